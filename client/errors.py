@@ -35,7 +35,7 @@ class Unreachable(ClientError):
 
 
 class StillOpen(ClientError):
-    """The deadline of a wait passed; the job goes on."""
+    """The deadline of a wait passed; the job continues."""
 
 
 class ApiError(ClientError):

@@ -44,7 +44,7 @@ class LogFollower:
         self._numbers: dict[int, int] = {}
 
     def look(self, task: Task) -> None:
-        """Take notice of a task's attempts: of those that came and went between two looks, too."""
+        """Note a task's attempts, also those that came and went between two polls."""
         known, number = self._numbers.get(task["id"], 0), task["attempt_number"]
         uid, tails = task["attempt_uid"], self._of_task.setdefault(task["id"], [])
         if number > known:

@@ -77,7 +77,7 @@ def _count(quota: Quota, name: str) -> str:
 
 
 def _of(used: float, limit: float | None, unit: str) -> str:
-    """`3 of 7`; what is not limited is told alone, and nothing of it not at all."""
+    """Return `3 of 7`; without a limit the usage alone, and nothing if that is zero."""
     if limit is None:
         return f"{used:.15g}{unit}" if used else ""
     return f"{used:.15g} of {limit:.15g}{unit}"

@@ -141,7 +141,7 @@ def cell_table(cells: Iterable[Cell]) -> Table:
 
 
 def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
-    """What the API says on why a task is where it is: its text first, then the figures."""
+    """Return the API's explanation of a task's state: its text first, then the figures."""
     lines = [Text.assemble((title, "bold"))]
     reason = document.get("reason")
     if isinstance(reason, Mapping) and reason.get("text") == document.get("text"):

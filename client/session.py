@@ -183,7 +183,7 @@ class Session:
                 raise Unreachable(self.url, _why(fault)) from None
 
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
-        """Say that nothing is left of an attempt that has ended (operators)."""
+        """Confirm that nothing is left of an attempt that has ended (operators)."""
         path = f"/attempts/{quote(uid, safe='')}/release"
         return cast(Attempt, self._call("POST", path, body={"reason": reason}))
 

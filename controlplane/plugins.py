@@ -63,7 +63,7 @@ def _installed(kind: Kind) -> Mapping[str, Any]:
         try:
             plugin = point.load()()
             faults = [name for name in _METHODS[kind] if not callable(getattr(plugin, name, None))]
-        except Exception as error:  # whatever another package does, ours goes on
+        except Exception as error:  # an error of another package must not stop this process
             faults = [repr(error)]
         if faults or point.name in found:
             why = ", ".join(faults) or "the name is taken"
@@ -88,5 +88,5 @@ def get(kind: Kind, name: str) -> Any:
 
 
 def forget() -> None:
-    """Look again for what is installed."""
+    """Read the installed packages again."""
     _installed.cache_clear()

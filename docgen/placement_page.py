@@ -1,6 +1,6 @@
-"""docs/placement.md: how to read a pending reason, with the words that the code says.
+"""docs/placement.md: how to read a pending reason, with the texts of the code.
 
-Every example is made by what makes the reasons of real tasks; a code without one fails a test.
+The code that explains real tasks makes every example; a reason code without one fails a test.
 """
 
 from collections.abc import Callable, Mapping

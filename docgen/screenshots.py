@@ -27,7 +27,7 @@ SLEEPERS = {
     "replicas": 12,
     "resources": {"cpu": 0.25, "memory": "512Mi"},
 }
-"""More than two small cells can run at once: some run, some wait and say why."""
+"""More than two small cells can run at once: some run, some wait with a reason."""
 
 SIZE = ViewportSize(width=1360, height=850)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -85,7 +85,7 @@ def admin(path: str) -> Callable[[Page], None]:
 
 
 def first(listing: str, text: str) -> Callable[[Page], None]:
-    """The page of the newest row in `listing` that says `text`."""
+    """Return the page of the newest row in `listing` that contains `text`."""
 
     def open_it(page: Page) -> None:
         admin(listing)(page)

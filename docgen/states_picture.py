@@ -77,7 +77,7 @@ def targets(rule: TransitionRule) -> tuple[S, ...]:
 
 
 def is_charged_later(rule: TransitionRule) -> bool:
-    """Refusals are free at first, and charged to the system when they go on."""
+    """Refusals are free at first, and charged to the system when they continue."""
     return rule.requeue and rule.wait is BackoffKind.SYSTEM
 
 

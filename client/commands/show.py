@@ -57,7 +57,9 @@ def explain(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say why a task is pending, or where it is. Of a job: the first pending task of each group."""
+    """Explain why a task is pending, or where it is. Of a job: the first pending task of each
+    group.
+    """
     with connect() as session:
         owner, tasks = find_tasks(session, which, is_task=is_task)
         chosen = tasks if owner is None else _first_pending(tasks)
@@ -80,7 +82,9 @@ def cells(as_json: JsonFlag = False) -> None:
 
 
 def _first_pending(tasks: list[Task]) -> list[Task]:
-    """Tasks of one group wait for the same reason, but for back-off: one of each is enough."""
+    """Return one pending task of each group: tasks of a group wait for the same reason, except
+    back-off.
+    """
     chosen: dict[str, Task] = {}
     for task in tasks:
         if task["state"] == "PENDING":

@@ -141,7 +141,7 @@ def _exit_code(session: Session, job: Job) -> int:
 
 
 def _name_after(word: str) -> str:
-    """A name nobody else uses: the last part of the image's or program's, and four signs."""
+    """Return a unique name: the last part of the image's or program's name, and four characters."""
     last = word.rsplit("/", 1)[-1].split("@")[0].split(":")[0].lower()
     clean = re.sub(r"[^a-z0-9._-]", "-", last).lstrip("._-")[:50] or "run"
     return f"{clean}-{secrets.token_hex(2)}"

@@ -138,13 +138,13 @@ def end_of(session: Session, job: Job) -> None:
 
 
 def say_why(session: Session, job: Job) -> None:
-    """What the cell says of the first task that failed without an exit code, if it can be had."""
+    """Return the message of the first task that failed without an exit code, if available."""
     try:
         failed = (t for t in session.tasks(job["id"]) if t["state"] in ("FAILED", "WORKER_FAILED"))
         task = next((t for t in failed if t["exit_code"] is None), None)
         attempts = session.attempts(task["id"]) if task else []
     except ClientError:
-        return  # the job's own reason is told already
+        return  # the job's own reason is printed already
     if task and attempts and attempts[-1]["failure_reason"]:
         stderr().print(f"  {task['group']}.{task['index']}: {attempts[-1]['failure_reason']}")
 

@@ -33,7 +33,7 @@ MAX_SELECTED = 200
 
 
 class StyledAdmin(_ModelAdmin):
-    """A model's pages with bounded counts; still writable where its permissions say so."""
+    """A model's pages with bounded counts; still writable where its permissions allow it."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -48,7 +48,7 @@ class StyledAdmin(_ModelAdmin):
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
     ) -> BoundedPaginator:
-        """One that knows whether anything was chosen, beyond what nobody sees in any case."""
+        """Return whether a filter is active, beyond the exclusion of deleted rows."""
         made: BoundedPaginator = super().get_paginator(request, queryset, *args, **kwargs)
         made.is_whole = queryset.query.where == self.get_queryset(request).query.where
         return made
@@ -221,8 +221,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Table(Section):
-    """A table. `more`: text and address of the list that goes on where it ends; `pages`: links
-    to its other pages, where it is shown page by page.
+    """A table. `more`: text and address of the list that continues it; `pages`: links to its other
+    pages, where it is paginated.
     """
 
     template: ClassVar[str] = "controlplane/section_rows.html"

@@ -210,7 +210,7 @@ class CellAdmin(ReadOnlyAdmin):
 
 
 def _badges(cell: Cell) -> SafeString:
-    """Its state, and whether it is silent: not heard for two heartbeats, and not given up yet."""
+    """Return its state, and whether it is silent: no message for two heartbeats, not LOST."""
     badge = cell_badge(cell.state)
     lease = getattr(cell, "lease", None)
     if lease is None or not lease.silent_ticks or cell.state == CellState.LOST:

@@ -90,7 +90,7 @@ class AllowedMountsField(forms.CharField):
         )
 
     def clean(self, value: Any) -> list[dict[str, Any]]:
-        """The list as the row has it; the model looks at its paths."""
+        """Return the list of the row; the model checks its paths."""
         found = []
         for line in filter(str.strip, super().clean(value).splitlines()):
             path, colon, word = (part.strip() for part in line.partition(":"))

@@ -89,7 +89,7 @@ class AlertAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Close alert", permissions=["operate"])
     def close_alerts(self, request: HttpRequest, rows: QuerySet[Alert]) -> HttpResponse | None:
-        """Close alerts by hand; an audit line says who did, and why."""
+        """Close alerts by hand; an audit line has the actor and the reason."""
         reason = request.POST.get("reason", "")
 
         def close(alert: Alert) -> None:
@@ -138,7 +138,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
 
 @admin.register(AuditLine)
 class AuditAdmin(ReadOnlyAdmin):
-    """What was done for good, newest first: who deleted what, or closed an alert by hand."""
+    """Permanent actions, newest first: deletions, and alerts closed by hand, with their actors."""
 
     list_display = ("number", "when", "action", "subject", "actor", "text")
     list_display_links = ("number", "subject")
@@ -148,7 +148,7 @@ class AuditAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditLine], search_term: str
     ) -> tuple[QuerySet[AuditLine], bool]:
-        """Parts of subjects, which reads every line there is: seldom, and nobody waits for it."""
+        """Search parts of subjects, which reads every line: a rare search may be slow."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -166,7 +166,7 @@ class AuditAdmin(ReadOnlyAdmin):
         return instant(line.at)
 
     def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
-        """Who did what to what."""
+        """Return the actor, the action and the subject."""
         return [
             ("when", instant(obj.at)),
             ("who", obj.actor),

@@ -9,7 +9,7 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.utils.functional import cached_property
 
-# Counting so many takes about 2 ms; nobody turns 400 pages.
+# Counting so many takes about 2 ms, and 400 pages are enough.
 EXACT_UP_TO = 10_000
 
 

@@ -61,7 +61,9 @@ class PoolForm(forms.ModelForm):
 
 @admin.register(Pool)
 class PoolAdmin(StyledAdmin):
-    """Policies of pools. A pool keeps its name, which jobs and cells say, and is never deleted."""
+    """Policies of pools. A pool keeps its name, which jobs and cells refer to, and is never
+    deleted.
+    """
 
     form = PoolForm
     list_display = (
@@ -216,7 +218,7 @@ class PoolAdmin(StyledAdmin):
         return meter(name, use.held.get(name, 0), use.capacity.get(name) or None)
 
     def _use(self, pool: Pool) -> PoolUse:
-        """How it stands; looked up once for each row that is shown."""
+        """Return its usage; read once for each row of the list."""
         if not hasattr(pool, "shown_use"):
             self.complete_rows([pool])
         found: PoolUse = pool.shown_use  # type: ignore[attr-defined]

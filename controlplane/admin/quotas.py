@@ -67,7 +67,7 @@ class QuotaAdmin(StyledAdmin):
         return [(None, {"fields": ("whose",)}), ("Now", {"fields": ("in_use",)}), *others]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        """Whose it is, once that is said."""
+        """Return its scope, once it is set."""
         return [] if obj is None else ["whose", "in_use", *_WHOSE]
 
     def save_model(self, request: HttpRequest, obj: Quota, form: Any, change: bool) -> None:
@@ -140,7 +140,7 @@ class QuotaAdmin(StyledAdmin):
         return meter(name, held, quota.resources.get(name))
 
     def _use(self, quota: Quota) -> QuotaUse:
-        """What is used; looked up once for each row that is shown."""
+        """Return the usage; read once for each row of the list."""
         if not hasattr(quota, "shown_use"):
             self.complete_rows([quota])
         found: QuotaUse = quota.shown_use  # type: ignore[attr-defined]

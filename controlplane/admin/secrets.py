@@ -76,7 +76,9 @@ class SecretAdmin(StyledAdmin):
         return super().get_queryset(request).defer("sealed")
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """What is told of it, once there is something; who may not change it sees no field."""
+        """Return its description, once it exists; without permission to change it there are no
+        fields.
+        """
         told: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": ("project", "name")})]
         if obj is not None:
             told.append(("Now", {"fields": _TOLD}))
@@ -85,7 +87,7 @@ class SecretAdmin(StyledAdmin):
         return told
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        """Whose it is, once that is said."""
+        """Return its project, once it is set."""
         return [] if obj is None else ["project", "name", *_TOLD]
 
     @method_decorator(sensitive_post_parameters("value"))
@@ -118,7 +120,7 @@ class SecretAdmin(StyledAdmin):
 
     @admin.display(description="written by", ordering="written_by__username")
     def writer(self, secret: Secret) -> str | None:
-        """Who wrote it last."""
+        """Return its last writer."""
         return secret.written_by.get_username() if secret.written_by else None
 
     @admin.display(description="created", ordering="created_at")

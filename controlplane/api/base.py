@@ -81,7 +81,7 @@ class ReadOrOperate(MayOperate):
 
 
 class FirstRenderer(BaseContentNegotiation):
-    """Documents are JSON whatever Accept says, as logs are text."""
+    """Select the view's first renderer, whatever Accept is: documents are JSON, logs are text."""
 
     def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         """No parser: bodies are read by `bodies`."""

@@ -19,7 +19,7 @@ class Delivery(ResponseModel):
 
 
 class CallbackDetail(ResponseModel):
-    """Whom to tell that a task has ended, or (`task` is null) the job; and how far that is."""
+    """The callback of a task's end, or (`task` is null) of the job's, and its progress."""
 
     id: int
     job: int

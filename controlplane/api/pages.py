@@ -57,7 +57,7 @@ class PageRequest:
         return self.answer_part(results, key(results[-1]) if len(found) > self.limit else None)
 
     def answer_part(self, results: Sequence[dict[str, Any]], cursor: object | None) -> HttpResponse:
-        """A page that ends where it says; `cursor`: None if there is no other page."""
+        """Return a page of exactly these results; `cursor`: None if there is no other page."""
         following = None
         if cursor is not None:
             text = base64.urlsafe_b64encode(str(cursor).encode()).decode().rstrip("=")

@@ -28,7 +28,7 @@ class ReleaseRequest(Model):
 
 
 class EmptyRequest(Model):
-    """Nothing needs to be said."""
+    """An empty document."""
 
 
 class DrainRequest(Model):
@@ -253,7 +253,7 @@ class Task(ResponseModel):
 
 
 class Claim(ResponseModel):
-    """A one-off task is RESOLVING, for 30 s, by whoever has this claim, and nobody else."""
+    """A one-off task that is RESOLVING for 30 s, exclusively by the holder of this claim."""
 
     claim: UUID
 
@@ -368,7 +368,7 @@ class Artifact(ResponseModel):
 class Change(ResponseModel):
     """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
 
-    What is not the same in all of them is null; of `message` and `actor` the newest few are told.
+    Fields that differ between them are null; of `message` and `actor` the newest few are listed.
     """
 
     id: int = Field(description="Of the newest row.")

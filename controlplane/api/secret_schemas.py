@@ -18,7 +18,7 @@ _Login = Annotated[str, Field(min_length=1, max_length=MAX_VALUE_BYTES // 4)]
 
 
 class RegistryLogin(Model):
-    """Who we are to a registry of images."""
+    """Credentials for a registry of images."""
 
     username: _Login
     password: _Login = Field(repr=False)
@@ -57,7 +57,7 @@ class SecretRequest(Model):
 
 
 class StoredSecret(ResponseModel):
-    """A secret, but for its value, which nobody is shown."""
+    """A secret without its value, which is never shown."""
 
     name: str
     domain: str

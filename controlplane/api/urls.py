@@ -36,7 +36,7 @@ class NameConverter(IdConverter):
 
 
 class ScopeKindConverter(NameConverter):
-    """Who may have a quota."""
+    """The kind of a scope with a quota."""
 
     regex = "user|project|domain"
 

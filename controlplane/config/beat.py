@@ -7,7 +7,7 @@ from controlplane.config.env import ControlPlaneSettings
 
 CLOCK_DIFFERENCE_SECONDS = 60
 
-# Wakes say at once what is due; the clock only finds what a lost wake did not tell.
+# Wakes start a tick at once; the clock replaces lost wakes.
 CALLBACKS_INTERVAL_SECONDS = 5.0
 
 

@@ -1,8 +1,9 @@
-"""The way to the broker: back soon after Redis is, given up when told to stop, upset by no message.
+"""The connection to the broker: back soon after Redis is, closed on a stop, unharmed by any
+message.
 
-A list in Redis holds whatever somebody pushed. Kombu lets the error of unpacking one entry end the
-worker; here the entry is dropped and the worker goes on. `workers.service.broker` is the same for a
-cell.
+A list in Redis holds whatever was pushed. In Kombu the error of unpacking one entry ends the
+worker; here the entry is dropped and the worker continues. `workers.service.broker` is the same for
+a cell.
 """
 
 import logging
@@ -30,9 +31,9 @@ OF_THE_BROKER = (
     *kombu_redis.virtual.Transport.connection_errors,
     *kombu_redis.virtual.Transport.channel_errors,
 )
-"""What reading a queue may raise that says nothing of the message.
+"""Errors of reading a queue that do not concern the message.
 
-All but DataError: Redis' client raises it for arguments that it cannot send, as of a message.
+All except DataError: Redis' client raises it for arguments that it cannot send, such as a message.
 """
 
 
@@ -52,8 +53,8 @@ class ForgivingChannel(kombu_redis.Channel):
         except Exception as error:
             if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
                 raise
-            # The entry is off its list already. Its consumer may not have got as far as to
-            # acknowledge it: it would hold one of the few places of messages under way for ever.
+            # The entry is off its list already. Its consumer may not have acknowledged it: it would
+            # occupy one of the few places of unacknowledged messages permanently.
             for tag in set(self.qos._delivered) - known:
                 self.basic_reject(tag, requeue=False)
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
@@ -91,10 +92,10 @@ class PromptConnection(Connection):
         return super().ensure_connection(errback, max_retries, **{**pauses, **options})
 
     def ensure(self, obj: Any, fun: Any, errback: Any = None, *args: Any, **options: Any) -> Any:
-        """Have `fun` tried again while the broker is away, and no longer once we are to stop.
+        """Retry `fun` while the broker is away, until the process is stopped.
 
-        Else a worker that is told to stop while it says that it is there, after the broker has
-        gone for good, says so for ever: Celery asks only in its other loops whether to stop.
+        Otherwise a worker that is stopped while it announces itself, after the broker has gone
+        permanently, would retry without end: Celery checks for a stop only in its other loops.
         """
 
         def failed(error: Any, pause: float) -> None:

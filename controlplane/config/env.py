@@ -252,8 +252,8 @@ SETTING_NAMES: Mapping[str, str] = MappingProxyType(
 def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     """Return the settings that `environ` describes, or raise InvalidSettings naming each fault.
 
-    What the environment leaves open is taken from the stack that runs in CELLRUN_HOME, if one
-    does: so `manage.py` in a shell speaks to the same database as `make up`.
+    Missing settings are taken from the stack that runs in CELLRUN_HOME, if any: so `manage.py` in a
+    shell uses the same database as `make up`.
     """
     faults = [f"{name}: unknown setting" for name in unknown_names(environ)]
     home = Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute()
@@ -287,7 +287,7 @@ def _describe(fault: ErrorDetails, texts: Mapping[str, str]) -> str:
     name = str(known.alias)
     if fault["type"] == LEASE_TOO_SHORT:
         return f"{name}: expected {fault['msg']}"
-    if fault["type"] == "value_error":  # it says itself what is expected
+    if fault["type"] == "value_error":  # its error already names what is expected
         words = str(fault["ctx"]["error"])
     else:
         words = next(item.text for item in known.metadata if isinstance(item, Expected))

@@ -67,7 +67,7 @@ def build_logging(level: str, process: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             **{name: {"level": "WARNING"} for name in QUIET},
-            # It brings handlers of its own; its lines shall look like all others.
+            # Its own handlers are removed, so that its lines have the common format.
             **{name: {"handlers": [], "propagate": True} for name in ("uvicorn", "uvicorn.error")},
         },
     }

@@ -70,14 +70,14 @@ TEMPLATES = [
     }
 ]
 
-# Only the web process uses a pool: there each request runs in a thread of its own, so that
-# Django's per-thread connections would be made anew for each. A Celery worker keeps its one
-# connection, and asks whether it still lives before a task uses it.
+# Only the web process uses a pool: there each request runs in its own thread, so that Django's
+# per-thread connections would be opened again for each. A Celery worker keeps its one connection,
+# and checks it before a task uses it.
 _POOLED = CELLRUN.process == "web"
 _DATABASE_OPTIONS: dict[str, Any] = {
-    # Who stands still in a transaction, or was cut off from the database in it, must not hold its
-    # locks for ever; what we compute between two statements takes a second at most. And who waits
-    # for somebody else's goes on without them after that.
+    # A process that hangs in a transaction, or was cut off from the database in it, must not hold
+    # its locks; computing between two statements takes a second at most. A statement that waits
+    # longer for a lock fails.
     "options": "-c idle_in_transaction_session_timeout=15s -c lock_timeout=20s",
     # A host of the database that has vanished sends no word of that: half a minute is enough.
     "keepalives_idle": 10,
@@ -154,7 +154,7 @@ UNFOLD = {
     "SHOW_VIEW_ON_SITE": False,
     "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",
     "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},
-    # The blue of a running task, so that what can be clicked looks the same everywhere.
+    # The blue of a running task, so that links have one colour everywhere.
     "COLORS": {
         "primary": {
             "50": "#ddf4ff",
@@ -198,11 +198,11 @@ CELERY_TASK_ROUTES = {
     "controlplane.ticks.retention": {"queue": "convergence"},
 }
 CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
-# Beat looks at its schedule at least this often, so an interval below 5 s is kept.
+# Beat checks its schedule at least this often, so an interval below 5 s is kept.
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_WORKER_SEND_TASK_EVENTS = True
-# Remote control asks for no key: whoever reaches Redis could switch placement off. Flower shows
-# workers by their events.
+# Remote control needs no key: any client of Redis could switch placement off. Flower shows workers
+# by their events.
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False

@@ -21,17 +21,17 @@ _STARTS = f"""
 
 
 def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
-    """Lock the jobs by id; missing ones are absent. Whoever changes a task does this first."""
+    """Lock the jobs by id; missing ones are absent. Every change of a task begins with this."""
     return _load_jobs(job_ids, "FOR NO KEY UPDATE")
 
 
 def read_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
-    """The same without a lock, for who only asks."""
+    """Read the jobs without a lock."""
     return _load_jobs(job_ids, "")
 
 
 def find_free_jobs(job_ids: Sequence[int]) -> list[int]:
-    """Those that nobody else has locked, by id."""
+    """Lock those that no other transaction has locked, by id."""
     found = rows(
         """
         SELECT id FROM controlplane_job WHERE id = ANY(%s)

@@ -6,7 +6,7 @@ from controlplane.domain.convergence.policy import Policy
 
 
 def load_policy() -> Policy:
-    """The installation's policy: of the tick, and of who asks what the tick will do."""
+    """Return the installation's policy, for the tick and for forecasts of the tick."""
     return Policy(
         interval=settings.CELLRUN.convergence_interval_seconds,
         lease=settings.CELLRUN.lease_seconds,

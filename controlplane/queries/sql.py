@@ -59,11 +59,11 @@ def decoded(value: Any) -> Any:
 
 
 def array_literal(values: Sequence[Any]) -> str:
-    """A one-dimensional array as PostgreSQL writes it; the statement gives it its type.
+    """Return a one-dimensional array as PostgreSQL writes it; the statement gives it its type.
 
-    Bulk statements carry some forty values a task, most of them the same all the way down: each
-    distinct one is written once. That takes a tenth of what the driver's own arrays take, which
-    look at every element (an instant costs them 7 µs).
+    Bulk statements carry some forty values a task, most of them equal in all rows: each distinct
+    one is written once. That takes a tenth of the time of the driver's own arrays, which inspect
+    every element (an instant costs them 7 µs).
     """
     if not values:
         return "{}"

@@ -8,7 +8,9 @@ from controlplane.queries.sql import first_row, rows, scalar
 
 @dataclass(frozen=True, slots=True)
 class TickFacts:
-    """The last run of a tick. `hold_until`: after a gap of our own, how long it only listens."""
+    """The last run of a tick. `hold_until`: after a gap of the control plane, until when it does
+    nothing.
+    """
 
     mark: int = 0
     started_at: datetime | None = None

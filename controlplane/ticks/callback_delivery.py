@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class CallbackDelivery:
-    """Tries due callbacks until it is stopped. `look` may be called from any thread."""
+    """Tries due callbacks until it is stopped. Any thread may call `look`."""
 
     def __init__(self) -> None:
         self._clerk = CallbackStore()

@@ -138,7 +138,7 @@ class AttemptAdmin(ReadOnlyAdmin):
 
     @admin.display(description="state")
     def shown_state(self, attempt: Attempt) -> SafeString:
-        """Its state and what there is to say of it."""
+        """Return its state with the message."""
         return attempt_badge(attempt)
 
     @admin.display(description="cell")
@@ -310,7 +310,7 @@ def reason_of(attempt: Attempt) -> str:
 
 
 def flower_link(attempt: Attempt) -> SafeString | str:
-    """A link to Flower's page of it, where the installation says where Flower is."""
+    """Return a link to its page in Flower, if the address of Flower is set."""
     address = settings.CELLRUN.flower_url
     if not address:
         return ""

@@ -132,7 +132,7 @@ class CallbackAdmin(ReadOnlyAdmin):
         }
 
     def facts(self, obj: Callback) -> list[tuple[str, Any]]:
-        """Of what, to whom, and until when."""
+        """Return the subject, the receiver, and the end of the tries."""
         is_open = obj.state in _OPEN
         return [
             ("subject", about(obj)),

@@ -97,13 +97,13 @@ class OneOffAdmin(ReadOnlyAdmin):
 
 
 def shown_lifecycle(one_off: OneOff, state: TaskState) -> SafeString:
-    """Where a one-off task is, and who has claimed it."""
+    """Return the lifecycle of a one-off task, and the holder of its claim."""
     name = Lifecycle.RESOLVING if one_off.claim else lifecycle_of(state)
     return with_note(lifecycle_badge(name), f"by {one_off.claimed_by}" if one_off.claim else "")
 
 
 def one_off_facts(one_off: OneOff | None, state: TaskState) -> list[tuple[str, Any]]:
-    """What a task's page says of it as a one-off task; nothing of any other."""
+    """Return the section of a one-off task on its task's page; empty for other tasks."""
     if one_off is None:
         return []
     return [

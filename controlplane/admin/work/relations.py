@@ -14,8 +14,10 @@ _Row = tuple[Any, ...]
 
 
 def relations_section(job: Job) -> Table:
-    """Parent, children, retries, and who waits for whom, each with a link and its state."""
-    # A job that nobody looks at has neither children nor dependants.
+    """Return parent, children, retries, dependencies and dependants, each with a link and its
+    state.
+    """
+    # Without the flag a job has neither children nor dependants.
     children = _visible(job.children.all()) if job.is_watched else []
     rows = [
         *(_row("its parent", other) for other in _by_id([job.parent_id])),

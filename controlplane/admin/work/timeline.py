@@ -1,4 +1,4 @@
-"""The history of a job, a task or an attempt as a timeline: what, when, why, by whom, how long."""
+"""The history of a job, a task or an attempt as a timeline with reasons and actors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ class TimelineLine:
 
     @property
     def place(self) -> str:
-        """The cell, where it is news: of a cell's own report the actor says it."""
+        """Return the cell, unless the actor of the row is the cell itself."""
         cell = self.entry.shared(lambda change: change.cell)
         return str(cell) if cell and cell != self.entry.who else ""
 

@@ -72,7 +72,7 @@ class CallbackKeyView(ApiView):
         "get_callback_key", answers={200: openapi.ref("CallbackKey")}, problems=(403,)
     )
     def get(self, request: Request) -> HttpResponse:
-        """Look at the key that signs the callbacks of one's own jobs and tasks."""
+        """Show the key that signs the callbacks of the caller's jobs and tasks."""
         secret = settings.CELLRUN.secret_key
         key = callback_key(secret, user_id=caller_of(request).pk)
         return answer({"key": key.hex(), "algorithm": "HMAC-SHA256"})

@@ -46,7 +46,7 @@ class CellDetail(ApiView):
 
     @openapi.describe("get_cell", answers={200: openapi.ref("Cell")}, problems=(404,))
     def get(self, request: Request, name: str) -> HttpResponse:
-        """Look at one cell."""
+        """Show one cell."""
         return answer(cells.get_cell(name))
 
 
@@ -67,7 +67,7 @@ class CellCordon(_CellOrder):
         "cordon_cell", body="EmptyRequest", answers={200: openapi.ref("Cell")}, problems=_PROBLEMS
     )
     def post(self, request: Request, name: str) -> HttpResponse:
-        """Give a cell no new work; what runs on it goes on (operators)."""
+        """Give a cell no new work; running attempts continue (operators)."""
         return self.obey(request, name, partial(cordon_cell, now=clock.now()))
 
 

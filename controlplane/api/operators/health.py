@@ -53,7 +53,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def _greet_database() -> None:
-    """Raise unless it greets who comes, in time: one that stands still would not be missed else."""
+    """Raise unless the server answers in time: a hanging one would stay unnoticed otherwise."""
     parameters = connection.get_connection_params()
     psycopg.connect(**{**parameters, "connect_timeout": GREETING_SECONDS}).close()
 

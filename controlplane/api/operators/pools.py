@@ -38,7 +38,7 @@ class PoolDetail(ApiView):
 
     @openapi.describe("get_pool", answers={200: openapi.ref("Pool")}, problems=(404,))
     def get(self, request: Request, name: str) -> HttpResponse:
-        """Look at one pool."""
+        """Show one pool."""
         return answer(pools.get_pool(name))
 
     @openapi.describe(

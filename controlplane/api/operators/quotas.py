@@ -46,7 +46,7 @@ class QuotaDetail(ApiView):
 
     @openapi.describe("get_quota", answers={200: openapi.ref("Quota")}, problems=(404,))
     def get(self, request: Request, kind: str, name: str) -> HttpResponse:
-        """Look at what a user, project or domain may have at once, and has; no limit is null.
+        """Show limits and usage of a user, project or domain; null is no limit.
 
         A project is `domain/name`, the slash as it is or as %2F; without one it is in `default`.
         """

@@ -49,7 +49,7 @@ class SecretDetail(ApiView):
         problems=(400, 404),
     )
     def get(self, request: Request, name: str) -> HttpResponse:
-        """Look at a secret: its size, who wrote it and when, but not its value."""
+        """Show a secret: its size, its last writer and the time, but not its value."""
         return answer(secrets.get_secret(_project(Parameters(request, *_WHOSE)), name))
 
     @openapi.describe(
@@ -60,7 +60,7 @@ class SecretDetail(ApiView):
         problems=(400, 403, 404, 413, 415, 422),
     )
     def put(self, request: Request, name: str) -> HttpResponse:
-        """Write a secret, or write it anew; attempts that begin from now on get this value."""
+        """Write a secret, or replace it; attempts that begin from now on get this value."""
         project_id = _project(Parameters(request, *_WHOSE))
         is_new = put_secret(
             project_id=project_id,

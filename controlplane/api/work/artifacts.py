@@ -36,7 +36,7 @@ class ArtifactDetail(ApiView):
     """One file that an attempt left."""
 
     def get_authenticators(self) -> Any:
-        """Cells sign what they bring; everybody else has a token."""
+        """Cells sign their uploads; other callers have a token."""
         return [] if self._is_of_a_cell() else super().get_authenticators()
 
     def get_permissions(self) -> Any:
@@ -52,7 +52,7 @@ class ArtifactDetail(ApiView):
         problems=(404, 409),
     )
     def get(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
-        """Read a file that an attempt left; 409 says the `uri` of what is not kept here."""
+        """Read a file that an attempt left; 409 has the `uri` of a file that is kept elsewhere."""
         return stored_file(uid, name)
 
     @openapi.describe(
@@ -68,7 +68,7 @@ class ArtifactDetail(ApiView):
         is_open=True,
     )
     def put(self, request: Request, uid: UUID, name: str) -> HttpResponse:
-        """Bring a piece (cells only, signed). `size` says how much is here: go on from there."""
+        """Upload a piece (cells only, signed). `size` is the offset of the next piece."""
         check_cell(request, uid)
         said = Parameters(request, "offset", "size", "sha256")
         offset, size = said.number("offset", least=0), said.number("size", least=0)

@@ -27,7 +27,7 @@ class AttemptDetail(ApiView):
 
     @openapi.describe("get_attempt", answers={200: openapi.ref("Attempt")}, problems=(404,))
     def get(self, request: Request, uid: UUID) -> HttpResponse:
-        """Look at one attempt."""
+        """Show one attempt."""
         return answer(attempts.get_attempt(uid))
 
 
@@ -43,7 +43,7 @@ class AttemptRelease(ApiView):
         problems=(400, 403, 404, 409, 413, 415, 422),
     )
     def post(self, request: Request, uid: UUID) -> HttpResponse:
-        """Say that nothing is left of an attempt that has ended, on your word alone (operators)."""
+        """Confirm that nothing is left of an ended attempt, without its cell (operators)."""
         attempts.get_attempt(uid, though_deleted=True)
         asked = read_part(request, ReleaseRequest)
         actor = request.user.get_username()
@@ -104,7 +104,7 @@ class LogUpload(ApiView):
         is_open=True,
     )
     def put(self, request: Request, uid: UUID, stream: str) -> HttpResponse:
-        """Append to a stream (cells only, signed). 409 and 410 say its `size`."""
+        """Append to a stream (cells only, signed). 409 and 410 have its `size`."""
         content = read_bytes(request)
         check_upload(
             cell=request.headers.get("X-Cellrun-Cell", ""),

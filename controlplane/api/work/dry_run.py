@@ -24,7 +24,7 @@ class JobDryRun(ApiView):
         problems=(400, 403, 409, 413, 415, 422),
     )
     def post(self, request: Request) -> HttpResponse:
-        """Say where a job would go now, why it would wait, or why it would be refused."""
+        """Forecast where a job would be placed, or why it would wait or be refused."""
         Parameters(request)
         body = read_body(request)
         found = dry_run(spec=parse_job(body), body=body, owner=caller_of(request), now=clock.now())

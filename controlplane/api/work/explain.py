@@ -16,5 +16,5 @@ class TaskExplain(ApiView):
 
     @openapi.describe("explain_task", answers={200: openapi.ref("Explanation")}, problems=(404,))
     def get(self, request: Request, task: int | str) -> HttpResponse:
-        """Say why a task waits, where it stands in the queue, or where it is."""
+        """Explain why a task waits, its position in the queue, or where it runs."""
         return answer(explain_task(find_task_id(task), now=clock.now()))

@@ -1,6 +1,6 @@
-"""`logs?follow=true` goes on until the attempt is over; it is dispatched in front of Django.
+"""`logs?follow=true` streams until the attempt has ended; it is dispatched in front of Django.
 
-Through Django each follower would hold a thread as long as it follows.
+Through Django each follower would hold a thread.
 """
 
 import asyncio

@@ -120,7 +120,7 @@ class JobDetail(ApiView):
 
     @openapi.describe("get_job", answers={200: openapi.ref("Job")}, problems=(404,))
     def get(self, request: Request, job_id: int) -> HttpResponse:
-        """Look at one job."""
+        """Show one job."""
         return answer(jobs.get_job(job_id))
 
     @openapi.describe(
@@ -130,7 +130,7 @@ class JobDetail(ApiView):
         problems=(400, 403, 404, 409),
     )
     def delete(self, request: Request, job_id: int) -> HttpResponse:
-        """Delete a job that has ended (its submitter, or an operator): nobody sees it any more.
+        """Delete a job that has ended (its submitter, or an operator): it is hidden at once.
 
         409: it has not ended, or it is that of a one-off task that is not RESOLVING by the claim.
         """
@@ -278,7 +278,7 @@ def _answer_submission(
 
 
 def _with_key(spec: JobSpec, key: str | None) -> JobSpec:
-    """`spec` with the guid that the header gives, which says the same as the field."""
+    """Return `spec` with the guid of the header, which is equivalent to the field."""
     if key is None:
         return spec
     if spec.guid not in (None, key):

@@ -70,7 +70,7 @@ class TaskDetail(ApiView):
 
     @openapi.describe("get_task", answers={200: openapi.ref("Task")}, problems=(404,))
     def get(self, request: Request, task: int | str) -> HttpResponse:
-        """Look at one task, by its id or its guid."""
+        """Show one task, by its id or its guid."""
         return answer(tasks.get_task(find_task_id(task), now=clock.now()))
 
     @openapi.describe(
@@ -109,8 +109,8 @@ class TaskResolving(ApiView):
     def post(self, request: Request, task: int | str) -> HttpResponse:
         """Claim a completed one-off task for 30 s (its submitter, or an operator).
 
-        Of those who try one wins. 409: it has not completed, somebody else has claimed it, or it
-        is no one-off task.
+        Of concurrent claims one wins. 409: it has not completed, another client has claimed it, or
+        it is no one-off task.
         """
         task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)

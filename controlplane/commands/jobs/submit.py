@@ -249,7 +249,7 @@ def _prepare(asked: Sequence[AdmissionRequest]) -> list[AdmissionRequest]:
 
 
 def tasks_of(job: AdmissionRequest) -> tuple[int, str, int]:
-    """How many tasks the job would add: (position, field that says so, tasks)."""
+    """Return how many tasks the job would add: (position, field that sets the number, tasks)."""
     field = "groups" if "groups" in job.body else "replicas"
     return job.position, field, job.spec.total_replicas()
 

@@ -28,8 +28,8 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("MAKELEVEL"):
         # Make itself may be killed: nothing it started may stay behind.
         launch.die_with_parent("TERM")
-    # A plain `kill` stops as cleanly as Ctrl-C does; and that does also where a script started us
-    # in the background, which is told to ignore it.
+    # A plain `kill` stops as cleanly as Ctrl-C; and so does Ctrl-C where a script started the stack
+    # in the background, which ignores it by default.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -48,7 +48,7 @@ def require_engine() -> int:
 
 
 def require_browser() -> int:
-    """Make sure that a Chromium is there, for the tests that look at the admin."""
+    """Ensure that a Chromium is installed, for the tests of the admin."""
     if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
             raise StackError("no Chromium found: install it, the browser tests need it")

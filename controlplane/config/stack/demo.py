@@ -18,7 +18,7 @@ FOLDER_PREFIX = "demo-"
 
 
 def run() -> int:
-    """Return the examples' exit code: 0 only if every one went as it says it should."""
+    """Return the examples' exit code: 0 only if every one had its documented result."""
     asked = options.from_process()
     asked.home.mkdir(parents=True, exist_ok=True)
     _sweep(asked.home)

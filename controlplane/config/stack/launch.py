@@ -58,7 +58,7 @@ def write_pid(path: Path) -> None:
 
 
 def wait_for(process: str, need: str, missing: Callable[[Path], str], run: Path) -> None:
-    """Return once `missing` has nothing to say; tell what it says when it changes."""
+    """Return once `missing` returns nothing; print its answer when it changes."""
     said, said_at = "", 0.0
     while answer := missing(run):
         if answer != said or time.monotonic() - said_at > SAY_AGAIN_AFTER_SECONDS:

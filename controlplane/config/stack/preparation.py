@@ -71,7 +71,7 @@ def _bring_up_to_date(plan: StackPlan) -> str:
     environment = {
         **inherited_environment(),
         **plan.control_environment("command"),
-        # By environment: a command line can be read by everybody on the machine.
+        # By environment: every user of the machine can read a command line.
         "CELLRUN_ADMIN_USER": secret.admin_user,
         "CELLRUN_ADMIN_PASSWORD": secret.admin_password,
         "CELLRUN_OPERATOR_TOKEN": secret.operator_token,

@@ -21,7 +21,7 @@ LOG_LINES = 15
 def wait_until_ready(
     plan: StackPlan, processes: list[Process], say: Say, check_alive: Callable[[], None]
 ) -> None:
-    """Return when nothing is missing; say what is; give up with the logs of what never came."""
+    """Return when nothing is missing; print what is; give up with the logs of what never came."""
     give_up = time.monotonic() + READY_SECONDS
     said, said_at = "", 0.0
     while missing := _missing(plan, processes):

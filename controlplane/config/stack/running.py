@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 # Cells stop first, then the control plane, then the services: three waits in a row.
 STOP_SECONDS = 120.0
 
-# As supervisor says that a process died, or that it stopped trying.
+# The lines of supervisor about a process that died, or that it stopped restarting.
 EXITED = re.compile(r"(?:exited|gave up): (?P<name>\S+)( \(.*\))?")
 
 
@@ -128,7 +128,7 @@ class Stack:
         threading.Thread(target=self._tell_exits, args=(self._keeper.stdout,), daemon=True).start()
 
     def _tell_exits(self, lines: IO[str]) -> None:
-        """Repeat what supervisor says of processes that die; its own log keeps everything."""
+        """Repeat supervisor's lines about processes that die; its own log keeps everything."""
         for line in lines:
             found = EXITED.search(line)
             if found and not self._stopping.is_set():

@@ -27,7 +27,7 @@ def write_configuration(home: StackHome, processes: list[Process]) -> Path:
         f"logfile = {_literal(str(home.logs / 'supervisord.log'))}",
         f"childlogdir = {_literal(str(home.logs))}",
         "loglevel = info",
-        # Named, or supervisord warns of running as whoever started it.
+        # Named, because supervisord warns when it runs as root without it.
         f"user = {pwd.getpwuid(os.geteuid()).pw_name}",
     ]
     for priority, group in enumerate(GROUPS, start=1):

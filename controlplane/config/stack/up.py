@@ -8,7 +8,7 @@ from controlplane.config.stack.running import Stack
 
 
 def run() -> int:
-    """Start, tell the addresses, wait; 0 after Ctrl-C, 1 if the stack ended by itself."""
+    """Start, print the addresses, wait; return 0 after Ctrl-C, 1 if the stack ended by itself."""
     chosen = options.from_process()
     try:
         with Stack(chosen, say) as stack:
@@ -27,7 +27,7 @@ def run() -> int:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal."""
+    """Print to the terminal."""
     print(f"cellrun: {text}", flush=True)
 
 

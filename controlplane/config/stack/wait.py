@@ -10,7 +10,7 @@ from controlplane.config.stack.parts.home import StackHome, read_shell_lines
 
 # The start itself gives up after 90 s; installing the requirements may come before it.
 DEADLINE_SECONDS = 600.0
-# How long nobody may hold the folder before we say that no stack is being started.
+# How long the folder may be unlocked before the conclusion that no stack is being started.
 PATIENCE_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.5
 

@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Create what is missing; tell what was drawn."""
+        """Create what is missing; print what was generated."""
         admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
         password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
         with transaction.atomic():  # all of it or nothing
@@ -39,7 +39,7 @@ class Command(BaseCommand):
                 self.stdout.write(line)
 
     def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
-        """Make one account with its token; return what had to be drawn, to be told once."""
+        """Create one account with its token; return generated values, which are printed once."""
         is_operator = role == "operator"
         user, is_new = accounts.create_user(name=name, password=password, is_operator=is_operator)
         drawn = []

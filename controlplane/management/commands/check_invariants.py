@@ -1,4 +1,4 @@
-"""`manage.py check_invariants`: looks for rows that contradict an invariant (docs/invariants.md).
+"""`manage.py check_invariants`: list rows that contradict an invariant (docs/invariants.md).
 
 Exits with 0 if there is none, with 1 after listing all of them. Changes and locks nothing.
 """

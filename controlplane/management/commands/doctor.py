@@ -1,4 +1,4 @@
-"""`manage.py doctor`: all that looks stuck, who sees to it, and when (docs/operations.md).
+"""`manage.py doctor`: list what looks stuck, its owner, and when that acts (docs/operations.md).
 
 Exits with 0 if nothing needs a person, with 1 if something does. Changes and locks nothing.
 """
@@ -28,7 +28,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one JSON array")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Look and list."""
+        """List the findings."""
         now, policy = clock.now(), load_policy()
         found = [
             *find_unwell(now, policy),

@@ -1,6 +1,6 @@
-"""`manage.py placement_replay FILE`: decides a kept pass again and prints the plan.
+"""`manage.py placement_replay FILE`: decide a kept pass again and print the plan.
 
-It asks no database: the file has all that the pass looked at, but for plugins of other packages,
+It needs no database: the file has the whole input of the pass, except plugins of other packages,
 which must be installed here, too.
 """
 

@@ -1,4 +1,4 @@
-"""`manage.py placement_snapshot`: writes what a pass over a pool would look at, as JSON."""
+"""`manage.py placement_snapshot`: write the input of a pass over a pool, as JSON."""
 
 import json
 from typing import Any

@@ -130,7 +130,7 @@ def is_over(uid: UUID) -> bool:
 
 
 def is_purged(uid: UUID) -> bool:
-    """Whether a purge may have begun with the attempt, or has been: nobody finds what comes now."""
+    """Return whether a purge of the attempt may have begun or ended: new files would be orphans."""
     found = rows(
         """
         SELECT 1 FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
@@ -174,7 +174,7 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
 
 
 def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
-    """The content of an artifact, and what is told of it. Raises NotFound, Elsewhere."""
+    """Return the content of an artifact, and its description. Raise NotFound, Elsewhere."""
     item = next((item for item in list_artifacts(uid) if item["name"] == name), None)
     prefix = find_prefix(uid)
     if item is None or prefix is None:
@@ -263,9 +263,9 @@ def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:
 
 
 def _fetchable(uid: UUID, item: Any) -> dict[str, Any] | None:
-    """An artifact as it is told; of our store, with the path of what a signed link may open.
+    """Return the description of an artifact; of the store, with the path for a signed link.
 
-    None: it names a path of ours that is not its own. Nobody is told, and no link is signed.
+    None: it names a path of the store that belongs to another one. It is neither shown nor signed.
     """
     entry: dict[str, Any] = dict(decoded(item))
     path = fetchable_path(uid, entry)

@@ -1,4 +1,4 @@
-"""What the members of a gang are told of each other; see `contract.messages.gang`."""
+"""Load a gang as its members receive it; see `contract.messages.gang`."""
 
 from uuid import UUID
 

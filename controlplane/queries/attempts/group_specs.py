@@ -1,4 +1,4 @@
-"""What cells are told of groups: their definitions, with signed links to what their tasks read."""
+"""Load the definitions of groups for cells, with signed links to the inputs of their tasks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -18,13 +18,13 @@ INPUT_PATH = "/api/v1/store/inputs/"
 RESULTS_PATH = "/api/v1/store/results/"
 OUTPUTS_PATH = "/api/v1/store/outputs/"
 
-# What is looked at when a cell asks for the briefing of an attempt.
+# Read when a cell fetches the launch context of an attempt.
 _NOT_TOLD = ("inputs", "output_base")
 
 _KNOWN = frozenset(known.name for known in fields(GroupSpec))
 
 Link = Callable[[str], str]
-"""Makes of a path an address from which whoever holds it may read."""
+"""Makes a URL of a path that every holder of the URL may read."""
 
 
 def links_at(now: datetime) -> Link:

@@ -1,4 +1,4 @@
-"""Callbacks: which are due, what they tell, and how their tries went."""
+"""Load callbacks: which are due, their content, and the results of their tries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from controlplane.domain.errors import NotFound
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows, scalar
 from controlplane.queries.views.jobs import is_job, load_status_counts
 
-# Of a callback that is looked at, so many of its last tries are shown.
+# The number of last tries that are shown of a callback.
 SHOWN_TRIES = 5
 
-# Of each owner with something due, so many hosts are looked at in one claim, by their names from
-# where the claim before left off, and those of so many callbacks that are due for longest.
+# Of each owner with due callbacks, one claim reads so many hosts: by name, behind the last claim,
+# and those of the most overdue callbacks.
 _HOSTS_AT_ONCE = 64
 _OLDEST = 256
 
@@ -61,7 +61,7 @@ FROM controlplane_callback k JOIN controlplane_job j ON j.id = k.job_id AND j.de
 
 @dataclass(frozen=True, slots=True)
 class CallbackSubjects:
-    """What callbacks tell of, by their ids: facts for the bodies of `domain.callbacks.delivery`."""
+    """The subjects of callbacks by id: facts for the bodies of `domain.callbacks.delivery`."""
 
     tasks: dict[int, dict[str, Any]]
     jobs: dict[int, dict[str, Any]]
@@ -86,7 +86,7 @@ class Receivers:
 
 
 def find_receivers(now: datetime, *, behind: str) -> Receivers:
-    """For whom to whom something may be due, by owner: a bounded number, hosts behind `behind`."""
+    """Return hosts with due callbacks by owner: a bounded number, those behind `behind`."""
     statement = f"""
         WITH RECURSIVE {_OWNERS}, walk AS (
             SELECT l.owner_id, 1 AS n, (
@@ -133,7 +133,7 @@ def list_waiting_hosts(limit: int) -> list[str]:
 
 
 def load_subjects(callback_ids: Sequence[int]) -> CallbackSubjects:
-    """What each of the callbacks tells of, as it is now; what has gone is left out."""
+    """Return the present subject of each callback; deleted ones are omitted."""
     tasks = [row._asdict() for row in named_rows(_TASK_COLUMNS, [list(callback_ids)])]
     jobs = [row._asdict() for row in named_rows(_JOB_COLUMNS, [list(callback_ids)])]
     counts = load_status_counts([job["job"] for job in jobs]) if jobs else {}

@@ -11,18 +11,18 @@ from controlplane.queries.sql import rows
 MOST_COUNTED = 1_000
 """No more callbacks of one receiver are counted, of each state."""
 
-# Receivers looked at, by name: of those where something failed, and of those given up.
+# Receivers read by name: those with failures, and those with abandoned callbacks.
 _LOOKED_AT = 500
-# Of what was given up at one of them, so many are looked at for one whose job is not deleted.
+# Abandoned callbacks of one receiver that are read to find one whose job is not deleted.
 _NEWEST = 100
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreachableReceiver:
-    """What one receiver has not got. `tried`: of those that wait, in vain so far.
+    """The undelivered callbacks of one receiver. `tried`: waiting ones with a failed try.
 
-    Counts go to 1,000. `due_at`: of the one that waits and is most overdue; None: none waits.
+    Counts go to 1,000. `due_at`: of the most overdue waiting one; None: none waits.
     """
 
     host: str
@@ -37,9 +37,9 @@ class UnreachableReceiver:
 
 
 def find_unreached(now: datetime, *, late: datetime) -> list[str]:
-    """Receivers with something given up within a day, tried in vain, or due since before `late`.
+    """Return receivers with callbacks abandoned within a day, failed tries, or due before `late`.
 
-    Those first of which something was given up, then by what is due for the longest.
+    Those with abandoned callbacks first, then by the longest wait.
     """
     # From one receiver to the next by the index, whatever waits for each.
     walk = """

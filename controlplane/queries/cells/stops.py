@@ -1,4 +1,4 @@
-"""Ended attempts whose containers may still run: what their cells are told."""
+"""Load ended attempts whose containers may still run: the stops that their cells get."""
 
 from collections.abc import Iterable
 from uuid import UUID

@@ -1,1 +1,1 @@
-"""What the rules of convergence have to look at, a file for each."""
+"""The statements that find work for the rules of convergence."""

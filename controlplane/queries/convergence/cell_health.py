@@ -48,7 +48,7 @@ _IS_OVER = """
         END
     """
 
-# Of cells in quarantine only those of which nobody was told, or that failed, for long enough.
+# Of cells in quarantine only those without an alert, or that failed, for long enough.
 STUCK_STOPS = f"""
     FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
     JOIN controlplane_taskgroup g ON g.id = a.group_id
@@ -92,7 +92,7 @@ CLEARED_CELLS = f"""
 
 
 def find_stuck_stops(now: datetime, policy: Policy) -> list[StuckCell]:
-    """Cells with ended attempts whose stop is overdue, but for what is known of them already."""
+    """Return cells with ended attempts whose stop is overdue, except those already handled."""
     statement = f"""
         SELECT c.id, c.name, count(*), c.state, c.state_reason, c.quarantined_for,
                c.quarantined_until {STUCK_STOPS}

@@ -1,4 +1,4 @@
-"""Where paged work goes on: one row for each kind of work, kept across ticks and restarts."""
+"""Where paged work continues: one row for each kind of work, kept across ticks and restarts."""
 
 from dataclasses import dataclass
 from datetime import datetime

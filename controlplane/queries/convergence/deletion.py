@@ -34,8 +34,8 @@ OLD_RECORDS = """
                  WHERE a.cleared_at <= %(now)s - make_interval(secs => %(finding_age)s))
     """
 
-# A round begins a day after the one before it ended, and its looks are some ticks apart. In a new
-# database the first look only begins the day.
+# A round begins a day after the one before it ended, and its slices are some ticks apart. In a new
+# database the first slice only starts the day.
 STRAYS = """
     FROM (VALUES ('strays')) AS v(name) WHERE NOT EXISTS (
         SELECT 1 FROM controlplane_walk w
@@ -54,8 +54,8 @@ READS_FROM = """
     SELECT id FROM retry WHERE finished_at IS NULL
 """
 
-# Of a one-off task one try to tell that came to its end is enough; of others somebody was told, or
-# we gave up. Whoever should try may die each time, or not be there: that keeps nothing for ever.
+# For a one-off task one completed try is enough; for others the callback is delivered or abandoned.
+# A deliverer that dies each time, or does not exist, must not keep a job.
 _UNREFERENCED = f"""
       AND NOT EXISTS (SELECT 1 FROM controlplane_jobdependency d
                       WHERE d.on_job_id = j.id AND d.met_at IS NULL AND d.failed_at IS NULL)

@@ -1,4 +1,4 @@
-"""What the doctor looks at, read without locks: tasks page by page, and what there are few of."""
+"""Load the facts of the doctor, without locks: tasks page by page, other rows at once."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -86,7 +86,7 @@ def load_open_tasks(policy: Policy) -> Iterator[OpenTask]:
 
 
 def find_unwell(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
-    """What is to be said of everything but tasks."""
+    """Return the findings about everything except tasks."""
     yield from _ticks(now)
     if is_in_time(load_tick("convergence"), now):  # it is convergence that asks the inbox
         yield from _shards(now)
@@ -189,12 +189,12 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
             yield DoctorEntry(subject, "is silent", expires_at, "convergence, rule 1", acts)
 
 
-# So many receivers are told one by one: what else there is must not be lost among them.
+# So many receivers are listed one by one, so that other findings are not lost among them.
 _HOSTS = 10
 
 
 def _callbacks(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
-    """By receiver, the longest waiting first; of deleted jobs nothing is to be told any more."""
+    """Return by receiver, the longest waiting first; callbacks of deleted jobs are not sent."""
     hosts = find_unreached(now, late=now - timedelta(seconds=TICK_LATE_SECONDS))
     is_at_work = bool(
         rows("SELECT 1 FROM controlplane_callback WHERE state = 'claimed' LIMIT 1") if hosts else ()

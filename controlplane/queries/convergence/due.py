@@ -46,13 +46,13 @@ SOURCES = MappingProxyType(
         "quiet_alerts": housekeeping.QUIET_ALERTS,
     }
 )
-"""By name, all that convergence looks at: the rest of a SELECT."""
+"""By name, every source of work of convergence: the rest of a SELECT."""
 
 
 def find_due(
     now: datetime, covered_at: datetime | None, policy: Policy, *, among: Collection[str] = SOURCES
 ) -> set[str]:
-    """Which of the sources `among` have something to look at."""
+    """Return the sources `among` that have work."""
     listed = ", ".join(f"EXISTS (SELECT 1 {SOURCES[name]})" for name in among)
     (found,) = rows(f"SELECT {listed}", parameters_of(now, covered_at, policy))
     return {name for name, due in zip(among, found, strict=True) if due}

@@ -1,4 +1,4 @@
-"""Rule 8: jobs that are ending, with whom they take along; gangs that go back to wait."""
+"""Rule 8: jobs that are ending, with their descendants; gangs to requeue."""
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import JOB_STATES, TERMINAL

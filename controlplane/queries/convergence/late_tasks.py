@@ -70,8 +70,8 @@ DEADLINE = """
     """
 """The scheduling deadline of group `g` of job `j` in pool `p`."""
 
-# Deadlines are judged up to the last pass that looked at all that waits in the pool. The instant
-# of that pass is in the future if the clock was put back.
+# Deadlines are judged up to the last pass that considered all pending tasks of the pool. The
+# instant of that pass is in the future if the clock was put back.
 _JUDGED = """
     CASE WHEN %(covered)s::timestamptz IS NOT NULL
          THEN LEAST(%(covered)s::timestamptz, %(now)s, uncovered_since) END
@@ -132,7 +132,7 @@ CANDIDATES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class DueTask:
-    """A task that a rule may have to end, with the attempt that is looked at."""
+    """A task that a rule may have to end, with the attempt that was read."""
 
     job_id: int
     task_id: int
@@ -142,7 +142,9 @@ class DueTask:
 def find_candidates(
     rule: str, *, now: datetime, covered_at: datetime | None, policy: Policy, after: int = 0
 ) -> list[DueTask]:
-    """The rule's candidates behind the task `after`, one page; whoever decides picks again."""
+    """Return the rule's candidates behind the task `after`, one page; the decision checks them
+    again.
+    """
     statement = f"""
         SELECT a.job_id, a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id > %(after)s
         ORDER BY a.task_id LIMIT %(page)s
@@ -159,9 +161,9 @@ def pick_candidates(
     covered_at: datetime | None,
     policy: Policy,
 ) -> dict[int, UUID | None]:
-    """Those of some tasks, the locks of whose jobs are held, that are candidates still.
+    """Return those of some tasks that are still candidates, under the locks of their jobs.
 
-    With the attempt that is looked at: a report may have come in between.
+    With the attempt that was read: a report may have come in between.
     """
     statement = f"""
         SELECT a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id = ANY(%(ids)s::bigint[])

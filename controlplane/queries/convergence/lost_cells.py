@@ -23,7 +23,7 @@ HELD_LOSSES = """
     FROM controlplane_pool p WHERE p.loss_held_at IS NOT NULL
     """
 
-# It said that it leaves for good, and every attempt of it is released.
+# It left for good, and every attempt of it is released.
 _HAS_LEFT = """
     (l.left_at IS NOT NULL AND NOT EXISTS (
         SELECT FROM controlplane_attempt a WHERE a.cell_id = c.id AND a.released_at IS NULL))
@@ -63,7 +63,7 @@ FREED_ATTEMPTS = """
 
 
 def lock_silent_cells(now: datetime, policy: Policy) -> None:
-    """Until the transaction ends, no cell that is silent in a pool that may lose some is heard.
+    """Lock the leases of silent cells, and the pools that may lose some, against new messages.
 
     Cells before leases, as registrations lock them; pools after cells, as placement does.
     """
@@ -150,5 +150,5 @@ def find_held_attempts() -> list[tuple[UUID, int]]:
 
 
 def find_freed_attempts() -> list[str]:
-    """Subjects of open alerts about held attempts that somebody has released."""
+    """Return the subjects of open alerts about held attempts that were released."""
     return [subject for (subject,) in rows(f"SELECT x.subject {FREED_ATTEMPTS}")]

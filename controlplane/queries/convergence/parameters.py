@@ -8,7 +8,9 @@ from controlplane.domain.convergence.policy import Policy
 
 
 def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) -> dict[str, Any]:
-    """By name. `covered_at`: since when all that waits has been looked at (`TickState`)."""
+    """Return the parameters by name. `covered_at`: since when all pending tasks were considered
+    (`TickState`).
+    """
     return {
         "now": now,
         "covered": covered_at,

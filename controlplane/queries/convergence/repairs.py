@@ -13,14 +13,14 @@ from controlplane.queries.sql import rows
 
 _ENDED = ", ".join(f"{state:d}" for state in sorted(JOB_STATES & TERMINAL))
 
-# By its states, as the index of the few that are not settled says it.
+# Spelled by its states, as in the index of the few unsettled jobs.
 UNSETTLED_JOBS = f"""
     FROM controlplane_job j
     WHERE j.state IN ({_ENDED}) AND j.settled_at IS NULL AND NOT EXISTS (
         SELECT 1 FROM controlplane_attempt a WHERE a.job_id = j.id AND a.released_at IS NULL)
     """
 
-# Ids looked through for one page of jobs, most of which may have ended long ago: some ms.
+# Ids read for one page of jobs, most of which may have ended long ago: some ms.
 _LOOKED_THROUGH = 5_000
 
 
@@ -44,9 +44,9 @@ class JobsPage:
 
 
 def find_jobs_page(after: int, *, ended_since: datetime, told: str) -> JobsPage:
-    """The next jobs behind `after` that are open or ended since; not the deleted ones.
+    """Return the next jobs behind `after` that are open or ended since; not the deleted ones.
 
-    And those about which an alert of the kind `told` is open, whenever they ended.
+    Also those with an open alert of the kind `told`, whenever they ended.
     """
     looked = "SELECT id FROM controlplane_job WHERE id > %s ORDER BY id LIMIT %s"
     [(edge, count)] = rows(

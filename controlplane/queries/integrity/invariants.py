@@ -1,4 +1,4 @@
-"""Reads the rows that invariants speak of, jobs page by page, in one consistent snapshot."""
+"""Read the rows for the invariants, jobs page by page, in one consistent snapshot."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ PAGE = 100
 
 
 def check_database(*, page: int = PAGE) -> Iterator[InvariantViolation]:
-    """Every violation there is. Nothing is locked; writers go on meanwhile."""
+    """Return every violation. Nothing is locked; writers continue meanwhile."""
     is_own = not connection.in_atomic_block
     with transaction.atomic():
         if is_own:
@@ -48,7 +48,7 @@ def _page_after(last: int, page: int) -> list[int]:
 
 
 def check_all() -> list[InvariantViolation]:
-    """Every violation of a small database, in five statements; for whoever checks often."""
+    """Return every violation of a small database, in five statements, for frequent checks."""
     job_ids = [
         job_id
         for (job_id,) in rows(

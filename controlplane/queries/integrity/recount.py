@@ -1,4 +1,4 @@
-"""What a recount looks at: jobs in pages of bounded size, and their tasks counted by state."""
+"""Load the rows of a recount: jobs in pages of bounded size, and their tasks counted by state."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -76,7 +76,7 @@ def find_oddly_held(job_ids: Sequence[int]) -> list[HeldTask]:
 
 
 def find_unwatched(job_ids: Sequence[int]) -> list[int]:
-    """Locked jobs that others wait for, or whose children go on, and that do not say so."""
+    """Return locked jobs with waiting dependants or running children whose flags are unset."""
     found = rows(
         """
         SELECT j.id FROM controlplane_job j
@@ -93,7 +93,9 @@ def find_unwatched(job_ids: Sequence[int]) -> list[int]:
 
 
 def find_unblocked(job_ids: Sequence[int]) -> dict[int, bool]:
-    """Locked jobs with an open dependency that do not say so; whether nothing of them may start."""
+    """Return locked jobs with an open dependency whose flag is unset; whether nothing of them may
+    start.
+    """
     found = rows(
         """
         SELECT j.id, NOT EXISTS (SELECT 1 FROM controlplane_taskgroup g

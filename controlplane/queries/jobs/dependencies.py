@@ -1,4 +1,4 @@
-"""Jobs that look at other jobs: dependants, children, gangs that go back to wait."""
+"""Load jobs that depend on other jobs: dependants, children, gangs to requeue."""
 
 from collections import defaultdict
 from collections.abc import Sequence

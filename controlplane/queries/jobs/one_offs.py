@@ -1,13 +1,13 @@
-"""One-off tasks and their guids: which task an address means, and who has a guid."""
+"""Load one-off tasks by their guids, and the holders of guids."""
 
 from controlplane.domain.errors import NotFound
 from controlplane.queries.sql import scalar
 
 
 def find_task_id(reference: int | str) -> int:
-    """Id of the task that an address means, by its id or by its guid. Raises NotFound.
+    """Return the id of the task of an address, by its id or by its guid. Raise NotFound.
 
-    An id is not looked up: whoever asks for the task finds out.
+    An id is not checked: the query for the task does that.
     """
     if isinstance(reference, int):
         return reference
@@ -18,7 +18,7 @@ def find_task_id(reference: int | str) -> int:
 
 
 def find_holder(guid: str, project_id: int) -> str | None:
-    """Who has the guid: a one-off task of any project, or a job of this one."""
+    """Return the holder of the guid: a one-off task of any project, or a job of this one."""
     holder = scalar(
         """
         SELECT 'task ' || task_id FROM controlplane_oneoff WHERE guid = %(guid)s

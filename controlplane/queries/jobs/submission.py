@@ -45,7 +45,7 @@ def find_pools(names: Iterable[str]) -> dict[str, Pool]:
 
 @dataclass(frozen=True, slots=True)
 class CapacityConcerns:
-    """Where a submission needs a second look: pools, and whether anybody in it has a quota."""
+    """Where a submission needs a closer check: pools, and whether any quota applies."""
 
     pool_ids: frozenset[int]
     has_quotas: bool
@@ -103,11 +103,11 @@ def find_straits(
     owner_id: int,
     places: Iterable[tuple[int, int]],
 ) -> CapacityConcerns:
-    """Pools in which some shape is larger than all cells that match it, even empty; and quotas.
+    """Return pools in which some shape is larger than all matching cells, even empty; and quotas.
 
-    A shape is (pool id, task type, resources without tokens, placement tags, required
-    constraints), the last three as JSON, a place (project id, domain id). Usually there is
-    nothing, and one of the first cells says so: then this is all that a submission costs.
+    A shape is (pool id, task type, resources without tokens, placement tags, required constraints),
+    the last three as JSON, a place (project id, domain id). Usually there are none, and one of the
+    first cells proves it: then a submission needs only this.
     """
     distinct, found = sorted(set(shapes)), sorted(set(places))
     names = ("pool_id", "task_type", "resources", "tags", "constraints")
@@ -122,7 +122,7 @@ def find_straits(
 
 
 def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, tuple[CellFacts, ...]]:
-    """By pool, every cell that ever said what it has, be it there now or not; holding nothing."""
+    """Return by pool every cell that ever registered, present or not; holding nothing."""
     cells: dict[int, list[CellFacts]] = {}
     found = rows(
         """
@@ -186,9 +186,9 @@ def find_unfinished_named(
 def find_settling_named(
     owner_id: int, names: Iterable[tuple[int, str]]
 ) -> dict[tuple[int, str], list[int]]:
-    """Jobs of the user that have ended and still hold containers, by (project id, name).
+    """Return jobs of the user that have ended and still hold containers, by (project id, name).
 
-    Not those that were deleted: nobody can wait for what is not there.
+    Without the deleted ones, which no job can wait for.
     """
     ended = ", ".join(f"{state:d}" for state in sorted(TERMINAL))
     condition = f"state IN ({ended}) AND settled_at IS NULL AND deleted_at IS NULL"

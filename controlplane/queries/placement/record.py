@@ -1,4 +1,4 @@
-"""What a pass over a pool would look at, all of it, to be kept and replayed."""
+"""Load the complete input of a pass over a pool, to keep and replay it."""
 
 from datetime import datetime
 

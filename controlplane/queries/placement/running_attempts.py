@@ -1,4 +1,4 @@
-"""Who holds a pool's cells, and what is leaving them: read only when somebody finds no room."""
+"""Load the attempts on a pool's cells, and those that are leaving: only for tasks without room."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a placement pass looks at, in two steps: shapes and cells, then the rows that may move."""
+"""Load the input of a placement pass in two steps: shapes and cells, then rows that may move."""
 
 import json
 from collections import defaultdict
@@ -31,8 +31,7 @@ from controlplane.queries.sql import decoded, rows, scalar
 
 # Tasks placed in one pass: 50 orders a message with 100 cells, and half a second of locks.
 TASKS_PER_PASS = 5_000
-# Rows (groups of waiting tasks) looked at in one pass; what lies behind them is looked at by the
-# next one.
+# Rows (groups of waiting tasks) considered in one pass; the next pass continues behind them.
 MAX_ROWS = 20_000
 # Of shapes for which room may only be made, so many rows are enough.
 MAX_HEADS = 200
@@ -132,13 +131,13 @@ def is_anything_pending() -> bool:
 
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
-    """The name of a pool and its policy, as its row says now."""
+    """Return the name of a pool and its policy, from its row."""
     pool = Pool.objects.get(pk=pool_id)
     return pool.name, policy_of(pool)
 
 
 def policy_of(pool: Pool) -> PoolPolicy:
-    """The policy that the row of a pool says."""
+    """Return the policy in the row of a pool."""
     return PoolPolicy(
         sequencer=pool.sequencer,
         selector=pool.selector,
@@ -193,7 +192,7 @@ def load_snapshot(
 
 
 def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """By owner, what his unreleased attempts hold of the cells."""
+    """Return by owner what the unreleased attempts hold of the cells."""
     found = rows(
         """
         SELECT j.owner_id, g.resources, sum(h.count)::bigint FROM (
@@ -214,7 +213,7 @@ def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
-    """What is kept for whom on the cells, and when it should come free at the latest."""
+    """Return the reservations on the cells, and when each should become free at the latest."""
     kept = rows(
         f"""
         SELECT nominated_cell_id, group_id, count(*), min(nominated_until) FROM controlplane_task
@@ -261,8 +260,8 @@ WHERE j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
 ORDER BY w.nominated_cell_id IS NULL, {{order}} LIMIT %(limit)s
 """
-# Which rows are read, if there are more than are looked at in one pass; those for whom room is kept
-# come first of all, or it would be kept for nobody.
+# Which rows are read, if there are more than one pass considers; those with reserved room come
+# first, or the reservation would be useless.
 _OLDEST = "j.band, 2 DESC, g.job_id, g.position"
 _NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
 _EACH_OWNER = """
@@ -302,9 +301,10 @@ def load_pass_facts(
 
 
 def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
-    """Whether any of the shapes without room may have some made or kept: else why read its rows?
+    """Return whether room may be made or is reserved for any of the shapes without room: otherwise
+    their rows are not read.
 
-    To read so many only to find nobody to evict, and nobody who starves, took half of a pass.
+    Reading them without a task to evict and without a starving task took half of a pass.
     """
     if not heads or snapshot.nominations:
         return bool(heads)
@@ -315,7 +315,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
             return True
     if policy.starvation_seconds is None:
         return False
-    # Groups are numbered as they come: nobody waits for longer than the first one of his shape.
+    # Groups are numbered as they come: no task waits longer than the first one of its shape.
     statement = f"""
         SELECT EXISTS (
             SELECT FROM unnest(%s::bigint[]) s (id), LATERAL (

@@ -1,4 +1,4 @@
-"""Who calls: the token that is presented, and what it may be used for."""
+"""Load the credential of a token and its scopes."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Secrets of projects: what may be told of them, and, for cells alone, their values."""
+"""Load secrets of projects: their descriptions, and, for cells alone, their values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,13 +41,13 @@ def find_project(domain: str, project: str) -> int:
 
 
 def list_secrets(project_id: int, *, after: str | None, limit: int) -> list[dict[str, Any]]:
-    """What is told of a project's secrets, by name."""
+    """Return the descriptions of a project's secrets, by name."""
     found = _told().filter(project_id=project_id, name__gt=after or "").order_by("name")
     return [_document(secret) for secret in found[:limit]]
 
 
 def get_secret(project_id: int, name: str) -> dict[str, Any]:
-    """What is told of one. Raises NotFound."""
+    """Return the description of one. Raise NotFound."""
     secret = _told().filter(project_id=project_id, name=name).first()
     if secret is None:
         raise NotFound(f"the project has no secret {name}")

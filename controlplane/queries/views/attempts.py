@@ -1,4 +1,4 @@
-"""Attempts as everybody sees them, and what an upload from a cell is checked with."""
+"""Attempts for the API and the admin, and the facts to check an upload of a cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

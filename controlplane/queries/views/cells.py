@@ -1,4 +1,4 @@
-"""Cells as everybody sees them: what they have, and what of it is free."""
+"""Cells for the API and the admin: their capacity, and what of it is free."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -15,7 +15,7 @@ JOIN controlplane_cell c ON c.id = t.nominated_cell_id
 WHERE t.id = %s AND t.state = {TaskState.PENDING:d} AND t.nominated_until > %s
 """
 
-# When the last pass began that looked at all that waits in the job's pool.
+# When the last pass began that considered all pending tasks of the job's pool.
 _COVERED = """
 SELECT LEAST(s.covered_at, p.uncovered_since) FROM controlplane_job j
 JOIN controlplane_pool p ON p.id = j.pool_id
@@ -25,10 +25,10 @@ WHERE j.id = %s
 
 
 def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
-    """The explanation of one task, pending or not. Raises NotFound.
+    """Return the explanation of one task, pending or not. Raise NotFound.
 
-    `considered_at`: when the last placement pass began that looked at all that waits in its pool,
-    if the task waited by then.
+    `considered_at`: when the last placement pass began that considered all pending tasks of its
+    pool, if the task waited by then.
     """
     task, reasons = get_task_with_reasons(task_id, now=now)
     document: dict[str, Any] = {"task": task["id"], "job": task["job"], "state": task["state"]}

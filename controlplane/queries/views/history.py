@@ -89,7 +89,7 @@ def find_attempt_history(
     task_id, first, last = found
     if last is None:
         return HistoryPage((), None)
-    # What befell its task meanwhile is read too, and left out: it tells how long a state lasted.
+    # Changes of its task in between are read, too, for the duration of a state, and omitted.
     course = _HistoryScope(
         "task_id = %(task)s AND id >= %(first)s",
         {"task": task_id, "first": first},

@@ -1,6 +1,6 @@
-"""Jobs as everybody sees them: newest first, with the counts of their tasks.
+"""Jobs for the API and the admin: newest first, with the counts of their tasks.
 
-Queries for people exclude deleted jobs, here and in the other modules of views.
+The queries here and in the other modules of views exclude deleted jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
 
 
 def is_job(job_id: int) -> bool:
-    """Whether there is such a job, and nobody has deleted it."""
+    """Return whether the job exists and is not deleted."""
     return bool(
         rows("SELECT 1 FROM controlplane_job WHERE id = %s AND deleted_at IS NULL", [job_id])
     )

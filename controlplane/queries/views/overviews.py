@@ -44,13 +44,13 @@ def count_held_attempts(cell_ids: Sequence[int]) -> dict[int, int]:
 
 
 def count_open_alerts() -> int:
-    """Alerts that nobody cleared."""
+    """Return the open alerts."""
     [(number,)] = rows("SELECT count(*) FROM controlplane_alert WHERE cleared_at IS NULL")
     return int(number)
 
 
 def count_open_callbacks() -> dict[str, int]:
-    """Callbacks that wait, and that somebody is trying to deliver, by state."""
+    """Return the counts of waiting and claimed callbacks, by state."""
     # Each half by a partial index of its own: what is over is never read.
     [(waiting, claimed)] = rows(
         """
@@ -62,7 +62,7 @@ def count_open_callbacks() -> dict[str, int]:
 
 
 def count_resolving() -> int:
-    """One-off tasks that somebody is resolving."""
+    """Return the count of one-off tasks that are RESOLVING."""
     [(number,)] = rows("SELECT count(*) FROM controlplane_oneoff WHERE claim IS NOT NULL")
     return int(number)
 

@@ -1,4 +1,4 @@
-"""Pools as everybody sees them: their policy, what is used of them, and what waits for what."""
+"""Pools for the API and the admin: their policy, their use, and the reasons of waiting tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ def _document(pool: Pool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PendingSummary:
-    """How many tasks wait for one reason. `text`: what is said to most of them; maybe empty."""
+    """How many tasks wait for one reason. `text`: the reason of most of them; maybe empty."""
 
     code: str
     tasks: int

@@ -1,4 +1,4 @@
-"""Where a waiting task stands in its pool's queue; counted when somebody asks."""
+"""The position of a waiting task in its pool's queue, counted on request."""
 
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from controlplane.domain.placement.reasons.queue_position import (
 from controlplane.domain.state.states import Band
 from controlplane.queries.sql import rows
 
-# Of so many groups each is looked at; of more, only the counts of their shapes (an estimate).
+# So many groups are counted one by one; of more, only the counts of their shapes (an estimate).
 MAX_GROUPS = 2_000
 
 _WAITS = f"""

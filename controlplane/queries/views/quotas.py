@@ -1,4 +1,4 @@
-"""Quotas as everybody sees them: limits and usage of a user, project or domain."""
+"""Quotas for the API and the admin: limits and usage of a user, project or domain."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from controlplane.queries.placement.quotas import (
 )
 from controlplane.queries.views.amounts import shown_amounts
 
-# Names are unique in their domain; as in a job, who names no domain means this one.
+# Names are unique in their domain; a name without one is of this domain, as in a job.
 _DEFAULT_DOMAIN = "default"
 
 
@@ -37,7 +37,7 @@ class QuotaUse:
 
 
 def find_scope(kind: ScopeKind, name: str) -> NamedScope:
-    """Whoever has that name. A project is `domain/name`, or a name alone. Raises NotFound."""
+    """Return the scope of that name. A project is `domain/name`, or a bare name. Raise NotFound."""
     match kind:
         case ScopeKind.USER:
             key = _first(get_user_model(), username=name)
@@ -72,7 +72,7 @@ def list_quotas(
 
 
 def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
-    """The quota of whoever has that name, also where nothing is limited. Raises NotFound."""
+    """Return the quota of the scope of that name, also without limits. Raise NotFound."""
     named = find_scope(kind, name)
     quota = Quota.objects.filter(**{f"{kind}_id": named.scope.key}).first()
     return _document(named, quota or Quota(), load_uses([named.scope])[named.scope])

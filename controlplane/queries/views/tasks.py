@@ -1,4 +1,4 @@
-"""Tasks as everybody sees them: with what their present attempt came to, or why they wait."""
+"""Tasks for the API and the admin: with their present attempt, or their pending reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -74,8 +74,8 @@ def find_tasks(
         cell_id = scalar("SELECT id FROM controlplane_cell WHERE name = %s", [wanted.cell])
         if cell_id is None:
             return []
-    # What only one-off tasks can be is looked for among them, by an index of its own; and what only
-    # those can be that have an attempt now, among such attempts.
+    # States that only one-off tasks have are found by their own index, and states that need an open
+    # attempt among such attempts.
     among = wanted.domain is not None or set(wanted.lifecycles) == {Lifecycle.RESOLVING}
     now_on_cells = ""
     if _states_of(wanted) <= ACTIVE:
@@ -116,7 +116,7 @@ def _states_of(wanted: TaskFilter) -> frozenset[TaskState]:
 
 
 def _conditions(wanted: TaskFilter) -> Iterator[str]:
-    """The SQL of what is asked for; all of it holds. Deleted jobs are nobody's to see."""
+    """Return the SQL of the filters, all of which hold. Deleted jobs are excluded."""
     yield ("EXISTS (SELECT FROM controlplane_job j WHERE j.id = t.job_id AND j.deleted_at IS NULL)")
     if wanted.domain is not None:
         yield "o.domain = %(domain)s"
@@ -153,7 +153,7 @@ def _find(task_id: int) -> Row:
 
 
 def is_task(task_id: int) -> bool:
-    """Whether there is such a task, and nobody has deleted its job."""
+    """Return whether the task exists and its job is not deleted."""
     statement = """
         SELECT 1 FROM controlplane_task t
         JOIN controlplane_job j ON j.id = t.job_id AND j.deleted_at IS NULL WHERE t.id = %s

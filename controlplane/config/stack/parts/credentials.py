@@ -48,6 +48,6 @@ def load_or_draw(home: StackHome) -> Credentials:
             installation=secrets.token_hex(6),
         )
         write_private(kept, json.dumps(asdict(credentials), indent=1) + "\n")
-    # Where the control plane's own settings look for it.
+    # Where the control plane's own settings search for it.
     write_private(home.root / "secret-key", credentials.secret_key + "\n")
     return credentials

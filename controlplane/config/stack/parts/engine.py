@@ -1,7 +1,7 @@
-"""A container engine that answers: the one that runs here, else, as root on Debian, a new one.
+"""A container engine that answers: the one that runs here, otherwise, as root on Debian, a new one.
 
-Found at DOCKER_HOST or the usual sockets. Installing and starting Docker Engine is only done as
-root on a Debian family system, and said before it is done; it is left running.
+Found at DOCKER_HOST or the usual sockets. Docker Engine is installed and started only as root on a
+Debian family system, after an announcement; it is left running.
 """
 
 import json
@@ -203,7 +203,7 @@ def _log_tail() -> str:
 
 
 def engine_version(address: str) -> str:
-    """Return what the engine calls itself, for people; empty if it does not say."""
+    """Return the engine's name for itself; empty if it has none."""
     parts = urlsplit(address)
     if parts.scheme != "unix":
         return ""

@@ -1,4 +1,4 @@
-"""The state folder of one stack (CELLRUN_HOME): which file is where, and who holds it."""
+"""The state folder of one stack (CELLRUN_HOME): its files, and its lock."""
 
 import fcntl
 import os
@@ -56,7 +56,7 @@ class StackHome:
             folder.mkdir(exist_ok=True, mode=0o700)
 
     def hold(self) -> IO[str]:
-        """Take this folder for one stack until the process ends, or say who has it."""
+        """Lock this folder for one stack until the process ends, or name its holder."""
         self.create()
         lock = (self.run / "lock").open("a+")
         try:

