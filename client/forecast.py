@@ -18,7 +18,7 @@ def forecast(document: Mapping[str, Any]) -> RenderableType:
         text = f"would evict {victim['name']} (task {victim['task']}) of job {victim['job']}"
         lines.append(Text(f"{text} on {victim['cell']}", style=COLOURS["PREEMPTED"]))
     if not document["is_complete"]:
-        lines.append(Text("more waits before it than was looked at", style="dim"))
+        lines.append(Text("more tasks wait before it than were considered", style="dim"))
     return Group(*lines)
 
 

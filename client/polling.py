@@ -27,7 +27,7 @@ class PollInterval:
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
-                raise StillOpen(f"{waiting_for}: the deadline passed; it goes on by itself")
+                raise StillOpen(f"{waiting_for}: the deadline passed; it continues")
             seconds = min(seconds, left)
         time.sleep(seconds)
         self._next = min(self._next * GROWTH, LAST_SECONDS)

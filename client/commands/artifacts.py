@@ -51,7 +51,7 @@ def artifacts(
         if not below:
             raise BadInput(f"attempt {uid} left no {name or 'artifacts'}")
         if output is None:
-            raise BadInput(f"{name} is a folder: say where to with -o")
+            raise BadInput(f"{name} is a folder: give the destination with -o")
         for item in below:
             target = output / item["name"].removeprefix(f"{name}/" if name else "")
             if not target.resolve().is_relative_to(output.resolve()):

@@ -49,7 +49,7 @@ def set_secret(
     name: Name,
     from_file: Annotated[
         Path | None,
-        typer.Option("--from-file", metavar="FILE", help="Take the value as it stands in FILE."),
+        typer.Option("--from-file", metavar="FILE", help="Read the value from FILE, unchanged."),
     ] = None,
     registry: Annotated[
         str | None,

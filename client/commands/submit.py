@@ -29,7 +29,8 @@ def submit(
     follow_logs: Annotated[bool, typer.Option("--follow", help="Follow its logs.")] = False,
     deadline: Deadline = None,
     only_asks: Annotated[
-        bool, typer.Option("--dry-run", help="Say where it would go now, or why it would wait.")
+        bool,
+        typer.Option("--dry-run", help="Show where it would be placed now, or why it would wait."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -96,7 +96,7 @@ class CellAdmin(ReadOnlyAdmin):
     @admin.action(description="Cordon", permissions=["operate"])
     def cordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
         """No new work."""
-        text = "They take no new work; what they have goes on."
+        text = "They take no new work; running attempts continue."
         act = partial(cordon_cell, now=clock.now())
         question = self._question(request, "cordon", "Cordon these cells?", text, act)
         return self.confirmed(request, rows, question)

@@ -37,7 +37,7 @@ class AlertAdmin(ReadOnlyAdmin):
     list_display = ("kind", "subject", "shown_state", "text", "raised", "again", "cleared")
     list_filter = (ClearedFilter,)
     search_fields = ("kind",)
-    search_help_text = "A kind of alert, or whom it is about"
+    search_help_text = "A kind of alert, or its subject"
     actions = ("close_alerts",)
 
     def get_search_results(
@@ -143,7 +143,7 @@ class AuditAdmin(ReadOnlyAdmin):
     list_display = ("number", "when", "action", "subject", "actor", "text")
     list_display_links = ("number", "subject")
     search_fields = ("subject",)
-    search_help_text = "A part of what it was done to, or a whole name of who did it"
+    search_help_text = "A part of the subject, or the whole name of the actor"
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditLine], search_term: str

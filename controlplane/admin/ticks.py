@@ -54,7 +54,7 @@ class TickAdmin(ReadOnlyAdmin):
             ("last end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
             ("late by", length(obj.lag_seconds)),
-            ("looked at what waits", instant(obj.covered_at)),
+            ("considered pending tasks", instant(obj.covered_at)),
             ("only listens until", instant(obj.hold_until)),
             ("wakes that found it busy", obj.mark),
         ]

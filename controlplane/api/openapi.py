@@ -91,7 +91,7 @@ def parameter(name: str, text: str, kind: type = str, *, many: bool = False) -> 
 
 PAGING = [
     parameter("limit", "At most so many, up to 1000; 100 if it is missing.", int),
-    parameter("cursor", "Where to go on; taken from `next`."),
+    parameter("cursor", "Where the page begins; taken from `next`."),
 ]
 
 

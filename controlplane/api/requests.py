@@ -83,7 +83,7 @@ class Parameters:
         """A parameter that stands once at most."""
         values = self.texts(name)
         if len(values) > 1:
-            raise BadQuery(name, "stands more than once")
+            raise BadQuery(name, "is given more than once")
         return values[0] if values else None
 
     def texts(self, name: str) -> list[str]:

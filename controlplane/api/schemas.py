@@ -82,7 +82,7 @@ class PoolRequest(Model):
     privileged_allowed: bool = Field(
         default=False, description="Whether tasks may be privileged, or have any capability."
     )
-    loss_held_at: Any = Field(default=None, description="As it was answered; not looked at.")
+    loss_held_at: Any = Field(default=None, description="As in the response; ignored.")
 
     def changes(self) -> dict[str, Any]:
         """The fields that stand in the body, as the row has them."""
@@ -99,7 +99,7 @@ class QuotaRequest(Model):
     running_jobs: Count | None = None
     pending_tasks: Count | None = None
     weight: float | None = Field(default=1.0, ge=0.001, le=MAX_COUNT)
-    usage: Any = Field(default=None, description="As it was answered; not looked at.")
+    usage: Any = Field(default=None, description="As in the response; ignored.")
 
     def changes(self) -> dict[str, Any]:
         """The fields that stand in the body, as the row has them."""
@@ -272,7 +272,8 @@ class QueuePlace(ResponseModel):
     of: int
     behind: PrecedingJob | None
     estimate: bool = Field(
-        description="The order depends on shares or on a plugin, or too many wait to look at each."
+        description="The order depends on shares or on a plugin, or too many"
+        " tasks wait to consider each."
     )
     text: str
 
@@ -292,10 +293,10 @@ class Explanation(ResponseModel):
     state: State
     text: str
     reason: PendingReason = Field(description="What is nearest to the task.")
-    also: list[PendingReason] = Field(description="What else stands against it.")
+    also: list[PendingReason] = Field(description="All other obstacles.")
     queue: QueuePlace | None = Field(description="Null: it does not wait for room alone.")
     considered_at: datetime | None = Field(
-        description="The last pass that looked at all that waited, if the task waited by then."
+        description="The last pass that considered all pending tasks, if the task waited by then."
     )
     nomination: ReservedCapacity | None
 
@@ -328,7 +329,9 @@ class DryRun(ResponseModel):
     existing_job: int | None = Field(description="That job would be answered, no other made.")
     groups: list[GroupForecast]
     evicts: list[Victim]
-    is_complete: bool = Field(description="Else more waits before it than was looked at.")
+    is_complete: bool = Field(
+        description="Otherwise more tasks wait before it than were considered."
+    )
 
 
 class Attempt(ResponseModel):

@@ -86,7 +86,7 @@ def _folder(text: str) -> Path:
 
 def _secret_key(text: str) -> str:
     if len(text) < MIN_SECRET_KEY_LENGTH:
-        raise ValueError(f"at least {MIN_SECRET_KEY_LENGTH} characters that nobody can guess")
+        raise ValueError(f"at least {MIN_SECRET_KEY_LENGTH} unpredictable characters")
     return text
 
 

@@ -29,7 +29,7 @@ class Callback(models.Model):
         db_constraint=False,
         db_index=False,
     )
-    owner_id = models.BigIntegerField(help_text="Whose job it is: everybody gets a turn.")
+    owner_id = models.BigIntegerField(help_text="The owner of the job; owners take turns.")
     url = models.TextField()
     host = models.CharField(max_length=260, help_text="host:port; tries are bounded for each.")
     state = models.CharField(
@@ -38,14 +38,12 @@ class Callback(models.Model):
         default=CallbackState.WAITING,
     )
     tries = models.PositiveIntegerField(default=0)
-    is_tried = models.BooleanField(
-        default=False, help_text="Some try came to its end: nobody died in all of them."
-    )
+    is_tried = models.BooleanField(default=False, help_text="At least one try was completed.")
     due_at = models.DateTimeField(help_text="When it is tried next.")
     give_up_at = models.DateTimeField(help_text="From then on it is not tried again.")
     claim = models.UUIDField(null=True, blank=True)
     claimed_until = models.DateTimeField(
-        null=True, blank=True, help_text="Who claimed it and has not told by then is gone."
+        null=True, blank=True, help_text="A claim without a result by then has expired."
     )
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -74,7 +74,7 @@ class CellLease(models.Model):
     expires_at = models.DateTimeField()
     silent_ticks = models.PositiveIntegerField(default=0)
     left_at = models.DateTimeField(
-        null=True, blank=True, help_text="Its last word was that it leaves, and nobody follows it."
+        null=True, blank=True, help_text="Its last message was a final goodbye."
     )
     successor_at = models.DateTimeField(
         null=True, blank=True, help_text="When another incarnation last asked to take its place."

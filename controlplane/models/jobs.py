@@ -126,7 +126,9 @@ class Job(models.Model):
         null=True, blank=True, help_text="When it is deleted by itself; a one-off task's sooner."
     )
     deleted_at = models.DateTimeField(
-        null=True, blank=True, help_text="From then on nobody sees it; its rows go once settled."
+        null=True,
+        blank=True,
+        help_text="From then on it is hidden; its rows are removed once it is settled.",
     )
     is_one_off = models.BooleanField(
         default=False, help_text="It has one task, which came through Diego's door."
@@ -136,7 +138,7 @@ class Job(models.Model):
         choices=[(scope.value, scope.value) for scope in CallbackOn],
         default=CallbackOn.NOTHING,
         blank=True,
-        help_text="Whose end is told to `callback_url`: each task's, or the job's.",
+        help_text="The ends reported to `callback_url`: of each task, or of the job.",
     )
     callback_url = models.TextField(default="", blank=True)
     callback_host = models.CharField(
@@ -245,7 +247,9 @@ class TaskGroup(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups")
     name = models.CharField(max_length=63)
     position = models.PositiveIntegerField()
-    replicas = models.PositiveIntegerField(help_text="As submitted; its tasks are told.")
+    replicas = models.PositiveIntegerField(
+        help_text="As submitted; sent with the callbacks of its tasks."
+    )
     task_count = models.PositiveIntegerField(
         help_text="Its tasks in this job: less than replicas in the retry of another job."
     )
@@ -257,7 +261,7 @@ class TaskGroup(models.Model):
     )
     task_type = models.CharField(max_length=63, help_text="Which its cell must be able to run.")
     shape_id = models.BigIntegerField(help_text="What placement asks of a cell for it.")
-    launch = models.JSONField(help_text="What a cell is told of the group.")
+    launch = models.JSONField(help_text="The definition of the group for cells.")
     prepared = models.JSONField(
         default=dict, blank=True, help_text="Fields that the job's kind set, with their values."
     )
@@ -295,7 +299,9 @@ class TaskGroup(models.Model):
         " counts.",
     )
     pending_reason = models.JSONField(
-        null=True, blank=True, help_text="Why it waits as part of a gang, unless its shape says so."
+        null=True,
+        blank=True,
+        help_text="Why it waits as part of a gang, unless its shape has the reason.",
     )
 
     class Meta:

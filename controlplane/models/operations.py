@@ -13,8 +13,8 @@ class TickState(models.Model):
     covered_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Start of the last pass. It looked at all that waits, except in pools that have"
-        " `uncovered_since`.",
+        help_text="Start of the last pass. It considered all pending tasks, except in pools that"
+        " have `uncovered_since`.",
     )
     hold_until = models.DateTimeField(
         null=True,
@@ -57,9 +57,9 @@ class Walk(models.Model):
     after = models.CharField(
         max_length=40, default="", blank=True, help_text="Behind which row the next page begins."
     )
-    looked_at = models.DateTimeField(help_text="When the last page was looked at.")
+    looked_at = models.DateTimeField(help_text="When the last page was read.")
     repaired = models.PositiveIntegerField(
-        default=0, help_text="What had to be put right since this round began."
+        default=0, help_text="The number of repairs since this round began."
     )
 
     def __str__(self) -> str:

@@ -86,8 +86,8 @@ class Pool(models.Model):
         null=True,
         blank=True,
         default=300,
-        help_text="Who waited longer reserves a place, so that small ones cannot pass it for ever;"
-        " empty: nobody does.",
+        help_text="A task that waited longer reserves room, so that small tasks cannot pass it"
+        " without end; empty: never.",
     )
     tokens = models.JSONField(
         default=dict,
@@ -121,13 +121,15 @@ class Pool(models.Model):
         null=True,
         blank=True,
         editable=False,
-        help_text="An operator confirmed it: cells that were last heard before then may be lost.",
+        help_text="When an operator confirmed the loss: cells without a"
+        " message since then may be declared lost.",
     )
     uncovered_since = models.DateTimeField(
         null=True,
         blank=True,
         editable=False,
-        help_text="Since when placement has not looked at all that waits in it; empty: it has.",
+        help_text="Since when placement has not considered all of its pending"
+        " tasks; empty: it has.",
     )
     cursor = models.CharField(
         max_length=63,

@@ -308,5 +308,5 @@ def test_a_member_finds_its_files_without_a_network_and_where_nothing_can_be_wri
     docker_kit.driver.start(made)
     assert docker_kit.told.ended(made.uid).exit_code == 0
     lines = docker_kit.log(made.uid).splitlines()
-    far = "10.0.0.2\tmain-1" if "read_only" in spec else "# main-1: network: none reaches nobody"
+    far = "10.0.0.2\tmain-1" if "read_only" in spec else "# main-1: network: none reaches no peer"
     assert lines[-2:] == [far, "-----BEGIN OPENSSH PRIVATE KEY-----"]

@@ -69,7 +69,7 @@ class Exclusives:
         if self._link is None:
             return "exclusive tasks do not run here"
         if boot >= _watched(book, lease).asks_at:
-            return "the lease of the cell is over, or nearly so"
+            return "the lease of the cell has expired, or is about to"
         return None if self._link.stand_by() else "the cell has no guard"
 
     def permit(self, uid: str) -> Permit:

@@ -170,7 +170,7 @@ class AttemptAdmin(ReadOnlyAdmin):
 
         def release(attempt: Attempt) -> None:
             if not reason:
-                raise Conflict("say why: it is kept in the history")
+                raise Conflict("a reason is required: the history keeps it")
             actor = str(request.user)
             release_attempt(uid=attempt.pk, reason=reason, actor=actor, now=clock.now())
 

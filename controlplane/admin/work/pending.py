@@ -39,7 +39,7 @@ def waiting_facts(task: Task, *, now: datetime) -> list[tuple[str, Any]]:
     return [
         ("waits also because", "; ".join(reason["text"] for reason in found["also"]) or None),
         ("in the queue", queue["text"] if queue else None),
-        ("last looked at", instant(found["considered_at"]) if found["considered_at"] else None),
+        ("last considered", instant(found["considered_at"]) if found["considered_at"] else None),
         (
             "room is kept",
             format_html("on {} until {}", kept["cell"], instant(kept["until"])) if kept else None,

@@ -61,7 +61,7 @@ class AttemptLogs(ApiView):
             openapi.parameter("stream", "stdout (if it is missing) or stderr."),
             openapi.parameter("after", "Cursor: only what comes behind it.", int),
             openapi.parameter("tail", "Only the last so many lines.", int),
-            openapi.parameter("follow", "true: go on as long as the attempt lives.", bool),
+            openapi.parameter("follow", "true: continue until the attempt has ended.", bool),
         ],
         problems=(400, 404),
     )

@@ -32,7 +32,7 @@ def put_artifact(
     if prefix is None:
         raise NotFound(f"there is no attempt {uid}")
     if is_over(uid):
-        raise Conflict(f"attempt {uid} is over: what it left stays as it is")
+        raise Conflict(f"attempt {uid} has ended: its artifacts do not change any more")
     if not is_name(name):
         raise NotFound(f"{name[:100]!r} cannot be the name of an artifact")
     file = AnnouncedFile(uid, prefix, name, size, sha256)

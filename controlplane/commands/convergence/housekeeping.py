@@ -32,7 +32,7 @@ def hold_images_back(look: RuleContext) -> Mapping[str, int]:
     return {"held_by_images": hold_images(now=look.now)}
 
 
-LOST = "whoever tried has not told how it went"
+LOST = "the result of the try was never recorded"
 
 
 def release_claims(look: RuleContext) -> Mapping[str, int]:

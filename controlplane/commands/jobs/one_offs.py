@@ -127,7 +127,7 @@ def _check_claim(
     if claim is not None and claim != present:
         raise Conflict(f"task {guid} is RESOLVING by another claim")
     if claimed_at <= now - _CLAIM:
-        raise Conflict(f"task {guid} is not RESOLVING any more: its claim is over")
+        raise Conflict(f"task {guid} is not RESOLVING any more: its claim has expired")
 
 
 def let_go_of_task(*, task_id: int, claim: UUID, now: datetime) -> bool:

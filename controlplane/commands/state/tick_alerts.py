@@ -83,7 +83,8 @@ class TickAlerts:
             if away_since is None
             else f"the {name} tick did not run since {away_since:%Y-%m-%d %H:%M:%S} UTC"
         )
-        text = f"{why}: no cell is lost and nothing deleted before cells had time to be heard"
+        text = f"{why}: cells are not declared lost, and nothing is deleted,"
+        " until cells had time to send messages"
         self.raise_alert(RaiseAlert(GAP, name, text), now=now)
 
     def clear_gap(self, name: str, *, now: datetime, was_held: bool) -> None:

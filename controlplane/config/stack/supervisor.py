@@ -75,12 +75,12 @@ def command(configuration: Path) -> list[str]:
 def _literal(text: str) -> str:
     """Return `text` as supervisor reads it back: % expands, and a comment may follow a space."""
     if "\n" in text or " ;" in text or " #" in text:
-        raise StackError(f"supervisor cannot be told of {text!r}: no ' ;', ' #' or line breaks")
+        raise StackError(f"supervisor cannot read {text!r}: no ' ;', ' #' or line breaks")
     return text.replace("%", "%%")
 
 
 def _quoted(text: str) -> str:
     """Return the value of an environment variable for a list of them."""
     if '"' in text:
-        raise StackError(f"supervisor cannot be told of {text!r}: no double quotes")
+        raise StackError(f"supervisor cannot read {text!r}: no double quotes")
     return f'"{_literal(text)}"'

@@ -53,7 +53,7 @@ def find_refusal(message: Any) -> str | None:
     if not isinstance(body, str):
         return "its body is not a text"
     if len(body) > MAX_BODY_CHARS:
-        return f"its body of {len(body)} characters is over the limit of {MAX_BODY_CHARS}"
+        return f"its body of {len(body)} characters exceeds the limit of {MAX_BODY_CHARS}"
     return None
 
 

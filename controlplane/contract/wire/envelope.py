@@ -63,7 +63,7 @@ def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, A
 def parse(raw: str | bytes) -> Envelope:
     """Return the envelope in `raw` without checking its MAC. Raise MalformedMessage."""
     if len(raw) > MAX_BYTES:
-        raise MalformedMessage(f"a message of {len(raw)} bytes is over the limit of {MAX_BYTES}")
+        raise MalformedMessage(f"a message of {len(raw)} bytes exceeds the limit of {MAX_BYTES}")
     return Envelope.read(_decode(raw, "not a JSON object"))
 
 

@@ -113,7 +113,7 @@ def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[Chang
             cell.cell_id,
             _SUSPECTED,
             cell.ordered,
-            "its quarantine is over"
+            "its quarantine has ended"
             if cell.cause in TIMED_QUARANTINES
             else "its stops are confirmed",
             trusted_at=now if cell.cause is Quarantine.FAILURES else None,

@@ -325,7 +325,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "a QUARANTINED cell",
         "convergence, rule 6; if it reported itself unhealthy, its heartbeats",
         _TICK,
-        "the ordered state, once its stops are confirmed, its time is over, or it is healthy",
+        "the ordered state, once its stops are confirmed, its time has passed, or it is healthy",
         rule="cleared_cells",
         is_bounded=False,
     ),

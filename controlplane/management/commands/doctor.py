@@ -21,7 +21,7 @@ from controlplane.queries.ticks import load_tick
 class Command(BaseCommand):
     """List what waits for longer than usual, what needs a person first."""
 
-    help = "List what looks stuck, who sees to it and when; exit with 1 if a person must."
+    help = "List what looks stuck, its owner and when that acts; exit with 1 if a person must act."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """`--json`."""

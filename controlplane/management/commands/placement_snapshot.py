@@ -14,7 +14,7 @@ from controlplane.queries.placement.record import NoSuchPool, load_record
 class Command(BaseCommand):
     """Print the record; nothing is written to the database."""
 
-    help = "Print what a placement pass over a pool would look at, for placement_replay."
+    help = "Print the input of a placement pass over a pool, for placement_replay."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """`--pool`."""

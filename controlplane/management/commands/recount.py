@@ -48,4 +48,4 @@ def _outcome(difference: Difference, repair: bool) -> str:
         return " (mended)"
     if difference.flag is None:  # counts are mended: it is a state, and that of an end
         return " (left: an end is final)"
-    return " (left: nobody can tell what is right)"
+    return " (left: the right value is unknown)"

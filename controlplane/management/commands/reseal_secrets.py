@@ -28,4 +28,4 @@ class Command(BaseCommand):
             if following is None:
                 break
             after = following
-        self.stdout.write(f"{resealed} secrets sealed anew")
+        self.stdout.write(f"{resealed} secrets resealed")

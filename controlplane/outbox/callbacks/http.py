@@ -110,7 +110,7 @@ class CallbackClient:
         except (aiohttp.ClientError, OSError, ValueError) as fault:
             error = _describe(fault)
         if asker.is_queued:
-            error = f"its name was not looked up within {self._seconds:g} s: too many others are"
+            error = f"its name was not resolved within {self._seconds:g} s: too many others are"
         return CallbackResponse(None, error, is_begun=not asker.is_queued)
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> CallbackResponse:

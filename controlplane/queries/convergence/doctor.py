@@ -111,10 +111,10 @@ _TICKS = MappingProxyType(
     {
         "placement": "nothing is placed before",
         "convergence": "nothing else here acts before",
-        "callbacks": "nobody is told of ends before",
+        "callbacks": "callbacks are not delivered before",
     }
 )
-_READ = "once somebody has looked: docs/operations.md, Alerts"
+_READ = "once an operator closes it: docs/operations.md, Alerts"
 
 
 def is_in_time(tick: TickFacts, now: datetime) -> bool:
@@ -154,7 +154,7 @@ def _shards(now: datetime) -> Iterator[DoctorEntry]:
 
 _CURED_BY_HEARTBEATS = MappingProxyType(
     {
-        Quarantine.UNFIT: "once it says that it is fit",
+        Quarantine.UNFIT: "once it reports that it is fit",
         Quarantine.STRANGERS: "once its heartbeats show that what it must not have is gone",
     }
 )
@@ -175,7 +175,7 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
         subject, what = f"cell {name}", f"{state}: {reason}"
         if state == "LOST":
             acts = "declared: nothing waits for it; READY once it is started again"
-            yield DoctorEntry(subject, what, heard_at, "whoever starts it", acts)
+            yield DoctorEntry(subject, what, heard_at, "its operator starts it", acts)
         elif state == "QUARANTINED" and cause in TIMED_QUARANTINES and until is not None:
             acts = tell_instant(until, now=now, interval=policy.interval)
             yield DoctorEntry(subject, what, None, "convergence, rule 6", acts)
@@ -185,7 +185,7 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
             acts = by_itself or "once its stops are confirmed"
             yield DoctorEntry(subject, what, None, who, acts, not by_itself)
         else:
-            acts = "LOST once 3 ticks could have heard it; held back if most of its pool is silent"
+            acts = "LOST after 3 ticks without a message; suppressed if most of its pool is silent"
             yield DoctorEntry(subject, "is silent", expires_at, "convergence, rule 1", acts)
 
 
@@ -240,7 +240,7 @@ def _kept_longer(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     )
     if count:
         what = "kept beyond their time: something that has not ended refers to them"
-        acts = "looked at each tick: once what refers to them has ended"
+        acts = "checked each tick: once what refers to them has ended"
         yield DoctorEntry("expired jobs", what, first, "convergence, rule 11", acts, False, count)
 
 

@@ -29,7 +29,7 @@ BUILD_ENDS_AT = f"""
         WHEN 'preparing' THEN NULL
         WHEN 'checking' THEN p.create_timeout_seconds + {_START_PERIOD}
         ELSE p.create_timeout_seconds END),
-    -- Each of the four phases once: who goes back and forth between them does not come to an end.
+    -- Each of the four phases once: going back and forth between them would have no end.
     a.start_before + make_interval(
         secs => p.pull_timeout_seconds + 3 * p.create_timeout_seconds + {_START_PERIOD}))
     """

@@ -126,7 +126,7 @@ def _endings() -> Iterator[Figure]:
         """
     )
     yield Figure("cellrun_tasks_resolving", "One-off tasks being resolved.", {}, resolving)
-    text = "Jobs whose time is over and that are not deleted yet."
+    text = "Expired jobs that are not deleted yet."
     yield Figure("cellrun_jobs_expired", text, {}, expired)
     text = "Deleted jobs whose rows are not gone yet."
     yield Figure("cellrun_jobs_deleted", text, {}, deleted)

@@ -93,7 +93,7 @@ def scope_of(quota: Quota) -> NamedScope:
         return NamedScope(Scope(ScopeKind.PROJECT, quota.project.pk), str(quota.project))
     if quota.domain is not None:
         return NamedScope(Scope(ScopeKind.DOMAIN, quota.domain.pk), quota.domain.name)
-    raise AssertionError("a quota belongs to somebody")
+    raise AssertionError("a quota needs an owner")
 
 
 def _first(model: Any, **named: str) -> int | None:

@@ -320,7 +320,7 @@ def test_all_are_sealed_anew_page_by_page(
     put(submitter, "s5")
     call_command("reseal_secrets")
     call_command("reseal_secrets")
-    assert capsys.readouterr().out == "4 secrets sealed anew\n0 secrets sealed anew\n"
+    assert capsys.readouterr().out == "4 secrets resealed\n0 secrets resealed\n"
 
 
 def test_the_keys_are_in_no_settings_that_are_shown(settings: Any) -> None:

@@ -109,7 +109,7 @@ def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
     task = ended_task(loop, receiver.url("200", host="good.example"))
     brief.look()
     receiver.wait_until(lambda: Delivery.objects.filter(callback__task=task).exists(), "a try")
-    told = "its name was not looked up within 0.5 s: too many others are"
+    told = "its name was not resolved within 0.5 s: too many others are"
     callback = Callback.objects.get(task=task)
     assert (callback.is_tried, callback.last_error) == (False, told)
     Job.objects.filter(pk=task.job_id).update(expires_at=clock.now())

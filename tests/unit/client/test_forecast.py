@@ -50,7 +50,7 @@ def drawn(document: dict[str, Any]) -> list[str]:
             a_dry_run(a_group(waiting=2, reason=WAITS, is_refused=True), is_complete=False),
             [
                 "main: 2 would end unschedulable: quota of user ann: 1 core used",
-                "more waits before it than was looked at",
+                "more tasks wait before it than were considered",
             ],
         ),
         (

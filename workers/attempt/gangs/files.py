@@ -57,7 +57,7 @@ def _see(me: GangMember, other: GangMember) -> Peer:
     if is_here and all(_is_contained(m) and m.group.network == "gang" for m in (me, other)):
         return Peer(other, True, True, other.name, _inner_ports(other))
     if _is_contained(me) and me.group.network == "none":
-        return Peer(other, is_here, why="network: none reaches nobody")
+        return Peer(other, is_here, why="network: none reaches no peer")
     published = _published(other)
     if not published:
         return Peer(other, is_here, why="it publishes no ports")

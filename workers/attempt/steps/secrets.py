@@ -46,7 +46,7 @@ def _value(attempt: AttemptRun, use: SecretUse) -> bytes:
     try:
         return base64.b64decode(attempt.briefing.secrets[use.name], validate=True)
     except (KeyError, binascii.Error, ValueError):
-        message = f"secrets: web did not tell the value of {use.name}"
+        message = f"secrets: web did not send the value of {use.name}"
         raise AttemptFailed(FailureKind.SYSTEM, WEB, message) from None
 
 

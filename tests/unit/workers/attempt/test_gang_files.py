@@ -88,7 +88,7 @@ def test_any_other_peer_is_reached_where_its_cell_publishes_it(
         (member(0), member(1, state=S.BUILDING), "it does not run"),
         (member(0), member(1, state=S.SUCCEEDED), "it does not run"),
         (member(0), member(1, cell="cell-2", addresses={}), "it publishes no ports"),
-        (member(0, SHUT), member(1), "network: none reaches nobody"),
+        (member(0, SHUT), member(1), "network: none reaches no peer"),
         (
             member(0),
             member(1, cell="cell-2", addresses={"http": "127.0.0.1:1"}),
