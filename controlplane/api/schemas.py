@@ -271,10 +271,7 @@ class QueuePlace(ResponseModel):
     position: int
     of: int
     behind: PrecedingJob | None
-    estimate: bool = Field(
-        description="The order depends on shares or on a plugin, or too many"
-        " tasks wait to consider each."
-    )
+    estimate: bool = Field(description="Shares or a plugin set the order, or too many tasks wait.")
     text: str
 
 

@@ -152,7 +152,7 @@ def test_a_successor_leaves_the_files_of_what_runs_and_removes_them_at_its_end(
         ({}, {"unusable": ("hub",)}, FILE, FailureKind.USER, SECRET, "hub is no login"),
         ({"token": b"\xff"}, {}, VARIABLE, FailureKind.USER, SECRET, "TOKEN cannot hold token"),
         ({"token": b"hush\0"}, {}, VARIABLE, FailureKind.USER, SECRET, "TOKEN cannot hold token"),
-        ({}, {}, FILE, FailureKind.SYSTEM, WEB, "did not tell the value of key"),
+        ({}, {}, FILE, FailureKind.SYSTEM, WEB, "did not send the value of key"),
     ],
 )
 def test_what_cannot_be_given_ends_the_attempt_and_says_why(

@@ -66,7 +66,7 @@ def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
         ("DATABASE_URL", "mysql://db/x", "an address like postgresql://"),
         ("DATABASE_URL", "postgresql://db:port/x", "an address like postgresql://"),
         ("CELERY_BROKER_URL", "amqp://broker", "an address like redis://"),
-        ("CELLRUN_SECRET_KEY", "short", "at least 32 characters"),
+        ("CELLRUN_SECRET_KEY", "short", "at least 32 unpredictable characters"),
         ("CELLRUN_SECRET_KEY_FALLBACKS", "short", "former keys of at least 32 characters"),
         ("CELLRUN_SECRET_KEY_FALLBACKS", "k" * 40 + ",", "former keys of at least 32"),
     ],

@@ -111,7 +111,7 @@ def test_a_claim_is_over_in_time_though_convergence_is_away(stage: Stage) -> Non
     stage.wait(2)
     assert (lifecycle(stage), listed(stage, lifecycles=["RESOLVING"])) == ("COMPLETED", [])
     assert listed(stage, lifecycles=["COMPLETED"]) == ["one"]
-    with pytest.raises(Conflict, match="its claim is over"):
+    with pytest.raises(Conflict, match="its claim has expired"):
         delete(stage, task_id, late)
     delete(stage, task_id, claim(stage, task_id))
 

@@ -150,7 +150,7 @@ def test_an_attempt_that_nobody_confirms_is_released_by_hand(operator: Client) -
     asked = text_of(act(operator, ATTEMPTS, "release_attempts", running.pk))
     assert "Release these attempts?" in asked
     silent = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes")
-    assert "say why" in text_of(silent)
+    assert "a reason is required" in text_of(silent)
     done = act(
         operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes", reason="burnt down"
     )

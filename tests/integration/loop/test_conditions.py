@@ -299,7 +299,7 @@ def test_a_task_whose_claim_is_over_is_not_deleted_by_it(loop: Loop) -> None:
     task = one_off(loop, loop.submit())
     cancel_job(job_id=task.job_id, reason="", force=False, actor="me", now=clock.now())
     claim = claim_task(task_id=task.pk, by="me", now=clock.now() - timedelta(minutes=10))
-    with pytest.raises(Conflict, match="its claim is over"):
+    with pytest.raises(Conflict, match="its claim has expired"):
         delete_resolved_task(task_id=task.pk, claim=claim, actor="me", why="told", now=clock.now())
     assert Job.objects.get().deleted_at is None
 

@@ -126,7 +126,7 @@ def test_what_contradicts_itself_is_told_and_not_called_an_end(loop: Loop) -> No
     execute("UPDATE controlplane_task SET attempt_uid = gen_random_uuid()")
     code, said = call("--repair")
     assert code == 1
-    assert "is held by an attempt that is not its present one (left: nobody can tell" in said
+    assert "is held by an attempt that is not its present one (left: the right value" in said
     assert loop.states(job) == ["ASSIGNED"]
 
 
