@@ -32,7 +32,7 @@ dropbearkey -t ed25519 -f /tmp/host > /tmp/made 2>&1
 dropbear -F -E -s -r /tmp/host -p $CELLRUN_PORT_SSH 2> /tmp/log &
 hostname > /tmp/word
 ( while :; do nc -l -p $CELLRUN_PORT_TALK < /tmp/word; done ) &
-until [ -e /tmp/visited ]; do sleep 0.05; done
+until grep -q "Exit (root)" /tmp/log; do sleep 0.05; done
 cat /tmp/visited
 """
 # Rank 1 finds the ports in its table of peers, and for all else uses the name.
