@@ -4,13 +4,13 @@ Sources: Iris (required and preferred constraints on attributes), Diego (a cell'
 optional placement tags).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
+from controlplane.spec.placing import is_number
 
 
 class Operator(StrEnum):
@@ -25,10 +25,6 @@ class Operator(StrEnum):
     GE = "ge"
     LT = "lt"
     LE = "le"
-
-
-WITHOUT_VALUE = frozenset({Operator.EXISTS, Operator.NOT_EXISTS})
-NUMERIC = frozenset({Operator.GT, Operator.GE, Operator.LT, Operator.LE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +73,11 @@ _SIGNS = {
 }
 
 
-def is_number(text: str) -> bool:
-    """Return whether `text` can be compared as a number: an optional sign, digits, a fraction."""
-    return _NUMBER.fullmatch(text) is not None
-
-
 def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
-    """Return whether a cell with `labels` meets the constraint; a missing label equals nothing."""
+    """Return whether a cell with `labels` meets the constraint; a missing label equals nothing.
+
+    Numbers are compared exactly. The precheck of a submission repeats the rule in SQL.
+    """
     label = labels.get(constraint.key)
     match constraint.op:
         case Operator.EXISTS:
@@ -96,7 +90,7 @@ def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
             return label in constraint.values
     if label is None or not is_number(label):
         return False
-    found, limit = float(label), float(constraint.values[0])
+    found, limit = Decimal(label), Decimal(constraint.values[0])
     match constraint.op:
         case Operator.GT:
             return found > limit

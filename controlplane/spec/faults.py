@@ -8,6 +8,9 @@ from typing import Any
 Place = tuple[str | int, ...]
 """Path in the document: names of fields and positions in lists."""
 
+Finding = tuple[Place, str]
+"""The place and text of a fault, before its path is written in the form of the document."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

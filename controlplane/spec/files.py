@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from controlplane.contract.artifacts import CHECKPOINT
-from controlplane.spec.faults import Place
+from controlplane.spec.faults import Finding, Place
 from controlplane.spec.fields import (
     ArtifactName,
     EnvName,
@@ -78,7 +78,7 @@ def check_files(
     mounts: Sequence[Mount],
     tmpfs: Sequence[Tmpfs],
     inputs: Sequence[str],
-) -> Iterator[tuple[Place, str]]:
+) -> Iterator[Finding]:
     """Yield the faults between these fields of a group; `inputs`: paths."""
     names: list[str] = []
     for position, output in enumerate(outputs):
@@ -108,9 +108,9 @@ def _check_places(
     mounts: Sequence[Mount],
     tmpfs: Sequence[Tmpfs],
     inputs: Sequence[str],
-) -> Iterator[tuple[Place, str]]:
+) -> Iterator[Finding]:
     taken = [path.rstrip("/") for path in inputs]
-    wanted: list[tuple[Place, str]] = [
+    wanted: list[Finding] = [
         (("secrets", n, "path"), item.path) for n, item in enumerate(secrets) if item.path
     ]
     wanted += [(("mounts", n, "target"), item.target) for n, item in enumerate(mounts)]

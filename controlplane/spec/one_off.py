@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from controlplane.spec.documents import check_plain, find_text_fault
-from controlplane.spec.faults import Fault, InvalidSpec, UnreadableDocument, path_of, read_fault
+from controlplane.spec.faults import Fault, InvalidSpec
 from controlplane.spec.fields import CallbackUrl, Model, Name
 from controlplane.spec.group import GroupFields
 from controlplane.spec.job import MAX_ANNOTATION, JobSpec
-from controlplane.spec.parsing import MAX_FAULTS, parse_job
+from controlplane.spec.parsing import parse_job, read_model
 from controlplane.spec.parts import Retries
 
 # Seconds after completion until the task is deleted, resolved or not (Diego).
@@ -69,20 +68,10 @@ class OneOffSpec:
     document: Mapping[str, Any]
 
 
-def parse_one_off(body: object) -> OneOffSpec:
+def parse_one_off(body: Any) -> OneOffSpec:
     """Return the one-off task in a decoded document. Raise InvalidSpec with every fault found."""
-    if not isinstance(body, dict):
-        raise InvalidSpec([Fault("", "a task is a mapping: guid, domain, definition")])
-    try:
-        check_plain(body)
-    except UnreadableDocument as error:
-        place, text = find_text_fault(body) or ((), str(error))
-        raise InvalidSpec([Fault(path_of(place), text)]) from None
-    try:
-        requested = OneOffRequest.model_validate(body)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        raise InvalidSpec([read_fault(item, _KNOWN) for item in errors[:MAX_FAULTS]]) from None
+    text = "a task is a mapping: guid, domain, definition"
+    requested = read_model(OneOffRequest, body, _KNOWN, not_mapping=text)
     document = _job_document(requested, body["definition"])
     try:
         job = parse_job(document)

@@ -31,23 +31,33 @@ MAX_FAULTS = 100
 
 def parse_job(body: object) -> JobSpec:
     """Return the job in a decoded document. Raise InvalidSpec with every fault that was found."""
-    if not isinstance(body, dict):
-        raise InvalidSpec([Fault("", "a job is a mapping of names to values")])
-    try:
-        check_plain(body)
-    except UnreadableDocument as error:
-        place, text = find_text_fault(body) or ((), str(error))
-        raise InvalidSpec([Fault(path_of(place), text)]) from None
-    is_short = "groups" not in body
-    try:
-        job = ShortJob.model_validate(body).expanded() if is_short else JobSpec.model_validate(body)
-    except ValidationError as error:
-        known = _KNOWN_SHORT if is_short else _KNOWN
-        raise InvalidSpec(_read_errors(error, known)) from None
+    is_short = isinstance(body, dict) and "groups" not in body
+    text = "a job is a mapping of names to values"
+    if is_short:
+        job = read_model(ShortJob, body, _KNOWN_SHORT, not_mapping=text).expanded()
+    else:
+        job = read_model(JobSpec, body, _KNOWN, not_mapping=text)
     faults = [Fault(field_path(place, is_short=is_short), text) for place, text in find_faults(job)]
     if faults:
         raise InvalidSpec(faults[:MAX_FAULTS])
     return job
+
+
+def read_model(model: type[M], body: object, known: Mapping[str, str], *, not_mapping: str) -> M:
+    """Return a decoded document as a `model`. Raise InvalidSpec with every fault that was found.
+
+    `known`: fields with their correct place; `not_mapping`: the fault of another kind of document.
+    """
+    if not isinstance(body, dict):
+        raise InvalidSpec([Fault("", not_mapping)])
+    try:
+        check_plain(body)
+        return model.model_validate(body)
+    except UnreadableDocument as error:
+        place, text = find_text_fault(body) or ((), str(error))
+        raise InvalidSpec([Fault(path_of(place), text)]) from None
+    except ValidationError as error:
+        raise InvalidSpec(_read_errors(error, known)) from None
 
 
 def parse_part(model: type[M], body: object) -> M:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from controlplane.spec.faults import Place
+from controlplane.spec.faults import Finding, Place
 from controlplane.spec.fields import LabelName, LabelValue, Model, Name
 from controlplane.spec.parts import MAX_NAMED, RESOURCE_NAME, Resources
 
@@ -52,7 +52,12 @@ Constraints = Annotated[list[Constraint], Field(max_length=MAX_CONSTRAINTS)]
 PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
 
 
-def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place, str]]:
+def is_number(text: str) -> bool:
+    """Return whether `text` can be compared as a number: an optional sign, digits, a fraction."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def check_constraints(constraints: Sequence[Constraint]) -> Iterator[Finding]:
     """Yield the faults between the fields of each constraint."""
     for position, item in enumerate(constraints):
         place: Place = ("constraints", position, "values")
@@ -64,11 +69,11 @@ def check_constraints(constraints: Sequence[Constraint]) -> Iterator[tuple[Place
                 yield place, "must have at least one value for in"
         elif len(item.values) != 1:
             yield place, f"must have exactly one value for {item.op}, not {len(item.values)}"
-        elif item.op in NUMERIC and not _NUMBER.fullmatch(item.values[0]):
+        elif item.op in NUMERIC and not is_number(item.values[0]):
             yield (*place, 0), f"must be a number like 64 or -0.5 for {item.op}, in quotes"
 
 
-def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
+def check_resources(resources: Resources) -> Iterator[Finding]:
     """Yield the faults of the names of named resources."""
     names = list(resources.named())
     for name in names:
@@ -80,7 +85,7 @@ def check_resources(resources: Resources) -> Iterator[tuple[Place, str]]:
         yield ("resources",), f"must have at most {MAX_NAMED} named resources, not {len(names)}"
 
 
-def check_tags(tags: Sequence[str]) -> Iterator[tuple[Place, str]]:
+def check_tags(tags: Sequence[str]) -> Iterator[Finding]:
     """Yield a fault for each duplicate tag."""
     for position, tag in enumerate(tags):
         if tag in tags[:position]:

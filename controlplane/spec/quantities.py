@@ -48,27 +48,24 @@ def parse_cpu(value: object) -> int:
 
 def parse_memory(value: object) -> int:
     """Return MiB in `value`; a bare number is bytes. Raise ValueError naming the limit."""
-    mebibytes = _whole(_amount(value, example='"64Mi"') / _MEBIBYTE)
-    if not MIN_MEMORY_MIB <= mebibytes <= MAX_MIB:
-        raise ValueError(
-            f"must be at least {MIN_MEMORY_MIB}Mi and at most 1Pi (a bare number is bytes)"
-        )
-    return mebibytes
+    return _mebibytes(value, least=MIN_MEMORY_MIB, example='"64Mi"')
 
 
 def parse_disk(value: object) -> int:
     """Return MiB in `value`, from 0; a bare number is bytes. Raise ValueError naming the limit."""
-    mebibytes = _whole(_amount(value, example='"100Mi"') / _MEBIBYTE)
-    if mebibytes > MAX_MIB:
-        raise ValueError("must be at least 0 and at most 1Pi (a bare number is bytes)")
-    return mebibytes
+    return _mebibytes(value, least=0, example='"100Mi"')
 
 
 def parse_shm(value: object) -> int:
     """Return MiB of shared memory in `value`. Raise ValueError naming the limit."""
-    mebibytes = _whole(_amount(value, example='"64Mi"') / _MEBIBYTE)
-    if not 1 <= mebibytes <= MAX_MIB:
-        raise ValueError("must be at least 1Mi and at most 1Pi (a bare number is bytes)")
+    return _mebibytes(value, least=1, example='"64Mi"')
+
+
+def _mebibytes(value: object, *, least: int, example: str) -> int:
+    mebibytes = _whole(_amount(value, example=example) / _MEBIBYTE)
+    if not least <= mebibytes <= MAX_MIB:
+        shown = f"{least}Mi" if least else "0"
+        raise ValueError(f"must be at least {shown} and at most 1Pi (a bare number is bytes)")
     return mebibytes
 
 

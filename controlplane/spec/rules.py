@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterator
 
-from controlplane.spec.faults import Place
+from controlplane.spec.faults import Finding, Place
 from controlplane.spec.files import check_files
 from controlplane.spec.group import GroupFields, TaskGroupSpec
-from controlplane.spec.hidden import check_hidden
 from controlplane.spec.job import JobSpec
 from controlplane.spec.parts import GroupResult
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
@@ -14,8 +13,6 @@ from controlplane.spec.services import check_services
 
 # An order contains the definition of a group and has at most 64 KiB.
 MAX_DEFINITION_BYTES = 32 * 1024
-
-Finding = tuple[Place, str]
 
 _CARRIED = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
 # Rejected for plain processes, which would ignore them.
@@ -81,7 +78,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         group.tmpfs,
         [item.path for item in group.inputs],
     )
-    yield from check_hidden(group)
+    yield from _check_hidden(group)
 
 
 def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -108,6 +105,42 @@ def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
             yield (name,), f"is not supported for task_type {group.task_type}"
     if job.exclusive_of(group):
         yield ("exclusive",), f"is not supported for task_type {group.task_type}"
+
+
+def _check_hidden(group: TaskGroupSpec) -> Iterator[Finding]:
+    """Yield paths that lie in a mount of the host or in a tmpfs: they would be hidden or lost."""
+    inputs = _paths("inputs", "path", [item.path for item in group.inputs])
+    secrets = _paths("secrets", "path", [item.path or "" for item in group.secrets])
+    outputs = _paths("outputs", "path", [item.path for item in group.outputs])
+    tmpfs = _paths("tmpfs", "path", [item.path for item in group.tmpfs])
+    mounts = _paths("mounts", "target", [item.target for item in group.mounts])
+    checkpoint: list[Finding] = [(("checkpoint_path",), group.checkpoint_path or "")]
+    result: list[Finding] = [(("result_file",), group.result_file or "")]
+    for _, target in mounts:
+        for place, path in (*inputs, *secrets, *tmpfs, *mounts, *checkpoint):
+            if _lies_below(path, target) or (
+                place == ("checkpoint_path",) and _is_same(path, target)
+            ):
+                yield place, f"lies in the mount at {target}, which has only files of the host"
+    for _, room in tmpfs:
+        for place, path in inputs:
+            if _lies_below(path, room):
+                yield place, f"lies in the tmpfs at {room}, which is empty at the start"
+        for place, path in (*outputs, *checkpoint, *result):
+            if _is_same(path, room) or _lies_below(path, room):
+                yield place, f"lies in the tmpfs at {room}, which is deleted at the end"
+
+
+def _paths(field: str, name: str, paths: list[str]) -> list[Finding]:
+    return [((field, position, name), path) for position, path in enumerate(paths)]
+
+
+def _lies_below(path: str, folder: str) -> bool:
+    return path.rstrip("/").startswith(folder.rstrip("/") + "/")
+
+
+def _is_same(path: str, folder: str) -> bool:
+    return path.rstrip("/") == folder.rstrip("/")
 
 
 def _check_env(group: TaskGroupSpec) -> Iterator[Finding]:

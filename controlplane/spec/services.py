@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from controlplane.spec.faults import Finding
 from controlplane.spec.fields import MAX_SECONDS, Model
 
 MAX_PORTS = 16
@@ -53,7 +54,7 @@ Limit = Annotated[float, Field(ge=1, le=MAX_SECONDS)]
 
 def check_services(
     ports: Sequence[str], check: HealthCheck | None, network: str | None
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+) -> Iterator[Finding]:
     """Yield the faults between these fields of a group."""
     for position, name in enumerate(ports):
         if name in ports[:position]:

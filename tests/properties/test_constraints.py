@@ -7,16 +7,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controlplane.domain.constraints import (
-    NUMERIC,
-    WITHOUT_VALUE,
     Constraint,
     Operator,
     Tags,
     is_met,
 )
+from controlplane.spec.placing import NUMERIC, WITHOUT_VALUE
 
 KEYS = st.sampled_from(["zone", "gb", "rack"])
-NUMBERS = st.integers(-20, 20).map(str) | st.decimals(
+# Beyond 2**53 not every integer is a float.
+LARGE = st.integers(2**53 - 2, 2**53 + 2) | st.integers(10**30, 10**30 + 2)
+NUMBERS = (st.integers(-20, 20) | LARGE).map(str) | st.decimals(
     -20, 20, places=2, allow_nan=False, allow_infinity=False
 ).map(lambda number: f"{number:f}")
 VALUES = NUMBERS | st.sampled_from(["", "a", "b", "1.", ".5", "1e1", "+3", "007", "inf", "٣"])
@@ -73,6 +74,7 @@ def says_the_text(wish: Constraint, labels: Mapping[str, str]) -> bool:
 @given(constraints(), LABELS)
 @example(Constraint("gb", Operator.GT, ("1.9",)), {"gb": "1.10"})
 @example(Constraint("gb", Operator.LE, ("3",)), {"gb": "+3"})
+@example(Constraint("gb", Operator.GT, ("9007199254740992",)), {"gb": "9007199254740993"})
 def test_a_constraint_is_met_when_its_text_says_so(
     wish: Constraint, labels: dict[str, str]
 ) -> None:

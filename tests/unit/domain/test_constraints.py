@@ -2,7 +2,8 @@
 
 import pytest
 
-from controlplane.domain.constraints import Constraint, Operator, Tags, is_met, is_number
+from controlplane.domain.constraints import Constraint, Operator, Tags, is_met
+from controlplane.spec.placing import is_number
 
 LABELS = {"zone": "a", "gb": "64", "version": "1.10", "empty": ""}
 
