@@ -80,7 +80,7 @@ RETURNING k.id, k.job_id, k.task_id, k.url, k.tries, k.give_up_at, k.owner_id, j
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCallback:
-    """A callback that is ours to try. `task_claim`: that of its one-off task, if it is of one."""
+    """A callback that this process delivers. `task_claim`: of its one-off task, if it is of one."""
 
     callback_id: int
     job_id: int
@@ -94,6 +94,11 @@ class ClaimedCallback:
     claimed_at: datetime
     body: bytes = field(default=b"", repr=False)
     task_claim: UUID | None = None
+
+    def release_task(self, *, now: datetime) -> None:
+        """Make the one-off task that was claimed for it COMPLETED again."""
+        if self.task_claim is not None and self.task_id is not None:
+            let_go_of_task(task_id=self.task_id, claim=self.task_claim, now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class DeliveryAttempt:
 class DeliveryResult:
     """What follows a try. `again_seconds`: until the next one; None: there is none.
 
-    `is_resolved`: False: its one-off task is to be deleted still (`resolve_told`).
+    `is_resolved`: False: its one-off task is still to be deleted (`resolve_delivered`).
     """
 
     again_seconds: float | None = None
@@ -157,7 +162,7 @@ def claim_callbacks(*, now: datetime, left_off: str = "") -> ClaimBatch:
     try:
         ours = _with_task_claims(_with_bodies(found), now)
     except Exception:
-        _put_off(found, [""] * len(found), now)
+        _postpone(found, [""] * len(found), now)
         raise
     again = domain.POSTPONED_SECONDS if len(ours) < len(found) else None
     return ClaimBatch(ours, again, receivers.left_off)
@@ -197,21 +202,18 @@ def _with_bodies(found: Sequence[ClaimedCallback]) -> list[ClaimedCallback]:
 def _with_task_claims(found: Sequence[ClaimedCallback], now: datetime) -> list[ClaimedCallback]:
     """Each of a one-off task with the task's claim; apart from the callbacks' own locks."""
     wanted = [item.task_id for item in found if item.is_one_off and item.task_id is not None]
-    if not wanted:
-        return list(found)
     claimed = claim_tasks(task_ids=wanted, by=ACTOR, now=now)
-    ours = [
-        replace(item, task_claim=claimed.claims.get(item.task_id or 0))
-        for item in found
-        if not item.is_one_off or item.task_id is None or item.task_id in claimed.claims
-    ]
     others = [item for item in found if item.task_id in claimed.refusals]
     later = now + timedelta(seconds=domain.POSTPONED_SECONDS)
-    _put_off(others, [claimed.refusals[item.task_id or 0] for item in others], later)
-    return ours
+    _postpone(others, [claimed.refusals[item.task_id or 0] for item in others], later)
+    return [
+        replace(item, task_claim=claimed.claims.get(item.task_id or 0))
+        for item in found
+        if item.task_id not in claimed.refusals
+    ]
 
 
-def _put_off(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: datetime) -> None:
+def _postpone(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: datetime) -> None:
     """Undo the claims, with another due time; an empty reason is not recorded."""
     if not items:
         return
@@ -240,31 +242,29 @@ def _put_off(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: d
 
 def give_back(item: ClaimedCallback, *, now: datetime) -> None:
     """Undo a claim without a try; skip a callback that another process has claimed since."""
-    _put_off([item], [""], now)
-    if item.task_claim is not None and item.task_id is not None:
-        let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=now)
+    _postpone([item], [""], now)
+    item.release_task(now=now)
 
 
-def note_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
+def record_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
     """Record the result of a try.
 
     A callback that was claimed by another process or deleted meanwhile does not change; the try is
     recorded. Raise OperationalError if another transaction has it locked.
     """
     if domain.is_delivered(tried.status):
-        return DeliveryResult(is_resolved=run_in_transaction(lambda: _end_well(item, tried)))
+        return DeliveryResult(is_resolved=run_in_transaction(lambda: _record_delivery(item, tried)))
     wait = domain.wait_seconds(item.number, callback_id=item.callback_id)
     if tried.is_cut_short:
         wait = 0.0
     due_at = tried.ended_at + timedelta(seconds=wait)
     is_over = due_at > item.give_up_at
     _write(item, tried, "abandoned" if is_over else "waiting", due_at)
-    if item.task_claim is not None and item.task_id is not None:
-        let_go_of_task(task_id=item.task_id, claim=item.task_claim, now=tried.ended_at)
+    item.release_task(now=tried.ended_at)
     return DeliveryResult(None if is_over else wait)
 
 
-def _end_well(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
+def _record_delivery(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
     """Record a delivery; return whether its one-off task is resolved by it, which is its end
     (Diego).
 
@@ -277,12 +277,12 @@ def _end_well(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
     is_free = bool(find_free_jobs([item.job_id]))  # before the callback, in the order of deletion
     _write(item, tried, "delivered", tried.ended_at)
     if is_free:
-        _delete_told(item, item.task_id, tried.ended_at)
+        _delete_task(item, item.task_id, tried.ended_at)
     return is_free
 
 
-def resolve_told(item: ClaimedCallback, *, now: datetime) -> bool:
-    """Delete the reported one-off task; False: another transaction still has its job locked.
+def resolve_delivered(item: ClaimedCallback, *, now: datetime) -> bool:
+    """Delete the one-off task of a delivered callback; False: its job is still locked elsewhere.
 
     If that lasts until the end of its claim, the task is deleted two minutes after its end, like
     any other.
@@ -290,7 +290,7 @@ def resolve_told(item: ClaimedCallback, *, now: datetime) -> bool:
 
     def resolve() -> bool:
         if item.task_id is not None and find_free_jobs([item.job_id]):
-            _delete_told(item, item.task_id, now)
+            _delete_task(item, item.task_id, now)
             return True
         held = "SELECT 1 FROM controlplane_oneoff WHERE task_id = %s AND claim = %s"
         return not rows(held, [item.task_id, item.task_claim])
@@ -298,7 +298,7 @@ def resolve_told(item: ClaimedCallback, *, now: datetime) -> bool:
     return run_in_transaction(resolve)
 
 
-def _delete_told(item: ClaimedCallback, task_id: int, now: datetime) -> None:
+def _delete_task(item: ClaimedCallback, task_id: int, now: datetime) -> None:
     try:
         with transaction.atomic():
             delete_resolved_task(

@@ -17,8 +17,8 @@ from controlplane.commands.callbacks import (
     DeliveryAttempt,
     claim_callbacks,
     give_back,
-    note_try,
-    resolve_told,
+    record_try,
+    resolve_delivered,
 )
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS
 
@@ -62,11 +62,11 @@ class CallbackStore:
 
     async def note(self, item: ClaimedCallback, tried: DeliveryAttempt) -> float | None:
         """Write down how it went; in how many seconds there is another try, if there is one."""
-        noted = await self._insist(item, partial(note_try, item, tried))
+        noted = await self._insist(item, partial(record_try, item, tried))
         if noted is None:
             return None
         if not noted.is_resolved:
-            await self._insist(item, lambda: resolve_told(item, now=clock.now()) or None)
+            await self._insist(item, lambda: resolve_delivered(item, now=clock.now()) or None)
         return noted.again_seconds
 
     async def _insist(self, item: ClaimedCallback, work: Callable[[], _T | None]) -> _T | None:

@@ -14,7 +14,7 @@ from controlplane.commands.callbacks import (
     ClaimedCallback,
     DeliveryAttempt,
     claim_callbacks,
-    note_try,
+    record_try,
 )
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.sql import rows
@@ -101,7 +101,7 @@ class Callbacks(TickPart):
         self.work(lambda: self._note(item, tried))
 
     def _note(self, item: ClaimedCallback, tried: DeliveryAttempt) -> None:
-        note_try(item, tried)
+        record_try(item, tried)
         self._in_hand.discard(item.callback_id)
 
     def what_is_left(self) -> list[str]:

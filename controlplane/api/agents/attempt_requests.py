@@ -10,8 +10,7 @@ from controlplane import clock
 from controlplane.api import openapi
 from controlplane.api.base import ApiView
 from controlplane.api.requests import read_bytes
-from controlplane.commands.attempts.gang import seal_gang
-from controlplane.commands.attempts.launch_context import seal_briefing
+from controlplane.commands.attempts.launch_context import seal_gang, seal_launch_context
 from controlplane.commands.attempts.logs import check_upload
 
 _MAC = "X-Cellrun-Mac"
@@ -49,7 +48,7 @@ class LaunchContextView(ApiView):
         """Ask for the secrets and the rest that an attempt needs (cells only, signed); sealed."""
         cell = check_cell(request, uid)
         return HttpResponse(
-            seal_briefing(cell=cell, uid=uid, mac=request.headers[_MAC]),
+            seal_launch_context(cell=cell, uid=uid, mac=request.headers[_MAC]),
             content_type="application/octet-stream",
         )
 

@@ -1,4 +1,4 @@
-"""The briefing of an attempt, sealed for the cell that runs it."""
+"""Launch context and gang of an attempt, sealed for the cell that runs it."""
 
 import os
 from collections.abc import Mapping
@@ -8,21 +8,25 @@ from uuid import UUID
 from controlplane.contract.codec import compact_json
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
-from controlplane.queries.attempts.launch_context import load_briefing
+from controlplane.queries.attempts.gang import find_gang_of, load_gang
+from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.views.attempts import find_uploader
 
 
-def seal_briefing(*, cell: str, uid: UUID, mac: str) -> bytes:
-    """The briefing of attempt `uid` of `cell`, whose signature was checked. Raises NotFound."""
-    body = load_briefing(uid).body()
-    return seal_for(cell=cell, uid=uid, door="briefing", mac=mac, body=body)
+def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
+    """Return the launch context of attempt `uid` of `cell`, sealed. Raise NotFound.
 
-
-def seal_for(*, cell: str, uid: UUID, door: str, mac: str, body: Mapping[str, Any]) -> bytes:
-    """`body` as JSON, sealed as the answer of `door` to `cell` about its attempt `uid`.
-
-    `mac`: of the request that asked; the answer to another one does not pass for it.
+    `mac`: of the request, whose signature was checked. The answer is bound to it.
     """
+    return _seal(cell, uid, "briefing", mac, load_launch_context(uid).body())
+
+
+def seal_gang(*, cell: str, uid: UUID, mac: str) -> bytes:
+    """Return the gang of attempt `uid` as its members receive it, sealed. Raise NotFound."""
+    return _seal(cell, uid, "gang", mac, load_gang(find_gang_of(uid)).body())
+
+
+def _seal(cell: str, uid: UUID, door: str, mac: str, body: Mapping[str, Any]) -> bytes:
     uploader = find_uploader(cell, uid)
     assert uploader is not None, "the request was checked"
     key = keys.mac_key(uploader.key, keys.SEAL)

@@ -31,7 +31,7 @@ def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
 
 
 def read_input(digest: str) -> bytes | None:
-    """The content with that SHA-256; None if it is not here."""
+    """Return the content with that SHA-256; None if it is not here."""
     return store.read_input(digest)
 
 
@@ -40,22 +40,28 @@ def iterate_results(group_id: int) -> Iterator[bytes]:
 
     In the retry of a job also those that succeeded before, in the jobs that were retried.
     """
+    for index, _, result in _iterate_succeeded(group_id, "result", _PAGE):
+        yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
+
+
+def _iterate_succeeded(group_id: int, column: str, page: int) -> Iterator[tuple[Any, ...]]:
+    """Yield (index, uid of the attempt, `column` of it) of succeeded tasks where that is not null.
+
+    They are read in pages, by index, also of the jobs that the group's job is a retry of.
+    """
+    statement = f"""
+        SELECT t.index, a.uid, a.{column} FROM controlplane_task t
+        JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+        WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s AND (a.{column}) IS NOT NULL
+        ORDER BY t.index LIMIT %s
+        """
     groups, after = _find_chain(group_id), -1
     while True:
-        found = rows(
-            """
-            SELECT t.index, a.result FROM controlplane_task t
-            JOIN controlplane_attempt a ON a.uid = t.attempt_uid
-            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s AND a.result IS NOT NULL
-            ORDER BY t.index LIMIT %s
-            """,
-            [groups, int(TaskState.SUCCEEDED), after, _PAGE],
-        )
-        for index, result in found:
-            after = index
-            yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
-        if len(found) < _PAGE:
+        found = rows(statement, [groups, int(TaskState.SUCCEEDED), after, page])
+        yield from found
+        if len(found) < page:
             return
+        after = found[-1][0]
 
 
 def _find_chain(group_id: int) -> list[int]:
@@ -123,10 +129,8 @@ def find_prefix(uid: UUID) -> str | None:
 
 def is_over(uid: UUID) -> bool:
     """Whether the attempt has been released: what it left stays as it is."""
-    found = rows(
-        "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NOT NULL", [uid]
-    )
-    return bool(found)
+    statement = "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NOT NULL"
+    return bool(rows(statement, [uid]))
 
 
 def is_purged(uid: UUID) -> bool:
@@ -169,8 +173,8 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
     )
     if row is None:
         raise NotFound(f"there is no attempt {uid}")
-    told = (item for item in decoded(row.outputs) or [] if _fetchable(uid, item) is not None)
-    return sorted(told, key=lambda item: str(item["name"]))
+    shown = (item for item in decoded(row.outputs) or [] if _fetchable(uid, item) is not None)
+    return sorted(shown, key=lambda item: str(item["name"]))
 
 
 def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
@@ -213,24 +217,9 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
     A file is called <index>/<name>, one of a folder <index>/<name>/<its path in it>. `named`: at an
     address that a submitter named. Each item is some whole lines.
     """
-    groups, after = _find_chain(group_id), -1
-    while True:
-        found = rows(
-            """
-            SELECT t.index, a.uid, a.details -> 'outputs' FROM controlplane_task t
-            JOIN controlplane_attempt a ON a.uid = t.attempt_uid
-            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s
-            ORDER BY t.index LIMIT %s
-            """,
-            [groups, int(TaskState.SUCCEEDED), after, _OUTPUTS_PAGE],
-        )
-        for index, uid, items in found:
-            after = index
-            lines = _lines_of(index, uid, decoded(items) or [], name, link)
-            if lines:
-                yield lines
-        if len(found) < _OUTPUTS_PAGE:
-            return
+    for index, uid, items in _iterate_succeeded(group_id, "details -> 'outputs'", _OUTPUTS_PAGE):
+        if lines := _lines_of(index, uid, decoded(items) or [], name, link):
+            yield lines
 
 
 def _lines_of(

@@ -1,4 +1,4 @@
-"""Load what a cell asks for beside the order of an attempt; see `contract.messages.briefing`."""
+"""Load what a cell fetches beside the order of an attempt: `contract.messages.launch_context`."""
 
 import base64
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from controlplane.queries.tenancy.secrets import open_secrets
 
 @dataclass(frozen=True, slots=True)
 class LaunchContextFacts:
-    """The attempt that is asked about, with what its briefing is made of."""
+    """An attempt, with the facts of which its launch context is made."""
 
     uid: UUID
     number: int
@@ -33,29 +33,25 @@ class LaunchContextFacts:
     launch: dict[str, Any]
 
 
-def load_briefing(uid: UUID) -> LaunchContext:
-    """The briefing of an attempt that has not ended. Raises NotFound, SealedOtherwise."""
-    asked = _load_asked(uid)
+def load_launch_context(uid: UUID) -> LaunchContext:
+    """Return the launch context of an open attempt. Raise NotFound, SealedOtherwise."""
+    attempt = _load_attempt(uid)
     return LaunchContext(
-        **_load_secrets(asked),
-        output_base=find_output_base(uid, asked.launch),
-        checkpoint=_load_checkpoint(asked),
-        plugin_state=_load_plugin_state(asked),
-        gang=_load_gang(asked),
+        **_load_secrets(attempt),
+        output_base=find_output_base(uid, attempt.launch),
+        checkpoint=_load_checkpoint(attempt),
+        plugin_state=_load_plugin_state(attempt),
+        gang=load_gang(attempt.job_id, with_key=True).body()
+        if attempt.launch.get("is_gang")
+        else None,
     )
 
 
-def _load_gang(asked: LaunchContextFacts) -> dict[str, Any] | None:
-    if not asked.launch.get("is_gang"):
-        return None
-    return load_gang(asked.job_id, with_key=True).body()
-
-
-def _load_secrets(asked: LaunchContextFacts) -> dict[str, Any]:
+def _load_secrets(attempt: LaunchContextFacts) -> dict[str, Any]:
     """The secrets that the group names, and the login to its image's registry."""
-    used = {item["name"] for item in asked.launch.get("secrets", ())}
-    login = asked.launch.get("registry_secret")
-    opened = open_secrets(asked.project_id, {*used, *filter(None, [login])})
+    used = {item["name"] for item in attempt.launch.get("secrets", ())}
+    login = attempt.launch.get("registry_secret")
+    opened = open_secrets(attempt.project_id, {*used, *filter(None, [login])})
     value = None if login is None else opened.values.get(login)
     registry = None if value is None else read_registry(value)
     return {
@@ -68,17 +64,17 @@ def _load_secrets(asked: LaunchContextFacts) -> dict[str, Any]:
     }
 
 
-def _load_checkpoint(asked: LaunchContextFacts) -> dict[str, Any] | None:
+def _load_checkpoint(attempt: LaunchContextFacts) -> dict[str, Any] | None:
     """What an earlier attempt left for this one; in our store, by a link that opens it now."""
-    if not asked.launch.get("checkpoint_path"):
+    if not attempt.launch.get("checkpoint_path"):
         return None
-    found = find_checkpoint(asked.task_id, asked.number)
+    found = find_checkpoint(attempt.task_id, attempt.number)
     if found is not None and found["uri"].startswith("/"):
         found["url"] = links_at(clock.now())(found["uri"])
     return found
 
 
-def _load_asked(uid: UUID) -> LaunchContextFacts:
+def _load_attempt(uid: UUID) -> LaunchContextFacts:
     found = first_row(
         """
         SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, g.task_type,
@@ -96,7 +92,7 @@ def _load_asked(uid: UUID) -> LaunchContextFacts:
     return LaunchContextFacts(**found._asdict() | {"launch": decoded(found.launch)})
 
 
-def _load_plugin_state(asked: LaunchContextFacts) -> dict[str, Any] | None:
+def _load_plugin_state(attempt: LaunchContextFacts) -> dict[str, Any] | None:
     """Return the newest state that an earlier attempt reported since the last user failure.
 
     Attempts that ended before they reported a state, such as refused or drained ones, are passed
@@ -111,6 +107,6 @@ def _load_plugin_state(asked: LaunchContextFacts) -> dict[str, Any] | None:
         ) earlier
         WHERE clears OR kept IS NOT NULL ORDER BY number DESC LIMIT 1
         """,
-        [int(S.FAILED), FailureKind.SYSTEM, asked.task_id, asked.number],
+        [int(S.FAILED), FailureKind.SYSTEM, attempt.task_id, attempt.number],
     )
     return None if kept is None else decoded(kept)

@@ -21,7 +21,7 @@ from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task
 from controlplane.queries.attempts.artifacts import find_prefix, iterate_outputs
 from controlplane.queries.attempts.group_specs import links_at
-from controlplane.queries.attempts.launch_context import load_briefing
+from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.cells.keys import key_of
 from controlplane.storage import store
 from controlplane.storage.artifacts import remove_all
@@ -356,7 +356,7 @@ def test_no_link_is_signed_to_what_is_not_the_attempts_own(
         state=TaskState.SUCCEEDED, finished_at=clock.now()
     )
     assert not list(iterate_outputs(attempt.group_id, "model", links_at(clock.now())))
-    assert load_briefing(follow_up(attempt).uid).checkpoint is None
+    assert load_launch_context(follow_up(attempt).uid).checkpoint is None
 
 
 def test_no_link_is_followed_out_of_the_store(
@@ -382,18 +382,18 @@ def test_a_briefing_says_where_outputs_go_and_what_the_last_attempt_left(
     first = place(task, cell)
     put(cell, first.uid, CHECKPOINT, b"state")
     tell_entries(first, entry(first, CHECKPOINT, b"state"))
-    briefing = load_briefing(first.uid)
+    briefing = load_launch_context(first.uid)
     assert briefing.checkpoint is None
     assert briefing.output_base == f"s3://bucket/base/{find_prefix(first.uid)}"
     second = follow_up(first)
-    found = load_briefing(second.uid).checkpoint
+    found = load_launch_context(second.uid).checkpoint
     assert found is not None
     assert (found["sha256"], found["size"]) == (digest(b"state"), 5)
     path = found["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
     assert nobody.get(path).content == b"state"
     assert nobody.get(path.replace("signature=", "signature=0")).status == 403
     third = follow_up(second)
-    left = load_briefing(third.uid).checkpoint
+    left = load_launch_context(third.uid).checkpoint
     assert left is not None
     assert (left["uri"], left["sha256"]) == (found["uri"], found["sha256"]), "the second left none"
 

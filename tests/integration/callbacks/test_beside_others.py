@@ -16,7 +16,7 @@ from controlplane.commands.callbacks import (
     DeliveryAttempt,
     DeliveryResult,
     claim_callbacks,
-    note_try,
+    record_try,
 )
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.retention.purge import purge_deleted
@@ -116,7 +116,7 @@ def test_a_try_that_is_noted_while_its_job_is_purged_leaves_no_row(
 
     def note() -> None:
         with suppress(OperationalError):  # whoever notes tries again
-            note_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
+            record_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
 
     def note_after(execute: Callable[..., object], sql: str, *rest: object) -> object:
         done = execute(sql, *rest)
@@ -139,10 +139,10 @@ def test_what_is_cut_short_again_and_again_waits_no_longer_for_it(
         [item] = claim_callbacks(now=clock.now()).items
         now = clock.now()
         stopped = DeliveryAttempt(now, now, None, "stopped", is_cut_short=True)
-        assert note_try(item, stopped) == DeliveryResult(0.0)
+        assert record_try(item, stopped) == DeliveryResult(0.0)
     [item] = claim_callbacks(now=clock.now()).items
     assert item.number == 1
-    noted = note_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
+    noted = record_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
     assert noted.again_seconds is not None
     assert noted.again_seconds <= 1.0
     assert (states_of(job), Delivery.objects.count()) == (["waiting"], 6)

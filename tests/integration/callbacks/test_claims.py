@@ -14,7 +14,7 @@ from controlplane.commands.callbacks import (
     DeliveryAttempt,
     claim_callbacks,
     give_back,
-    note_try,
+    record_try,
 )
 from controlplane.models import Callback, Delivery
 from tests.integration.callbacks.conftest import ended_job, until_it_waits
@@ -90,7 +90,7 @@ def test_how_a_late_try_went_does_not_end_that_of_another(
 ) -> None:
     item, others = taken_from(loop)
     now = clock.now()
-    note_try(item, DeliveryAttempt(now, now, status, "" if status == 200 else "answered 503"))
+    record_try(item, DeliveryAttempt(now, now, status, "" if status == 200 else "answered 503"))
     assert as_now(others).ended_at is None
     assert Delivery.objects.get(callback=others).status == status
 

@@ -10,7 +10,7 @@ from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CellLease, Task
-from controlplane.queries.attempts.launch_context import load_briefing
+from controlplane.queries.attempts.launch_context import load_launch_context
 from tests.integration.loop.conftest import Hand, Loop
 
 
@@ -40,7 +40,7 @@ def test_the_state_is_kept_through_reports_that_say_less(loop: Loop, hand: Hand)
         "plugin_phase": "halfway",
         "plugin_state": {"key": "a", "part": 2},
     }
-    assert load_briefing(attempt.uid).plugin_state is None
+    assert load_launch_context(attempt.uid).plugin_state is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_next_attempt_gets_it_unless_the_task_failed_by_its_own_fault(
     first = next_attempt(loop, 1)
     say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
     say(hand, first, state, plugin_phase="running", plugin_state={"key": "a"}, **facts)
-    assert load_briefing(next_attempt(loop, 2).uid).plugin_state == carried
+    assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == carried
 
 
 def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand) -> None:
@@ -70,7 +70,7 @@ def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand)
     CellLease.objects.update(expires_at=over, last_heard_at=over, silent_ticks=3)
     loop.converge()
     loop.cell("cell-2")
-    assert load_briefing(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}
+    assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}
 
 
 def end_refused(loop: Loop, hand: Hand, attempt: Attempt) -> None:
@@ -109,7 +109,7 @@ def test_attempts_that_never_looked_do_not_lose_the_state(
     for number, end in enumerate(endings, 2):
         end(loop, hand, next_attempt(loop, number))
     last = next_attempt(loop, len(endings) + 2)
-    assert load_briefing(last.uid).plugin_state == {"key": "a"}
+    assert load_launch_context(last.uid).plugin_state == {"key": "a"}
 
 
 @pytest.mark.parametrize("newest", [{"key": "b"}, {}])
@@ -120,7 +120,7 @@ def test_the_newest_state_counts(loop: Loop, hand: Hand, newest: dict[str, str])
         say(hand, attempt, plugin_phase="running", plugin_state=state)
         say(hand, attempt, S.PREEMPTED)
     end_refused(loop, hand, next_attempt(loop, 3))
-    assert load_briefing(next_attempt(loop, 4).uid).plugin_state == newest
+    assert load_launch_context(next_attempt(loop, 4).uid).plugin_state == newest
 
 
 @pytest.mark.parametrize("facts", FAILURES)
@@ -137,7 +137,7 @@ def test_a_failure_by_its_own_fault_clears_it_for_all_later_attempts(
     say(hand, first, S.PREEMPTED)
     hand.end(next_attempt(loop, 2), S.FAILED, **facts)
     end(loop, hand, next_attempt(loop, 3))
-    assert load_briefing(next_attempt(loop, 4).uid).plugin_state is None
+    assert load_launch_context(next_attempt(loop, 4).uid).plugin_state is None
 
 
 def test_a_service_that_failed_starts_without_the_state_of_its_past(loop: Loop, hand: Hand) -> None:
@@ -145,4 +145,4 @@ def test_a_service_that_failed_starts_without_the_state_of_its_past(loop: Loop, 
     first = next_attempt(loop, 1)
     say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
     say(hand, first, S.FAILED, failure_kind=FailureKind.USER, reason="runner")
-    assert load_briefing(next_attempt(loop, 2).uid).plugin_state is None
+    assert load_launch_context(next_attempt(loop, 2).uid).plugin_state is None
