@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from controlplane.domain.hooks import BUILT_IN as HOOKS
+from controlplane.domain.hooks.built_in import BUILT_IN as HOOKS
 from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
 from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
 from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDATORS

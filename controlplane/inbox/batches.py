@@ -10,7 +10,7 @@ import structlog
 from django.db import InterfaceError, OperationalError
 
 from controlplane import clock
-from controlplane.commands.attempts.hook_ends import EndMeanings, ask_about_ends
+from controlplane.commands.attempts.hook_ends import EndMeanings, call_about_ends
 from controlplane.commands.attempts.reports import (
     Acknowledgement,
     ReceivedReport,
@@ -162,7 +162,7 @@ class Inbox:
     def _record(self, found: SortedBatch, now: datetime) -> None:
         pending = [_ReportChunk(found.reported, found.acknowledgements)]
         reported = [(item.sender, item.report) for item in found.reported]
-        meanings = ask_about_ends(reported, now=now)
+        meanings = call_about_ends(reported, now=now)
         while pending:
             part = pending.pop()
             try:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from controlplane.commands.jobs.cancel import cancel_task
-from controlplane.commands.jobs.one_off_submission import desire_task
+from controlplane.commands.jobs.one_offs import desire_task
 from controlplane.models import Attempt, Job
 from controlplane.queries.jobs.one_offs import find_task_id
 from controlplane.queries.views.tasks import TaskFilter, find_tasks, get_task

@@ -10,8 +10,12 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 
-from controlplane.commands.jobs.one_off_submission import desire_task
-from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, let_go_of_task
+from controlplane.commands.jobs.one_offs import (
+    claim_task,
+    delete_resolved_task,
+    desire_task,
+    let_go_of_task,
+)
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import Conflict, NotFound

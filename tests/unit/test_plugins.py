@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controlplane import plugins
-from controlplane.domain.hooks import BUILT_IN as HOOKS
+from controlplane.domain.hooks.built_in import BUILT_IN as HOOKS
 from controlplane.domain.placement.plugins.selectors import BUILT_IN as SELECTORS
 from controlplane.domain.placement.plugins.sequencers import BUILT_IN as SEQUENCERS
 from controlplane.domain.placement.plugins.validators import BUILT_IN as VALIDATORS

@@ -11,8 +11,7 @@ from controlplane.api.requests import Parameters, read_body, read_part
 from controlplane.api.responses import answer
 from controlplane.api.schemas import CancelRequest, EmptyRequest
 from controlplane.commands.jobs.cancel import cancel_task
-from controlplane.commands.jobs.one_off_submission import desire_task
-from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task
+from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, desire_task
 from controlplane.queries.jobs.one_offs import find_task_id
 from controlplane.queries.views import attempts, tasks
 from controlplane.spec.one_off import parse_one_off

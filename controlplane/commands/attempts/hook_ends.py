@@ -1,7 +1,7 @@
-"""What kinds of other packages make of ends: asked before anything is locked, used under lock."""
+"""Calls of hooks of other packages about ends: made before anything is locked, used under lock."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -19,8 +19,8 @@ from controlplane.commands.hooks.registry import (
 from controlplane.commands.state.apply import raise_alerts
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.domain.cells.reports import ReportSender, decide_report
-from controlplane.domain.hooks import BUILT_IN
-from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Hook, HookUnavailable
+from controlplane.domain.hooks.built_in import BUILT_IN, BatchHook
+from controlplane.domain.hooks.interface import AttemptEnd, Hook, HookUnavailable
 from controlplane.domain.state.effects import RaiseAlert
 from controlplane.domain.state.states import TERMINAL
 from controlplane.domain.state.transitions import Event
@@ -35,65 +35,64 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class EndMeanings:
-    """What ends mean, by attempt. `failures`: by attempt, why its hook gave no answer."""
+    """The events that hooks returned for ends, by attempt. `failures`: why a hook returned none."""
 
     events: dict[str, tuple[AttemptEnd, Event]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def hook_of(self, kind: str) -> Hook:
-        """A hook that answers at once, of one that is built in or by what was asked before."""
-        return hook_of(kind) if is_built_in(kind) else _HookFacts(self)
+        """Return a hook that calls no other package: the built-in one, or a recorded result."""
+        return hook_of(kind) if is_built_in(kind) else _CalledHook(self)
 
 
-class _HookFacts:
+class _CalledHook(BatchHook):
+    """A hook that was called before: returns the event that it returned then."""
+
     def __init__(self, meanings: EndMeanings) -> None:
         self._meanings = meanings
 
-    def prepare(self, terms: GroupTerms) -> GroupTerms:
-        return terms
-
     def on_end(self, end: AttemptEnd) -> Event:
-        asked, event = self._meanings.events.get(end.attempt, (None, end.event))
-        # As the cell reported it, if the attempt moved meanwhile and another question is asked now.
-        return event if asked == end else end.event
+        end_then, event = self._meanings.events.get(end.attempt, (None, end.event))
+        # The reported event, if the attempt changed meanwhile, so that the call would differ now.
+        return event if end_then == end else end.event
 
 
-class _RecordingHook:
-    """Stands for a hook, to find out what one would be asked."""
+class _RecordingHook(BatchHook):
+    """A hook that records the end with which another one is to be called."""
 
     def __init__(self) -> None:
         self.end: AttemptEnd | None = None
-
-    def prepare(self, terms: GroupTerms) -> GroupTerms:
-        return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
         self.end = end
         return end.event
 
 
-def ask_about_ends(
+def call_about_ends(
     reported: Iterable[tuple[ReportSender, AttemptReport]], *, now: datetime
 ) -> EndMeanings:
-    """Ask the kinds of other packages about all ends that are reported.
+    """Call the hooks of other packages about all reported ends, outside any transaction.
 
-    To be called outside any transaction. It asks the database nothing if there are no such kinds.
+    Without such hooks, no statement is executed.
     """
     meanings = EndMeanings()
-    ends = [item for item in reported if item[1].state in TERMINAL] if has_others() else []
+    ends = [
+        (uid, sender, report)
+        for sender, report in (reported if has_others() else ())
+        if report.state in TERMINAL and (uid := _uid(report)) is not None
+    ]
     if not ends:
         return meanings
-    kinds = find_kinds_of_attempts(_uids(ends), BUILT_IN)
+    kinds = find_kinds_of_attempts({uid for uid, _, _ in ends}, BUILT_IN)
     facts = load_facts_of_attempts(list(kinds)) if kinds else {}
     ends_at = time.monotonic() + SECONDS
-    for sender, report in ends:
-        uid = _uid(report)
-        if uid is None or uid not in facts:
+    for uid, sender, report in ends:
+        if uid not in facts:
             continue
         recorder = _RecordingHook()
         decide_report(facts[uid], report, sender, now=now, hook=recorder)
         if recorder.end is not None:
-            _ask(kinds[uid], recorder.end, meanings, ends_at)
+            _call(kinds[uid], recorder.end, meanings, ends_at)
     if meanings.failures:
         texts = sorted(set(meanings.failures.items()))
         alerts = {kinds[UUID(uid)]: text for uid, text in texts}
@@ -103,7 +102,7 @@ def ask_about_ends(
     return meanings
 
 
-def _ask(kind: str, end: AttemptEnd, meanings: EndMeanings, ends_at: float) -> None:
+def _call(kind: str, end: AttemptEnd, meanings: EndMeanings, ends_at: float) -> None:
     hook = find_hook(kind)
     if hook is None:
         log.warning("hook_not_installed", kind=kind)
@@ -118,10 +117,6 @@ def _ask(kind: str, end: AttemptEnd, meanings: EndMeanings, ends_at: float) -> N
         meanings.failures[end.attempt] = text
     else:
         meanings.events[end.attempt] = (end, event)
-
-
-def _uids(ends: Sequence[tuple[ReportSender, AttemptReport]]) -> list[UUID]:
-    return list({uid for _, report in ends if (uid := _uid(report)) is not None})
 
 
 def _uid(report: AttemptReport) -> UUID | None:

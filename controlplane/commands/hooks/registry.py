@@ -3,7 +3,7 @@
 Those that are built in are pure, and are called where they stand.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from types import MappingProxyType
 
@@ -12,8 +12,7 @@ import structlog
 from controlplane import plugins
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
 from controlplane.contract.codec import clean_text
-from controlplane.domain.hooks import BUILT_IN
-from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.built_in import BUILT_IN, BatchHook
 from controlplane.domain.hooks.interface import (
     AttemptEnd,
     EndOfJob,
@@ -22,6 +21,7 @@ from controlplane.domain.hooks.interface import (
     HookEvent,
     HookUnavailable,
     LifeEvent,
+    UnknownKind,
 )
 from controlplane.domain.state.transitions import Event
 from controlplane.plugins import Kind, NotInstalled
@@ -34,23 +34,22 @@ _METHODS: Mapping[HookEvent, str] = MappingProxyType(
 PREPARE_SECONDS = 10.0
 """For all calls of a submission or a retry, whose caller waits for the answer."""
 
-SUBMISSION_TOO_SLOW = f"the hooks of this submission took longer than {PREPARE_SECONDS:g} s"
 _NONE: frozenset[HookEvent] = frozenset()
 _calls = BoundedCalls()
 
 
 class _BoundedHook:
-    """A hook of another package. Its methods raise HookUnavailable if it takes too long."""
+    """A hook of another package. Its methods raise HookUnavailable if it takes too long.
 
-    def __init__(self, kind: str, hook: Hook, ends_at: float | None) -> None:
-        self._kind = kind
-        self._hook = hook
-        self._ends_at = ends_at
+    `check_time`: raises it before a call of `prepare` if no time is left.
+    """
+
+    def __init__(self, kind: str, hook: Hook, check_time: Callable[[], None]) -> None:
+        self._kind, self._hook, self._check_time = kind, hook, check_time
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
         """Call the hook."""
-        if self._ends_at is not None and is_over(self._ends_at):
-            raise HookUnavailable(SUBMISSION_TOO_SLOW)
+        self._check_time()
         return _calls.call(self._kind, lambda: self._hook.prepare(terms))
 
     def on_end(self, end: AttemptEnd) -> Event:
@@ -68,26 +67,34 @@ def has_others() -> bool:
     return len(plugins.names_of(Kind.HOOK)) > len(BUILT_IN)
 
 
-def start_preparing() -> float:
-    """When the calls of a submission that begins now must be over."""
-    return monotonic() + PREPARE_SECONDS
+class PreparationHooks:
+    """The installed hooks, for one submission or rerun that begins now."""
+
+    def __init__(self) -> None:
+        self._ends_at = monotonic() + PREPARE_SECONDS
+
+    def find(self, kind: str) -> Hook:
+        """Return the hook of a kind. Raise UnknownKind, HookUnavailable."""
+        hook = find_hook(kind, check_time=self._check_time)
+        if hook is None:
+            names = ", ".join(plugins.names_of(Kind.HOOK))
+            raise UnknownKind(f"there is no kind {kind}; installed are {names}")
+        self._check_time()
+        return hook
+
+    def _check_time(self) -> None:
+        if monotonic() > self._ends_at:
+            text = f"the hooks of this submission took longer than {PREPARE_SECONDS:g} s"
+            raise HookUnavailable(text)
 
 
-def is_over(ends_at: float) -> bool:
-    """Whether that instant has passed."""
-    return monotonic() > ends_at
-
-
-def find_hook(kind: str, *, ends_at: float | None = None) -> Hook | None:
-    """The hook of a kind; None: none of that name is installed.
-
-    `ends_at`: behind that instant its `prepare` is not called any more.
-    """
+def find_hook(kind: str, *, check_time: Callable[[], None] = lambda: None) -> Hook | None:
+    """Return the hook of a kind; None: none of that name is installed."""
     try:
         hook: Hook = plugins.get(Kind.HOOK, kind)
     except NotInstalled:
         return None
-    return hook if is_built_in(kind) else _BoundedHook(kind, hook, ends_at)
+    return hook if is_built_in(kind) else _BoundedHook(kind, hook, check_time)
 
 
 def hook_of(kind: str) -> Hook:
@@ -137,8 +144,3 @@ def describe_failure(kind: str, what: str, error: Exception) -> str:
         except Exception:  # what describes an error may be as wrong as what raised it
             why = f"it raised {type(error).__name__}"
     return clean_text(f"the hook {kind} failed in {what}: {why}", 1000)
-
-
-def describe_unknown(kind: str) -> str:
-    """Return the error text of a kind that is not installed."""
-    return f"there is no kind {kind}; installed are {', '.join(plugins.names_of(Kind.HOOK))}"

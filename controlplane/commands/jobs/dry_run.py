@@ -6,18 +6,20 @@ locked and nothing written, so the next moment may see it otherwise.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.commands.jobs.admission import AdmissionRequest
-from controlplane.commands.jobs.insert import PlannedJob, shape_key_of
-from controlplane.commands.jobs.links import look_at_links
-from controlplane.commands.jobs.submit import judge_jobs, look_for_names, tasks_of
-from controlplane.commands.jobs.user_limits import check_cap
+from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.insert import shape_key_of
+from controlplane.commands.jobs.links import forecast_links
+from controlplane.commands.jobs.submit import check_cap, resolve_names
+from controlplane.domain.jobs.admission import admit
+from controlplane.domain.jobs.satisfiability import shape_of
+from controlplane.domain.jobs.submission import PlannedGroup, PlannedJob, waits_for_jobs
 from controlplane.domain.placement import forecast
 from controlplane.domain.placement.cycle.place import place
 from controlplane.domain.placement.cycle.plan import PlacementPlan
@@ -26,7 +28,8 @@ from controlplane.domain.placement.cycle.prefilter import screen
 from controlplane.domain.placement.forecast import CandidateGroup, ForecastJob, GroupForecast
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.preemption.make_room import make_room, wants_room
-from controlplane.domain.placement.scheduling_key import ShapeKey
+from controlplane.models import Pool
+from controlplane.queries.jobs.submission import load_submission_facts
 from controlplane.queries.placement.pool_plugins import resolve
 from controlplane.queries.placement.running_attempts import load_held
 from controlplane.queries.placement.snapshot import (
@@ -61,57 +64,55 @@ class DryRun:
 
 
 def dry_run(*, spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
-    """What would come of submitting the job now. Raises what `submit_jobs` would."""
+    """Return what would come of submitting the job now. Raise what `submit_jobs` would."""
     with transaction.atomic():
-        # Whatever is asked below, and by whomever it is changed one day: it writes nothing.
+        # Whatever is read below, and whoever changes it one day: it writes nothing.
         execute("SET TRANSACTION READ ONLY")
-        return _look(spec, body, owner, now)
+        return _forecast(spec, body, owner, now)
 
 
-def _look(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
-    judged = judge_jobs(specs=[spec], bodies=[body], owner=owner, now=now)
-    if judged.known:
-        return DryRun(spec.pool, existing_job=judged.known[0])
-    [asked], [planned] = judged.fresh, judged.planned
-    check_cap(owner.pk, [tasks_of(asked)], is_binding=False)
-    kept: dict[int, int] = {}
-    replaced = look_for_names(owner, [asked], kept)
-    if kept:
-        return DryRun(spec.pool, existing_job=kept[0])
-    planned.job_id = forecast.JOB_ID
-    waits_for = look_at_links(planned, replaced.get(0, ()))
-    return _place(asked, _candidate(asked, planned, waits_for, now), now)
+def _forecast(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
+    facts = load_submission_facts([spec], owner_id=owner.pk, now=now)
+    admission = admit([spec], [body], facts, PreparationHooks())
+    if admission.existing:
+        return DryRun(spec.pool, existing_job=admission.existing[0])
+    [job] = admission.planned
+    check_cap(owner.pk, [job], is_binding=False)
+    existing, replaced = resolve_names(owner.pk, [job])
+    if existing:
+        return DryRun(spec.pool, existing_job=existing[0])
+    job.job_id = forecast.JOB_ID
+    waits_for = forecast_links(job, replaced.get(0, ()))
+    _, domain_id = facts.projects[spec.domain, spec.project]
+    return _place(Pool.objects.get(pk=job.pool_id), _candidate(job, domain_id, waits_for, now), now)
 
 
 def _candidate(
-    asked: AdmissionRequest,
-    planned: PlannedJob,
-    waits_for: Sequence[Mapping[str, Any]],
-    now: datetime,
+    job: PlannedJob, domain_id: int, waits_for: Sequence[Mapping[str, Any]], now: datetime
 ) -> ForecastJob:
-    """The job as placement would see it, once it is inserted."""
-    spec = planned.spec
-    if planned.waits_for_jobs and not waits_for:
+    """Return the job as placement would see it, once it is inserted."""
+    spec = job.spec
+    if waits_for_jobs(spec) and not waits_for:
         # All that it waits for is there: convergence would let it start at once.
         startable = max(now, spec.start_after or now)
-        starts = [None if group.depends_on else startable for group in planned.groups]
+        starts = [None if group.depends_on else startable for group in job.groups]
     else:
-        starts = [group.startable_at for group in planned.groups]
+        starts = [group.startable_at for group in job.groups]
     return ForecastJob(
         groups=[
             CandidateGroup(
                 group_id=-1 - group.position,
                 name=group.name,
                 tasks=len(group.indices),
-                shape=_shape(shape_key_of(planned, group), asked.domain_id),
+                shape=_shape(job, group, domain_id),
                 min_available=group.min_available,
                 startable_at=startable_at,
                 depends_on=group.depends_on,
                 timeout_seconds=group.timeout_seconds,
             )
-            for group, startable_at in zip(planned.groups, starts, strict=True)
+            for group, startable_at in zip(job.groups, starts, strict=True)
         ],
-        min_available=planned.min_available,
+        min_available=job.min_available,
         group_by=spec.group_by or "",
         is_child=spec.parent is not None,
         start_after=spec.start_after,
@@ -119,38 +120,26 @@ def _candidate(
     )
 
 
-def _shape(key: ShapeKey, domain_id: int) -> ShapeFacts:
-    return ShapeFacts(
-        shape_id=key.number(),
-        band=key.band,
-        owner_id=key.owner_id,
-        project_id=key.project_id,
+def _shape(job: PlannedJob, group: PlannedGroup, domain_id: int) -> ShapeFacts:
+    return replace(
+        shape_of(job.spec, job.spec.groups[group.position]),
+        shape_id=shape_key_of(job, group).number(),
+        owner_id=job.owner_id,
+        project_id=job.project_id,
         domain_id=domain_id,
         count=0,
-        resources=key.resources,
-        task_type=key.task_type,
-        constraints=tuple(key.constraints),
-        placement_tags=tuple(key.placement_tags),
-        coscheduled=key.coscheduled,
-        allow_unsatisfiable=key.allow_unsatisfiable,
+        allow_unsatisfiable=job.spec.allow_unsatisfiable,
     )
 
 
-def _place(asked: AdmissionRequest, candidate: ForecastJob, now: datetime) -> DryRun:
-    """One pass over the pool with the job behind all that waits there."""
-    pool, policy = asked.pool, policy_of(asked.pool)
+def _place(pool: Pool, candidate: ForecastJob, now: datetime) -> DryRun:
+    """Place the job in one pass over the pool, behind all that waits there."""
+    policy = policy_of(pool)
     plugins = resolve(policy, Faults())
     waiting = [found.shapes for found in load_waiting_shapes(now) if found.pool_id == pool.pk]
     shapes = forecast.add_shapes([shape for found in waiting for shape in found], candidate)
     by_owner = plugins.sequencer.uses_shares
-    snapshot = load_snapshot(
-        pool.pk,
-        pool.name,
-        policy,
-        shapes,
-        now=now,
-        with_owners=by_owner,
-    )
+    snapshot = load_snapshot(pool.pk, pool.name, policy, shapes, now=now, with_owners=by_owner)
     screened = screen(snapshot, plugins)
     facts = load_pass_facts(snapshot, screened, by_owner=by_owner)
     facts = forecast.add_rows(facts, candidate, snapshot, screened)
@@ -158,10 +147,10 @@ def _place(asked: AdmissionRequest, candidate: ForecastJob, now: datetime) -> Dr
     plan = place(
         snapshot, facts, plugins, limit=_NO_LIMIT, is_late=lambda: time.monotonic() > ends_at
     )
-    kept, evicts = _evictions(snapshot, plan, facts, candidate)
+    reserved, evicts = _evictions(snapshot, plan, facts, candidate)
     return DryRun(
         pool=pool.name,
-        groups=forecast.read_off(candidate, snapshot, plugins, screened, plan, kept),
+        groups=forecast.read_off(candidate, snapshot, plugins, screened, plan, reserved),
         evicts=evicts,
         is_complete=plan.complete,
     )
@@ -180,13 +169,13 @@ def _evictions(
         return {}, []
     held = load_held(list(names))
     evictions = make_room(snapshot, plan, waiting, held.running, held.leaving, held.leaving_scopes)
-    kept: dict[int, dict[str, int]] = {}
+    reserved: dict[int, dict[str, int]] = {}
     victims = list[int]()
     for eviction in evictions:
         if eviction.need.group_id not in own:
             continue
         for group_id, cell_id, count in eviction.places():
-            places = kept.setdefault(group_id, {})
+            places = reserved.setdefault(group_id, {})
             places[names[cell_id]] = places.get(names[cell_id], 0) + count
         victims += eviction.victims
-    return kept, name_tasks(victims)
+    return reserved, name_tasks(victims)

@@ -1,40 +1,22 @@
-"""Writes submitted jobs: one statement per table for all jobs of a call."""
+"""Insert planned jobs: one statement per table for all jobs of a call."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from controlplane.commands.jobs.scheduling_keys import insert_shapes
 from controlplane.contract.states import TaskState
 from controlplane.domain.callbacks.addresses import receiver_of
-from controlplane.domain.jobs.submission import PlannedGroup, band_of
+from controlplane.domain.jobs.submission import (
+    PlannedGroup,
+    PlannedJob,
+    band_of,
+    waits_for_jobs,
+)
 from controlplane.domain.placement.scheduling_key import ShapeKey
 from controlplane.domain.state.states import Reason
-from controlplane.queries.sql import execute, rows
-from controlplane.spec import JobSpec
-
-
-@dataclass(slots=True, eq=False)
-class PlannedJob:
-    """A job and its groups, ready to be written. `job_id` is drawn when it is."""
-
-    position: int
-    spec: JobSpec
-    text: str
-    digest: str
-    project_id: int
-    pool_id: int
-    owner_id: int
-    min_available: int
-    max_task_failures: int
-    waits_for_jobs: bool
-    timeout_seconds: float | None
-    groups: Sequence[PlannedGroup] = field(default_factory=list)
-    retry_of: int | None = None
-    is_one_off: bool = False
-    job_id: int = 0
+from controlplane.queries.sql import array_literal, execute, rows
 
 
 def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set[int]:
@@ -45,11 +27,11 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     for job, job_id in zip(jobs, _draw_ids("controlplane_job", len(jobs)), strict=True):
         job.job_id = job_id
     written = _insert_jobs(jobs, now)
-    kept = [job for job in jobs if job.job_id in written]
-    groups = [(job.job_id, group) for job in kept for group in job.groups]
+    inserted = [job for job in jobs if job.job_id in written]
+    groups = [(job.job_id, group) for job in inserted for group in job.groups]
     group_ids = _draw_ids("controlplane_taskgroup", len(groups))
-    shape_ids = insert_shapes(
-        [shape_key_of(job, group) for job in kept for group in job.groups],
+    shape_ids = _insert_shapes(
+        [shape_key_of(job, group) for job in inserted for group in job.groups]
     )
     _insert_groups(groups, group_ids, shape_ids)
     _insert_tasks(groups, group_ids, shape_ids, now)
@@ -78,98 +60,109 @@ def _draw_ids(table: str, count: int) -> list[int]:
     return sorted(found for (found,) in rows(statement, [table, count]))
 
 
-# In the order of guids, so that two calls with the same guids wait for each other only one way.
-_INSERT_JOBS = """
-INSERT INTO controlplane_job (
-    id, guid, project_id, owner_id, pool_id, name, band, kind, state, ending_reason, ending_force,
-    failure_reason, min_available, explicit_minimum, max_task_failures, has_dependencies,
-    coscheduled, group_by, is_bouncing, waits_for_jobs, is_watched, retry_of_id,
-    scheduling_timeout_seconds, spec, spec_digest, labels, annotation, start_after, created_at,
-    ttl_seconds, is_one_off, callback_on, callback_url, callback_host)
-SELECT j.id, j.guid, j.project_id, j.owner_id, j.pool_id, j.name, j.band, j.kind, %(pending)s, '',
-    false, '', j.min_available, j.explicit_minimum, j.max_task_failures, j.has_dependencies,
-    j.coscheduled, j.group_by, false, j.waits_for_jobs, false, j.retry_of,
-    j.timeout, j.spec::jsonb, j.digest, j.labels::jsonb, j.annotation, j.start_after, %(now)s,
-    j.ttl, j.is_one_off, j.callback_on, j.callback_url,
-    j.callback_host
-FROM unnest(
-    %(id)s::bigint[], %(guid)s::text[], %(project_id)s::bigint[], %(owner_id)s::bigint[],
-    %(pool_id)s::bigint[], %(name)s::text[], %(band)s::smallint[], %(kind)s::text[],
-    %(min_available)s::int[], %(explicit_minimum)s::bool[], %(max_task_failures)s::int[],
-    %(has_dependencies)s::bool[], %(timeout)s::float8[], %(spec)s::text[], %(digest)s::text[],
-    %(labels)s::text[], %(annotation)s::text[], %(start_after)s::timestamptz[],
-    %(coscheduled)s::bool[], %(waits_for_jobs)s::bool[], %(retry_of)s::bigint[],
-    %(group_by)s::text[], %(ttl)s::int[], %(is_one_off)s::bool[], %(callback_on)s::text[],
-    %(callback_url)s::text[], %(callback_host)s::text[]
-) AS j (id, guid, project_id, owner_id, pool_id, name, band, kind, min_available,
-    explicit_minimum, max_task_failures, has_dependencies, timeout, spec, digest, labels,
-    annotation, start_after, coscheduled, waits_for_jobs, retry_of, group_by, ttl, is_one_off,
-    callback_on, callback_url, callback_host)
-ORDER BY j.project_id, j.guid, j.id
-ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
-RETURNING id
-"""
+Columns = Mapping[str, tuple[str, Sequence[Any]]]
+"""By name: the SQL type of a column, and its values, one for each row."""
+
+
+def _insert(table: str, columns: Columns, ending: str = "") -> list[tuple[Any, ...]]:
+    """Insert rows into `table` with one statement, and return what its `ending` returns."""
+    statement = _statement(
+        table, tuple((name, kind) for name, (kind, _) in columns.items()), ending
+    )
+    return rows(statement, {name: list(values) for name, (_, values) in columns.items()})
+
+
+@cache
+def _statement(table: str, columns: tuple[tuple[str, str], ...], ending: str) -> str:
+    names = ", ".join(name for name, _ in columns)
+    # Documents and arrays are passed as texts: unnest would take an array of arrays apart.
+    arrays = ", ".join(
+        f"%({name})s::{'text' if kind in ('jsonb', 'int[]', 'text[]') else kind}[]"
+        for name, kind in columns
+    )
+    selected = ", ".join(f"r.{name}::{kind}" for name, kind in columns)
+    return f"""
+        INSERT INTO {table} ({names})
+        SELECT {selected} FROM unnest({arrays}) AS r ({names}) {ending}
+        """
 
 
 def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
-    specs = [job.spec for job in jobs]
-    columns: dict[str, Any] = {
-        "id": [job.job_id for job in jobs],
-        "guid": [spec.guid for spec in specs],
-        "project_id": [job.project_id for job in jobs],
-        "owner_id": [job.owner_id for job in jobs],
-        "pool_id": [job.pool_id for job in jobs],
-        "name": [spec.name for spec in specs],
-        "band": [int(band_of(spec)) for spec in specs],
-        "kind": [spec.kind for spec in specs],
-        "min_available": [job.min_available for job in jobs],
-        "explicit_minimum": [spec.has_explicit_minimum() for spec in specs],
-        "max_task_failures": [job.max_task_failures for job in jobs],
-        "has_dependencies": [any(group.depends_on for group in job.groups) for job in jobs],
-        "timeout": [job.timeout_seconds for job in jobs],
-        "spec": [job.text for job in jobs],
-        "digest": [job.digest for job in jobs],
-        "labels": [json.dumps(spec.labels) for spec in specs],
-        "annotation": [spec.annotation for spec in specs],
-        "start_after": [spec.start_after for spec in specs],
-        "coscheduled": [spec.coscheduled for spec in specs],
-        "group_by": [spec.group_by or "" for spec in specs],
-        "waits_for_jobs": [job.waits_for_jobs for job in jobs],
-        "retry_of": [job.retry_of for job in jobs],
-        "ttl": [spec.ttl_seconds_after_finished for spec in specs],
-        "is_one_off": [job.is_one_off for job in jobs],
-        "callback_on": [spec.callback.on if spec.callback.url else "" for spec in specs],
-        "callback_url": [spec.callback.url or "" for spec in specs],
-        "callback_host": [receiver_of(spec.callback.url or "") for spec in specs],
-        "pending": int(TaskState.PENDING),
-        "now": now,
+    specs, count = [job.spec for job in jobs], len(jobs)
+    urls = [spec.callback.url or "" for spec in specs]
+    columns: Columns = {
+        "id": ("bigint", [job.job_id for job in jobs]),
+        "guid": ("text", [spec.guid for spec in specs]),
+        "project_id": ("bigint", [job.project_id for job in jobs]),
+        "owner_id": ("bigint", [job.owner_id for job in jobs]),
+        "pool_id": ("bigint", [job.pool_id for job in jobs]),
+        "name": ("text", [spec.name for spec in specs]),
+        "band": ("smallint", [int(band_of(spec)) for spec in specs]),
+        "kind": ("text", [spec.kind for spec in specs]),
+        "state": ("smallint", [int(TaskState.PENDING)] * count),
+        "ending_reason": ("text", [""] * count),
+        "ending_force": ("bool", [False] * count),
+        "failure_reason": ("text", [""] * count),
+        "min_available": ("int", [job.min_available for job in jobs]),
+        "explicit_minimum": ("bool", [spec.has_explicit_minimum() for spec in specs]),
+        "max_task_failures": ("int", [job.max_task_failures for job in jobs]),
+        "has_dependencies": ("bool", [any(g.depends_on for g in job.groups) for job in jobs]),
+        "scheduling_timeout_seconds": ("float8", [it.scheduling_timeout_seconds for it in specs]),
+        "spec": ("jsonb", [job.text for job in jobs]),
+        "spec_digest": ("text", [job.digest for job in jobs]),
+        "labels": ("jsonb", [json.dumps(spec.labels) for spec in specs]),
+        "annotation": ("text", [spec.annotation for spec in specs]),
+        "start_after": ("timestamptz", [spec.start_after for spec in specs]),
+        "created_at": ("timestamptz", [now] * count),
+        "coscheduled": ("bool", [spec.coscheduled for spec in specs]),
+        "group_by": ("text", [spec.group_by or "" for spec in specs]),
+        "is_bouncing": ("bool", [False] * count),
+        "waits_for_jobs": ("bool", [waits_for_jobs(spec) for spec in specs]),
+        "is_watched": ("bool", [False] * count),
+        "retry_of_id": ("bigint", [job.retry_of for job in jobs]),
+        "ttl_seconds": ("int", [spec.ttl_seconds_after_finished for spec in specs]),
+        "is_one_off": ("bool", [job.is_one_off for job in jobs]),
+        "callback_on": ("text", [spec.callback.on if spec.callback.url else "" for spec in specs]),
+        "callback_url": ("text", urls),
+        "callback_host": ("text", [receiver_of(url) for url in urls]),
     }
-    return {job_id for (job_id,) in rows(_INSERT_JOBS, columns)}
+    # In the order of guids, so that two calls with the same guids wait for each other only one way.
+    ending = """
+        ORDER BY r.project_id, r.guid, r.id
+        ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
+        RETURNING id
+        """
+    return {job_id for (job_id,) in _insert("controlplane_job", columns, ending)}
 
 
-_INSERT_GROUPS = """
-INSERT INTO controlplane_taskgroup (
-    id, job_id, name, position, replicas, task_count, min_available, counts, killed_by_dependency,
-    resources, task_type, shape_id, launch, depends_on, retries_failure, retries_preemption,
-    retries_system, retry_permanent, at_most_once, exclusive, timeout_seconds,
-    timeout_is_lifetime, startable_at, deadline_at, prepared)
-SELECT g.id, g.job_id, g.name, g.position, g.replicas, g.task_count, g.min_available,
-    array_fill(0, ARRAY[%(pending)s]) || g.task_count || array_fill(0, ARRAY[%(others)s]),
-    0, g.resources::jsonb, g.task_type, g.shape_id, g.launch::jsonb, g.depends_on::jsonb,
-    g.failure, g.preemption, g.system, g.permanent, g.at_most_once, g.exclusive, g.timeout,
-    g.is_lifetime, g.startable_at, g.deadline_at, g.prepared::jsonb
-FROM unnest(
-    %(id)s::bigint[], %(job_id)s::bigint[], %(name)s::text[], %(position)s::int[],
-    %(replicas)s::int[], %(min_available)s::int[], %(resources)s::text[], %(task_type)s::text[],
-    %(launch)s::text[], %(depends_on)s::text[], %(failure)s::int[], %(preemption)s::int[],
-    %(system)s::int[], %(timeout)s::float8[], %(startable_at)s::timestamptz[],
-    %(deadline_at)s::timestamptz[], %(task_count)s::int[], %(at_most_once)s::bool[],
-    %(exclusive)s::text[], %(shape_id)s::bigint[], %(permanent)s::bool[], %(is_lifetime)s::bool[],
-    %(prepared)s::text[]
-) AS g (id, job_id, name, position, replicas, min_available, resources, task_type, launch,
-    depends_on, failure, preemption, system, timeout, startable_at, deadline_at, task_count,
-    at_most_once, exclusive, shape_id, permanent, is_lifetime, prepared)
-"""
+def _insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
+    """Write the shapes that are new; return the id of each, in order. Equal ones are one row."""
+    ids = [key.number() for key in keys]
+    distinct = dict(zip(ids, keys, strict=True))
+    shapes = list(distinct.values())
+    constraints = [[item.as_dict() for item in shape.constraints] for shape in shapes]
+    columns: Columns = {
+        "id": ("bigint", list(distinct)),
+        "pool_id": ("bigint", [shape.pool_id for shape in shapes]),
+        "band": ("smallint", [int(shape.band) for shape in shapes]),
+        "owner_id": ("bigint", [shape.owner_id for shape in shapes]),
+        "project_id": ("bigint", [shape.project_id for shape in shapes]),
+        "resources": ("jsonb", [json.dumps(dict(shape.resources)) for shape in shapes]),
+        "task_type": ("text", [shape.task_type for shape in shapes]),
+        "constraints": ("jsonb", [json.dumps(listed) for listed in constraints]),
+        "placement_tags": (
+            "text[]",
+            [array_literal(sorted(shape.placement_tags)) for shape in shapes],
+        ),
+        "coscheduled": ("bool", [shape.coscheduled for shape in shapes]),
+        "allow_unsatisfiable": ("bool", [shape.allow_unsatisfiable for shape in shapes]),
+    }
+    if shapes:
+        # In the order of ids, so that two calls wait for each other only one way.
+        _insert(
+            "controlplane_shape", columns, "ORDER BY r.id ON CONFLICT (id) DO NOTHING RETURNING id"
+        )
+    return ids
 
 
 def _insert_groups(
@@ -178,35 +171,40 @@ def _insert_groups(
     shape_ids: Sequence[int],
 ) -> None:
     plain = [group for _, group in groups]
-    columns: dict[str, Any] = {
-        "id": list(group_ids),
-        "job_id": [job_id for job_id, _ in groups],
-        "name": [group.name for group in plain],
-        "position": [group.position for group in plain],
-        "replicas": [group.replicas for group in plain],
-        "task_count": [len(group.indices) for group in plain],
-        "at_most_once": [group.at_most_once for group in plain],
-        "exclusive": [group.exclusive.value for group in plain],
-        "min_available": [group.min_available for group in plain],
-        "resources": [json.dumps(group.resources) for group in plain],
-        "task_type": [group.task_type for group in plain],
-        "shape_id": list(shape_ids),
-        "launch": [json.dumps(group.launch) for group in plain],
-        "depends_on": [json.dumps(group.depends_on) for group in plain],
-        "failure": [group.retries[0] for group in plain],
-        "preemption": [group.retries[1] for group in plain],
-        "system": [group.retries[2] for group in plain],
-        "permanent": [group.retry_permanent for group in plain],
-        "timeout": [group.timeout_seconds for group in plain],
-        "is_lifetime": [group.timeout_is_lifetime for group in plain],
-        "startable_at": [group.startable_at for group in plain],
-        "deadline_at": [group.deadline_at for group in plain],
-        "prepared": [json.dumps(group.prepared) for group in plain],
-        # `counts` begins at state 0 and ends at the highest.
-        "pending": int(TaskState.PENDING),
-        "others": int(max(TaskState) - TaskState.PENDING),
+    columns: Columns = {
+        "id": ("bigint", group_ids),
+        "job_id": ("bigint", [job_id for job_id, _ in groups]),
+        "name": ("text", [group.name for group in plain]),
+        "position": ("int", [group.position for group in plain]),
+        "replicas": ("int", [group.replicas for group in plain]),
+        "task_count": ("int", [len(group.indices) for group in plain]),
+        "min_available": ("int", [group.min_available for group in plain]),
+        "counts": ("int[]", [_counts_of(group) for group in plain]),
+        "killed_by_dependency": ("int", [0] * len(plain)),
+        "resources": ("jsonb", [json.dumps(group.resources) for group in plain]),
+        "task_type": ("text", [group.task_type for group in plain]),
+        "shape_id": ("bigint", shape_ids),
+        "launch": ("jsonb", [json.dumps(group.launch) for group in plain]),
+        "depends_on": ("jsonb", [json.dumps(group.depends_on) for group in plain]),
+        "retries_failure": ("int", [group.retries[0] for group in plain]),
+        "retries_preemption": ("int", [group.retries[1] for group in plain]),
+        "retries_system": ("int", [group.retries[2] for group in plain]),
+        "retry_permanent": ("bool", [group.retry_permanent for group in plain]),
+        "at_most_once": ("bool", [group.at_most_once for group in plain]),
+        "exclusive": ("text", [group.exclusive.value for group in plain]),
+        "timeout_seconds": ("float8", [group.timeout_seconds for group in plain]),
+        "timeout_is_lifetime": ("bool", [group.timeout_is_lifetime for group in plain]),
+        "startable_at": ("timestamptz", [group.startable_at for group in plain]),
+        "deadline_at": ("timestamptz", [group.deadline_at for group in plain]),
+        "prepared": ("jsonb", [json.dumps(group.prepared) for group in plain]),
     }
-    execute(_INSERT_GROUPS, columns)
+    _insert("controlplane_taskgroup", columns, "RETURNING id")
+
+
+def _counts_of(group: PlannedGroup) -> str:
+    counts = [0] * (max(TaskState) + 1)
+    counts[TaskState.PENDING] = len(group.indices)
+    return array_literal(counts)
 
 
 # Ids grow with group and index: that is the order in which tasks are listed.

@@ -11,11 +11,10 @@ from typing import Any
 
 from django.db import transaction
 
-from controlplane.commands.jobs.insert import PlannedJob
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.contract.states import TaskState
-from controlplane.domain.jobs.submission import JobsRefused
+from controlplane.domain.jobs.submission import JobsRefused, PlannedJob, waits_for_jobs
 from controlplane.domain.state.dependencies import DependencyStatus, job_standing
 from controlplane.domain.state.effects import EndJob
 from controlplane.domain.state.job_rollup import JobRow, milestones_of
@@ -45,18 +44,16 @@ def link_jobs(
 ) -> None:
     """Write the links of jobs that were just inserted; `replaced`: by position. In a transaction.
 
-    Raises JobsRefused.
+    Raise JobsRefused.
     """
     links = [link for job in jobs for link in _links_of(job, replaced.get(job.position, ()))]
-    if not any(job.waits_for_jobs for job in jobs) and not links:
+    if not any(waits_for_jobs(job.spec) for job in jobs) and not links:
         return
-    found = _resolve(links)
-    _watch(found.values())
-    others = lock_jobs(found.values())
-    # One that was deleted while its lock was waited for may have gone with its rows.
-    _check_there([link for link in links if found[link] not in others])
-    _write_dependencies(links, found, others, now)
-    _write_parents([link for link in links if link.until is None], found, others)
+    ids = _resolve(links)
+    _watch(ids.values())
+    others = lock_jobs(ids.values())
+    _write_dependencies(_check(ids, others), ids, now)
+    _write_parents({link: job_id for link, job_id in ids.items() if link.until is None})
     endings = [
         EndJob(job_id, TaskState.KILLED, Reason.REPLACED, f"replaced by job {job.job_id}")
         for job in jobs
@@ -66,23 +63,22 @@ def link_jobs(
     transaction.on_commit(wakes.wake_convergence, robust=True)
 
 
-def look_at_links(job: PlannedJob, replaced: Sequence[int]) -> list[dict[str, Any]]:
-    """What a job that is not inserted would wait for: {"job", "name", "until", "is_vain"} each.
+def forecast_links(job: PlannedJob, replaced: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what a job that is not inserted would wait for: {"job", "name", "until", "is_vain"}.
 
-    `is_vain`: it can no longer come. Raises JobsRefused as `link_jobs` does.
+    `is_vain`: it can no longer come. Raise JobsRefused as `link_jobs` does.
     """
-    links = list(_links_of(job, replaced))
-    found = _resolve(links)
-    others = read_jobs(found.values())
-    _check_there([link for link in links if found[link] not in others])
-    _check_parents([link for link in links if link.until is None], found, others)
-    waits = []
-    for link in links:
-        stands = job_standing(milestones_of(others[found[link]]), link.until or "")
-        if link.until is not None and stands is not DependencyStatus.SATISFIED:
-            name, vain = str(link.named), stands is DependencyStatus.IMPOSSIBLE
-            waits.append({"job": found[link], "name": name, "until": link.until, "is_vain": vain})
-    return waits
+    ids = _resolve(list(_links_of(job, replaced)))
+    return [
+        {
+            "job": ids[link],
+            "name": str(link.named),
+            "until": link.until,
+            "is_vain": status is DependencyStatus.IMPOSSIBLE,
+        }
+        for link, status in _check(ids, read_jobs(ids.values())).items()
+        if status is not DependencyStatus.SATISFIED
+    ]
 
 
 def _links_of(job: PlannedJob, replaced: Sequence[int]) -> Iterable[_JobLink]:
@@ -95,33 +91,58 @@ def _links_of(job: PlannedJob, replaced: Sequence[int]) -> Iterable[_JobLink]:
 
 
 def _resolve(links: Sequence[_JobLink]) -> dict[_JobLink, int]:
-    """The ids of the jobs that are named; a text that is no guid there may be an id."""
+    """Return the ids of the named jobs; a text that is no guid there may be an id.
+
+    Raise JobsRefused.
+    """
     keys = [(link.job.project_id, link.named) for link in links if isinstance(link.named, str)]
     by_guid = find_guids(keys)
     ids: dict[_JobLink, int] = {}
     for link in links:
-        known = by_guid.get((link.job.project_id, str(link.named)))
+        existing = by_guid.get((link.job.project_id, str(link.named)))
         if isinstance(link.named, int):
             ids[link] = link.named
-        elif known is not None:
-            ids[link] = known.job_id
+        elif existing is not None:
+            ids[link] = existing.job_id
         elif link.named.isascii() and link.named.isdigit() and len(link.named) <= 18:
             ids[link] = int(link.named)
     projects = find_referenced((link.job.project_id for link in links), ids.values())
-    unknown = []
-    for link in links:
-        job_id = ids.get(link, 0)
-        if projects.get(job_id) != link.job.project_id or job_id >= link.job.job_id:
-            unknown.append(link)
-    _check_there(unknown)
+    _refuse_unknown(
+        link
+        for link in links
+        if projects.get(ids.get(link, 0)) != link.job.project_id or ids[link] >= link.job.job_id
+    )
     return ids
 
 
-def _check_there(unknown: Sequence[_JobLink]) -> None:
-    faults = []
-    for link in unknown:
-        text = f"there is no earlier job {link.named} in project {link.job.spec.project}"
-        faults.append((link.job.position, Fault(link.field, text)))
+def _check(
+    ids: Mapping[_JobLink, int], others: Mapping[int, JobRow]
+) -> dict[_JobLink, DependencyStatus]:
+    """Return the status of each dependency on one of the jobs `others`. Raise JobsRefused."""
+    # One that was deleted while its lock was waited for may have gone with its rows.
+    _refuse_unknown(link for link, job_id in ids.items() if job_id not in others)
+    statuses: dict[_JobLink, DependencyStatus] = {}
+    ended: list[tuple[_JobLink, str]] = []
+    for link, job_id in ids.items():
+        other = others[job_id]
+        if link.until is not None:
+            statuses[link] = job_standing(milestones_of(other), link.until)
+        elif other.state in TERMINAL or other.ending_as is not None:
+            text = f"job {link.named} has ended, or is ending: it takes no more children"
+            ended.append((link, text))
+    _refuse(ended)
+    return statuses
+
+
+def _refuse_unknown(links: Iterable[_JobLink]) -> None:
+    _refuse(
+        (link, f"there is no earlier job {link.named} in project {link.job.spec.project}")
+        for link in links
+    )
+
+
+def _refuse(links: Iterable[tuple[_JobLink, str]]) -> None:
+    faults = [(link.job.position, Fault(link.field, text)) for link, text in links]
     if faults:
         raise JobsRefused(faults)
 
@@ -139,17 +160,10 @@ def _watch(job_ids: Iterable[int]) -> None:
 
 
 def _write_dependencies(
-    links: Sequence[_JobLink],
-    found: Mapping[_JobLink, int],
-    others: Mapping[int, JobRow],
-    now: datetime,
+    statuses: Mapping[_JobLink, DependencyStatus], ids: Mapping[_JobLink, int], now: datetime
 ) -> None:
-    waits = [link for link in links if link.until is not None]
-    if not waits:
+    if not statuses:
         return
-    standings = [
-        job_standing(milestones_of(others[found[link]]), link.until or "") for link in waits
-    ]
     execute(
         """
         INSERT INTO controlplane_jobdependency
@@ -159,38 +173,22 @@ def _write_dependencies(
         ON CONFLICT (job_id, on_job_id, until) DO NOTHING
         """,
         [
-            [link.job.job_id for link in waits],
-            [found[link] for link in waits],
-            [str(link.named) for link in waits],
-            [link.until for link in waits],
-            [now if standing is DependencyStatus.SATISFIED else None for standing in standings],
-            [now if standing is DependencyStatus.IMPOSSIBLE else None for standing in standings],
+            [link.job.job_id for link in statuses],
+            [ids[link] for link in statuses],
+            [str(link.named) for link in statuses],
+            [link.until for link in statuses],
+            [now if it is DependencyStatus.SATISFIED else None for it in statuses.values()],
+            [now if it is DependencyStatus.IMPOSSIBLE else None for it in statuses.values()],
         ],
     )
 
 
-def _check_parents(
-    links: Sequence[_JobLink], found: Mapping[_JobLink, int], others: Mapping[int, JobRow]
-) -> None:
-    faults = []
-    for link in links:
-        parent = others[found[link]]
-        if parent.state in TERMINAL or parent.ending_as is not None:
-            text = f"job {link.named} has ended, or is ending: it takes no more children"
-            faults.append((link.job.position, Fault("parent", text)))
-    if faults:
-        raise JobsRefused(faults)
-
-
-def _write_parents(
-    links: Sequence[_JobLink], found: Mapping[_JobLink, int], others: Mapping[int, JobRow]
-) -> None:
-    _check_parents(links, found, others)
-    if links:
+def _write_parents(parents: Mapping[_JobLink, int]) -> None:
+    if parents:
         execute(
             """
             UPDATE controlplane_job j SET parent_id = i.parent_id
             FROM unnest(%s::bigint[], %s::bigint[]) AS i(id, parent_id) WHERE j.id = i.id
             """,
-            [[link.job.job_id for link in links], [found[link] for link in links]],
+            [[link.job.job_id for link in parents], list(parents.values())],
         )

@@ -1,23 +1,111 @@
-"""One-off tasks as in Diego: a client claims a task before it resolves it, exclusively."""
+"""One-off tasks as in Diego: a job of one task under a unique guid (desire).
 
-from collections.abc import Sequence
+A client claims the task before it resolves it, exclusively.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
 
+from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.insert import insert_jobs
+from controlplane.commands.jobs.submit import check_cap, put_inputs
 from controlplane.commands.state.apply import hide_jobs
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.jobs.admission import admit
+from controlplane.domain.jobs.satisfiability import HINT
+from controlplane.domain.jobs.submission import (
+    JobsRefused,
+    PlannedJob,
+    TaskGuidTaken,
+    digest_of,
+)
+from controlplane.outbox import wakes
+from controlplane.queries.jobs.one_offs import find_holder
+from controlplane.queries.jobs.submission import load_submission_facts
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, first_row, rows
 from controlplane.queries.views.tasks import is_task
+from controlplane.spec import Fault, InvalidSpec
+from controlplane.spec.one_off import TTL_SECONDS, OneOffSpec, fault_of_task
 
 _CLAIM = timedelta(seconds=Policy().claim_seconds)
 
 log = structlog.get_logger(__name__)
+
+
+def desire_task(*, wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datetime) -> int:
+    """Create the one-off task `wanted`, submitted as `body`, for `owner`; return its id.
+
+    Of concurrent requests for one guid one wins, even if all are equal. Raise InvalidSpec,
+    TaskGuidTaken; then nothing was created.
+    """
+    try:
+        return _desire(wanted, body, owner, now)
+    except JobsRefused as refused:
+        # Fields of a job that a task definition must not have.
+        faults = [Fault(it.field, it.detail.removesuffix(HINT)) for _, it in refused.faults]
+        raise InvalidSpec([fault_of_task(fault) for fault in faults]) from None
+
+
+def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datetime) -> int:
+    # Diego: a task without a place after half an hour has failed, unless its pool has a timeout.
+    seconds = settings.CELLRUN.one_off_scheduling_seconds
+    spec = wanted.job.model_copy(update={"scheduling_timeout_seconds": seconds})
+    facts = load_submission_facts([spec], owner_id=owner.pk, now=now)
+    [job] = admit([spec], [wanted.document], facts, PreparationHooks()).planned
+    job.spec = spec.model_copy(
+        update={"guid": wanted.guid, "ttl_seconds_after_finished": TTL_SECONDS}
+    )
+    job.is_one_off = True
+    # No job that is submitted with this guid later is the same.
+    _, job.digest = digest_of(body)
+    _refuse_taken(job)
+    put_inputs([job])
+
+    def insert() -> int:
+        check_cap(owner.pk, [job])
+        if not insert_jobs([job], actor=owner.get_username(), now=now):
+            _refuse_taken(job, is_sure=True)
+        made = _insert_one_off(job, wanted.domain)
+        if not made:
+            _refuse_taken(job, is_sure=True)
+        transaction.on_commit(wakes.wake_placement, robust=True)
+        [task_id] = made
+        return task_id
+
+    task_id = run_in_transaction(insert)
+    log.info("task_desired", task=task_id, job=job.job_id, by=owner.get_username())
+    return task_id
+
+
+def _refuse_taken(job: PlannedJob, *, is_sure: bool = False) -> None:
+    guid = str(job.spec.guid)
+    holder = find_holder(guid, job.project_id)
+    if holder is not None or is_sure:
+        raise TaskGuidTaken(guid, holder)
+
+
+def _insert_one_off(job: PlannedJob, domain: str) -> list[int]:
+    """The row under its guid; nothing if that was taken meanwhile."""
+    found = rows(
+        """
+        INSERT INTO controlplane_oneoff (task_id, job_id, guid, domain, claimed_by)
+        SELECT id, job_id, %s, %s, '' FROM controlplane_task WHERE job_id = %s
+        ON CONFLICT (guid) DO NOTHING RETURNING task_id
+        """,
+        [job.spec.guid, domain, job.job_id],
+    )
+    return [int(task_id) for (task_id,) in found]
 
 
 def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
@@ -55,6 +143,8 @@ class TaskClaims:
 
 def claim_tasks(*, task_ids: Sequence[int], by: str, now: datetime) -> TaskClaims:
     """Claim each task as `claim_task` does; refuse tasks that are locked at this moment."""
+    if not task_ids:
+        return TaskClaims({}, {})
     wanted = {task_id: uuid4() for task_id in sorted(set(task_ids))}
     claimed = rows(
         """

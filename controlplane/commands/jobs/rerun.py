@@ -1,42 +1,30 @@
 """Retry of a job: its tasks that did not succeed become a new one, once nothing of it is left."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
 from django.db import transaction
 
-from controlplane.commands.hooks.registry import describe_unknown, find_hook, start_preparing
-from controlplane.commands.jobs.admission import faults_of_hosts
-from controlplane.commands.jobs.insert import PlannedJob, insert_jobs
+from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import link_jobs
-from controlplane.commands.jobs.secret_checks import faults_of_secrets
-from controlplane.commands.jobs.submit import Submission
-from controlplane.commands.jobs.user_limits import check_cap
+from controlplane.commands.jobs.submit import Submission, check_cap, find_submitted, put_inputs
 from controlplane.commands.state.apply import apply_changes
 from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.hooks.preparing import PreparedJob, prepare_job
+from controlplane.domain.jobs.admission import RERUN_CHECKS, AdmissionCandidate, judge
 from controlplane.domain.jobs.rerun import (
-    GroupRemainder,
     RerunDependency,
     carry_over,
     check_retry,
-    plan_remainder,
+    plan_rerun,
     retried_document,
     retried_spec,
 )
-from controlplane.domain.jobs.submission import (
-    GuidTaken,
-    PlannedGroup,
-    digest_of,
-    plan_groups,
-    waits_for_jobs,
-)
-from controlplane.models import Pool
+from controlplane.domain.jobs.submission import JobsRefused, PlannedJob, digest_of
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.rerun import (
     RetriedJob,
@@ -46,10 +34,9 @@ from controlplane.queries.jobs.rerun import (
     load_awaited,
     load_left,
 )
-from controlplane.queries.jobs.submission import find_guids
+from controlplane.queries.jobs.submission import load_rerun_facts
 from controlplane.queries.locks import lock_jobs
-from controlplane.spec import JobSpec, parse_job
-from controlplane.storage import store
+from controlplane.spec import parse_job
 
 log = structlog.get_logger(__name__)
 
@@ -60,44 +47,33 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     `guid`: of the new job; the same one again, the same retry. Raises NotFound, Conflict,
     GuidTaken, JobsRefused; then nothing was created.
     """
-    old = _find(job_id)
-    prepared = _prepare(parse_job(dict(old.document)))
-    spec = prepared.spec
-    _check_hosts(spec, old.pool_id)
-    _check_secrets(spec, old.project_id)
-    for group in plan_groups(spec, now=now, timeout_seconds=None):
-        for content in group.contents.values():
-            store.put_input(content)
-    submission = run_in_transaction(lambda: _retry(_find(job_id), prepared, guid, actor, now))
+    judged = _judge(_find(job_id), guid, now)
+    put_inputs([judged])
+    submission = run_in_transaction(lambda: _retry(_find(job_id), judged, actor, now))
     if submission.created:
         log.info("job_retried", job=job_id, retry=submission.job_id, by=actor)
     return submission
 
 
-def _prepare(spec: JobSpec) -> PreparedJob:
-    """The job, read as it was submitted, as its kind schedules it now.
+def _judge(old: RetriedJob, guid: str | None, now: datetime) -> PlannedJob:
+    """Return the job, read as it was submitted, as its kind schedules it now. Raise Conflict.
 
-    Its hook may have gone since, or refuse what it took then. Raises Conflict.
+    Since then its hook or a secret may be gone, or an operator took back what its pool allowed. The
+    digest is that of the call: two calls are the same if they retry one job under one guid.
     """
-    hook = find_hook(spec.kind, ends_at=start_preparing())
-    if hook is None:
-        raise Conflict(describe_unknown(spec.kind))
-    prepared = prepare_job(spec, hook, is_short=False)
-    if prepared.faults:
-        raise Conflict("; ".join(map(str, prepared.faults)))
-    return prepared
-
-
-def _check_hosts(spec: JobSpec, pool_id: int) -> None:
-    """An operator may have taken back what its pool allowed when the job was submitted."""
-    if faults := faults_of_hosts(spec, Pool.objects.get(pk=pool_id), is_short=False):
-        raise Conflict("; ".join(map(str, faults)))
-
-
-def _check_secrets(spec: JobSpec, project_id: int) -> None:
-    """A secret may have been deleted since the job was submitted."""
-    if faults := faults_of_secrets(spec, project_id, is_short=False):
-        raise Conflict("; ".join(map(str, faults)))
+    spec = parse_job(dict(old.document))
+    pool, facts = load_rerun_facts(spec, old, now=now)
+    candidate = AdmissionCandidate(
+        position=0, spec=spec, is_short=False, project_id=old.project_id, domain_id=0, pool=pool
+    )
+    try:
+        [planned] = judge([candidate], facts, PreparationHooks(), checks=RERUN_CHECKS)
+    except JobsRefused as refused:
+        raise Conflict(str(refused)) from None
+    planned.spec = planned.spec.model_copy(update={"guid": guid})
+    _, planned.digest = digest_of({"retry_of": old.job_id, "guid": guid})
+    planned.retry_of = old.job_id
+    return planned
 
 
 def _find(job_id: int) -> RetriedJob:
@@ -107,11 +83,8 @@ def _find(job_id: int) -> RetriedJob:
     return old
 
 
-def _retry(
-    old: RetriedJob, prepared: PreparedJob, guid: str | None, actor: str, now: datetime
-) -> Submission:
-    """In a transaction: the user's lock comes first, then those of all jobs, by id."""
-    spec = prepared.spec
+def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Submission:
+    """Insert the new job, in a transaction: lock the user first, then all jobs, by id."""
     check_cap(old.owner_id, ())
     family, awaited = find_family(old.job_id), load_awaited(old.job_id)
     lock_jobs(family | _named(old, awaited))
@@ -119,27 +92,25 @@ def _retry(
     family = find_family(old.job_id)
     jobs = lock_jobs(family)
     old = _find(old.job_id)
-    digest = _digest_of(old.job_id, guid)
-    known = _find_known(old, guid, digest)
-    if known is not None:
-        return Submission(known, False)
+    if existing := find_submitted([judged]):
+        return Submission(existing[0], False)
     left = load_left(old.job_id)
     relatives = [job for key, job in sorted(jobs.items()) if key != old.job_id]
-    check_retry(jobs[old.job_id], spec, left, relatives)
+    check_retry(jobs[old.job_id], judged.spec, left, relatives)
     parent = old.parent_id if is_parent_open(old.parent_id) else None
     depends_on = carry_over(old.job_id, load_awaited(old.job_id))
-    new_spec = retried_spec(spec, guid=guid, depends_on=depends_on, parent=parent)
-    text = json.dumps(retried_document(old.document, new_spec))
-    job = _plan(old, replace(prepared, spec=new_spec), left, text, digest, now)
-    check_cap(old.owner_id, [(0, "", sum(len(group.indices) for group in job.groups))])
+    spec = retried_spec(judged.spec, depends_on=depends_on, parent=parent)
+    job = plan_rerun(judged, spec, left, min_available=old.min_available, now=now)
+    job.text = json.dumps(retried_document(old.document, spec))
+    check_cap(old.owner_id, [job])
     if not insert_jobs([job], actor=actor, now=now):
         # Retries have these locks: it is a job that was submitted with that guid just now.
-        raise Conflict(f"guid {guid} was given to another job meanwhile")
+        raise Conflict(f"guid {spec.guid} was given to another job meanwhile")
     link_jobs([job], {}, now=now)
     # A group that waits for one without remaining tasks may start: no other event would start it.
-    fresh = lock_jobs([job.job_id])
+    inserted = lock_jobs([job.job_id])
     send_after_commit(
-        apply_changes([], jobs=fresh, now=now, actor="submission", again=[job.job_id])
+        apply_changes([], jobs=inserted, now=now, actor="submission", again=[job.job_id])
     )
     transaction.on_commit(wakes.wake_placement, robust=True)
     return Submission(job.job_id, True)
@@ -150,51 +121,3 @@ def _named(old: RetriedJob, awaited: Sequence[RerunDependency]) -> set[int]:
     named = {item.on_job_id for item in awaited if not item.is_met}
     named |= {item.retried_by for item in awaited if item.retried_by is not None}
     return named | ({old.parent_id} if old.parent_id is not None else set())
-
-
-def _digest_of(job_id: int, guid: str | None) -> str:
-    """What makes two calls the same: which job they retry, and as what."""
-    return digest_of({"retry_of": job_id, "guid": guid})[1]
-
-
-def _find_known(old: RetriedJob, guid: str | None, digest: str) -> int | None:
-    """The retry that has the guid already. Raises GuidTaken if it is another job."""
-    if guid is None:
-        return None
-    there = find_guids([(old.project_id, guid)]).get((old.project_id, guid))
-    if there is None:
-        return None
-    if there.spec_digest != digest:
-        raise GuidTaken(0, guid, there.job_id)
-    return there.job_id
-
-
-def _plan(
-    old: RetriedJob,
-    prepared: PreparedJob,
-    left: Mapping[str, GroupRemainder],
-    text: str,
-    digest: str,
-    now: datetime,
-) -> PlannedJob:
-    spec = prepared.spec
-    timeout = spec.scheduling_timeout_seconds
-    groups: list[PlannedGroup] = plan_groups(
-        spec, now=now, timeout_seconds=timeout, changes=prepared.changes
-    )
-    rest = plan_remainder(spec, groups, left, min_available=old.min_available)
-    return PlannedJob(
-        position=0,
-        spec=spec,
-        text=text,
-        digest=digest,
-        project_id=old.project_id,
-        pool_id=old.pool_id,
-        owner_id=old.owner_id,
-        min_available=rest.min_available,
-        max_task_failures=rest.max_task_failures,
-        waits_for_jobs=waits_for_jobs(spec),
-        timeout_seconds=timeout,
-        groups=rest.groups,
-        retry_of=old.job_id,
-    )

@@ -5,10 +5,9 @@ import hmac
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from controlplane.contract.wire.keys import derive_key
-from controlplane.domain.jobs.one_offs import nanoseconds_of
 
 GIVE_UP_AFTER = timedelta(days=1)
 """Maximum outage of a job's receiver; a one-off task and its callback are deleted earlier."""
@@ -29,6 +28,7 @@ POSTPONED_SECONDS = 1.0
 
 _GOLDEN = 0.6180339887498949
 _MAX_ERROR = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def wait_seconds(tries: int, *, callback_id: int) -> float:
@@ -41,6 +41,15 @@ def wait_seconds(tries: int, *, callback_id: int) -> float:
 def is_delivered(status: int | None) -> bool:
     """Return whether a response with this status confirms the delivery."""
     return status is not None and 200 <= status <= 299
+
+
+@overload
+def nanoseconds_of(at: datetime) -> int: ...
+@overload
+def nanoseconds_of(at: None) -> None: ...
+def nanoseconds_of(at: datetime | None) -> int | None:
+    """Return nanoseconds since 1970, in steps of a stored microsecond."""
+    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1) * 1_000
 
 
 def one_line(text: str) -> str:

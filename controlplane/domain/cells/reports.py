@@ -14,9 +14,8 @@ from controlplane.contract.messages.reports import (
     AttemptReport,
 )
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.domain.hooks.batch import BatchHook
-from controlplane.domain.hooks.calls import meaning_of
-from controlplane.domain.hooks.interface import AttemptEnd, Hook
+from controlplane.domain.hooks.built_in import BatchHook
+from controlplane.domain.hooks.interface import AttemptEnd, Hook, meaning_of
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask
 from controlplane.domain.state.facts import AttemptFacts, TaskFacts
 from controlplane.domain.state.phases import PhaseStep, new_phases, phase_number, phase_steps

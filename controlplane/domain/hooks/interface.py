@@ -11,7 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from controlplane.domain.state.transitions import Event
+from controlplane.contract.states import TaskState
+from controlplane.domain.state.transitions import Event, is_legal
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -26,6 +27,10 @@ class Refusal(ValueError):
 
 class HookUnavailable(Exception):
     """A hook did not return in time, or earlier calls of it have not returned."""
+
+
+class UnknownKind(LookupError):
+    """No hook of the kind is installed. The text lists the installed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,13 @@ class Hook(Protocol):
         """Return the event for the task: one with a row in the transition table."""
 
 
+class HookSource(Protocol):
+    """The installed hooks, for one submission or rerun."""
+
+    def find(self, kind: str) -> Hook:
+        """Return the hook of a kind. Raise UnknownKind; HookUnavailable once no time is left."""
+
+
 class PlacedHook(Protocol):
     """A kind that is called when an attempt was placed on a cell."""
 
@@ -131,3 +143,20 @@ class StartedHook(Protocol):
 
     def on_started(self, event: LifeEvent) -> EndOfJob | None:
         """Act on the start; at least once for each attempt with a reported start."""
+
+
+_ENDS = frozenset(
+    {
+        Event.EXITED_ZERO,
+        Event.USER_FAILED,
+        Event.SYSTEM_FAILED,
+        Event.VANISHED,
+        Event.HEALTH_FAILED,
+    }
+)
+
+
+def meaning_of(end: AttemptEnd, hook: Hook, state: TaskState) -> Event:
+    """Return the hook's event for an end in `state`, or the reported one if it is illegal."""
+    event = hook.on_end(end)
+    return event if event in _ENDS and is_legal(state, event) else end.event

@@ -16,8 +16,9 @@ from controlplane.domain.hooks.interface import (
     HookUnavailable,
     Refusal,
 )
-from controlplane.spec import Fault, InvalidSpec, JobSpec, TaskGroupSpec
-from controlplane.spec.parsing import field_path, parse_part
+from controlplane.spec import InvalidSpec, JobSpec, TaskGroupSpec
+from controlplane.spec.faults import Finding
+from controlplane.spec.parsing import parse_part
 from controlplane.spec.rules import find_faults
 
 Changes = Mapping[str, Any]
@@ -31,57 +32,57 @@ _LISTED_MAPPINGS = ("constraints", "mounts")
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """The job to be scheduled. `changes`: of each group; `faults`: reasons of rejection."""
+    """The job to be scheduled. `changes`: of each group; `findings`: reasons of rejection."""
 
     spec: JobSpec
     changes: Sequence[Changes] = ()
-    faults: Sequence[Fault] = ()
+    findings: Sequence[Finding] = ()
 
 
-def prepare_job(spec: JobSpec, hook: Hook, *, is_short: bool) -> PreparedJob:
+def prepare_job(spec: JobSpec, hook: Hook) -> PreparedJob:
     """Let the hook of the job's kind refuse or change the terms of each group.
 
     Changed terms must be valid like submitted ones.
     """
     groups: list[TaskGroupSpec] = []
     changes: list[Changes] = []
-    faults: list[Fault] = []
+    findings: list[Finding] = []
     for position, group in enumerate(spec.groups):
         try:
-            wanted = _call_prepare(spec, group, hook)
-        except _GroupRefused as refused:
-            prefix = "" if refused.is_of_job else _prefix_of(position, is_short)
-            faults.append(Fault(f"{prefix}{refused.field}", str(refused)))
-            continue
-        try:
-            changed, shown = _change(group, wanted)
+            changed, shown = _change(group, _call_prepare(spec, group, hook))
+        except Refusal as refusal:
+            findings.append((("groups", position, refusal.field), str(refusal)))
+        except _HookFailed as failure:
+            findings.append((("kind",), str(failure)))
         except InvalidSpec as invalid:
-            prefix = _prefix_of(position, is_short)
-            faults += [
-                _by_kind(Fault(f"{prefix}{fault.field}", fault.detail), spec.kind)
+            findings += [
+                (("groups", position, fault.field), _by_kind(fault.detail, spec))
                 for fault in invalid.faults
             ]
-            continue
-        groups.append(changed)
-        changes.append(shown)
-    if faults or not any(changes):
-        return PreparedJob(spec, changes, faults)
+        else:
+            groups.append(changed)
+            changes.append(shown)
+    if findings or not any(changes):
+        return PreparedJob(spec, changes, findings)
     prepared = spec.model_copy(update={"groups": groups})
-    faults = [
-        _by_kind(Fault(field_path(place, is_short=is_short), text), spec.kind)
-        for place, text in find_faults(prepared)
-    ]
-    return PreparedJob(prepared, changes, faults)
+    findings = [(place, _by_kind(text, spec)) for place, text in find_faults(prepared)]
+    return PreparedJob(prepared, changes, findings)
 
 
-def name_kind(fault: Fault, prepared: PreparedJob, *, is_short: bool) -> Fault:
-    """Return the fault, with the kind in its text if the kind set the field."""
-    for position, changed in enumerate(prepared.changes):
-        for name in changed:
-            path = field_path(("groups", position, name), is_short=is_short)
-            if fault.field == path or fault.field.startswith((f"{path}.", f"{path}[")):
-                return _by_kind(fault, prepared.spec.kind)
-    return fault
+def name_kind(finding: Finding, spec: JobSpec, changes: Sequence[Changes]) -> Finding:
+    """Return the finding, with the kind in its text if the kind set the field."""
+    place, text = finding
+    is_changed = any(
+        place[:3] == ("groups", position, name)
+        for position, changed in enumerate(changes)
+        for name in changed
+    )
+    return place, _by_kind(text, spec) if is_changed else text
+
+
+def _by_kind(text: str, spec: JobSpec) -> str:
+    """Return the text of a fault in a field that the kind set."""
+    return f"{text} (set by kind {spec.kind})"
 
 
 def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
@@ -104,29 +105,24 @@ def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
     )
 
 
-class _GroupRefused(Exception):
-    """Rejection of a group by a hook. `is_of_job`: the field is the job's."""
-
-    def __init__(self, field: str, text: str, *, is_of_job: bool = False) -> None:
-        super().__init__(text)
-        self.field = field
-        self.is_of_job = is_of_job
+class _HookFailed(Exception):
+    """The hook raised another error than Refusal, or did not return in time."""
 
 
 def _call_prepare(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
-    """Return the fields that the hook changes. Raise _GroupRefused."""
+    """Return the fields that the hook changes. Raise Refusal, _HookFailed."""
     terms = terms_of(spec, group)
     try:
         return _compare(terms, hook.prepare(terms))
-    except Refusal as refusal:
-        raise _GroupRefused(refusal.field, str(refusal)) from None
+    except Refusal:
+        raise
     except ValueError as error:
         text = f"the hook {spec.kind} rejected group {group.name}: {error}"
     except HookUnavailable as error:
         text = f"the hook {spec.kind} did not return for group {group.name}: {error}"
     except Exception as error:  # a hook of another package
         text = f"the hook {spec.kind} failed at group {group.name}: {error!r}"
-    raise _GroupRefused("kind", text, is_of_job=True)
+    raise _HookFailed(text)
 
 
 def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
@@ -160,11 +156,3 @@ def _change(group: TaskGroupSpec, wanted: Changes) -> tuple[TaskGroupSpec, Chang
     parsed = parse_part(TaskGroupSpec, {"name": group.name, **wanted})
     changed = group.model_copy(update={name: getattr(parsed, name) for name in wanted})
     return changed, parsed.model_dump(mode="json", include=set(wanted))
-
-
-def _prefix_of(position: int, is_short: bool) -> str:
-    return "" if is_short else f"groups[{position}]."
-
-
-def _by_kind(fault: Fault, kind: str) -> Fault:
-    return Fault(fault.field, f"{fault.detail} (set by kind {kind})")

@@ -8,12 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
-from controlplane.spec import Fault, JobSpec, TaskGroupSpec
-from controlplane.spec.faults import Place
+from controlplane.spec import JobSpec, TaskGroupSpec
+from controlplane.spec.faults import Finding
 from controlplane.spec.files import HARMLESS_CAPABILITIES, Mount
-from controlplane.spec.parsing import field_path
-
-Finding = tuple[Place, str]
 
 
 def find_policy_faults(
@@ -22,21 +19,17 @@ def find_policy_faults(
     pool: str,
     allowed_mounts: Sequence[Mapping[str, Any]],
     privileged_allowed: bool,
-    is_short: bool,
-) -> list[Fault]:
-    """Return a fault for each host access in `spec` that the pool's policy does not allow.
+) -> Iterator[Finding]:
+    """Yield a fault for each host access in `spec` that the pool's policy does not allow.
 
     `allowed_mounts`: of the pool, {path, read_only}, each with everything below it.
     """
-    findings = [
-        (("groups", position, *place), text)
-        for position, group in enumerate(spec.groups)
+    for position, group in enumerate(spec.groups):
         for place, text in (
             *_check_mounts(group, pool, allowed_mounts),
             *(() if privileged_allowed else _check_privileges(group, pool)),
-        )
-    ]
-    return [Fault(field_path(place, is_short=is_short), text) for place, text in findings]
+        ):
+            yield ("groups", position, *place), text
 
 
 def _check_mounts(

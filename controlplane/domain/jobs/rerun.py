@@ -5,17 +5,18 @@ Tasks keep their group, index and replicas; the minima are reduced by the tasks 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from controlplane.domain.errors import Conflict
-from controlplane.domain.jobs.submission import PlannedGroup
+from controlplane.domain.jobs.submission import PlannedJob, plan_groups
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import TERMINAL
 from controlplane.spec import JobSpec
 from controlplane.spec.parts import JobDependency
 
 # Fields that the new job does not inherit: it replaces no job, and its guid is its own.
-_NOT_KEPT = ("guid", "existing_job_policy")
+_NOT_INHERITED = ("guid", "existing_job_policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,6 @@ class RerunDependency:
     retried_by: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """The figures of the new job."""
-
-    groups: Sequence[PlannedGroup]
-    min_available: int
-    max_task_failures: int
-
-
 def check_retry(
     job: JobRow,
     spec: JobSpec,
@@ -101,28 +93,34 @@ def check_retry(
                 raise Conflict(text)
 
 
-def plan_remainder(
+def plan_rerun(
+    job: PlannedJob,
     spec: JobSpec,
-    groups: Iterable[PlannedGroup],
     left: Mapping[str, GroupRemainder],
     *,
     min_available: int,
-) -> Remainder:
-    """Return the new job's groups and minima; `min_available`: the retried job's.
+    now: datetime,
+) -> PlannedJob:
+    """Return the new job with `spec`, made of `job`, the retried one as it is scheduled now.
 
-    A group without remaining tasks stays, because other groups may name it.
+    `min_available`: of the retried job. A group without remaining tasks stays, because other groups
+    may name it.
     """
-    kept = [
+    changes = [group.prepared for group in job.groups]
+    groups = [
         replace(group, indices=rest.indices, min_available=rest.minimum)
-        for group, rest in ((group, left[group.name]) for group in groups)
+        for group in plan_groups(spec, now=now, changes=changes)
+        for rest in (left[group.name],)
     ]
     succeeded = sum(group.succeeded for group in left.values())
-    minimum = max(min_available - succeeded, sum(group.min_available for group in kept))
+    minimum = max(min_available - succeeded, sum(group.min_available for group in groups))
     tolerated = spec.max_task_failures
     if tolerated is None:
         # Without an explicit minimum all remaining tasks must succeed, and this is 0.
-        tolerated = sum(len(group.indices) for group in kept) - minimum
-    return Remainder(kept, minimum, tolerated)
+        tolerated = sum(len(group.indices) for group in groups) - minimum
+    return replace(
+        job, spec=spec, groups=groups, min_available=minimum, max_task_failures=tolerated
+    )
 
 
 def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDependency]:
@@ -149,16 +147,16 @@ def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDepen
 
 
 def retried_spec(
-    spec: JobSpec, *, guid: str | None, depends_on: Sequence[JobDependency], parent: int | None
+    spec: JobSpec, *, depends_on: Sequence[JobDependency], parent: int | None
 ) -> JobSpec:
-    """Return the spec of the new job: the old one, except for its guid and dependencies on jobs."""
-    changes = {"guid": guid, "depends_on": list(depends_on), "parent": parent}
-    return spec.model_copy(update={**changes, "existing_job_policy": None})
+    """Return the spec of the new job: `spec` with other links, and without a name policy."""
+    changes = {"depends_on": list(depends_on), "parent": parent, "existing_job_policy": None}
+    return spec.model_copy(update=changes)
 
 
 def retried_document(document: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
     """Return the document of the new job with `spec`, based on the old `document`."""
-    kept = {name: value for name, value in document.items() if name not in _NOT_KEPT}
+    kept = {name: value for name, value in document.items() if name not in _NOT_INHERITED}
     depends_on = [{"job": item.job, "until": item.until} for item in spec.depends_on]
     for name, value in (("depends_on", depends_on), ("parent", spec.parent)):
         if value:

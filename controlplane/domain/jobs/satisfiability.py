@@ -7,8 +7,9 @@ those of placement.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from controlplane.domain.jobs.submission import constraints_of
 from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix, Mask
@@ -19,103 +20,79 @@ from controlplane.domain.placement.plugins.validators import BUILT_IN
 from controlplane.domain.placement.reasons import explain
 from controlplane.domain.scopes import Quota
 from controlplane.domain.state.states import Band
-from controlplane.spec import Fault, JobSpec, TaskGroupSpec
-from controlplane.spec.faults import Place
-from controlplane.spec.parsing import field_path
+from controlplane.spec import JobSpec, TaskGroupSpec
+from controlplane.spec.faults import Finding, Place
 
 # The validators that reject by a limit alone.
 _LIMIT_VALIDATORS = ("user_quota", "project_quota", "domain_quota", "concurrency")
 _WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 HINT = " (allow_unsatisfiable: true takes the job anyway)"
 
-Finding = tuple[Place, str]
-
 
 @dataclass(frozen=True, slots=True)
-class OfferedPool:
-    """All cells that ever registered in a pool, in any state, as empty cells.
+class AdmissionPool:
+    """A pool and its policy for new jobs.
 
-    No cells: none ever registered, or each task is already known to fit on one.
+    `cells`: those that ever registered, in any state, checked as empty cells. None: none ever
+    registered, or each task is already known to fit on one.
     """
 
+    pool_id: int
     name: str
-    now: datetime
-    cells: tuple[CellFacts, ...] = ()
-    tokens: Mapping[str, int] | None = None
+    tokens: Mapping[str, int] = field(default_factory=dict)
     validators: Sequence[str] = DEFAULT_VALIDATORS
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionCandidate:
-    """A submitted job, and the quotas that apply to it."""
-
-    position: int
-    spec: JobSpec
-    is_short: bool
-    quotas: Sequence[Quota] = ()
+    allowed_mounts: Sequence[Mapping[str, Any]] = ()
+    privileged_allowed: bool = False
+    cells: tuple[CellFacts, ...] = ()
 
 
 def find_unsatisfiable(
-    jobs: Sequence[AdmissionCandidate], pool: OfferedPool
-) -> list[tuple[int, Fault]]:
-    """Return (position, fault) for each of `jobs`, all of `pool`, that can never run.
+    jobs: Sequence[tuple[JobSpec, Sequence[Quota]]], pool: AdmissionPool, *, now: datetime
+) -> list[list[Finding]]:
+    """Return for each of `jobs`, with the quotas that apply to it, why it can never run in `pool`.
 
     A job with `allow_unsatisfiable` is accepted.
     """
-    checked = [
-        (job, [shape_of(job.spec, group) for group in job.spec.groups])
-        for job in jobs
-        if not job.spec.allow_unsatisfiable
+    shapes = [
+        () if spec.allow_unsatisfiable else [shape_of(spec, group) for group in spec.groups]
+        for spec, _ in jobs
     ]
-    candidates = _PoolCandidates(pool, [shape for _, shapes in checked for shape in shapes])
-    found: dict[tuple[int, Fault], None] = {}
-    for job, shapes in checked:
-        findings = list(candidates.check_tasks(job, shapes))
-        if not findings and job.spec.coscheduled:
-            findings = list(candidates.check_gang(job, shapes))
-        for place, text in findings:
-            field = field_path(place, is_short=job.is_short)
-            found[job.position, Fault(field, f"{text}{HINT}")] = None
-    return list(found)
-
-
-def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
-    """Return the shape of the group for placement, independent of its owner."""
-    return ShapeFacts(
-        shape_id=0,
-        band=Band[spec.band.upper()],
-        owner_id=0,
-        project_id=0,
-        domain_id=0,
-        count=group.replicas,
-        resources=group.resources.amounts(),
-        task_type=group.task_type,
-        constraints=constraints_of(spec, group),
-        placement_tags=tuple(spec.tags_of(group)),
-        coscheduled=spec.coscheduled,
-    )
+    candidates = _PoolCandidates(pool, [shape for listed in shapes for shape in listed], now)
+    return [
+        list(candidates.check(spec, listed, quotas)) if listed else []
+        for (spec, quotas), listed in zip(jobs, shapes, strict=True)
+    ]
 
 
 class _PoolCandidates:
     """One pool, and the shapes of all jobs that are checked together."""
 
-    def __init__(self, pool: OfferedPool, shapes: Sequence[ShapeFacts]) -> None:
-        self._pool = pool
-        self._tokens = pool.tokens or {}
-        self._matrix = CapacityMatrix(pool.cells, shapes, self._tokens)
-        self._snapshot = PoolSnapshot(0, pool.name, pool.now, PoolPolicy(), pool.cells, ())
+    def __init__(self, pool: AdmissionPool, shapes: Sequence[ShapeFacts], now: datetime) -> None:
+        self._pool, self._now = pool, now
+        self._matrix = CapacityMatrix(pool.cells, shapes, pool.tokens)
+        self._snapshot = PoolSnapshot(pool.pool_id, pool.name, now, PoolPolicy(), pool.cells, ())
+
+    def check(
+        self, spec: JobSpec, shapes: Sequence[ShapeFacts], quotas: Sequence[Quota]
+    ) -> Iterator[Finding]:
+        """Yield the violations of one job, each once."""
+        findings = list(self._check_tasks(shapes, quotas))
+        if not findings and spec.coscheduled:
+            findings = list(self._check_gang(spec, shapes, quotas))
+        for place, text in dict.fromkeys(findings):
+            yield place, f"{text}{HINT}"
 
     # -------------------------------------------------------------------------- one task
 
-    def check_tasks(
-        self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
+    def _check_tasks(
+        self, shapes: Sequence[ShapeFacts], quotas: Sequence[Quota]
     ) -> Iterator[Finding]:
         """Yield the violations of a single task of each group."""
         for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
             for name, text in self._short_tokens(shape.resources):
                 yield (*place, "resources", name), text
-            for violation in self._violations(job, shape, shape.resources):
+            for violation in self._violations(quotas, shape, shape.resources):
                 what = str(violation.figures["what"])
                 yield (*place, *_place_of(what)), violation.text
             yield from self._cells_for(shape, place)
@@ -135,43 +112,59 @@ class _PoolCandidates:
 
     def _short_tokens(self, resources: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         for name, amount in sorted(resources.items()):
-            limit = self._tokens.get(name)
+            limit = self._pool.tokens.get(name)
             if limit is not None and amount > limit:
                 yield name, explain.explain_tokens({name: (0, amount, limit)})["text"]
 
     def _violations(
         self,
-        job: AdmissionCandidate,
+        quotas: Sequence[Quota],
         shape: ShapeFacts,
         resources: Mapping[str, int],
         *,
         tasks: int = 1,
     ) -> Iterator[ValidationFailure]:
         """Yield the quota violations of `tasks` concurrent tasks with unused quotas."""
-        quotas = [
-            QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0)
-            for quota in job.quotas
+        unused = [
+            QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0) for quota in quotas
         ]
-        now = self._pool.now
-        request = Request(shape, tasks, resources, quotas, now, now, is_whole=True)
+        now = self._now
+        request = Request(shape, tasks, resources, unused, now, now, is_whole=True)
         for name in _LIMIT_VALIDATORS:
             if quotas and name in self._pool.validators:
                 yield from BUILT_IN[name]().check(request).violations
 
     # -------------------------------------------------------------------------- gangs
 
-    def check_gang(
-        self, job: AdmissionCandidate, shapes: Sequence[ShapeFacts]
+    def _check_gang(
+        self, spec: JobSpec, shapes: Sequence[ShapeFacts], quotas: Sequence[Quota]
     ) -> Iterator[Finding]:
         """Yield the violations of the minima of a gang."""
-        gang = _GangMinima(job.spec, shapes)
+        gang = _GangMinima(spec, shapes)
         amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
         for _, text in self._short_tokens(amounts):
             yield gang.place, text
-        for violation in self._violations(job, shapes[0], amounts):
+        for violation in self._violations(quotas, shapes[0], amounts):
             yield gang.place, violation.text
-        for violation in self._violations(job, shapes[0], {}, tasks=gang.minimum):
+        for violation in self._violations(quotas, shapes[0], {}, tasks=gang.minimum):
             yield gang.place, violation.text
+
+
+def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
+    """Return the shape of the group for placement, independent of its owner."""
+    return ShapeFacts(
+        shape_id=0,
+        band=Band[spec.band.upper()],
+        owner_id=0,
+        project_id=0,
+        domain_id=0,
+        count=group.replicas,
+        resources=group.resources.amounts(),
+        task_type=group.task_type,
+        constraints=constraints_of(spec, group),
+        placement_tags=tuple(spec.tags_of(group)),
+        coscheduled=spec.coscheduled,
+    )
 
 
 class _GangMinima:

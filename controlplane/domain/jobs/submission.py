@@ -1,4 +1,4 @@
-"""Submission: convert a submitted job to rows, or to the faults that reject it; pure."""
+"""Plan of a submitted job: its rows without their ids, and the errors of a submission; pure."""
 
 import hashlib
 import json
@@ -9,37 +9,9 @@ from typing import Any
 
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
-from controlplane.domain.hooks.calls import is_lifetime, longest_of, told_of
+from controlplane.domain.jobs.launch import launch_of, time_limit_of
 from controlplane.domain.state.states import Band, Exclusive
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
-from controlplane.spec.files import body_of
-
-# Fields that an order contains unchanged; inputs and quantities are converted.
-_COPIED = (
-    "task_type",
-    "image",
-    "command",
-    "entrypoint",
-    "workdir",
-    "user",
-    "env",
-    "result_file",
-    "timeout_seconds",
-    "stop_grace_seconds",
-    "stop_signal",
-    "pull_policy",
-    "max_pids",
-    "read_only",
-    "registry_secret",
-    "checkpoint_path",
-    "output_base",
-    "privileged",
-    "capabilities",
-)
-# Fields that are stored only if set, because few groups use them.
-_STORED_IF_SET = ("registry_secret", "checkpoint_path", "output_base", "privileged", "capabilities")
-_OPTIONS = ("secrets", "outputs", "mounts", "tmpfs")
-
 
 _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.STRICT}
 
@@ -108,6 +80,30 @@ class PlannedGroup:
     prepared: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class PlannedJob:
+    """A job and its groups, ready to be inserted, which sets `job_id`.
+
+    `position`: in its submission. `is_short`: it was submitted with the fields of one group at the
+    top. `text`, `digest`: of its document.
+    """
+
+    position: int
+    spec: JobSpec
+    is_short: bool
+    text: str
+    digest: str
+    project_id: int
+    pool_id: int
+    owner_id: int
+    min_available: int
+    max_task_failures: int
+    groups: Sequence[PlannedGroup]
+    retry_of: int | None = None
+    is_one_off: bool = False
+    job_id: int = 0
+
+
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
     """Return the body as canonical JSON text, and the SHA-256 digest of that text."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
@@ -120,19 +116,15 @@ def band_of(spec: JobSpec) -> Band:
 
 
 def plan_groups(
-    spec: JobSpec,
-    *,
-    now: datetime,
-    timeout_seconds: float | None,
-    changes: Sequence[Mapping[str, Any]] = (),
+    spec: JobSpec, *, now: datetime, changes: Sequence[Mapping[str, Any]] = ()
 ) -> list[PlannedGroup]:
-    """Return the groups of a job submitted at `now` with a scheduling timeout in seconds.
+    """Return the groups of a job submitted at `now`.
 
     A group that waits for other groups or jobs may not start yet, and has no deadline. `changes`:
     fields that the job's kind set, by group.
     """
     planned = [
-        _plan_group(spec, group, position, minimum, now, timeout_seconds)
+        _plan_group(spec, group, position, minimum, now)
         for position, (group, minimum) in enumerate(zip(spec.groups, spec.minima(), strict=True))
     ]
     if not any(changes):
@@ -141,19 +133,14 @@ def plan_groups(
 
 
 def _plan_group(
-    spec: JobSpec,
-    group: TaskGroupSpec,
-    position: int,
-    minimum: int,
-    now: datetime,
-    timeout_seconds: float | None,
+    spec: JobSpec, group: TaskGroupSpec, position: int, minimum: int, now: datetime
 ) -> PlannedGroup:
     depends_on = [{"group": d.group, "until": d.until} for d in group.dependencies()]
     waits = bool(depends_on) or waits_for_jobs(spec)
     startable_at = None if waits else max(now, spec.start_after or now)
     deadline_at = None
-    if startable_at is not None and timeout_seconds is not None:
-        deadline_at = startable_at + timedelta(seconds=timeout_seconds)
+    if startable_at is not None and spec.scheduling_timeout_seconds is not None:
+        deadline_at = startable_at + timedelta(seconds=spec.scheduling_timeout_seconds)
     retries = spec.retries_of(group)
     launch, contents = launch_of(
         group,
@@ -161,7 +148,7 @@ def _plan_group(
         network=spec.network_of(group),
         is_gang=spec.coscheduled,
     )
-    launch |= told_of(group)
+    time_limit, is_lifetime = time_limit_of(group)
     return PlannedGroup(
         name=group.name,
         position=position,
@@ -179,8 +166,8 @@ def _plan_group(
         retry_permanent=spec.retries_permanent(group),
         at_most_once=spec.runs_at_most_once(group),
         exclusive=_EXCLUSIVE[spec.exclusive_of(group)],
-        timeout_seconds=longest_of(group),
-        timeout_is_lifetime=is_lifetime(group),
+        timeout_seconds=time_limit,
+        timeout_is_lifetime=is_lifetime,
         startable_at=startable_at,
         deadline_at=deadline_at,
     )
@@ -197,55 +184,3 @@ def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...
 def waits_for_jobs(spec: JobSpec) -> bool:
     """Return whether the job waits for jobs that it depends on or replaces."""
     return bool(spec.depends_on) or spec.existing_job_policy == "replace"
-
-
-def launch_of(
-    group: TaskGroupSpec, *, exclusive: bool, network: str = "default", is_gang: bool = False
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the launch data of `group` for its cell, and the contents of its inputs by SHA-256."""
-    launch: dict[str, Any] = {
-        name: getattr(group, name)
-        for name in _COPIED
-        if name not in _STORED_IF_SET or getattr(group, name)
-    }
-    launch |= {
-        name: [body_of(item) for item in getattr(group, name)]
-        for name in _OPTIONS
-        if getattr(group, name)
-    }
-    if is_gang:
-        launch["is_gang"] = True
-    launch["exclusive"] = exclusive
-    launch["network"] = network
-    launch["shm_mib"] = group.shm
-    inputs: list[dict[str, str]] = []
-    contents: dict[str, bytes] = {}
-    for item in group.inputs:
-        if item.from_ is not None:
-            wanted = {"path": item.path, "from_group": item.from_.group}
-            output = item.from_.output
-            inputs.append(wanted | ({} if output is None else {"output": output}))
-        elif item.content is not None:
-            content = item.content.encode()
-            digest = hashlib.sha256(content).hexdigest()
-            contents[digest] = content
-            inputs.append({"path": item.path, "sha256": digest})
-        elif item.url is not None:
-            source = {"path": item.path, "url": item.url}
-            inputs.append(source | ({"sha256": item.sha256} if item.sha256 else {}))
-    launch["inputs"] = inputs
-    return launch, contents
-
-
-def find_count_faults(spec: JobSpec, *, is_short: bool, max_tasks: int) -> list[Fault]:
-    """Return a fault if the job has more tasks than are allowed."""
-    count = spec.total_replicas()
-    if count <= max_tasks:
-        return []
-    field = "replicas" if is_short else _field_of_replicas(spec)
-    return [Fault(field, f"{count} tasks are more than the {max_tasks} that a job may have")]
-
-
-def _field_of_replicas(spec: JobSpec) -> str:
-    largest = max(range(len(spec.groups)), key=lambda n: spec.groups[n].replicas)
-    return f"groups[{largest}].replicas"

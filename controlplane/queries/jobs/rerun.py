@@ -28,22 +28,15 @@ def find_retried(job_id: int) -> RetriedJob | None:
     """The job, unless it is not there or was deleted."""
     row = first_row(
         """
-        SELECT id, project_id, owner_id, pool_id, min_available, parent_id, spec
+        SELECT id AS job_id, project_id, owner_id, pool_id, min_available, parent_id,
+               spec AS document
         FROM controlplane_job WHERE id = %s AND deleted_at IS NULL
         """,
         [job_id],
     )
     if row is None:
         return None
-    return RetriedJob(
-        job_id=row.id,
-        project_id=row.project_id,
-        owner_id=row.owner_id,
-        pool_id=row.pool_id,
-        min_available=row.min_available,
-        parent_id=row.parent_id,
-        document=decoded(row.spec),
-    )
+    return RetriedJob(**row._asdict() | {"document": decoded(row.document)})
 
 
 def find_family(job_id: int) -> set[int]:

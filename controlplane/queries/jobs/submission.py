@@ -1,51 +1,155 @@
-"""What a submission is judged by: the tenancy it names, taken guids, cells, work in hand."""
+"""Load the facts of a submission: pools, projects, guids, capacity, quotas, secrets, names."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+
 from controlplane.domain.constraints import Tags
+from controlplane.domain.hooks.built_in import BUILT_IN
+from controlplane.domain.jobs.admission import ExistingJob, SubmissionFacts, scopes_of, secrets_of
+from controlplane.domain.jobs.satisfiability import AdmissionPool
 from controlplane.domain.placement.model.snapshot import CellFacts
+from controlplane.domain.scopes import Quota, Scope
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Domain, Pool, Project
+from controlplane.queries.jobs.rerun import RetriedJob
+from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import decoded, rows, scalar
+from controlplane.queries.tenancy.secrets import find_missing
+from controlplane.spec import JobSpec
 
 
-@dataclass(frozen=True, slots=True)
-class KnownJob:
-    """A job that has a guid already."""
+def load_submission_facts(
+    specs: Sequence[JobSpec], *, owner_id: int, now: datetime
+) -> SubmissionFacts:
+    """Return the facts to judge `specs` by, in one statement for each kind of fact.
 
-    job_id: int
-    spec_digest: str
+    Domains, guids, cells, quotas and secrets are read only if some job needs a check by them: not
+    for jobs that exist already, or with an unknown pool or project.
+    """
+    pools = _load_pools(spec.pool for spec in specs)
+    names = {(spec.domain, spec.project) for spec in specs}
+    projects = _load_projects(names)
+    unknown = {domain for domain, _ in names - projects.keys()}
+    located = [
+        (spec, *projects[spec.domain, spec.project])
+        for spec in specs
+        if spec.pool in pools and (spec.domain, spec.project) in projects
+    ]
+    jobs = find_guids([(project, spec.guid) for spec, project, _ in located if spec.guid])
+    checked = [
+        (spec, project_id, domain_id)
+        for spec, project_id, domain_id in located
+        if (project_id, spec.guid) not in jobs and not spec.allow_unsatisfiable
+    ]
+    cells, quotas = _load_capacity(checked, pools, owner_id) if checked else ({}, {})
+    named = [(project_id, name) for spec, project_id, _ in checked for _, name in secrets_of(spec)]
+    return SubmissionFacts(
+        owner_id=owner_id,
+        now=now,
+        pools={
+            name: replace(pool, cells=cells.get(pool.pool_id, ())) for name, pool in pools.items()
+        },
+        projects=projects,
+        domains=_find_domains(unknown),
+        jobs=jobs,
+        quotas=quotas,
+        missing_secrets=frozenset(find_missing(named)),
+        max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
+        callback_networks=settings.CELLRUN.callback_allowed_networks,
+    )
 
 
-def find_projects(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(project id, domain id) by (domain, project); unknown ones are absent."""
-    wanted = set(names)
+def load_rerun_facts(
+    spec: JobSpec, job: RetriedJob, *, now: datetime
+) -> tuple[AdmissionPool, SubmissionFacts]:
+    """Return the pool of a job, and the facts to judge whether it may be submitted again."""
+    missing = find_missing((job.project_id, name) for _, name in secrets_of(spec))
+    facts = SubmissionFacts(job.owner_id, now, missing_secrets=frozenset(missing))
+    return _pool_of(Pool.objects.get(pk=job.pool_id)), facts
+
+
+def _pool_of(pool: Pool) -> AdmissionPool:
+    """Return the policy of a pool for new jobs, without its cells."""
+    return AdmissionPool(
+        pool_id=pool.pk,
+        name=pool.name,
+        tokens=pool.tokens,
+        validators=pool.validators,
+        allowed_mounts=pool.allowed_mounts,
+        privileged_allowed=pool.privileged_allowed,
+    )
+
+
+def _load_pools(names: Iterable[str]) -> dict[str, AdmissionPool]:
+    return {pool.name: _pool_of(pool) for pool in Pool.objects.filter(name__in=set(names))}
+
+
+def _load_projects(names: Set[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return (project id, domain id) by (domain, project); unknown ones are absent."""
     found = Project.objects.filter(
-        domain__name__in={domain for domain, _ in wanted},
-        name__in={project for _, project in wanted},
+        domain__name__in={domain for domain, _ in names},
+        name__in={project for _, project in names},
     ).values_list("domain__name", "name", "id", "domain_id")
+    # Names that are combined otherwise may exist, too.
     return {
         (domain, name): (project_id, domain_id)
         for domain, name, project_id, domain_id in found
-        if (domain, name) in wanted
+        if (domain, name) in names
     }
 
 
-def find_domains(names: Iterable[str]) -> set[str]:
-    """Those of `names` that are domains."""
-    return set(Domain.objects.filter(name__in=set(names)).values_list("name", flat=True))
+def _find_domains(names: Set[str]) -> frozenset[str]:
+    """Return those of `names` that are domains."""
+    found = Domain.objects.filter(name__in=names).values_list("name", flat=True)
+    return frozenset(found if names else ())
 
 
-def find_pools(names: Iterable[str]) -> dict[str, Pool]:
-    """The pools among `names`, by name."""
-    return {pool.name: pool for pool in Pool.objects.filter(name__in=set(names))}
+def _load_capacity(
+    jobs: Sequence[tuple[JobSpec, int, int]], pools: Mapping[str, AdmissionPool], owner_id: int
+) -> tuple[dict[int, tuple[CellFacts, ...]], dict[Scope, Quota]]:
+    """Return cells by pool, of pools in which some task may be too large, and the quotas.
+
+    `jobs`: (spec, project id, domain id).
+    """
+    shapes: list[Shape] = []
+    pool_ids: set[int] = set()
+    for spec, _, _ in jobs:
+        pool = pools[spec.pool]
+        if spec.kind in BUILT_IN:
+            shapes += capacity_shapes(spec, pool)
+        else:  # Its hook may change the shapes after these facts are loaded.
+            pool_ids.add(pool.pool_id)
+    precheck = precheck_capacity(shapes, owner_id, [place for _, *place in jobs])
+    scopes = {scope for _, *place in jobs for scope in scopes_of(owner_id, *place)}
+    limits = find_limits(scopes) if precheck.has_quotas else ()
+    return (
+        find_offered_cells(pool_ids | precheck.pool_ids),
+        {limited.scope: Quota(limited.scope, limited.name, limited.limits) for limited in limits},
+    )
+
+
+Shape = tuple[int, str, str, str, str]
+"""Pool id, task type; in JSON: resources without tokens, placement tags, required constraints."""
+
+
+def capacity_shapes(spec: JobSpec, pool: AdmissionPool) -> Iterator[Shape]:
+    """Yield the requirements of the groups of a job in `pool`."""
+    for group in spec.groups:
+        amounts = group.resources.amounts()
+        of_cells = {name: n for name, n in amounts.items() if name not in pool.tokens}
+        tags = json.dumps(spec.tags_of(group))
+        required = [item.model_dump() for item in spec.constraints_of(group) if item.required]
+        yield pool.pool_id, group.task_type, json.dumps(of_cells), tags, json.dumps(required)
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityConcerns:
-    """Where a submission needs a closer check: pools, and whether any quota applies."""
+class CapacityPrecheck:
+    """Where a closer check is needed: pools in which a task may be too large, and quotas."""
 
     pool_ids: frozenset[int]
     has_quotas: bool
@@ -76,7 +180,7 @@ c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
     END
 )
 """
-_STRAITS = f"""
+_PRECHECK = f"""
 SELECT
     ARRAY(
         SELECT DISTINCT s.pool_id
@@ -98,31 +202,30 @@ SELECT
 """
 
 
-def find_straits(
-    shapes: Iterable[tuple[int, str, str, str, str]],
-    owner_id: int,
-    places: Iterable[tuple[int, int]],
-) -> CapacityConcerns:
+def precheck_capacity(
+    shapes: Iterable[Shape], owner_id: int, places: Sequence[Sequence[int]]
+) -> CapacityPrecheck:
     """Return pools in which some shape is larger than all matching cells, even empty; and quotas.
 
-    A shape is (pool id, task type, resources without tokens, placement tags, required constraints),
-    the last three as JSON, a place (project id, domain id). Usually there are none, and one of the
-    first cells proves it: then a submission needs only this.
+    `places`: (project id, domain id) of the jobs. Usually there is no such pool, and one of the
+    first cells proves it: then a submission needs only this statement.
     """
-    distinct, found = sorted(set(shapes)), sorted(set(places))
+    distinct = sorted(set(shapes))
     names = ("pool_id", "task_type", "resources", "tags", "constraints")
     parameters: dict[str, Any] = {
         **{name: [shape[part] for shape in distinct] for part, name in enumerate(names)},
         "owner_id": owner_id,
-        "project": [project for project, _ in found],
-        "domain": sorted({domain for _, domain in found}),
+        "project": sorted({project for project, _ in places}),
+        "domain": sorted({domain for _, domain in places}),
     }
-    [(pool_ids, has_quotas)] = rows(_STRAITS, parameters)
-    return CapacityConcerns(frozenset(pool_ids), has_quotas)
+    [(pool_ids, has_quotas)] = rows(_PRECHECK, parameters)
+    return CapacityPrecheck(frozenset(pool_ids), has_quotas)
 
 
-def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, tuple[CellFacts, ...]]:
+def find_offered_cells(pool_ids: Collection[int]) -> dict[int, tuple[CellFacts, ...]]:
     """Return by pool every cell that ever registered, present or not; holding nothing."""
+    if not pool_ids:
+        return {}
     cells: dict[int, list[CellFacts]] = {}
     found = rows(
         """
@@ -147,9 +250,10 @@ def find_offered_cells(pool_ids: Iterable[int]) -> dict[int, tuple[CellFacts, ..
     return {pool_id: tuple(listed) for pool_id, listed in cells.items()}
 
 
-def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], KnownJob]:
-    """The jobs that have one of `guids` (project id, guid)."""
-    if not guids:
+def find_guids(guids: Iterable[tuple[int, str]]) -> dict[tuple[int, str], ExistingJob]:
+    """Return the jobs that have one of `guids` (project id, guid)."""
+    wanted = list(guids)
+    if not wanted:
         return {}
     found = rows(
         """
@@ -157,10 +261,11 @@ def find_guids(guids: Sequence[tuple[int, str]]) -> Mapping[tuple[int, str], Kno
         WHERE (project_id, guid) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
           AND deleted_at IS NULL
         """,
-        [[project for project, _ in guids], [guid for _, guid in guids]],
+        [[project for project, _ in wanted], [guid for _, guid in wanted]],
     )
     return {
-        (project_id, guid): KnownJob(job_id, digest) for project_id, guid, job_id, digest in found
+        (project_id, guid): ExistingJob(job_id, digest)
+        for project_id, guid, job_id, digest in found
     }
 
 

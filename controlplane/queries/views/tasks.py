@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.callbacks.delivery import nanoseconds_of
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import NotFound
-from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of, nanoseconds_of
+from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.state.states import ACTIVE, TERMINAL
 from controlplane.queries.sql import Row, first_row, named_rows, rows, scalar

@@ -6,7 +6,7 @@ from django.test import Client
 
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.jobs.one_off_submission import desire_task
+from controlplane.commands.jobs.one_offs import desire_task
 from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.tenancy.accounts import create_default_tenancy
 from controlplane.contract.states import TaskState as S

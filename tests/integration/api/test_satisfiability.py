@@ -11,15 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import clock
-from controlplane.commands.jobs.admission import AdmissionRequest, _shapes_of, check_sizes
-from controlplane.domain.jobs.satisfiability import (
-    AdmissionCandidate,
-    OfferedPool,
-    find_unsatisfiable,
-)
+from controlplane.domain.jobs.satisfiability import AdmissionPool, find_unsatisfiable
 from controlplane.models import Cell, Domain, Job, Pool, Project, Quota, Shape
-from controlplane.queries.jobs.submission import find_offered_cells, find_straits
+from controlplane.queries.jobs.submission import (
+    capacity_shapes,
+    find_offered_cells,
+    load_submission_facts,
+    precheck_capacity,
+)
 from controlplane.spec import parse_job
+from tests.harness.domain.facts import NOW
 from tests.integration.api.conftest import Caller
 
 MakeCell = Callable[..., Cell]
@@ -33,19 +34,13 @@ def offer(make_cell: MakeCell, name: str, tags: tuple[str, ...] = (), **labels: 
     return cell
 
 
-def asked(body: dict[str, Any]) -> AdmissionRequest:
-    project = Project.objects.get(name=body.get("project", "default"))
-    spec = parse_job(body)
-    return AdmissionRequest(
-        0, spec, body, "", "", project.pk, project.domain_id, Pool.objects.get()
-    )
-
-
-def statements_of(job: AdmissionRequest, owner_id: int) -> int:
+def statements_of(*bodies: dict[str, Any], owner_id: int) -> int:
+    """Return the statements that load the facts of a submission, beside pools and projects."""
     now = clock.now()  # the database's, by a statement
+    specs = [parse_job(body) for body in bodies]
     with CaptureQueriesContext(connection) as captured:
-        check_sizes([job], owner_id=owner_id, now=now)
-    return len(captured)
+        load_submission_facts(specs, owner_id=owner_id, now=now)
+    return len(captured) - 2
 
 
 # ------------------------------------------------------------------------------ what is taken
@@ -80,15 +75,19 @@ def test_a_plain_job_costs_one_statement_and_a_quota_one_more(
 ) -> None:
     make_cell()
     owner = submitter.user.pk
-    assert statements_of(asked(JOB), owner) == 1
-    assert statements_of(asked({**JOB, "allow_unsatisfiable": True}), owner) == 0
+    assert statements_of(JOB, owner_id=owner) == 1
+    assert statements_of({**JOB, "allow_unsatisfiable": True}, owner_id=owner) == 0
+    assert statements_of(*([JOB] * 50), owner_id=owner) == 1
+    large, secret = {"resources": {"cpu": 99}}, {"secrets": [{"name": "s", "env": "S"}]}
+    assert statements_of({**JOB, **large}, owner_id=owner) == 2
+    assert statements_of({**JOB, **large, **secret, "guid": "g"}, owner_id=owner) == 4
     Quota.objects.create(project=Project.objects.get(), running_tasks=1)
-    assert statements_of(asked(JOB), owner) == 2
+    assert statements_of(JOB, owner_id=owner) == 2
     constrained = {**JOB, "constraints": [{"key": "zone", "op": "not_exists"}]}
-    assert statements_of(asked(constrained), owner) == 2
-    assert statements_of(asked({**JOB, "coscheduled": True}), owner) == 2
+    assert statements_of(constrained, owner_id=owner) == 2
+    assert statements_of({**JOB, "coscheduled": True}, owner_id=owner) == 2
     unmet = {**JOB, "constraints": [{"key": "zone", "op": "exists"}]}
-    assert statements_of(asked(unmet), owner) == 2
+    assert statements_of(unmet, owner_id=owner) == 2
 
 
 # ------------------------------------------------------------------------------ what is refused
@@ -204,8 +203,10 @@ def test_in_a_batch_each_job_is_told_of_its_own_fault(
 # ------------------------------------------------------------------------------ one and the same
 
 TAGS = st.lists(st.sampled_from(["quiet", "ssd", "own"]), unique=True, max_size=2)
-NUMBER = st.sampled_from(["1", "-1.5", "+64", "64.0", "007"])
-TEXT = st.sampled_from(["a", "b", "", "64", "1.", "x.1"])
+# Beyond 2**53 not every integer is a float.
+LARGE = ["9007199254740992", "9007199254740993", "9007199254740993.5"]
+NUMBER = st.sampled_from(["1", "-1.5", "+64", "64.0", "007", *LARGE])
+TEXT = st.sampled_from(["a", "b", "", "64", "1.", "x.1", LARGE[1]])
 CONSTRAINTS = st.lists(
     st.builds(
         lambda key, op, number, texts, required: {
@@ -250,8 +251,8 @@ def mixed(make_cell: MakeCell) -> list[Cell]:
         make_cell("quiet", gpu=1, licence=1),
         make_cell("process", cpu_millis=4000, licence=2),
     ]
-    made[0].labels = {"zone": "a", "gb": "64"}
-    made[1].labels = {"zone": "b", "gb": "-2"}
+    made[0].labels = {"zone": "a", "gb": "64", "rack": LARGE[1]}
+    made[1].labels = {"zone": "b", "gb": "-2", "rack": LARGE[0]}
     made[2].labels = {"zone": "", "gb": "1."}
     made[3].labels = {"gb": "٣"}
     made[3].tags = ["quiet", "ssd?"]
@@ -276,9 +277,9 @@ def test_the_statement_and_the_domain_are_of_one_mind(
         "container": {"image": "busybox"},
         "process": {"command": ["true"]},
     }
-    job = asked({"name": "a", **by_type[fields["task_type"]], **fields})
-    straits = find_straits(_shapes_of(job), 0, [(0, 0)])
-    cells = find_offered_cells([mixed[0].pool_id])[mixed[0].pool_id]
-    offered = OfferedPool("default", clock.now(), cells)
-    refused = find_unsatisfiable([AdmissionCandidate(0, job.spec, True)], offered)
-    assert bool(straits.pool_ids) is bool(refused)
+    spec = parse_job({"name": "a", **by_type[fields["task_type"]], **fields})
+    pool_id = mixed[0].pool_id
+    pool = AdmissionPool(pool_id, "default", cells=find_offered_cells([pool_id])[pool_id])
+    precheck = precheck_capacity(list(capacity_shapes(spec, pool)), 0, [(0, 0)])
+    [refused] = find_unsatisfiable([(spec, ())], pool, now=NOW)
+    assert bool(precheck.pool_ids) is bool(refused)

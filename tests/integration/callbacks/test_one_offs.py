@@ -11,8 +11,7 @@ from django.db import connection
 
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_task
-from controlplane.commands.jobs.one_off_submission import desire_task
-from controlplane.commands.jobs.one_offs import claim_task, let_go_of_task
+from controlplane.commands.jobs.one_offs import claim_task, desire_task, let_go_of_task
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import AuditLine, Callback, Delivery, Job, OneOff, Task

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.contract.artifacts import is_name, path_of, prefix_of
-from controlplane.domain.jobs.submission import launch_of
+from controlplane.domain.jobs.launch import launch_of
 from controlplane.spec import InvalidSpec, parse_job
 
 

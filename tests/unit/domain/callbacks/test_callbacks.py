@@ -22,11 +22,11 @@ from controlplane.domain.callbacks.delivery import (
     callback_key,
     encode,
     is_delivered,
+    nanoseconds_of,
     one_line,
     sign,
     wait_seconds,
 )
-from controlplane.domain.jobs.one_offs import nanoseconds_of
 from controlplane.spec.hosts import is_in_vain, read_address
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

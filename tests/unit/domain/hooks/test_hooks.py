@@ -8,18 +8,21 @@ import pytest
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.reports import decide_report
-from controlplane.domain.hooks import BUILT_IN
-from controlplane.domain.hooks.batch import BatchHook
-from controlplane.domain.hooks.calls import longest_of, told_of
-from controlplane.domain.hooks.inference import InferenceHook
-from controlplane.domain.hooks.interactive import InteractiveHook
+from controlplane.domain.hooks.built_in import (
+    BUILT_IN,
+    BatchHook,
+    InferenceHook,
+    InteractiveHook,
+)
 from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Hook
 from controlplane.domain.hooks.preparing import prepare_job
+from controlplane.domain.jobs.launch import launch_of, time_limit_of
 from controlplane.domain.jobs.submission import PlannedGroup, plan_groups
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.states import ACTIVE, TERMINAL, Reason
 from controlplane.domain.state.transitions import Event
 from controlplane.spec import JobSpec, parse_job
+from controlplane.spec.parsing import field_path
 from tests.harness.domain.facts import NOW, SENDER, attempt, report, task
 
 CHECK = {"http": {"port": "http"}, "interval_seconds": 1}
@@ -27,8 +30,8 @@ CHECK = {"http": {"port": "http"}, "interval_seconds": 1}
 
 def faults(kind: str, **fields: Any) -> dict[str, str]:
     spec = parse_job({"name": "a", "image": "busybox", "kind": kind, **fields})
-    found = prepare_job(spec, BUILT_IN[kind](), is_short=True).faults
-    return {fault.field: fault.detail for fault in found}
+    found = prepare_job(spec, BUILT_IN[kind]()).findings
+    return {field_path(place, is_short=True): text for place, text in found}
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
@@ -48,15 +51,16 @@ def test_each_field_is_taken_by_the_kinds_that_it_is_for_and_by_no_other(kind: s
 def test_inference_needs_a_health_check_and_the_fault_names_the_group() -> None:
     groups = [{"name": "one", "image": "busybox"}, {"name": "two", "image": "busybox"}]
     spec = parse_job({"name": "a", "kind": "inference", "groups": groups})
-    found = prepare_job(spec, InferenceHook(), is_short=False).faults
-    assert [fault.field for fault in found] == ["groups[0].health_check", "groups[1].health_check"]
-    assert found[0].detail == "is required for kind inference"
+    found = prepare_job(spec, InferenceHook()).findings
+    places = [field_path(place, is_short=False) for place, _ in found]
+    assert places == ["groups[0].health_check", "groups[1].health_check"]
+    assert found[0][1] == "is required for kind inference"
 
 
 def planned(spec: JobSpec, hook: Hook) -> list[PlannedGroup]:
-    prepared = prepare_job(spec, hook, is_short=True)
-    assert not prepared.faults
-    return plan_groups(prepared.spec, now=NOW, timeout_seconds=None, changes=prepared.changes)
+    prepared = prepare_job(spec, hook)
+    assert not prepared.findings
+    return plan_groups(prepared.spec, now=NOW, changes=prepared.changes)
 
 
 def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
@@ -81,9 +85,9 @@ def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
 def test_a_health_check_is_told_as_the_wire_has_it() -> None:
     fields = {"ports": ["http"], "health_check": {"http": {"port": "http", "path": "/up"}}}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "inference", **fields})
-    [group] = prepare_job(spec, InferenceHook(), is_short=True).spec.groups
-    told = told_of(group)
-    assert told["health_check"] == {
+    [group] = prepare_job(spec, InferenceHook()).spec.groups
+    launch, _ = launch_of(group, exclusive=False)
+    assert launch["health_check"] == {
         "port": "http",
         "path": "/up",
         "interval_seconds": 5.0,
@@ -91,7 +95,7 @@ def test_a_health_check_is_told_as_the_wire_has_it() -> None:
         "retries": 3,
         "start_period_seconds": 60.0,
     }
-    assert longest_of(group) is None
+    assert time_limit_of(group) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +219,6 @@ def test_whatever_a_hook_says_an_end_is_an_end(state: S, event: Event) -> None:
 
 def test_a_hook_that_fails_is_told_at_the_kind() -> None:
     spec = parse_job({"name": "a", "image": "busybox", "kind": "foreign"})
-    [fault] = prepare_job(spec, Foreign(Event.EXITED_ZERO), is_short=True).faults
-    assert fault.field == "kind"
-    assert fault.detail == "the hook foreign failed at group main: KeyError('it is broken')"
+    [(place, text)] = prepare_job(spec, Foreign(Event.EXITED_ZERO)).findings
+    assert place == ("kind",)
+    assert text == "the hook foreign failed at group main: KeyError('it is broken')"

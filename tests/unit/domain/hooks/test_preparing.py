@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from controlplane.domain.hooks.batch import BatchHook
+from controlplane.domain.hooks.built_in import BatchHook
 from controlplane.domain.hooks.interface import AttemptEnd, GroupOrigin, GroupTerms
 from controlplane.domain.hooks.preparing import PreparedJob, prepare_job
 from controlplane.domain.state.transitions import Event
 from controlplane.spec import parse_job
 from controlplane.spec.files import MAX_MOUNTS
 from controlplane.spec.group import MAX_ENV
+from controlplane.spec.parsing import field_path
 from controlplane.spec.placing import MAX_CONSTRAINTS, MAX_TAGS
 from controlplane.spec.services import MAX_PORTS
 
@@ -35,17 +36,19 @@ class Setting:
 
 def prepared(body: dict[str, Any], **changes: Any) -> PreparedJob:
     hook = Setting(lambda terms: replace(terms, **changes))
-    return prepare_job(parse_job(body), hook, is_short="groups" not in body)
+    return prepare_job(parse_job(body), hook)
 
 
 def faults(body: dict[str, Any], **changes: Any) -> list[str]:
-    return [fault.field for fault in prepared(body, **changes).faults]
+    is_short = "groups" not in body
+    findings = prepared(body, **changes).findings
+    return [field_path(place, is_short=is_short) for place, _ in findings]
 
 
 def test_terms_that_come_back_as_they_are_leave_the_job_as_it_is() -> None:
     spec = parse_job({**SHORT, "env": {"A": "1"}, "constraints": [ZONE]})
     for hook in (BatchHook(), Setting(lambda terms: terms), Setting(lambda terms: replace(terms))):
-        found = prepare_job(spec, hook, is_short=True)
+        found = prepare_job(spec, hook)
         assert found.spec is spec
         assert not any(found.changes)
 
@@ -59,7 +62,7 @@ def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> Non
         "placement_tags": ["ssd"],
         "groups": [{"name": "g", "image": "x", "resources": {"cpu": 2, "memory": "1Gi"}}],
     }
-    prepare_job(parse_job(body), Setting(lambda terms: seen.append(terms) or terms), is_short=False)
+    prepare_job(parse_job(body), Setting(lambda terms: seen.append(terms) or terms))
     [terms] = seen
     assert terms.constraints == ({**ZONE, "required": True},)
     assert terms.placement_tags == ("ssd",)
@@ -77,7 +80,7 @@ def test_constraints_that_a_hook_sets_replace_those_of_the_job_for_the_group_alo
         return replace(terms, constraints=(*terms.constraints, other))
 
     spec = parse_job({"name": "a", "constraints": [ZONE], "groups": groups})
-    found = prepare_job(spec, Setting(change), is_short=False)
+    found = prepare_job(spec, Setting(change))
     listed = [
         [item.values for item in found.spec.constraints_of(group)] for group in found.spec.groups
     ]
@@ -112,9 +115,9 @@ def test_a_hook_sets_as_many_as_a_submission_may_and_no_more(
 def test_rules_between_fields_hold_for_what_a_hook_sets() -> None:
     process = {"name": "a", "task_type": "process", "command": ["true"]}
     mount = {"source": "/s", "target": "/t"}
-    [fault] = prepared(process, mounts=(mount,)).faults
-    assert fault.field == "mounts"
-    assert fault.detail.endswith("(set by kind batch)")
+    [(place, text)] = prepared(process, mounts=(mount,)).findings
+    assert place == ("groups", 0, "mounts")
+    assert text.endswith("(set by kind batch)")
 
 
 def test_a_hook_may_drop_a_health_check_and_not_invent_one() -> None:
@@ -142,5 +145,5 @@ def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
         return terms
 
     spec = parse_job({**SHORT, "constraints": [ZONE]})
-    [fault] = prepare_job(spec, Setting(change), is_short=True).faults
-    assert (fault.field, "AttributeError" in fault.detail) == ("kind", True)
+    [(place, text)] = prepare_job(spec, Setting(change)).findings
+    assert (place, "AttributeError" in text) == (("kind",), True)

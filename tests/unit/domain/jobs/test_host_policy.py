@@ -11,6 +11,7 @@ from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
 from controlplane.domain.jobs.host_policy import find_policy_faults
 from controlplane.spec import parse_job
 from controlplane.spec.files import HARMLESS_CAPABILITIES
+from controlplane.spec.parsing import field_path
 
 ALLOWED: list[dict[str, Any]] = [
     {"path": "/data", "read_only": True},
@@ -28,9 +29,8 @@ def faults(
         pool="gpu",
         allowed_mounts=allowed,
         privileged_allowed=privileged,
-        is_short=True,
     )
-    return {fault.field: fault.detail for fault in found}
+    return {field_path(place, is_short=True): text for place, text in found}
 
 
 def mount(source: str, *, read_only: bool = True) -> dict[str, Any]:
@@ -79,10 +79,8 @@ def test_a_field_is_named_as_it_was_written() -> None:
             ],
         }
     )
-    [fault] = find_policy_faults(
-        spec, pool="p", allowed_mounts=[], privileged_allowed=False, is_short=False
-    )
-    assert str(fault) == "groups[1].privileged: pool p allows no privileged tasks"
+    [finding] = find_policy_faults(spec, pool="p", allowed_mounts=[], privileged_allowed=False)
+    assert finding == (("groups", 1, "privileged"), "pool p allows no privileged tasks")
 
 
 def test_capabilities_beyond_the_harmless_need_a_pool_that_allows_privileges() -> None:

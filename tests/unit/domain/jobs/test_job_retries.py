@@ -10,15 +10,14 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.rerun import (
     GroupRemainder,
-    Remainder,
     RerunDependency,
     carry_over,
     check_retry,
-    plan_remainder,
+    plan_rerun,
     retried_document,
     retried_spec,
 )
-from controlplane.domain.jobs.submission import plan_groups
+from controlplane.domain.jobs.submission import PlannedJob, plan_groups
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.spec import JobSpec, parse_job
 
@@ -37,9 +36,21 @@ def left(count: int, minimum: int, *indices: int, traceable: bool = True) -> Gro
     return found if traceable else replace(found, is_traceable=False)
 
 
-def plan(spec: JobSpec, found: dict[str, GroupRemainder], minimum: int) -> Remainder:
-    groups = plan_groups(spec, now=NOW, timeout_seconds=None)
-    return plan_remainder(spec, groups, found, min_available=minimum)
+def plan(spec: JobSpec, found: dict[str, GroupRemainder], minimum: int) -> PlannedJob:
+    retried = PlannedJob(
+        position=0,
+        spec=spec,
+        is_short=False,
+        text="",
+        digest="",
+        project_id=1,
+        pool_id=1,
+        owner_id=1,
+        min_available=spec.minimum(),
+        max_task_failures=spec.tolerated_failures(),
+        groups=plan_groups(spec, now=NOW),
+    )
+    return plan_rerun(retried, spec, found, min_available=minimum, now=NOW)
 
 
 def check(
@@ -183,13 +194,12 @@ def test_the_new_document_is_the_old_one_but_for_guid_policy_and_other_jobs() ->
         "parent": "father",
     }
     spec = parse_job(document)
-    alone = retried_spec(spec, guid=None, depends_on=[], parent=None)
-    assert (alone.guid, alone.existing_job_policy, alone.parent) == (None, None, None)
+    alone = retried_spec(spec, depends_on=[], parent=None)
+    assert (alone.existing_job_policy, alone.parent) == (None, None)
     assert (alone.depends_on, alone.name, alone.groups) == ([], "job", spec.groups)
     assert retried_document(document, alone) == {"name": "job", "image": "x"}
     open_ = RerunDependency(2, "two", "started", is_met=False, is_failed=False)
-    child = retried_spec(spec, guid="new", depends_on=carry_over(7, [open_]), parent=3)
-    assert child.guid == "new"
+    child = retried_spec(spec, depends_on=carry_over(7, [open_]), parent=3)
     made = retried_document(document, child)
     assert made == {
         "name": "job",

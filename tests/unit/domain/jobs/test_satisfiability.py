@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Tags
-from controlplane.domain.jobs.satisfiability import (
-    AdmissionCandidate,
-    OfferedPool,
-    find_unsatisfiable,
-)
+from controlplane.domain.jobs.satisfiability import AdmissionPool, find_unsatisfiable
 from controlplane.domain.placement.model.snapshot import CellFacts
 from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.domain.state.states import CellState
 from controlplane.spec import parse_job
+from controlplane.spec.parsing import field_path
 from tests.harness.domain.facts import NOW
 
 CPU, MEMORY = "cpu_millis", "memory_mib"
@@ -64,11 +61,11 @@ def refusals(
     for group in groups:
         if group.get("task_type") != "process":
             group.setdefault("image", "busybox")
-    candidate = AdmissionCandidate(3, parse_job(job), "groups" not in body, quotas)
-    offered = OfferedPool("default", NOW, cells, tokens, **pool)
-    found = find_unsatisfiable([candidate], offered)
-    assert all(position == 3 and fault.detail.endswith(HINT) for position, fault in found)
-    return {fault.field: fault.detail.removesuffix(HINT) for _, fault in found}
+    is_short = "groups" not in body
+    offered = AdmissionPool(1, "default", tokens=tokens or {}, cells=cells, **pool)
+    [found] = find_unsatisfiable([(parse_job(job), quotas)], offered, now=NOW)
+    assert all(text.endswith(HINT) for _, text in found)
+    return {field_path(place, is_short=is_short): text.removesuffix(HINT) for place, text in found}
 
 
 def needs(**resources: Any) -> dict[str, Any]:
@@ -223,15 +220,11 @@ def test_jobs_of_one_call_are_judged_apart() -> None:
         parse_job({"name": "a", "image": "x"}),
         parse_job({"name": "a", "image": "x", "resources": {"cpu": 9}}),
     )
-    jobs = [
-        AdmissionCandidate(4, fine, True),
-        AdmissionCandidate(7, large, True),
-        AdmissionCandidate(8, large, False),
-    ]
-    found = find_unsatisfiable(jobs, OfferedPool("default", NOW, (LARGE,)))
-    assert [(position, fault.field) for position, fault in found] == [
-        (7, "resources.cpu"),
-        (8, "groups[0].resources.cpu"),
+    pool = AdmissionPool(1, "default", cells=(LARGE,))
+    found = find_unsatisfiable([(fine, ()), (large, ())], pool, now=NOW)
+    assert [[place for place, _ in findings] for findings in found] == [
+        [],
+        [("groups", 0, "resources", "cpu")],
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.domain.constraints import Constraint, Operator
+from controlplane.domain.jobs.launch import launch_of
 from controlplane.domain.jobs.submission import (
     GuidTaken,
     JobsRefused,
@@ -14,8 +15,6 @@ from controlplane.domain.jobs.submission import (
     PlannedGroup,
     band_of,
     digest_of,
-    find_count_faults,
-    launch_of,
     plan_groups,
     waits_for_jobs,
 )
@@ -35,7 +34,8 @@ def job(*groups: dict[str, Any], **fields: Any) -> JobSpec:
 
 
 def planned(spec: JobSpec, timeout_seconds: float | None = None) -> list[PlannedGroup]:
-    return plan_groups(spec, now=NOW, timeout_seconds=timeout_seconds)
+    changes = {"scheduling_timeout_seconds": timeout_seconds}
+    return plan_groups(spec.model_copy(update=changes), now=NOW)
 
 
 # Digests, bands, errors.
@@ -206,17 +206,3 @@ def test_a_cell_is_told_what_it_needs_and_inputs_by_their_digest() -> None:
         ],
     }
     assert planned(spec)[1].contents == contents
-
-
-# Sizes.
-
-
-def test_more_tasks_than_are_taken_are_refused_at_the_largest_group() -> None:
-    spec = job({"name": "a", "replicas": 5}, {"name": "b", "replicas": 6})
-    [fault] = find_count_faults(spec, is_short=False, max_tasks=10)
-    assert fault.field == "groups[1].replicas"
-    assert fault.detail == "11 tasks are more than the 10 that a job may have"
-    assert find_count_faults(spec, is_short=False, max_tasks=11) == []
-    short = job({"name": "main", "replicas": 11}, allow_unsatisfiable=True)
-    [fault] = find_count_faults(short, is_short=True, max_tasks=10)
-    assert fault.field == "replicas"

@@ -1,0 +1,354 @@
+"""Admission: decide by facts that were loaded before which submitted jobs may be inserted; pure.
+
+Submission, dry run, one-off tasks and reruns share `judge`. Its checks are stages: the faults of
+all jobs at one stage are reported together, and the next stages are not reached.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from controlplane.domain.callbacks.addresses import Network, refuse_url
+from controlplane.domain.hooks.interface import HookSource, HookUnavailable, UnknownKind
+from controlplane.domain.hooks.preparing import Changes, name_kind, prepare_job
+from controlplane.domain.jobs.host_policy import find_policy_faults
+from controlplane.domain.jobs.satisfiability import AdmissionPool, find_unsatisfiable
+from controlplane.domain.jobs.submission import (
+    GuidTaken,
+    JobsRefused,
+    NameTaken,
+    PlannedJob,
+    digest_of,
+    plan_groups,
+)
+from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.spec import Fault, JobSpec
+from controlplane.spec.faults import Finding
+from controlplane.spec.parsing import field_path
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingJob:
+    """A job that has a guid already."""
+
+    job_id: int
+    spec_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionFacts:
+    """The state of the system by which jobs of `owner_id`, submitted at `now`, are judged.
+
+    `pools`: by name; `projects`: (project id, domain id) by (domain, project); `domains`: of the
+    names of unknown projects; `jobs`: by (project id, guid). `missing_secrets`: (project id, name).
+    """
+
+    owner_id: int
+    now: datetime
+    pools: Mapping[str, AdmissionPool] = field(default_factory=dict)
+    projects: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    domains: frozenset[str] = frozenset()
+    jobs: Mapping[tuple[int, str], ExistingJob] = field(default_factory=dict)
+    quotas: Mapping[Scope, Quota] = field(default_factory=dict)
+    missing_secrets: frozenset[tuple[int, str]] = frozenset()
+    max_tasks_per_job: int = 0
+    callback_networks: Sequence[Network] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCandidate:
+    """A job, with its project and pool. `changes`: fields that its kind set, by group."""
+
+    position: int
+    spec: JobSpec
+    is_short: bool
+    project_id: int
+    domain_id: int
+    pool: AdmissionPool
+    text: str = ""
+    digest: str = ""
+    changes: Sequence[Changes] = ()
+
+
+CandidateFinding = tuple[AdmissionCandidate, Finding]
+Check = Callable[[Sequence[AdmissionCandidate], SubmissionFacts], Iterable[CandidateFinding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The jobs of a submission that may be inserted (`planned`), and what the others are.
+
+    `existing`: ids of jobs that exist already, by position; `repeats`: by position, that of the
+    first of several equal jobs.
+    """
+
+    existing: dict[int, int]
+    repeats: dict[int, int]
+    planned: list[PlannedJob]
+
+
+def admit(
+    specs: Sequence[JobSpec],
+    bodies: Sequence[Mapping[str, Any]],
+    facts: SubmissionFacts,
+    hooks: HookSource,
+) -> Admission:
+    """Judge the jobs `specs`, submitted as `bodies`. Raise JobsRefused, GuidTaken."""
+    jobs = _identify(specs, bodies, facts)
+    existing = find_existing(jobs, facts.jobs)
+    repeats = _find_repeats([job for job in jobs if job.position not in existing])
+    new = [job for job in jobs if job.position not in existing and job.position not in repeats]
+    return Admission(existing, repeats, judge(new, facts, hooks))
+
+
+def _identify(
+    specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], facts: SubmissionFacts
+) -> list[AdmissionCandidate]:
+    jobs: list[AdmissionCandidate] = []
+    faults: list[tuple[int, Fault]] = []
+    for position, (spec, body) in enumerate(zip(specs, bodies, strict=True)):
+        pool, project = facts.pools.get(spec.pool), facts.projects.get((spec.domain, spec.project))
+        if pool is None:
+            faults.append((position, Fault("pool", f"there is no pool {spec.pool}")))
+        if project is None:
+            faults.append((position, _unknown_project(spec, facts)))
+        if pool is not None and project is not None:
+            is_short = "groups" not in body
+            digest = digest_of(body)
+            jobs.append(AdmissionCandidate(position, spec, is_short, *project, pool, *digest))
+    if faults:
+        raise JobsRefused(faults)
+    return jobs
+
+
+def _unknown_project(spec: JobSpec, facts: SubmissionFacts) -> Fault:
+    if spec.domain not in facts.domains:
+        return Fault("domain", f"there is no domain {spec.domain}")
+    return Fault("project", f"there is no project {spec.project} in domain {spec.domain}")
+
+
+def find_existing(
+    jobs: Iterable[AdmissionCandidate | PlannedJob], by_guid: Mapping[tuple[int, str], ExistingJob]
+) -> dict[int, int]:
+    """Return the ids of those of `jobs` that exist already, by position. Raise GuidTaken.
+
+    A job exists if another one has its guid and was submitted with the same body.
+    """
+    existing: dict[int, int] = {}
+    for job in jobs:
+        found = by_guid.get((job.project_id, job.spec.guid)) if job.spec.guid is not None else None
+        if found is None:
+            continue
+        if found.spec_digest != job.digest:
+            raise GuidTaken(job.position, str(job.spec.guid), found.job_id)
+        existing[job.position] = found.job_id
+    return existing
+
+
+def _find_repeats(jobs: Sequence[AdmissionCandidate]) -> dict[int, int]:
+    """Return jobs with the guid of an earlier one. Raise GuidTaken if the two differ."""
+    first: dict[tuple[int, str], AdmissionCandidate] = {}
+    repeats: dict[int, int] = {}
+    for job in jobs:
+        if job.spec.guid is None:
+            continue
+        other = first.setdefault((job.project_id, job.spec.guid), job)
+        if other.digest != job.digest:
+            raise GuidTaken(job.position, job.spec.guid, None)
+        if other is not job:
+            repeats[job.position] = other.position
+    return repeats
+
+
+# ------------------------------------------------------------------------------------ checks
+
+
+def check_access(
+    jobs: Sequence[AdmissionCandidate], _facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield access to hosts that the policy of the job's pool does not allow now."""
+    for job in jobs:
+        for finding in find_policy_faults(
+            job.spec,
+            pool=job.pool.name,
+            allowed_mounts=job.pool.allowed_mounts,
+            privileged_allowed=job.pool.privileged_allowed,
+        ):
+            yield job, finding
+
+
+def check_access_and_callback(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield access to hosts that is not allowed, and callbacks to such addresses.
+
+    The addresses of a name are checked at each delivery.
+    """
+    for job in jobs:
+        yield from check_access([job], facts)
+        url = job.spec.callback.url
+        why = refuse_url(url, facts.callback_networks) if url else None
+        if why is not None:
+            text = f"{why}; CELLRUN_CALLBACK_ALLOWED_NETWORKS does not allow it"
+            yield job, (("callback", "url"), text)
+
+
+def check_sizes(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield jobs that have too many tasks, or can never run: by cells, tokens and quotas."""
+    unsatisfiable: dict[int, list[Finding]] = {}
+    for pool in {job.pool.pool_id: job.pool for job in jobs}.values():
+        if not pool.cells and not pool.tokens and not facts.quotas:
+            continue
+        of_pool = [job for job in jobs if job.pool.pool_id == pool.pool_id]
+        checked = [(job.spec, _quotas_of(job, facts)) for job in of_pool]
+        found = find_unsatisfiable(checked, pool, now=facts.now)
+        unsatisfiable |= {job.position: each for job, each in zip(of_pool, found, strict=True)}
+    for job in jobs:
+        count, most = job.spec.total_replicas(), facts.max_tasks_per_job
+        if count > most:
+            groups = job.spec.groups
+            largest = max(range(len(groups)), key=lambda n: groups[n].replicas)
+            text = f"{count} tasks are more than the {most} that a job may have"
+            yield job, (("groups", largest, "replicas"), text)
+        for finding in unsatisfiable.get(job.position, ()):
+            yield job, finding
+
+
+def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
+    scopes = scopes_of(facts.owner_id, job.project_id, job.domain_id)
+    return [facts.quotas[scope] for scope in scopes if scope in facts.quotas]
+
+
+def scopes_of(owner_id: int, project_id: int, domain_id: int) -> tuple[Scope, Scope, Scope]:
+    """Return the scopes of the quotas that apply to a job."""
+    return (
+        Scope(ScopeKind.USER, owner_id),
+        Scope(ScopeKind.PROJECT, project_id),
+        Scope(ScopeKind.DOMAIN, domain_id),
+    )
+
+
+def check_secrets(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield secrets that the job's project does not have: the job could only fail.
+
+    `allow_unsatisfiable` accepts the job: its secrets may be written before its tasks start.
+    """
+    for job in jobs:
+        for place, name in () if job.spec.allow_unsatisfiable else secrets_of(job.spec):
+            if (job.project_id, name) in facts.missing_secrets:
+                project = f"{job.spec.domain}/{job.spec.project}"
+                text = f"the project {project} has no secret {name}: write it first"
+                yield job, (place, text)
+
+
+def secrets_of(spec: JobSpec) -> Iterator[Finding]:
+    """Yield the place and the name of each secret that the job uses."""
+    for number, group in enumerate(spec.groups):
+        for position, secret in enumerate(group.secrets):
+            yield ("groups", number, "secrets", position, "name"), secret.name
+        if group.registry_secret is not None:
+            yield ("groups", number, "registry_secret"), group.registry_secret
+
+
+SUBMISSION_CHECKS: Sequence[Check] = (check_access_and_callback, check_sizes, check_secrets)
+RERUN_CHECKS: Sequence[Check] = (check_access, check_secrets)
+"""Of a job that was accepted once: what operators may have taken back since."""
+
+
+# ------------------------------------------------------------------------------------ decision
+
+
+def judge(
+    jobs: Sequence[AdmissionCandidate],
+    facts: SubmissionFacts,
+    hooks: HookSource,
+    *,
+    checks: Sequence[Check] = SUBMISSION_CHECKS,
+) -> list[PlannedJob]:
+    """Return the jobs as their kinds schedule them, ready to be inserted. Raise JobsRefused."""
+    jobs = _prepare(jobs, hooks)
+    for check in checks:
+        _refuse(
+            (job, name_kind(finding, job.spec, job.changes)) for job, finding in check(jobs, facts)
+        )
+    return [
+        PlannedJob(
+            position=job.position,
+            spec=job.spec,
+            is_short=job.is_short,
+            text=job.text,
+            digest=job.digest,
+            project_id=job.project_id,
+            pool_id=job.pool.pool_id,
+            owner_id=facts.owner_id,
+            min_available=job.spec.minimum(),
+            max_task_failures=job.spec.tolerated_failures(),
+            groups=plan_groups(job.spec, now=facts.now, changes=job.changes),
+        )
+        for job in jobs
+    ]
+
+
+def _prepare(jobs: Sequence[AdmissionCandidate], hooks: HookSource) -> list[AdmissionCandidate]:
+    prepared: list[AdmissionCandidate] = []
+    findings: list[CandidateFinding] = []
+    for job in jobs:
+        try:
+            hook = hooks.find(job.spec.kind)
+        except UnknownKind as error:
+            findings.append((job, (("kind",), str(error))))
+            continue
+        except HookUnavailable as error:
+            findings.append((job, (("kind",), str(error))))
+            break
+        result = prepare_job(job.spec, hook)
+        findings += [(job, finding) for finding in result.findings]
+        prepared.append(replace(job, spec=result.spec, changes=result.changes))
+    _refuse(findings)
+    return prepared
+
+
+def _refuse(findings: Iterable[CandidateFinding]) -> None:
+    faults = [
+        (job.position, Fault(field_path(place, is_short=job.is_short), text))
+        for job, (place, text) in findings
+    ]
+    if faults:
+        raise JobsRefused(faults)
+
+
+def judge_names(
+    jobs: Sequence[PlannedJob],
+    unfinished: Mapping[tuple[int, str], Sequence[int]],
+    settling: Mapping[tuple[int, str], Sequence[int]],
+) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return by position the jobs that exist under the name, and the jobs that are replaced.
+
+    `unfinished`, `settling`: jobs of the owner by (project id, name), the newest last. A cancelled
+    job is not replaced again, but it may still hold containers. Raise JobsRefused, NameTaken.
+    """
+    first: dict[tuple[int, str], int] = {}
+    for job in jobs:
+        first.setdefault((job.project_id, job.spec.name), job.position)
+    existing: dict[int, int] = {}
+    replaced: dict[int, list[int]] = {}
+    for job in jobs:
+        key, policy = (job.project_id, job.spec.name), job.spec.existing_job_policy
+        if policy is None:
+            continue
+        if first[key] != job.position:
+            text = f"{job.spec.name} is the name of another job of this submission, too"
+            raise JobsRefused([(job.position, Fault("name", text))])
+        found = unfinished.get(key, ())
+        if policy == "replace":
+            replaced[job.position] = [*found, *settling.get(key, ())]
+        elif found and policy == "error":
+            raise NameTaken(job.position, job.spec.name, found[-1])
+        elif found:
+            existing[job.position] = found[-1]
+    return existing, replaced

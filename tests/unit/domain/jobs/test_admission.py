@@ -1,0 +1,239 @@
+"""The decision about submitted jobs by facts alone: order of the faults, kinds, names, reruns."""
+
+from dataclasses import replace
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from controlplane.domain.hooks.built_in import BatchHook
+from controlplane.domain.hooks.interface import (
+    AttemptEnd,
+    GroupTerms,
+    Hook,
+    HookUnavailable,
+    Refusal,
+    UnknownKind,
+)
+from controlplane.domain.jobs.admission import (
+    RERUN_CHECKS,
+    Admission,
+    AdmissionCandidate,
+    ExistingJob,
+    SubmissionFacts,
+    admit,
+    judge,
+    judge_names,
+)
+from controlplane.domain.jobs.satisfiability import AdmissionPool
+from controlplane.domain.jobs.submission import (
+    GuidTaken,
+    JobsRefused,
+    NameTaken,
+    PlannedJob,
+    digest_of,
+)
+from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
+from controlplane.domain.state.transitions import Event
+from controlplane.spec import parse_job
+from tests.harness.domain.facts import NOW
+
+JOB: dict[str, Any] = {"name": "a", "image": "busybox"}
+GUIDED = {**JOB, "guid": "g"}
+MOUNT = {"source": "/data", "target": "/in"}
+POOL = AdmissionPool(3, "default")
+FACTS = SubmissionFacts(
+    owner_id=1,
+    now=NOW,
+    pools={"default": POOL},
+    projects={("default", "default"): (7, 8)},
+    domains=frozenset({"default"}),
+    max_tasks_per_job=10,
+)
+
+
+class Mounting:
+    """A hook that adds a mount to each group."""
+
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
+        return replace(terms, mounts=(MOUNT,))
+
+    def on_end(self, end: AttemptEnd) -> Event:
+        return end.event
+
+
+class Refusing(Mounting):
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
+        raise Refusal("image", "is not for this kind")
+
+
+class Hooks:
+    """The hooks of this test; after `calls` look-ups no time is left."""
+
+    def __init__(self, calls: int = 100) -> None:
+        self.calls = calls
+
+    def find(self, kind: str) -> Hook:
+        hooks: dict[str, Hook] = {
+            "batch": BatchHook(),
+            "mounting": Mounting(),
+            "refusing": Refusing(),
+        }
+        if kind not in hooks:
+            raise UnknownKind(f"there is no kind {kind}")
+        self.calls -= 1
+        if self.calls < 0:
+            raise HookUnavailable("no time is left")
+        return hooks[kind]
+
+
+def admitted(
+    *bodies: dict[str, Any], facts: SubmissionFacts = FACTS, calls: int = 100
+) -> Admission:
+    return admit([parse_job(body) for body in bodies], bodies, facts, Hooks(calls))
+
+
+def faults(
+    *bodies: dict[str, Any], facts: SubmissionFacts = FACTS, calls: int = 100
+) -> list[tuple[int, str, str]]:
+    with pytest.raises(JobsRefused) as refused:
+        admitted(*bodies, facts=facts, calls=calls)
+    return [(position, fault.field, fault.detail) for position, fault in refused.value.faults]
+
+
+def test_a_job_without_fault_is_planned_for_its_owner_project_and_pool() -> None:
+    [job] = admitted({**JOB, "replicas": 2, "min_available": 1}).planned
+    assert (job.position, job.owner_id, job.project_id, job.pool_id) == (0, 1, 7, 3)
+    assert (job.min_available, job.max_task_failures, job.is_short) == (1, 1, True)
+    [group] = job.groups
+    assert (list(group.indices), group.startable_at) == ([0, 1], NOW)
+
+
+def test_unknown_pools_and_projects_of_all_jobs_are_reported_before_anything_else() -> None:
+    elsewhere = {**JOB, "pool": "gpu", "project": "other", "kind": "unknown"}
+    assert faults({**JOB, "mounts": [MOUNT]}, elsewhere, {**JOB, "domain": "d"}) == [
+        (1, "pool", "there is no pool gpu"),
+        (1, "project", "there is no project other in domain default"),
+        (2, "domain", "there is no domain d"),
+    ]
+
+
+def test_an_existing_guid_with_the_same_body_is_the_same_job_and_its_hook_is_not_called() -> None:
+    body = {**GUIDED, "kind": "unknown"}
+    _, digest = digest_of(body)
+    known = replace(FACTS, jobs={(7, "g"): ExistingJob(42, digest)})
+    found = admitted(JOB, body, body, facts=known)
+    assert found.existing == {1: 42, 2: 42}
+    assert [job.position for job in found.planned] == [0]
+    other = replace(FACTS, jobs={(7, "g"): ExistingJob(42, "another")})
+    with pytest.raises(GuidTaken, match="guid g belongs to job 42") as taken:
+        admitted(JOB, {**body, "pool": "default"}, facts=other)
+    assert taken.value.position == 1
+
+
+def test_of_equal_jobs_of_one_submission_the_first_is_planned() -> None:
+    found = admitted(GUIDED, JOB, GUIDED)
+    assert (found.repeats, [job.position for job in found.planned]) == ({2: 0}, [0, 1])
+    with pytest.raises(GuidTaken, match="another job of the same submission") as taken:
+        admitted(GUIDED, {**GUIDED, "replicas": 2})
+    assert taken.value.position == 1
+
+
+def test_the_hooks_of_all_jobs_are_called_before_any_other_check() -> None:
+    refused = {**JOB, "kind": "refusing"}
+    groups = {"name": "b", "kind": "refusing", "groups": [{"name": "x", "image": "y"}]}
+    assert faults({**JOB, "kind": "new"}, {**JOB, "replicas": 11}, refused, groups) == [
+        (0, "kind", "there is no kind new"),
+        (2, "image", "is not for this kind"),
+        (3, "groups[0].image", "is not for this kind"),
+    ]
+
+
+def test_no_hook_is_called_once_no_time_is_left() -> None:
+    refused = {**JOB, "kind": "refusing"}
+    assert faults(refused, JOB, {**JOB, "kind": "new"}, calls=1) == [
+        (0, "image", "is not for this kind"),
+        (1, "kind", "no time is left"),
+    ]
+
+
+def test_hosts_and_callbacks_come_before_sizes_and_sizes_before_secrets() -> None:
+    secret = {"secrets": [{"name": "s", "env": "S"}]}
+    facts = replace(FACTS, missing_secrets=frozenset({(7, "s")}))
+    large, mounting = {**JOB, **secret, "replicas": 11}, {**JOB, "mounts": [MOUNT]}
+    local = {**JOB, "callback": {"url": "http://127.0.0.1/"}}
+    places = [(at, field) for at, field, _ in faults(large, mounting, local, facts=facts)]
+    assert places == [(1, "mounts[0].source"), (2, "callback.url")]
+    allowed = replace(facts, callback_networks=[ip_network("127.0.0.0/8")])
+    text = "11 tasks are more than the 10 that a job may have"
+    assert faults({**JOB, **secret}, large, local, facts=allowed) == [(1, "replicas", text)]
+    text = "the project default/default has no secret s: write it first"
+    assert faults(JOB, {**JOB, **secret}, facts=facts) == [(1, "secrets[0].name", text)]
+    assert admitted({**JOB, **secret, "allow_unsatisfiable": True}, facts=facts).planned
+
+
+def test_too_many_tasks_are_reported_at_the_largest_group() -> None:
+    groups = [{"name": "x", "image": "y", "replicas": 5}, {"name": "z", "image": "y"}]
+    spec = {"name": "a", "groups": [groups[0], {**groups[1], "replicas": 6}]}
+    [(_, field, _)] = faults({**spec, "allow_unsatisfiable": True})
+    assert field == "groups[1].replicas"
+    assert admitted({**spec, "groups": groups}).planned
+
+
+def test_a_fault_in_a_field_that_the_kind_set_names_the_kind() -> None:
+    [(_, field, detail)] = faults({**JOB, "kind": "mounting"})
+    assert field == "mounts[0].source"
+    assert detail.endswith("(set by kind mounting)")
+    assert not faults({**JOB, "mounts": [MOUNT]})[0][2].endswith(")")
+    allowing = replace(POOL, allowed_mounts=[{"path": "/data"}])
+    facts = replace(FACTS, pools={"default": allowing})
+    [job] = admitted({**JOB, "kind": "mounting"}, facts=facts).planned
+    assert job.groups[0].prepared == {"mounts": [{**MOUNT, "read_only": True}]}
+
+
+def test_only_the_quotas_of_the_owner_and_its_project_and_domain_apply() -> None:
+    def quota(kind: ScopeKind, key: int) -> dict[Scope, Quota]:
+        scope = Scope(kind, key)
+        return {scope: Quota(scope, "x", ScopeLimits(resources={"cpu_millis": 100}))}
+
+    for kind, key, other in ((ScopeKind.USER, 1, 7), (ScopeKind.PROJECT, 7, 8)):
+        [(_, field, detail)] = faults(JOB, facts=replace(FACTS, quotas=quota(kind, key)))
+        assert (field, f"quota of {kind} x" in detail) == ("resources.cpu", True)
+        assert admitted(JOB, facts=replace(FACTS, quotas=quota(kind, other))).planned
+    assert faults(JOB, facts=replace(FACTS, quotas=quota(ScopeKind.DOMAIN, 8)))
+
+
+def test_a_rerun_is_judged_by_what_may_be_gone_and_not_by_its_size() -> None:
+    spec = parse_job({**JOB, "replicas": 11, "callback": {"url": "http://127.0.0.1/"}})
+    candidate = AdmissionCandidate(0, spec, False, 7, 8, POOL)
+    [job] = judge([candidate], FACTS, Hooks(), checks=RERUN_CHECKS)
+    assert len(job.groups[0].indices) == 11
+    mounting = replace(candidate, spec=parse_job({**JOB, "mounts": [MOUNT]}))
+    with pytest.raises(JobsRefused, match=r"^groups\[0\].mounts\[0\].source: pool default allows"):
+        judge([mounting], FACTS, Hooks(), checks=RERUN_CHECKS)
+
+
+# ------------------------------------------------------------------------------------ names
+
+
+def named(*policies: str | None, name: str = "a") -> list[PlannedJob]:
+    bodies = [{**JOB, "name": name, "existing_job_policy": policy} for policy in policies]
+    return admitted(*bodies).planned
+
+
+def test_a_job_is_kept_or_replaced_or_in_the_way_by_its_policy() -> None:
+    there = {(7, "a"): [4, 5]}
+    assert judge_names(named("keep"), there, {}) == ({0: 5}, {})
+    assert judge_names(named("keep"), {}, {}) == ({}, {})
+    assert judge_names(named("replace"), there, {(7, "a"): [3]}) == ({}, {0: [4, 5, 3]})
+    assert judge_names(named("replace"), {}, {}) == ({}, {0: []})
+    assert judge_names(named(None, None), there, {}) == ({}, {})
+    assert judge_names(named("error"), {(8, "a"): [1]}, {}) == ({}, {})
+    with pytest.raises(NameTaken, match="job 5, which is named a, has not ended"):
+        judge_names(named("error"), there, {})
+
+
+def test_a_name_with_a_policy_is_given_once_in_a_submission() -> None:
+    with pytest.raises(JobsRefused, match="a is the name of another job of this submission"):
+        judge_names(named(None, "keep"), {}, {})
+    assert judge_names(named("keep", None), {}, {}) == ({}, {})
