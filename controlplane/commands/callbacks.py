@@ -11,7 +11,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from controlplane.commands.jobs.one_offs import claim_tasks, delete_resolved_task, let_go_of_task
+from controlplane.commands.jobs.one_offs import claim_tasks, delete_resolved_task, release_claim
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks import delivery as domain
 from controlplane.domain.errors import Conflict, NotFound
@@ -98,7 +98,7 @@ class ClaimedCallback:
     def release_task(self, *, now: datetime) -> None:
         """Make the one-off task that was claimed for it COMPLETED again."""
         if self.task_claim is not None and self.task_id is not None:
-            let_go_of_task(task_id=self.task_id, claim=self.task_claim, now=now)
+            release_claim(task_id=self.task_id, claim=self.task_claim, now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,9 +364,9 @@ def repeat_callback(*, callback_id: int, actor: str, now: datetime) -> None:
     """
 
     def repeat() -> None:
-        asked = rows("SELECT job_id FROM controlplane_callback WHERE id = %s", [callback_id])
+        job_ids = rows("SELECT job_id FROM controlplane_callback WHERE id = %s", [callback_id])
         # The job first, in the order of deletion: its callbacks stay abandoned.
-        lock_jobs([job_id for (job_id,) in asked])
+        lock_jobs([job_id for (job_id,) in job_ids])
         found = rows(
             """
             SELECT k.state, k.host, k.job_id FROM controlplane_callback k

@@ -1,12 +1,9 @@
 """Files of a task beside its image: secrets, outputs, mounts, tmpfs."""
 
-from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from controlplane.contract.artifacts import CHECKPOINT
-from controlplane.spec.faults import Finding, Place
 from controlplane.spec.fields import (
     ArtifactName,
     EnvName,
@@ -16,7 +13,6 @@ from controlplane.spec.fields import (
     Model,
     Name,
     TargetPath,
-    is_artifact_name,
 )
 
 MAX_SECRETS = 64
@@ -70,56 +66,6 @@ class Tmpfs(Model):
 
     path: TargetPath
     size: Memory = Field(default=64, description="64Mi")
-
-
-def check_files(
-    secrets: Sequence[Secret],
-    outputs: Sequence[Output],
-    mounts: Sequence[Mount],
-    tmpfs: Sequence[Tmpfs],
-    inputs: Sequence[str],
-) -> Iterator[Finding]:
-    """Yield the faults between these fields of a group; `inputs`: paths."""
-    names: list[str] = []
-    for position, output in enumerate(outputs):
-        name = output.artifact_name()
-        place: Place = ("outputs", position, "name")
-        if name == CHECKPOINT:
-            yield place, f"{name} is the name of checkpoints"
-        elif name in names:
-            yield place, f"{name} is named twice"
-        elif any(f"{name}/".startswith(f"{n}/") or f"{n}/".startswith(f"{name}/") for n in names):
-            yield place, f"{name} lies in another output, or contains it"
-        elif output.name is None and not is_artifact_name(name):
-            yield place, f"{name!r} cannot be the name of an artifact: give it one"
-        names.append(name)
-    variables: list[str] = []
-    for position, secret in enumerate(secrets):
-        if secret.env is not None and secret.env in variables:
-            yield ("secrets", position, "env"), f"{secret.env} is set twice"
-        if secret.env is not None and secret.env.startswith("CELLRUN_"):
-            yield ("secrets", position, "env"), "names that begin with CELLRUN_ are set by Cellrun"
-        variables.append(secret.env or "")
-    yield from _check_places(secrets, mounts, tmpfs, inputs)
-
-
-def _check_places(
-    secrets: Sequence[Secret],
-    mounts: Sequence[Mount],
-    tmpfs: Sequence[Tmpfs],
-    inputs: Sequence[str],
-) -> Iterator[Finding]:
-    taken = [path.rstrip("/") for path in inputs]
-    wanted: list[Finding] = [
-        (("secrets", n, "path"), item.path) for n, item in enumerate(secrets) if item.path
-    ]
-    wanted += [(("mounts", n, "target"), item.target) for n, item in enumerate(mounts)]
-    wanted += [(("tmpfs", n, "path"), item.path) for n, item in enumerate(tmpfs)]
-    for place, path in wanted:
-        path = path.rstrip("/")
-        if path in taken:
-            yield place, "is also the path of another input, secret, mount or tmpfs"
-        taken.append(path)
 
 
 def body_of(item: Any) -> dict[str, Any]:

@@ -43,10 +43,12 @@ def parse_job(body: object) -> JobSpec:
     return job
 
 
-def read_model(model: type[M], body: object, known: Mapping[str, str], *, not_mapping: str) -> M:
+def read_model(
+    model: type[M], body: object, known_fields: Mapping[str, str], *, not_mapping: str
+) -> M:
     """Return a decoded document as a `model`. Raise InvalidSpec with every fault that was found.
 
-    `known`: fields with their correct place; `not_mapping`: the fault of another kind of document.
+    `known_fields`: fields with their correct place; `not_mapping`: the fault of any other value.
     """
     if not isinstance(body, dict):
         raise InvalidSpec([Fault("", not_mapping)])
@@ -57,7 +59,7 @@ def read_model(model: type[M], body: object, known: Mapping[str, str], *, not_ma
         place, text = find_text_fault(body) or ((), str(error))
         raise InvalidSpec([Fault(path_of(place), text)]) from None
     except ValidationError as error:
-        raise InvalidSpec(_read_errors(error, known)) from None
+        raise InvalidSpec(_read_errors(error, known_fields)) from None
 
 
 def parse_part(model: type[M], body: object) -> M:
@@ -68,8 +70,8 @@ def parse_part(model: type[M], body: object) -> M:
     except UnreadableDocument as error:
         raise InvalidSpec([Fault("", str(error))]) from None
     except ValidationError as error:
-        known = dict.fromkeys(model.model_fields, "at the top")
-        raise InvalidSpec(_read_errors(error, known)) from None
+        known_fields = dict.fromkeys(model.model_fields, "at the top")
+        raise InvalidSpec(_read_errors(error, known_fields)) from None
 
 
 def parse_job_text(text: str) -> JobSpec:
@@ -106,9 +108,9 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _read_errors(error: ValidationError, known: Mapping[str, str]) -> list[Fault]:
+def _read_errors(error: ValidationError, known_fields: Mapping[str, str]) -> list[Fault]:
     errors = error.errors(include_url=False, include_input=False)
-    return [read_fault(item, known) for item in errors[:MAX_FAULTS]]
+    return [read_fault(item, known_fields) for item in errors[:MAX_FAULTS]]
 
 
 _AT_TOP = dict.fromkeys(JobFields.model_fields.keys() - Defaults.model_fields.keys(), "at the top")

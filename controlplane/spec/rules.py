@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from controlplane.spec.faults import Finding, Place
-from controlplane.spec.files import check_files
+from controlplane.spec.file_rules import check_files
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.job import JobSpec
 from controlplane.spec.parts import GroupResult
@@ -71,14 +71,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         yield ("depends_on",), text
     if group.network == "gang" and not job.coscheduled:
         yield ("network",), "gang is only valid for a coscheduled job"
-    yield from check_files(
-        group.secrets,
-        group.outputs,
-        group.mounts,
-        group.tmpfs,
-        [item.path for item in group.inputs],
-    )
-    yield from _check_hidden(group)
+    yield from check_files(group)
 
 
 def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -105,42 +98,6 @@ def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
             yield (name,), f"is not supported for task_type {group.task_type}"
     if job.exclusive_of(group):
         yield ("exclusive",), f"is not supported for task_type {group.task_type}"
-
-
-def _check_hidden(group: TaskGroupSpec) -> Iterator[Finding]:
-    """Yield paths that lie in a mount of the host or in a tmpfs: they would be hidden or lost."""
-    inputs = _paths("inputs", "path", [item.path for item in group.inputs])
-    secrets = _paths("secrets", "path", [item.path or "" for item in group.secrets])
-    outputs = _paths("outputs", "path", [item.path for item in group.outputs])
-    tmpfs = _paths("tmpfs", "path", [item.path for item in group.tmpfs])
-    mounts = _paths("mounts", "target", [item.target for item in group.mounts])
-    checkpoint: list[Finding] = [(("checkpoint_path",), group.checkpoint_path or "")]
-    result: list[Finding] = [(("result_file",), group.result_file or "")]
-    for _, target in mounts:
-        for place, path in (*inputs, *secrets, *tmpfs, *mounts, *checkpoint):
-            if _lies_below(path, target) or (
-                place == ("checkpoint_path",) and _is_same(path, target)
-            ):
-                yield place, f"lies in the mount at {target}, which has only files of the host"
-    for _, room in tmpfs:
-        for place, path in inputs:
-            if _lies_below(path, room):
-                yield place, f"lies in the tmpfs at {room}, which is empty at the start"
-        for place, path in (*outputs, *checkpoint, *result):
-            if _is_same(path, room) or _lies_below(path, room):
-                yield place, f"lies in the tmpfs at {room}, which is deleted at the end"
-
-
-def _paths(field: str, name: str, paths: list[str]) -> list[Finding]:
-    return [((field, position, name), path) for position, path in enumerate(paths)]
-
-
-def _lies_below(path: str, folder: str) -> bool:
-    return path.rstrip("/").startswith(folder.rstrip("/") + "/")
-
-
-def _is_same(path: str, folder: str) -> bool:
-    return path.rstrip("/") == folder.rstrip("/")
 
 
 def _check_env(group: TaskGroupSpec) -> Iterator[Finding]:
@@ -187,11 +144,11 @@ def _check_source(
 
 
 def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
-    known = {other.name for other in job.groups}
+    names = {other.name for other in job.groups}
     seen: set[str] = set()
     for position, item in enumerate(group.depends_on):
         place: Place = ("depends_on", position, "group")
-        if item.group not in known:
+        if item.group not in names:
             yield place, f"{item.group} is not a group of this job"
         if item.group in seen:
             yield place, f"{item.group} is named twice"
@@ -241,9 +198,9 @@ def _check_references(job: JobSpec) -> Iterator[Finding]:
 
 def _check_cycles(job: JobSpec) -> Iterator[Finding]:
     waiting = {g.name: {d.group for d in g.dependencies()} for g in job.groups}
-    known = set(waiting)
+    names = set(waiting)
     while ready := {
-        name for name, needed in waiting.items() if not (needed & known) & set(waiting)
+        name for name, needed in waiting.items() if not (needed & names) & set(waiting)
     }:
         waiting = {name: needed for name, needed in waiting.items() if name not in ready}
     if not waiting:

@@ -34,7 +34,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "guard-is-not-told",
-        f"{_D}jobs/submission.py",
+        f"{_D}jobs/launch.py",
         '    launch["exclusive"] = exclusive',
         '    launch["exclusive"] = False',
         "nobody watches what the submitter wanted to be exclusive",

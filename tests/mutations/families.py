@@ -44,8 +44,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "gang-is-placed-in-part",
         f"{_C}jobs/insert.py",
-        '        "coscheduled": [spec.coscheduled for spec in specs],',
-        '        "coscheduled": [False for spec in specs],',
+        '("bool", [spec.coscheduled for spec in specs])',
+        '("bool", [False for spec in specs])',
         "a gang is taken for any job, and placed as its members fit",
         needs="gang",
         within=40,
@@ -89,7 +89,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "nobody-is-watched",
         f"{_C}jobs/links.py",
-        "    _watch(found.values())\n",
+        "    _watch(ids.values())\n",
         "",
         "the end of a job is news to nobody",
         needs="chain",
@@ -125,8 +125,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "parents-may-have-ended",
         f"{_C}jobs/links.py",
-        "        if parent.state in TERMINAL or parent.ending_as is not None:",
-        "        if parent.state in TERMINAL and parent.ending_as is None:",
+        "        elif other.state in TERMINAL or other.ending_as is not None:",
+        "        elif other.state in TERMINAL and other.ending_as is None:",
         "a job gets a child while it is ending",
         needs="tree",
         within=100,
@@ -151,9 +151,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "names-are-free",
-        f"{_C}jobs/submit.py",
-        '            case "error" if existing:',
-        '            case "error" if not existing:',
+        f"{_D}jobs/admission.py",
+        "            raise NameTaken(job.position, job.spec.name, found[-1])\n",
+        "            pass\n",
         "two unfinished jobs have a name that was to be one job's alone",
         needs="same_name",
         within=40,

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, let_go_of_task
+from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, release_claim
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
@@ -134,7 +134,7 @@ def test_updated_at_moves_with_the_claim_and_with_its_end(stage: Stage) -> None:
     assert told[-1] >= begun
     stage.wait(10)
     assert not is_moved()
-    assert let_go_of_task(task_id=task_id, claim=mine, now=stage.now())
+    assert release_claim(task_id=task_id, claim=mine, now=stage.now())
     assert is_moved()
     # Another claim, which nobody follows up, is over after 30 s, whether convergence comes or not.
     stage.wait(10)

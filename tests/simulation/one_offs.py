@@ -14,7 +14,7 @@ from controlplane.commands.jobs.one_offs import (
     claim_task,
     delete_resolved_task,
     desire_task,
-    let_go_of_task,
+    release_claim,
 )
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
@@ -212,7 +212,7 @@ class OneOffs:
     def _let_go(self, win: Win) -> None:
         def let_go() -> None:
             now = self._around.timeline.datetime()
-            if let_go_of_task(task_id=win.task_id, claim=win.claim, now=now):
+            if release_claim(task_id=win.task_id, claim=win.claim, now=now):
                 win.over_at = self._around.timeline.now
 
         if not self._call(let_go):

@@ -1,4 +1,4 @@
-"""What cells bring of attempts is kept, bounded, below a prefix that is the attempt's own."""
+"""Store the artifacts that cells upload, within a limit, below the prefix of their attempt."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -8,7 +8,7 @@ from django.conf import settings
 from controlplane.contract.artifacts import is_name
 from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.queries.attempts.artifacts import find_prefix, is_over, is_purged
-from controlplane.storage import artifacts as kept
+from controlplane.storage import artifacts as artifact_store
 from controlplane.storage import store
 from controlplane.storage.artifacts import AnnouncedFile, ContentMismatch
 
@@ -38,8 +38,8 @@ def put_artifact(
     file = AnnouncedFile(uid, prefix, name, size, sha256)
     most = settings.CELLRUN.max_artifact_mib * _MIB
     try:
-        return kept.put_piece(file, offset=offset, content=content, most=most)
-    except kept.ArtifactsTooLarge as error:
+        return artifact_store.put_piece(file, offset=offset, content=content, most=most)
+    except artifact_store.ArtifactsTooLarge as error:
         raise ArtifactQuotaExceeded(str(error)) from error
     except ContentMismatch as error:
         raise Conflict(f"{name}: {error}") from error
@@ -48,7 +48,7 @@ def put_artifact(
     finally:
         # A purge in between would not return: no row refers to the new files.
         if is_purged(uid):
-            kept.remove_all(uid, prefix)
+            artifact_store.remove_all(uid, prefix)
             raise NotFound(f"attempt {uid} has been deleted")
 
 
@@ -60,7 +60,7 @@ def forget_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
     failed = {}
     for uid, prefix in prefixes.items():
         try:
-            kept.remove_all(uid, prefix)
+            artifact_store.remove_all(uid, prefix)
             store.remove_logs(uid)
         except OSError as error:
             failed[uid] = error

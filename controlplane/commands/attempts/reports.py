@@ -126,9 +126,9 @@ def _latest(
         except ValueError:
             recorded.ignored["unknown_attempt"] += 1
             continue
-        known, report = latest.get(key), item.report
-        if known is not None:
-            report = _merged(known, report)
+        previous, report = latest.get(key), item.report
+        if previous is not None:
+            report = _merged(previous, report)
         latest[key] = report
     return latest
 

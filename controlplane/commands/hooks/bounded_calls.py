@@ -1,4 +1,4 @@
-"""Call code of other packages in bounded time: an answer is waited for a second at most.
+"""Call code of other packages in bounded time: at most a second is waited for a result.
 
 Python cannot stop a call. One that takes too long is left to itself on its thread, and counts
 against its name until it returns: a name with several of them is not called any more.
@@ -7,12 +7,13 @@ against its name until it returns: a name with several of them is not called any
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from controlplane.domain.hooks.interface import HookUnavailable
 
 SECONDS = 1.0
-"""For one call. What a hook decides takes microseconds; what asks others must not do so here."""
+"""For one call. A decision of a hook takes microseconds; requests to others do not belong here."""
 
 MOST_STUCK = 4
 """Threads that a name may leave hanging in a process: one bad case does not close it for others."""
@@ -28,60 +29,30 @@ class BoundedCalls:
         self._stuck: Counter[str] = Counter()
 
     def call(self, name: str, work: Callable[[], T], seconds: float | None = None) -> T:
-        """What `work` answers or raises, within `seconds`. Raises HookUnavailable."""
+        """Return or raise what `work` does within `seconds`. Raise HookUnavailable."""
         seconds = SECONDS if seconds is None else min(seconds, SECONDS)
         with self._lock:
             stuck = self._stuck[name]
         if stuck >= MOST_STUCK:
             raise HookUnavailable(f"{stuck} earlier calls of it have not returned")
-        call = _HookCall(work, lambda: self._count(name, -1))
-        threading.Thread(target=call.run, name=f"hook-{name}", daemon=True).start()
-        if not call.wait(seconds, lambda: self._count(name, 1)):
+        result: Future[T] = Future()
+        threading.Thread(target=_run, args=(work, result), name=f"hook-{name}", daemon=True).start()
+        wait([result], seconds)
+        if not result.done():
+            self._count(name, 1)
+            result.add_done_callback(lambda _: self._count(name, -1))
             raise HookUnavailable(f"it took longer than {seconds:g} s")
-        return call.answer()
+        return result.result()
 
     def _count(self, name: str, change: int) -> None:
         with self._lock:
             self._stuck[name] += change
 
 
-class _HookCall(Generic[T]):
-    """One call on its own thread, which either is waited for to its end, or is given up."""
-
-    def __init__(self, work: Callable[[], T], on_late_return: Callable[[], None]) -> None:
-        self._work, self._on_late_return = work, on_late_return
-        self._is_over, self._lock = threading.Event(), threading.Lock()
-        self._is_given_up = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """On the thread."""
-        try:
-            self._value = self._work()
-        except BaseException as error:  # it is raised where the answer is waited for
-            self._error = error
-        with self._lock:
-            self._is_over.set()
-            if self._is_given_up:
-                self._on_late_return()
-
-    def wait(self, seconds: float, on_giving_up: Callable[[], None]) -> bool:
-        """Whether the call is over within `seconds`; if not, it is given up."""
-        if self._is_over.wait(seconds):
-            return True
-        with self._lock:
-            if self._is_over.is_set():
-                return True
-            self._is_given_up = True
-            on_giving_up()
-        return False
-
-    def answer(self) -> T:
-        """What it answered. Raises what it raised."""
-        if self._error is None:
-            answer: T = self._value
-            return answer
-        if isinstance(self._error, Exception):
-            raise self._error
-        raise HookUnavailable(f"it ended its thread: {self._error!r}") from self._error
+def _run(work: Callable[[], T], result: "Future[T]") -> None:
+    try:
+        result.set_result(work())
+    except Exception as error:  # it is raised where the result is waited for
+        result.set_exception(error)
+    except BaseException as error:  # it would end the thread: SystemExit
+        result.set_exception(HookUnavailable(f"it ended its thread: {error!r}"))

@@ -220,7 +220,7 @@ def _check_claim(
         raise Conflict(f"task {guid} is not RESOLVING any more: its claim has expired")
 
 
-def let_go_of_task(*, task_id: int, claim: UUID, now: datetime) -> bool:
+def release_claim(*, task_id: int, claim: UUID, now: datetime) -> bool:
     """RESOLVING becomes COMPLETED, if the claim is still the one; whether it was.
 
     A claim that is over already ended when its time was over.

@@ -31,8 +31,8 @@ from controlplane.queries.jobs.rerun import (
     find_family,
     find_retried,
     is_parent_open,
-    load_awaited,
-    load_left,
+    load_remainder,
+    load_rerun_dependencies,
 )
 from controlplane.queries.jobs.submission import load_rerun_facts
 from controlplane.queries.locks import lock_jobs
@@ -86,7 +86,7 @@ def _find(job_id: int) -> RetriedJob:
 def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Submission:
     """Insert the new job, in a transaction: lock the user first, then all jobs, by id."""
     check_cap(old.owner_id, ())
-    family, awaited = find_family(old.job_id), load_awaited(old.job_id)
+    family, awaited = find_family(old.job_id), load_rerun_dependencies(old.job_id)
     lock_jobs(family | _named(old, awaited))
     # A concurrent retry of one of them held one of these locks; the facts read now stay true.
     family = find_family(old.job_id)
@@ -94,11 +94,11 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     old = _find(old.job_id)
     if existing := find_submitted([judged]):
         return Submission(existing[0], False)
-    left = load_left(old.job_id)
+    left = load_remainder(old.job_id)
     relatives = [job for key, job in sorted(jobs.items()) if key != old.job_id]
     check_retry(jobs[old.job_id], judged.spec, left, relatives)
     parent = old.parent_id if is_parent_open(old.parent_id) else None
-    depends_on = carry_over(old.job_id, load_awaited(old.job_id))
+    depends_on = carry_over(old.job_id, load_rerun_dependencies(old.job_id))
     spec = retried_spec(judged.spec, depends_on=depends_on, parent=parent)
     job = plan_rerun(judged, spec, left, min_available=old.min_available, now=now)
     job.text = json.dumps(retried_document(old.document, spec))

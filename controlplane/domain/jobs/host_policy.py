@@ -51,9 +51,9 @@ def _only_read(mount: Mount, pool: str) -> str:
 def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
     if group.privileged:
         yield ("privileged",), f"pool {pool} allows no privileged tasks"
-    known = HARMLESS_CAPABILITIES | frozenset(USUAL_CAPABILITIES)
+    permitted = HARMLESS_CAPABILITIES | frozenset(USUAL_CAPABILITIES)
     for position, name in enumerate(group.capabilities):
-        if name.removeprefix("CAP_") not in known:
+        if name.removeprefix("CAP_") not in permitted:
             names = ", ".join(sorted(HARMLESS_CAPABILITIES))
             text = f"pool {pool} allows no privileged tasks, and so of capabilities only {names}"
             yield ("capabilities", position), text

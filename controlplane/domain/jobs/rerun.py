@@ -156,11 +156,11 @@ def retried_spec(
 
 def retried_document(document: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
     """Return the document of the new job with `spec`, based on the old `document`."""
-    kept = {name: value for name, value in document.items() if name not in _NOT_INHERITED}
+    inherited = {name: value for name, value in document.items() if name not in _NOT_INHERITED}
     depends_on = [{"job": item.job, "until": item.until} for item in spec.depends_on]
     for name, value in (("depends_on", depends_on), ("parent", spec.parent)):
         if value:
-            kept[name] = value
+            inherited[name] = value
         else:
-            kept.pop(name, None)
-    return kept
+            inherited.pop(name, None)
+    return inherited

@@ -37,7 +37,7 @@ _TOO_LONG = "the answer was too long"
 _OWNERS_PART = 8
 
 # Of the try that is made: the connector hands it to no resolver.
-_ASKER: ContextVar[LookupCaller] = ContextVar("asker")
+_CALLER: ContextVar[LookupCaller] = ContextVar("caller")
 
 
 class AddressRefused(OSError):
@@ -98,8 +98,8 @@ class CallbackClient:
         self, url: str, *, owner_id: int, headers: Mapping[str, str], body: bytes
     ) -> CallbackResponse:
         """One try, which takes no longer than it may; it raises nothing but cancellation."""
-        asker = LookupCaller(owner_id)
-        _ASKER.set(asker)
+        caller = LookupCaller(owner_id)
+        _CALLER.set(caller)
         try:
             why = refuse_url(url, self._allowed)
             if why is not None:
@@ -109,9 +109,9 @@ class CallbackClient:
             error = f"no answer within {self._seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as fault:
             error = _describe(fault)
-        if asker.is_queued:
+        if caller.is_queued:
             error = f"its name was not resolved within {self._seconds:g} s: too many others are"
-        return CallbackResponse(None, error, is_begun=not asker.is_queued)
+        return CallbackResponse(None, error, is_begun=not caller.is_queued)
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> CallbackResponse:
         assert self._session is not None
@@ -204,7 +204,7 @@ class _Resolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """All addresses of `host`. Raises Refused, OSError."""
-        found = await self._lookups.find(_ASKER.get(), host, family)
+        found = await self._lookups.find(_CALLER.get(), host, family)
         for *_, address in found:
             _check(address[0], self._allowed)
         return [

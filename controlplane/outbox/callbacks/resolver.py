@@ -45,7 +45,7 @@ class Resolver:
         self._of_owner: Counter[int] = Counter()
 
     async def find(
-        self, asker: LookupCaller, host: str, family: socket.AddressFamily
+        self, caller: LookupCaller, host: str, family: socket.AddressFamily
     ) -> list[tuple[Any, ...]]:
         """What getaddrinfo knows of `host`. Raises OSError, ValueError."""
         lookup = _Lookup(host, family)
@@ -54,9 +54,9 @@ class Resolver:
             lookup = self._begun[question]
         else:
             lookup = self._queued.setdefault(question, lookup)
-            asker.is_queued = True
+            caller.is_queued = True
         answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        lookup.waiting[answer] = asker
+        lookup.waiting[answer] = caller
         self._begin()
         try:
             found = await answer
@@ -87,8 +87,8 @@ class Resolver:
                 fault = OSError("too many threads")
                 loop.call_soon(self._end, lookup, owner_id, fault)
                 continue
-            for asker in lookup.waiting.values():
-                asker.is_queued = False
+            for caller in lookup.waiting.values():
+                caller.is_queued = False
 
     def _choose(self) -> tuple[_Lookup, int] | None:
         """Return the oldest waiting name of the owner with the fewest lookups in progress, and that
@@ -98,10 +98,10 @@ class Resolver:
         most = 1 if is_full else self._per_owner
         chosen = None
         for lookup in self._queued.values():
-            for asker in lookup.waiting.values():
-                if self._of_owner[asker.owner_id] < most:
-                    most = self._of_owner[asker.owner_id]
-                    chosen = lookup, asker.owner_id
+            for caller in lookup.waiting.values():
+                if self._of_owner[caller.owner_id] < most:
+                    most = self._of_owner[caller.owner_id]
+                    chosen = lookup, caller.owner_id
         return chosen
 
     def _look_up(self, loop: asyncio.AbstractEventLoop, lookup: _Lookup, owner_id: int) -> None:

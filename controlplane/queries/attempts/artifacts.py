@@ -12,7 +12,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.cells.signed_links import is_link_valid, link_key
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
-from controlplane.storage import artifacts as kept
+from controlplane.storage import artifacts as artifact_store
 from controlplane.storage import store
 from controlplane.storage.store import LogPiece
 
@@ -185,7 +185,7 @@ def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
         raise NotFound(f"attempt {uid} left no {name[:255]}")
     if item["uri"] != path_of(str(uid), name):
         raise ExternalArtifact(name, item["uri"])
-    file = kept.open_artifact(prefix, name)
+    file = artifact_store.open_artifact(prefix, name)
     if file is None:
         raise NotFound(f"{name} is not here any more")
     return file, item
@@ -201,9 +201,9 @@ def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
     """What the last attempt before `number` left for the next: its uri, size and sha256."""
     row = first_row(
         """
-        SELECT a.uid, kept.item FROM controlplane_attempt a,
-               jsonb_array_elements(a.details -> 'outputs') AS kept (item)
-        WHERE a.task_id = %s AND a.number < %s AND kept.item ->> 'name' = %s
+        SELECT a.uid, output.item FROM controlplane_attempt a,
+               jsonb_array_elements(a.details -> 'outputs') AS output (item)
+        WHERE a.task_id = %s AND a.number < %s AND output.item ->> 'name' = %s
         ORDER BY a.number DESC LIMIT 1
         """,
         [task_id, number, CHECKPOINT],

@@ -19,9 +19,9 @@ RESULTS_PATH = "/api/v1/store/results/"
 OUTPUTS_PATH = "/api/v1/store/outputs/"
 
 # Read when a cell fetches the launch context of an attempt.
-_NOT_TOLD = ("inputs", "output_base")
+_NOT_SENT = ("inputs", "output_base")
 
-_KNOWN = frozenset(known.name for known in fields(GroupSpec))
+_FIELDS = frozenset(it.name for it in fields(GroupSpec))
 
 Link = Callable[[str], str]
 """Makes a URL of a path that every holder of the URL may read."""
@@ -98,17 +98,17 @@ def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
     group_id, job_id, job_name, name, replicas, resources, launch = row
-    # What a newer version knew is left out only if nothing is asked with it: no half obedience.
-    told = {
+    # Fields of a newer version are left out only if they have no effect: no half obedience.
+    sent = {
         key: value
         for key, value in launch.items()
-        if key not in _NOT_TOLD and (value or key in _KNOWN)
+        if key not in _NOT_SENT and (value or key in _FIELDS)
     }
-    unknown = told.keys() - _KNOWN
+    unknown = sent.keys() - _FIELDS
     if unknown:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
     identity = {"id": group_id, "job_id": job_id, "job_name": job_name, "group": name}
-    spec = GroupSpec.read({**told, **identity, "replicas": replicas, "resources": resources})
+    spec = GroupSpec.read({**sent, **identity, "replicas": replicas, "resources": resources})
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
     return replace(spec, inputs=inputs)
 

@@ -98,15 +98,15 @@ def _load_plugin_state(attempt: LaunchContextFacts) -> dict[str, Any] | None:
     Attempts that ended before they reported a state, such as refused or drained ones, are passed
     over. A user failure clears the state (Flyte: in-place restart): none from before it comes back.
     """
-    kept = scalar(
+    state_json = scalar(
         """
-        SELECT CASE WHEN NOT clears THEN kept END FROM (
-            SELECT number, details -> 'plugin_state' AS kept,
+        SELECT CASE WHEN NOT clears THEN state_json END FROM (
+            SELECT number, details -> 'plugin_state' AS state_json,
                    state = %s AND failure_kind <> %s AS clears
             FROM controlplane_attempt WHERE task_id = %s AND number < %s
         ) earlier
-        WHERE clears OR kept IS NOT NULL ORDER BY number DESC LIMIT 1
+        WHERE clears OR state_json IS NOT NULL ORDER BY number DESC LIMIT 1
         """,
         [int(S.FAILED), FailureKind.SYSTEM, attempt.task_id, attempt.number],
     )
-    return None if kept is None else decoded(kept)
+    return None if state_json is None else decoded(state_json)

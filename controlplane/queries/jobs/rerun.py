@@ -74,7 +74,7 @@ def find_newest_retry(job_id: int) -> int | None:
     return None if newest is None else int(newest)
 
 
-def load_awaited(job_id: int) -> list[RerunDependency]:
+def load_rerun_dependencies(job_id: int) -> list[RerunDependency]:
     """What the job waited for, in its order."""
     found = rows(
         """
@@ -91,7 +91,7 @@ def load_awaited(job_id: int) -> list[RerunDependency]:
     ]
 
 
-def load_left(job_id: int) -> dict[str, GroupRemainder]:
+def load_remainder(job_id: int) -> dict[str, GroupRemainder]:
     """By group, in order, what is left of the job, which has ended."""
     root = _load_first_counts(job_id)
     found = rows(

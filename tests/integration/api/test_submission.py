@@ -205,6 +205,19 @@ def test_one_bad_job_of_a_batch_refuses_all_of_it_and_is_named(submitter: Caller
     assert not Job.objects.exists()
 
 
+def test_a_guid_that_is_repeated_in_a_batch_is_the_existing_job_of_that_name(
+    submitter: Caller,
+) -> None:
+    existing = submitter.post("/jobs", JOB).json["id"]
+    named = {**JOB, "existing_job_policy": "keep", "guid": "g"}
+    answer = submitter.post("/jobs:batch", [named, named, {**JOB, "name": "other"}])
+    assert answer.status == 201
+    first, second, other = (item["id"] for item in answer.json["results"])
+    assert (first, second) == (existing, existing)
+    assert other != existing
+    assert Job.objects.count() == 2
+
+
 def test_a_batch_costs_as_many_statements_as_one_job(submitter: Caller) -> None:
     def count(number: int) -> int:
         bodies = [{**JOB, "guid": f"{number}-{n}"} for n in range(number)]

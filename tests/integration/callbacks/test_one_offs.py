@@ -11,7 +11,7 @@ from django.db import connection
 
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_task
-from controlplane.commands.jobs.one_offs import claim_task, desire_task, let_go_of_task
+from controlplane.commands.jobs.one_offs import claim_task, desire_task, release_claim
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import AuditLine, Callback, Delivery, Job, OneOff, Task
@@ -95,7 +95,7 @@ def test_who_else_resolves_it_puts_off_the_try(
     courier.look()
     receiver.wait_until(is_put_off, "it is put off")
     assert (callback.tries, receiver.received) == (0, [])
-    assert let_go_of_task(task_id=task.pk, claim=claim, now=clock.now())
+    assert release_claim(task_id=task.pk, claim=claim, now=clock.now())
     # By itself, a second later.
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
     assert len(receiver.received) == 1
