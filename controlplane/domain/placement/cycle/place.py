@@ -74,6 +74,8 @@ def _take_turn(work: Pass, gangs: GangPlacer, queue: BandQueue, turn: Turn) -> N
     shape = work.shapes[int(queue.shape[turn.rows[0]])]
     if shape.coscheduled:
         for row in rows.tolist():
+            if work.limit <= 0:
+                break
             queue.close_rows(gangs.place(row))
     elif shape.shape_id in work.closed:
         queue.close(shape.shape_id)
