@@ -371,7 +371,7 @@ class Cell:
                 is_struck = self.exclusives.is_struck(book)
                 report = judge_end(book, event, is_struck=is_struck)
                 if book.is_blamed and not book.stop and event.reason in (STOPPED, VANISHED):
-                    report = replace(refusal(book.uid, _BLAME, now.wall), phases=book.phases)
+                    report = refusal(book.uid, _BLAME, now.wall, phases=book.phases)
                 self._finish(book, report)
 
     def _finish(self, book: AttemptEntry, report: AttemptReport) -> None:
@@ -390,7 +390,7 @@ class Cell:
             self.journal.crash(book.uid)
             book.is_blamed = item.crashes > MAX_CRASHES
             if item.crashes > MAX_CRASHES + MAX_BLAMED:
-                self._finish(book, refusal(book.uid, _BLAME, now.wall))
+                self._finish(book, refusal(book.uid, _BLAME, now.wall, phases=book.phases))
                 return
         launch, stop = self._launch(book), book.stop
         if stop is None and book.is_moving:

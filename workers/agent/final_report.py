@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from controlplane.contract.messages.phases import PhaseChange
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from workers.agent.attempts import AttemptEntry
@@ -46,7 +47,14 @@ def judge_end(book: AttemptEntry, event: EndedEvent, *, is_struck: bool = False)
     )
 
 
-def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> AttemptReport:
+def refusal(
+    uid: str,
+    why: str,
+    at: float,
+    *,
+    never_created: bool = False,
+    phases: tuple[PhaseChange, ...] = (),
+) -> AttemptReport:
     """The attempt was not taken, and its container will not come, or (see there) come again."""
     return AttemptReport(
         uid=uid,
@@ -58,6 +66,7 @@ def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> At
         finished_at=at,
         gone=True,
         never_created=never_created,
+        phases=phases,
     )
 
 

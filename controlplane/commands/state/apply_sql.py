@@ -65,7 +65,8 @@ UPDATE controlplane_attempt a SET
     progress = COALESCE(i.progress, a.progress),
     container_id = COALESCE(i.container_id, a.container_id),
     exit_code = COALESCE(a.exit_code, i.exit_code),
-    failure_kind = COALESCE(i.failure_kind, a.failure_kind),
+    failure_kind = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.failure_kind, a.failure_kind)
+                        ELSE a.failure_kind END,
     reason = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.reason, a.reason) ELSE a.reason END,
     message = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.message, a.message)
                    ELSE a.message END,
