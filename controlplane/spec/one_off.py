@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from controlplane.spec.documents import check_plain, find_text_fault
+from controlplane.spec.documents import check_plain, find_value_fault
 from controlplane.spec.faults import Fault, InvalidSpec, UnreadableDocument, path_of, read_fault
 from controlplane.spec.fields import CallbackUrl, Model, Name
 from controlplane.spec.group import GroupFields
@@ -76,7 +76,7 @@ def parse_one_off(body: object) -> OneOffSpec:
     try:
         check_plain(body)
     except UnreadableDocument as error:
-        place, text = find_text_fault(body) or ((), str(error))
+        place, text = find_value_fault(body) or ((), str(error))
         raise InvalidSpec([Fault(path_of(place), text)]) from None
     try:
         requested = OneOffRequest.model_validate(body)

@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from controlplane.spec.documents import (
     check_plain,
-    find_text_fault,
+    find_value_fault,
     guess_language,
     read_document,
 )
@@ -36,7 +36,7 @@ def parse_job(body: object) -> JobSpec:
     try:
         check_plain(body)
     except UnreadableDocument as error:
-        place, text = find_text_fault(body) or ((), str(error))
+        place, text = find_value_fault(body) or ((), str(error))
         raise InvalidSpec([Fault(path_of(place), text)]) from None
     is_short = "groups" not in body
     try:
@@ -56,7 +56,8 @@ def parse_part(model: type[M], body: object) -> M:
         check_plain(body)
         return model.model_validate(body)
     except UnreadableDocument as error:
-        raise InvalidSpec([Fault("", str(error))]) from None
+        place, text = find_value_fault(body) or ((), str(error))
+        raise InvalidSpec([Fault(path_of(place), text)]) from None
     except ValidationError as error:
         known = dict.fromkeys(model.model_fields, "at the top")
         raise InvalidSpec(_read_errors(error, known)) from None

@@ -1,9 +1,10 @@
 """Calls hooks that are due, with no lock held; one that fails or is slow ends its own job."""
 
-import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 
 import structlog
 
@@ -42,15 +43,22 @@ class _HookResults:
 def call_due(*, now: datetime, seconds: float) -> tuple[int, bool]:
     """Call hooks for `seconds` at most; how many, and whether more is due.
 
-    Each call is made at least once: it is forgotten after its answer is written.
+    Each call is made at least once: it is forgotten after its answer is written. Kinds have equal
+    shares of the time: the calls of a slow one wait, and not those of the others.
     """
-    ends_at = time.monotonic() + seconds
+    ends_at = monotonic() + seconds
     claimed = _claim(now)
     answers = _HookResults()
-    for due in load_due_calls(claimed):
-        if time.monotonic() > ends_at:
+    calls = load_due_calls(claimed)
+    share = seconds / max(1, len({due.kind for due in calls}))
+    spent: defaultdict[str, float] = defaultdict(float)
+    for due in calls:
+        began = monotonic()
+        if began > ends_at:
             break
-        _call(due, answers)
+        if spent[due.kind] <= share:
+            _call(due, answers)
+            spent[due.kind] += monotonic() - began
     _end_jobs(list(answers.endings.values()))
     if answers.alerts:
         raise_alerts(answers.alerts, now=clock.now())

@@ -1,9 +1,10 @@
 """What kinds of other packages make of ends: asked before anything is locked, used under lock."""
 
-import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -28,7 +29,10 @@ from controlplane.queries.jobs.hook_calls import find_kinds_of_attempts
 from controlplane.queries.task_facts import load_facts_of_attempts
 
 SECONDS = 3.0
-"""For all ends of one batch of reports, whose cells wait for their acknowledgement."""
+"""For all ends of one batch of reports, whose cells wait for their acknowledgement.
+
+Kinds have equal shares of it, and within a kind jobs take turns.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -84,16 +88,12 @@ def ask_about_ends(
     if not ends:
         return meanings
     kinds = find_kinds_of_attempts(_uids(ends), BUILT_IN)
-    facts = load_facts_of_attempts(list(kinds)) if kinds else {}
-    ends_at = time.monotonic() + SECONDS
-    for sender, report in ends:
-        uid = _uid(report)
-        if uid is None or uid not in facts:
-            continue
-        recorder = _RecordingHook()
-        decide_report(facts[uid], report, sender, now=now, hook=recorder)
-        if recorder.end is not None:
-            _ask(kinds[uid], recorder.end, meanings, ends_at)
+    questions = _questions(ends, kinds, now)
+    for kind, asked in questions.items():
+        share = SECONDS / len(questions)
+        ends_at = monotonic() + share
+        for end in _in_turns(asked):
+            _ask(kind, end, meanings, share, ends_at)
     if meanings.failures:
         texts = sorted(set(meanings.failures.items()))
         alerts = {kinds[UUID(uid)]: text for uid, text in texts}
@@ -103,14 +103,41 @@ def ask_about_ends(
     return meanings
 
 
-def _ask(kind: str, end: AttemptEnd, meanings: EndMeanings, ends_at: float) -> None:
+def _questions(
+    ends: Sequence[tuple[ReportSender, AttemptReport]], kinds: Mapping[UUID, str], now: datetime
+) -> dict[str, list[AttemptEnd]]:
+    """Return the ends that hooks classify, by kind."""
+    facts = load_facts_of_attempts(list(kinds)) if kinds else {}
+    found: dict[str, list[AttemptEnd]] = {}
+    for sender, report in ends:
+        uid = _uid(report)
+        if uid is None or uid not in facts:
+            continue
+        recorder = _RecordingHook()
+        decide_report(facts[uid], report, sender, now=now, hook=recorder)
+        if recorder.end is not None:
+            found.setdefault(kinds[uid], []).append(recorder.end)
+    return found
+
+
+def _in_turns(ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
+    """Return the first end of each job, then the second of each, and so on."""
+    seen = Counter[int]()
+    turns: list[tuple[int, int]] = []
+    for place, end in enumerate(ends):
+        turns.append((seen[end.job_id], place))
+        seen[end.job_id] += 1
+    return [ends[place] for _, place in sorted(turns)]
+
+
+def _ask(kind: str, end: AttemptEnd, meanings: EndMeanings, share: float, ends_at: float) -> None:
     hook = find_hook(kind)
     if hook is None:
         log.warning("hook_not_installed", kind=kind)
         return
     try:
-        if time.monotonic() > ends_at:
-            raise HookUnavailable(f"the ends of one batch took longer than {SECONDS:g} s")
+        if monotonic() > ends_at:
+            raise HookUnavailable(f"its calls for one batch of ends took longer than {share:g} s")
         event = Event(hook.on_end(end))
     except Exception as error:  # whatever another package does, it ends its own job alone
         text = describe_failure(kind, "on_end", error)

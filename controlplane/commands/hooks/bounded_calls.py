@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from controlplane.domain.hooks.calls import describe_error
 from controlplane.domain.hooks.interface import HookUnavailable
 
 SECONDS = 1.0
@@ -84,4 +85,6 @@ class _HookCall(Generic[T]):
             return answer
         if isinstance(self._error, Exception):
             raise self._error
-        raise HookUnavailable(f"it ended its thread: {self._error!r}") from self._error
+        raise HookUnavailable(
+            f"it ended its thread: {describe_error(self._error)}"
+        ) from self._error

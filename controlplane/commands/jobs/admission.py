@@ -64,7 +64,7 @@ def check_hosts(jobs: Sequence[AdmissionRequest]) -> None:
         (job.position, fault)
         for job in jobs
         for fault in (
-            *faults_of_hosts(job.spec, job.pool, is_short=job.is_short),
+            *_faults_of_hosts(job.spec, job.pool, is_short=job.is_short),
             *_faults_of_callback(job.spec),
         )
     ]
@@ -72,7 +72,7 @@ def check_hosts(jobs: Sequence[AdmissionRequest]) -> None:
         raise JobsRefused(faults)
 
 
-def faults_of_hosts(spec: JobSpec, pool: Pool, *, is_short: bool) -> list[Fault]:
+def _faults_of_hosts(spec: JobSpec, pool: Pool, *, is_short: bool) -> list[Fault]:
     """What `spec` asks of hosts that `pool` does not allow now."""
     return find_policy_faults(
         spec,

@@ -4,15 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 from django.db import transaction
 
 from controlplane.commands.hooks.registry import describe_unknown, find_hook, start_preparing
-from controlplane.commands.jobs.admission import faults_of_hosts
+from controlplane.commands.jobs.admission import AdmissionRequest, check_hosts, check_sizes
 from controlplane.commands.jobs.insert import PlannedJob, insert_jobs
 from controlplane.commands.jobs.links import link_jobs
-from controlplane.commands.jobs.secret_checks import faults_of_secrets
+from controlplane.commands.jobs.secret_checks import check_secrets
 from controlplane.commands.jobs.submit import Submission
 from controlplane.commands.jobs.user_limits import check_cap
 from controlplane.commands.state.apply import apply_changes
@@ -29,8 +31,10 @@ from controlplane.domain.jobs.rerun import (
     retried_document,
     retried_spec,
 )
+from controlplane.domain.jobs.satisfiability import HINT
 from controlplane.domain.jobs.submission import (
     GuidTaken,
+    JobsRefused,
     PlannedGroup,
     digest_of,
     plan_groups,
@@ -48,8 +52,11 @@ from controlplane.queries.jobs.rerun import (
 )
 from controlplane.queries.jobs.submission import find_guids
 from controlplane.queries.locks import lock_jobs
-from controlplane.spec import JobSpec, parse_job
+from controlplane.spec import Fault, JobSpec, parse_job
 from controlplane.storage import store
+
+# Its faults are named by group.
+_LONG_FORM: Mapping[str, Any] = MappingProxyType({"groups": ()})
 
 log = structlog.get_logger(__name__)
 
@@ -62,10 +69,8 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     """
     old = _find(job_id)
     prepared = _prepare(parse_job(dict(old.document)))
-    spec = prepared.spec
-    _check_hosts(spec, old.pool_id)
-    _check_secrets(spec, old.project_id)
-    for group in plan_groups(spec, now=now, timeout_seconds=None):
+    _check(old, prepared, now)
+    for group in plan_groups(prepared.spec, now=now, timeout_seconds=None):
         for content in group.contents.values():
             store.put_input(content)
     submission = run_in_transaction(lambda: _retry(_find(job_id), prepared, guid, actor, now))
@@ -88,16 +93,33 @@ def _prepare(spec: JobSpec) -> PreparedJob:
     return prepared
 
 
-def _check_hosts(spec: JobSpec, pool_id: int) -> None:
-    """An operator may have taken back what its pool allowed when the job was submitted."""
-    if faults := faults_of_hosts(spec, Pool.objects.get(pk=pool_id), is_short=False):
-        raise Conflict("; ".join(map(str, faults)))
+def _check(old: RetriedJob, prepared: PreparedJob, now: datetime) -> None:
+    """Check the job as at a submission, since pool, secrets and hook may have changed meanwhile.
 
-
-def _check_secrets(spec: JobSpec, project_id: int) -> None:
-    """A secret may have been deleted since the job was submitted."""
-    if faults := faults_of_secrets(spec, project_id, is_short=False):
-        raise Conflict("; ".join(map(str, faults)))
+    Sizes are checked if its kind set something: the submitted ones were accepted. Raise Conflict.
+    """
+    request = AdmissionRequest(
+        position=0,
+        spec=prepared.spec,
+        body=_LONG_FORM,
+        text="",
+        digest="",
+        project_id=old.project_id,
+        domain_id=old.domain_id,
+        pool=Pool.objects.get(pk=old.pool_id),
+        prepared=prepared,
+    )
+    try:
+        check_hosts([request])
+        if any(prepared.changes):
+            check_sizes([request], owner_id=old.owner_id, now=now)
+        check_secrets([request])
+    except JobsRefused as refused:
+        faults = [
+            request.name_kind(Fault(fault.field, fault.detail.removesuffix(HINT)))
+            for _, fault in refused.faults
+        ]
+        raise Conflict("; ".join(map(str, faults))) from None
 
 
 def _find(job_id: int) -> RetriedJob:

@@ -32,19 +32,6 @@ def check_secrets(jobs: Sequence[AdmissionRequest]) -> None:
         raise JobsRefused(faults)
 
 
-def faults_of_secrets(spec: JobSpec, project_id: int, *, is_short: bool) -> list[Fault]:
-    """The secrets that `spec` names and the project does not have now."""
-    if spec.allow_unsatisfiable:
-        return []
-    named = list(_named_in(spec))
-    missing = find_missing((project_id, name) for _, name in named)
-    return [
-        _fault(spec, place, name, is_short=is_short)
-        for place, name in named
-        if (project_id, name) in missing
-    ]
-
-
 def _named_in(spec: JobSpec) -> Iterator[tuple[Place, str]]:
     for number, group in enumerate(spec.groups):
         for position, secret in enumerate(group.secrets):

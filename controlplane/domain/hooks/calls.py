@@ -1,13 +1,27 @@
 """Inputs of hook calls, and the parts of an order that hooks affect; pure."""
 
+from collections.abc import Callable
 from typing import Any
 
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import TaskState
 from controlplane.domain.hooks.interface import AttemptEnd, Hook
 from controlplane.domain.state.transitions import Event, is_legal
 from controlplane.spec import TaskGroupSpec
 from controlplane.spec.services import HealthCheck as HealthCheckSpec
+
+MAX_ERROR_TEXT = 1000
+"""Characters of the description of an error of a hook."""
+
+
+def describe_error(error: BaseException, form: Callable[[object], str] = repr) -> str:
+    """Return a text of the error that can be stored, though its own methods may raise."""
+    try:
+        text = form(error)
+    except Exception:
+        text = type(error).__name__
+    return clean_text(text, MAX_ERROR_TEXT)
 
 
 def told_of(group: TaskGroupSpec) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class RetriedJob:
 
     job_id: int
     project_id: int
+    domain_id: int
     owner_id: int
     pool_id: int
     min_available: int
@@ -28,8 +29,10 @@ def find_retried(job_id: int) -> RetriedJob | None:
     """The job, unless it is not there or was deleted."""
     row = first_row(
         """
-        SELECT id, project_id, owner_id, pool_id, min_available, parent_id, spec
-        FROM controlplane_job WHERE id = %s AND deleted_at IS NULL
+        SELECT j.id, j.project_id, p.domain_id, j.owner_id, j.pool_id, j.min_available,
+               j.parent_id, j.spec
+        FROM controlplane_job j JOIN controlplane_project p ON p.id = j.project_id
+        WHERE j.id = %s AND j.deleted_at IS NULL
         """,
         [job_id],
     )
@@ -38,6 +41,7 @@ def find_retried(job_id: int) -> RetriedJob | None:
     return RetriedJob(
         job_id=row.id,
         project_id=row.project_id,
+        domain_id=row.domain_id,
         owner_id=row.owner_id,
         pool_id=row.pool_id,
         min_available=row.min_available,
