@@ -104,8 +104,7 @@ class GangPlacer:
         if not rows or self._work.stopped_by is not None:
             return rows
         gang = self._work.facts.gangs[job_id]
-        needs, extra = missing(gang.groups, gang.min_available)
-        wanted = _GangRequirement(dict(zip(gang.group_ids, needs, strict=True)), extra)
+        wanted = _requirement_of(gang)
         kind = self._kind_of(gang, wanted, rows)
         reason = self._waiting.get(kind) if kind else None
         if reason is None:
@@ -115,6 +114,38 @@ class GangPlacer:
         if reason is not None:
             self._explain(rows, reason)
         return rows
+
+    def honour_nominations(self, rows: Sequence[int]) -> None:
+        """Place what gangs need at once on the capacity that is reserved for it.
+
+        In a strict pool, the task that stops the pass cannot use this capacity: if the gangs behind
+        it did not use it either, each would wait for the other.
+        """
+        work = self._work
+        for job_id in dict.fromkeys(work.waiting.job_ids[row] for row in rows):
+            reserved = [row for row in self._rows.get(job_id, ()) if row in work.kept]
+            if reserved and work.limit > 0:
+                self._place_reserved(_requirement_of(work.facts.gangs[job_id]), reserved)
+
+    def _place_reserved(self, wanted: _GangRequirement, rows: Sequence[int]) -> None:
+        work, cells = self._work, [self._work.waiting.nominated_cell_ids[row] for row in rows]
+        within = np.zeros(len(work.board.cells), dtype=bool)
+        within[[work.board.index_of[cell] for cell in cells if cell is not None]] = True
+        saved = self._save()
+        if wanted.total:
+            tried = self._run_trial(wanted, rows, within, avoiding=False)
+            if tried.why is not None:
+                self._restore(saved)
+                return
+            for row, given in tried.placed.items():
+                work.columns_of_gang(row, given)
+        else:  # the minima are met: each member is placed by itself
+            for row, cell in zip(rows, cells, strict=True):
+                if cell is not None:
+                    here, picked = work.board.only(cell), np.array([row], dtype=np.int64)
+                    work.place_run(work.shape_of(row), picked, int(work.left[row]), here)
+        for row in rows:
+            self._keep_rest(row)
 
     def _place(
         self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]
@@ -330,10 +361,16 @@ class GangPlacer:
                 if why is not None:
                     work.group_reasons[work.waiting.group_ids[row]] = why
                     work.stop_if_strict(picked, why)
-            if row in kept and row not in work.kept and work.left[row]:
-                work.keep(row)
-            elif row in work.kept:
-                work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
+            if row in kept:
+                self._keep_rest(row)
+
+    def _keep_rest(self, row: int) -> None:
+        """Reserve capacity again for the tasks of a row that still wait."""
+        work = self._work
+        if row in work.kept:  # the trial has released its share of the quotas
+            work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
+        elif work.left[row]:
+            work.keep(row)
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
         """Yield the cells for the whole gang: all (None), or those of one value of its label."""
@@ -430,3 +467,8 @@ class GangPlacer:
             most=int(work.left[row]),
             is_new_job=not work.ledger.is_running(shape, work.waiting.job_ids[row]),
         )
+
+
+def _requirement_of(gang: GangFacts) -> _GangRequirement:
+    needs, extra = missing(gang.groups, gang.min_available)
+    return _GangRequirement(dict(zip(gang.group_ids, needs, strict=True)), extra)

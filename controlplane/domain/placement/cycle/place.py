@@ -43,7 +43,10 @@ def place(
     gangs = GangPlacer(work)
     bands = work.rows.band
     for band in sorted(set(bands.tolist())):
-        work.honour_nominations(np.flatnonzero((bands == band) & work.rows.is_nominated).tolist())
+        nominated = np.flatnonzero((bands == band) & work.rows.is_nominated).tolist()
+        work.honour_nominations(nominated)
+        if snapshot.policy.strict_fifo:
+            gangs.honour_nominations(nominated)
         for is_first, sequencer in ((True, Fifo()), (False, plugins.sequencer)):
             rows = np.flatnonzero((bands == band) & (work.rows.is_first == is_first))
             if not len(rows):
