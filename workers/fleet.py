@@ -29,7 +29,7 @@ def main() -> int:
     def make_driver(_: CellConfig, tell: Listener) -> Driver:
         return MemoryDriver(tell, clock=clock.wall_seconds, moments=moments)
 
-    return serve(configs, make_driver, name=f"cell@{prefix.rstrip('-._')}", clockwork=moments)
+    return serve(configs, make_driver, name=f"cell@{prefix.rstrip('-._')}", schedule=moments)
 
 
 if __name__ == "__main__":

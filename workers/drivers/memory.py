@@ -101,7 +101,7 @@ class MemoryEngine:
         """How many lives are between their start and their end."""
         return sum(life.starts_at <= now < life.ends_at for life in self.lives.values())
 
-    def ask_outside(self, uid: str, now: float) -> None:
+    def stop_outside(self, uid: str, now: float) -> None:
         """Send the program a stop signal, from outside."""
         life = self.lives.get(uid)
         if life is not None and not life.script.is_deaf:

@@ -1,4 +1,4 @@
-"""The guard's hands on a real engine: calls in threads, and a grip on each process that needs none.
+"""The guard's control of a real engine: calls in threads, and a grip on each process.
 
 The grip is a descriptor of the container's main process, taken while the engine answers: through it
 the kernel carries a signal to that process and no other, though the engine be hung, stopped or
@@ -24,7 +24,7 @@ from workers.guard.decisions import ContainerFacts
 log = structlog.get_logger(__name__)
 
 # Between two checks of a container whose lease has not expired.
-LOOK_SECONDS = 1.0
+INSPECTION_SECONDS = 1.0
 THREADS = 8
 
 
@@ -52,15 +52,15 @@ class ContainerEngineControl:
         self._grips: dict[str, int] = {}
         self._busy: set[tuple[str, str]] = set()
         self._asked: set[str] = set()
-        self._look_at: dict[str, float] = {}
+        self._next_inspection: dict[str, float] = {}
         self._watched: set[str] = set()
 
-    def look(self, uid: str, now: float) -> None:
+    def inspect(self, uid: str, now: float) -> None:
         """See Hands."""
         self._watched.add(uid)
         # The grip shows the end without the engine.
-        if uid not in self._grips and now >= self._look_at.get(uid, 0.0):
-            self._look_at[uid] = now + LOOK_SECONDS
+        if uid not in self._grips and now >= self._next_inspection.get(uid, 0.0):
+            self._next_inspection[uid] = now + INSPECTION_SECONDS
             self._submit("look", uid, self._look)
 
     def known(self, uid: str) -> ContainerFacts:
@@ -70,7 +70,7 @@ class ContainerEngineControl:
                 self._known[uid] = ContainerFacts.OVER
             return self._known.get(uid, ContainerFacts.NOTHING)
 
-    def ask(self, uid: str, signal_name: str) -> None:
+    def stop(self, uid: str, signal_name: str) -> None:
         """See Hands."""
         self._watched.add(uid)
         if uid in self._asked:
@@ -92,7 +92,7 @@ class ContainerEngineControl:
             self._watched.discard(uid)
             self._known.pop(uid, None)
             self._asked.discard(uid)
-            self._look_at.pop(uid, None)
+            self._next_inspection.pop(uid, None)
             grip = self._grips.pop(uid, None)
             if grip is not None:
                 os.close(grip)

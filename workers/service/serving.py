@@ -17,7 +17,7 @@ from celery.signals import worker_shutting_down
 
 from workers import clock
 from workers.agent.cell import Cell
-from workers.agent.inputs import Happening, OrderMessage, ScanResult
+from workers.agent.inputs import CellInput, OrderMessage, ScanResult
 from workers.agent.reaper import Reaper
 from workers.config import CellConfig
 from workers.drivers.base import Driver, Listener
@@ -47,11 +47,11 @@ def serve(
     make_driver: MakeDriver,
     *,
     name: str,
-    clockwork: ScheduledComponent | None = None,
+    schedule: ScheduledComponent | None = None,
 ) -> int:
     """Serve the cells, which share the first one's home, until stopped; return the exit code.
 
-    `name`: the worker's, as Flower shows it. `clockwork`: what the loop drives beside its cells.
+    `name`: the worker's, as Flower shows it. `schedule`: what the loop drives beside its cells.
     """
     config = configs[0]
     configure_logging(
@@ -62,7 +62,7 @@ def serve(
         sys.stderr.write(f"another process runs the cell {config.name} in {config.home}\n")
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
-    host = CellHost(journals, RedisBrokerClient(config.broker_url), clockwork)
+    host = CellHost(journals, RedisBrokerClient(config.broker_url), schedule)
     cells, reapers = [], []
     for one in configs:
         driver = make_driver(one, _teller(host, one.name))
@@ -153,7 +153,7 @@ class ShutdownThread:
         self._leave()
 
 
-def _teller(host: CellHost, cell: str) -> Callable[[Happening], None]:
+def _teller(host: CellHost, cell: str) -> Callable[[CellInput], None]:
     return lambda event: host.put(cell, event)
 
 

@@ -14,13 +14,13 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.harness.cell_bench import Bench
-from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
 from workers.attempt.environment import port_variable
 from workers.attempt.events import EndedEvent, Launch, StartedEvent
 from workers.attempt.health import get
 from workers.attempt.idleness import SENT_BYTES, ActivitySample, happened, read_look
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, Exit, judge_exit
+from workers.attempt_record import AttemptRecord
 from workers.config import CellConfig
 from workers.drivers.docker.container import container_body, ports_of, use_of
 from workers.drivers.process.procfs import Ports
@@ -88,8 +88,8 @@ def test_an_end_by_its_health_check_is_a_failure_unless_a_stop_was_ordered() -> 
     assert judge_end(stopped, ended).state is S.KILLED
 
 
-def book(**spec: object) -> AttemptEntry:
-    return AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
+def book(**spec: object) -> AttemptRecord:
+    return AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------------------- the cell
