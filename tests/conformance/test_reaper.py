@@ -40,7 +40,7 @@ class Bench:
         self.cell = Cell(self.config, self.journals.journal(self.config.name), self.driver)
         self.reaper = Reaper(self.driver, kit.home / "work", self.happened.put, scan_seconds=0.01)
         self.cell.start(read_moment())
-        self.happened.put(self.reaper.look())  # before it, nothing is registered
+        self.happened.put(self.reaper.scan())  # before it, nothing is registered
         self.round()
         self.tell(
             RegistrationResult(

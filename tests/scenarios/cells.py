@@ -100,7 +100,7 @@ class RealCell:
         self.driver = self._make_driver()
         self.cell = Cell(self.config, self._journals.journal(self.name), self.driver)
         self._reaper = Reaper(self.driver, self.config.home / "work", self._news.put)
-        seen = self._reaper.look()
+        seen = self._reaper.scan()
         assert seen is not None
         self._news.put(seen)
         self.cell.start(read_moment())

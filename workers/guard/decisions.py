@@ -23,7 +23,7 @@ STATUS_SECONDS = 1.0
 class ContainerFacts(StrEnum):
     """What is known of a container."""
 
-    NOTHING = "nothing"  # the engine was not asked yet, or has not answered
+    NOTHING = "nothing"  # no request was sent yet, or the engine has not answered
     ABSENT = "absent"  # there is none, but one may come
     THERE = "there"  # it may run, now or later
     OVER = "over"  # it has ended

@@ -51,7 +51,7 @@ class ContainerEngineControl:
         self._known: dict[str, ContainerFacts] = {}
         self._grips: dict[str, int] = {}
         self._busy: set[tuple[str, str]] = set()
-        self._asked: set[str] = set()
+        self._stopping: set[str] = set()
         self._next_inspection: dict[str, float] = {}
         self._watched: set[str] = set()
 
@@ -61,7 +61,7 @@ class ContainerEngineControl:
         # The grip shows the end without the engine.
         if uid not in self._grips and now >= self._next_inspection.get(uid, 0.0):
             self._next_inspection[uid] = now + INSPECTION_SECONDS
-            self._submit("look", uid, self._look)
+            self._submit("look", uid, self._inspect)
 
     def known(self, uid: str) -> ContainerFacts:
         """See Hands."""
@@ -73,12 +73,12 @@ class ContainerEngineControl:
     def stop(self, uid: str, signal_name: str) -> None:
         """See Hands."""
         self._watched.add(uid)
-        if uid in self._asked:
+        if uid in self._stopping:
             return
         if self._send(uid, _number(signal_name)):
-            self._asked.add(uid)
+            self._stopping.add(uid)
         else:
-            self._submit("ask", uid, partial(self._ask, signal_name=signal_name))
+            self._submit("ask", uid, partial(self._stop, signal_name=signal_name))
 
     def kill(self, uid: str) -> None:
         """See Hands."""
@@ -91,7 +91,7 @@ class ContainerEngineControl:
         with self._lock:
             self._watched.discard(uid)
             self._known.pop(uid, None)
-            self._asked.discard(uid)
+            self._stopping.discard(uid)
             self._next_inspection.pop(uid, None)
             grip = self._grips.pop(uid, None)
             if grip is not None:
@@ -118,7 +118,7 @@ class ContainerEngineControl:
 
         self._pool.submit(do)
 
-    def _look(self, uid: str) -> ContainerView | None:
+    def _inspect(self, uid: str) -> ContainerView | None:
         view = self._reach.view(uid)
         grip = None if view is None or uid in self._grips else _take_grip(view)
         with self._lock:
@@ -131,14 +131,14 @@ class ContainerEngineControl:
                 self._known[uid] = _known(view)
         return view
 
-    def _ask(self, uid: str, signal_name: str) -> None:
+    def _stop(self, uid: str, signal_name: str) -> None:
         if self._reach.signal(uid, signal_name):
-            self._asked.add(uid)
+            self._stopping.add(uid)
         else:
-            self._look(uid)
+            self._inspect(uid)
 
     def _kill(self, uid: str) -> None:
-        view = self._look(uid)
+        view = self._inspect(uid)
         if view is None or view.life is ContainerStatus.ENDED:
             return
         if view.life is ContainerStatus.CREATED:
@@ -147,7 +147,7 @@ class ContainerEngineControl:
             self._reach.remove(uid)
         else:
             self._reach.signal(uid, "KILL")
-        self._look(uid)
+        self._inspect(uid)
 
     def _send(self, uid: str, number: int) -> bool:
         """Send a signal by the grip; False if there is none."""

@@ -39,7 +39,7 @@ class ExclusiveAttempt(Document):
 
     @property
     def stops_at(self) -> float:
-        """From when its end is asked for; the grace passes before the kill."""
+        """When the stop signal is sent; the grace passes before the kill."""
         longest = self.lease_seconds * GRACE
         return self.kills_at - min(max(self.grace_seconds, 0.0), longest)
 

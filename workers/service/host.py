@@ -124,7 +124,7 @@ class CellHost:
         self._thread.start()
 
     def stop(self, *, expected_seconds: int, evacuate: bool) -> None:
-        """Say goodbye and end; with `evacuate`, first stop everything and wait for it."""
+        """Send Goodbye and end; with `evacuate`, first stop everything and wait for it."""
         self._evacuate_for = self._longest_grace() if evacuate else None
         self._expected_seconds = 0 if evacuate else expected_seconds
         self._stopping.set()

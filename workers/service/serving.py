@@ -103,7 +103,7 @@ def _run(
         events.stop()
 
     leaver = ShutdownThread(leave)
-    worker_shutting_down.connect(leaver.ask, weak=False)
+    worker_shutting_down.connect(leaver.request, weak=False)
     leaver.start()
     events.start()
     host.start()
@@ -113,7 +113,7 @@ def _run(
         log.info("cell_started", cell=cell.name, incarnation=cell.incarnation)
     try:
         app.worker_main(worker_arguments(name))
-        leaver.ask()
+        leaver.request()
     finally:
         leaver.join()
 
@@ -127,29 +127,29 @@ class ShutdownThread:
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:
-        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
-        self._is_asked = False
+        self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
+        self._is_requested = False
         self._leave = leave
         self._thread = threading.Thread(target=self._run, name="leaver", daemon=True)
 
     def start(self) -> None:
-        """Wait to be asked."""
+        """Wait for a request."""
         self._thread.start()
 
-    def ask(self, **_: object) -> None:
+    def request(self, **_: object) -> None:
         """Let it leave; from anywhere, as often as one likes."""
-        self._is_asked = True
-        self._asked.put(None)
+        self._is_requested = True
+        self._requests.put(None)
 
     def join(self) -> None:
         """Wait until it has left, if that was requested: a crash neither sends a Goodbye nor
         evacuates.
         """
-        if self._is_asked:
+        if self._is_requested:
             self._thread.join()
 
     def _run(self) -> None:
-        self._asked.get()
+        self._requests.get()
         self._leave()
 
 
@@ -158,7 +158,7 @@ def _teller(host: CellHost, cell: str) -> Callable[[CellInput], None]:
 
 
 def _lock_journal(path: Path) -> int | None:
-    """Hold the lock that keeps a twin on this host away; None if a twin holds it."""
+    """Take the lock against duplicates of the cell on this host; None if a duplicate holds it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:
