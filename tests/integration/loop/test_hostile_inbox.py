@@ -17,6 +17,7 @@ from controlplane.inbox import batches
 from controlplane.inbox.batches import Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS
 from controlplane.models import Alert, Cell, CellLease, DeadLetter
+from tests.harness.hostile import BODIES, UID, wrong_values
 from tests.integration.loop.conftest import Hand, Loop
 
 BEAT = Heartbeat(()).body()
@@ -65,6 +66,34 @@ def test_a_register_with_any_names_does_not_stop_the_batch(loop: Loop) -> None:
     body = {**Register({"cpu_millis": 1}).body(), "capacity": {"\x00\ud800": 1}, "pool": "\x00"}
     loop.inbox.apply([seal(odd, body), seal(cell, BEAT)])
     assert heartbeat_seq(cell) == cell.seq
+
+
+@pytest.mark.parametrize("kind", ["reports", "heartbeat", "goodbye"])
+def test_a_wrong_value_anywhere_costs_no_batch_and_no_report_is_put_aside(
+    loop: Loop, kind: str
+) -> None:
+    """Whatever is read of it can be stored: a report that is put aside is lost to its task."""
+    odd, cell = loop.cell("odd"), loop.cell("good")
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    body = json.loads(json.dumps(BODIES[kind]).replace(UID, str(attempt.uid)))
+    bodies = list(wrong_values(body))
+    for start in range(0, len(bodies), 90):
+        texts = [seal(odd, wrong) for wrong in bodies[start : start + 90]]
+        loop.inbox.apply([*texts, seal(cell, BEAT)])
+        assert heartbeat_seq(cell) == cell.seq
+    assert not loop.inbox.dropped["unreadable"]
+    assert not DeadLetter.objects.exists()
+
+
+def test_a_wrong_value_anywhere_in_a_register_costs_no_batch(loop: Loop) -> None:
+    odd, cell = loop.cell("odd"), loop.cell("good")
+    for wrong in wrong_values(BODIES["register"]):
+        loop.inbox.apply([seal(odd, wrong), seal(cell, BEAT)])
+        assert heartbeat_seq(cell) == cell.seq
+    assert not loop.inbox.dropped["unreadable"]
+    assert alerts("registration_failed") == []
 
 
 def test_a_message_through_another_shard_is_dropped(loop: Loop) -> None:
