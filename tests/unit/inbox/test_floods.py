@@ -6,7 +6,7 @@ CELL, OTHER = (1, "a"), (2, "b")
 MANY = MAX_PER_WINDOW + 1
 
 
-def test_a_cell_that_fills_three_windows_in_a_row_floods() -> None:
+def test_a_cell_that_fills_three_consecutive_windows_floods() -> None:
     meter = FloodMeter()
     found = [meter.count({CELL: MANY, OTHER: 50}, seconds=at) for at in (0, 5, 10, 15, 20)]
     assert found == [{}, {}, {}, {CELL: MANY}, {CELL: MANY}]
@@ -18,14 +18,14 @@ def test_as_many_as_a_window_takes_are_no_flood() -> None:
     assert not any(found)
 
 
-def test_a_window_in_which_a_cell_was_quiet_interrupts_its_row() -> None:
+def test_a_window_in_which_a_cell_was_quiet_interrupts_the_series() -> None:
     meter = FloodMeter()
     counts = [MANY, MANY, 1, MANY, MANY]
     found = [meter.count({CELL: n}, seconds=5 * at) for at, n in enumerate(counts)]
     assert not any(found)
 
 
-def test_a_window_that_ended_late_begins_a_row() -> None:
+def test_a_window_that_ended_late_begins_a_series() -> None:
     """The inbox stood still: what it finds then is a backlog of all that time."""
     meter = FloodMeter()
     found = [meter.count({CELL: MANY}, seconds=at) for at in (0, 5, 10, 20, 25, 30)]
