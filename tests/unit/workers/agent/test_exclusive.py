@@ -99,7 +99,8 @@ def test_an_order_that_comes_when_the_lease_is_nearly_over_is_refused(bench: Ben
     bench.wait(19)
     run(bench, "u")
     report = bench.reports()[-1]
-    assert (report.state, report.never_created) == (S.WORKER_FAILED, True)
+    assert (report.state, report.reason) == (S.WORKER_FAILED, "refused")
+    assert report.never_created
     assert "lease" in (report.message or "")
     bench.run("other", "sleep", "9")
     assert bench.engine.starts["other"] == 1
