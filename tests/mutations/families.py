@@ -79,7 +79,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "stamp-is-forgotten",
-        f"{_C}state/apply.py",
+        f"{_C}state/apply_jobs.py",
         "    if stamped:\n",
         "    if not stamped:\n",
         "a job waits for ever for one that has ended",

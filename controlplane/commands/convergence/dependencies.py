@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from controlplane.commands.convergence.job_pages import take_turn
-from controlplane.commands.convergence.rule import RuleContext
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.endings import decide_hopeless
-from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.effects import Effects, EndJob
 from controlplane.domain.state.job_rollup import impossible_groups
 from controlplane.domain.state.states import Reason
 from controlplane.queries.convergence.dependencies import find_pending_of_groups
@@ -49,10 +48,8 @@ def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
                 endings.append(EndJob(job_id, TaskState.KILLED, reason, _in_vain(failed)))
             elif all(item.is_met for item in waits):
                 unblocked.append(job_id)
-        applied = apply_changes(
-            [], jobs=jobs, now=now, actor="convergence", endings=endings, unblocked=unblocked
-        )
-        send_after_commit(applied)
+        effects = Effects(endings=endings, unblocked=unblocked)
+        apply(effects, jobs=jobs, now=now, actor="convergence")
         return len(endings) + len(unblocked)
 
     return sum(for_each_batch(job_ids, work, what="dependencies of jobs"))
@@ -70,9 +67,7 @@ def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
         ]
         task_ids = find_pending_of_groups(groups, page) if groups else []
         changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]
-        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence")
-        send_after_commit(applied)
-        return applied.changed
+        return apply(Effects(changes), jobs=jobs, now=now, actor="convergence").changed
 
     return sum(for_each_batch(list(job_ids), work, what="dependencies"))
 

@@ -1,19 +1,17 @@
 """Rule 8: end jobs with their descendants, and requeue gangs, page by page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Protocol
 
-from controlplane.commands.convergence.job_pages import give_back, take_turn
-from controlplane.commands.convergence.rule import JOBS_PER_TICK, RuleContext
+from controlplane.commands.convergence.job_pages import JOBS_PER_TICK, give_back, take_turn
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs.cancel import PAGE, end_page
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.endings import decide_bounced
-from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.effects import Effects, EndJob
 from controlplane.domain.state.states import ACTIVE, Reason
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.dependencies import (
@@ -27,13 +25,6 @@ from controlplane.queries.task_facts import load_facts_of_tasks
 # Pages of all jobs in one tick, of each kind: a job has at most ten. Between two ticks the worker
 # takes what else waits for it, so that no cascade holds up the clock's rules.
 PAGES_PER_TICK = 50
-
-
-class EndingPage(Protocol):
-    """Works off one page of a job."""
-
-    def __call__(self, job_id: int, *, now: datetime) -> int:
-        """How much was done; 0: nothing is left."""
 
 
 def go_on(look: RuleContext) -> Mapping[str, int]:
@@ -80,8 +71,7 @@ def end_children(job_ids: Sequence[int], *, now: datetime) -> set[int]:
             )
             for child, (parent, name) in load_parents(batch).items()
         ]
-        applied = apply_changes([], jobs=jobs, now=now, actor="convergence", endings=endings)
-        send_after_commit(applied)
+        apply(Effects(endings=endings), jobs=jobs, now=now, actor="convergence")
         return [ending.job_id for ending in endings]
 
     return set(chain.from_iterable(for_each_batch(job_ids, work, what="children")))
@@ -99,15 +89,14 @@ def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
             for facts in load_facts_of_tasks(task_ids)
             if facts.state in ACTIVE
         ]
-        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence", again=[job_id])
-        send_after_commit(applied)
-        return applied.changed
+        effects = Effects(changes, derived=[job_id])
+        return apply(effects, jobs=jobs, now=now, actor="convergence").changed
 
     return run_in_transaction(requeue)
 
 
-def _work_in_pages(what: str, work: EndingPage, now: datetime) -> int:
-    """Run `work` on each of the jobs until it has nothing left, oldest first; return the total.
+def _work_in_pages(what: str, work: Callable[..., int], now: datetime) -> int:
+    """Run `work(job_id, now=now)` on each job until it returns 0, oldest first; return the sum.
 
     The next tick, which is woken, takes what exceeds the pages of this one.
     """

@@ -1,12 +1,11 @@
-"""Abandoned claims, images that cells could not pull, and quiet alerts."""
+"""Rules 10 and 12: abandoned claims, and quiet alerts."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from controlplane.commands.cells.image_failures import hold_images
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
 from controlplane.queries.convergence.housekeeping import QUIET_ALERTS
@@ -25,11 +24,6 @@ def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
         """
     parameters = parameters_of(look.now, look.covered_at, look.policy)
     return {"alerts_closed": run_in_transaction(lambda: execute(statement, parameters))}
-
-
-def hold_images_back(look: RuleContext) -> Mapping[str, int]:
-    """Hold, and let go, the tasks of images that failed."""
-    return {"held_by_images": hold_images(now=look.now)}
 
 
 LOST = "the result of the try was never recorded"

@@ -4,11 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.commands.convergence.rule import RuleContext
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.convergence.task_rules import TaskRule
+from controlplane.domain.state.effects import Effects
 from controlplane.queries.convergence.late_tasks import DueTask, find_candidates, pick_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
@@ -66,8 +66,7 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
             if rule.is_due(facts, look.now)
             and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
         ]
-        applied = apply_changes(changes, jobs=jobs, now=look.now, actor="convergence")
-        send_after_commit(applied)
-        return applied.changed
+        effects = Effects(changes=changes)
+        return apply(effects, jobs=jobs, now=look.now, actor="convergence").changed
 
     return sum(for_each_batch(list(by_job), work, what=rule.name))

@@ -8,8 +8,8 @@ import structlog
 from django.db import OperationalError, connection, transaction
 
 from controlplane import clock
-from controlplane.commands.state.apply import raise_alerts
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.commands.state.apply import apply
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.queries.locks import find_free_jobs
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ def for_each_batch(
 
 def _alert_skipped(job_ids: Sequence[int], why: str, what: str) -> None:
     alerts = [RaiseAlert("job_skipped", f"{what} of job {job_id}", why) for job_id in job_ids]
-    raise_alerts(alerts, now=clock.now())
+    apply(Effects(alerts=alerts), now=clock.now())
 
 
 def _sqlstate(error: OperationalError) -> str | None:

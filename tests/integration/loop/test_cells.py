@@ -15,7 +15,7 @@ from controlplane.commands.cells.operate import (
     unquarantine_cell,
 )
 from controlplane.commands.convergence.late_tasks import apply_task_rule
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind

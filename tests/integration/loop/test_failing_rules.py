@@ -14,8 +14,7 @@ from django.db import OperationalError, connection
 from controlplane import clock
 from controlplane.commands.convergence import endings, job_pages
 from controlplane.commands.convergence.late_tasks import EndLateTasks, apply_task_rule
-from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
-from controlplane.commands.convergence.runner import RuleRunner
+from controlplane.commands.convergence.runner import ConvergenceRule, RuleContext, RuleRunner
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.convergence import dependencies, endings, job_pages, repairs
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs import cancel as pages
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S

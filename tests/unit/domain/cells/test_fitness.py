@@ -23,6 +23,7 @@ def decide(
 ) -> ChangeCell | None:
     return decide_fitness(
         cell_id=5,
+        name="north",
         state=state,
         ordered=ordered,
         cause=cause,
