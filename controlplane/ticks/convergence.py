@@ -11,7 +11,7 @@ from controlplane.commands.cells.probes import find_deaf_since, send_probes
 from controlplane.commands.convergence.cells import count_silence
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import Memory, RuleRunner
-from controlplane.commands.state.tick_alerts import TickAlerts
+from controlplane.commands.state.tick_alerts import GAP, TickAlerts
 from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.domain.convergence.policy import Policy
 from controlplane.outbox.wakes import take_wake
@@ -102,5 +102,6 @@ def _hold_until(
         return hold_until
     if tick.hold_until is not None and tick.hold_until > now:
         return tick.hold_until
-    alerts.clear_gap(NAME, now=now, was_held=tick.hold_until is not None)
+    # The alert may be open if the last run of the tick held rules back.
+    alerts.clear_alert(GAP, NAME, now=now, was_open=tick.hold_until is not None)
     return None

@@ -10,6 +10,7 @@ from django.db import OperationalError
 from controlplane import clock
 from controlplane.commands.placement.evict import evict
 from controlplane.commands.state.apply import apply
+from controlplane.commands.state.transactions import in_turn
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
 from controlplane.domain.placement.preemption.make_room import (
@@ -20,7 +21,6 @@ from controlplane.domain.placement.preemption.make_room import (
 )
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.queries.placement.running_attempts import is_any_below, load_held
-from controlplane.ticks.tick_lock import in_turn
 
 ROOM_ALERT = "no_room_made"
 

@@ -13,7 +13,7 @@ from controlplane.commands.placement.allocate import PoolLimits, carry_out, keep
 from controlplane.commands.placement.reject import reject
 from controlplane.commands.placement.waiting import explain
 from controlplane.commands.state.apply import apply
-from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.commands.state.transactions import in_turn, run_in_transaction
 from controlplane.domain.placement.cycle.place import place
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults
@@ -30,7 +30,6 @@ from controlplane.queries.placement.snapshot import (
     load_snapshot,
 )
 from controlplane.ticks.make_room import make_room_safely
-from controlplane.ticks.tick_lock import in_turn
 
 # The time limit of a pass; what is decided by then is kept, the next pass continues.
 SECONDS_PER_PASS = 2.0

@@ -15,7 +15,6 @@ from controlplane.commands.state.apply import apply
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.outbox import wakes
 from controlplane.queries.convergence.deletion import RECORDS
-from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import execute
 
 STUCK_FILES = "files_not_deleted"
@@ -45,7 +44,7 @@ def purge(look: RuleContext) -> Mapping[str, int]:
 def forget_records(look: RuleContext) -> Mapping[str, int]:
     """Audit lines, runs of ticks, dead letters and alerts that are over."""
     deleted, is_over = 0, timer()
-    parameters = {**parameters_of(look.now, None, look.policy), "page": _PAGE}
+    parameters = {**look.parameters, "page": _PAGE}
     for record in RECORDS:
         statement = f"""
             DELETE FROM {record.table} WHERE id = ANY(ARRAY(

@@ -8,8 +8,7 @@ from django.db import transaction
 from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
-from controlplane.queries.convergence.housekeeping import QUIET_ALERTS
-from controlplane.queries.convergence.parameters import parameters_of
+from controlplane.queries.convergence.due import QUIET_ALERTS
 from controlplane.queries.sql import execute, rows
 
 
@@ -22,8 +21,7 @@ def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
         )
         UPDATE controlplane_alert a SET cleared_at = %(now)s FROM quiet WHERE a.id = quiet.id
         """
-    parameters = parameters_of(look.now, look.covered_at, look.policy)
-    return {"alerts_closed": run_in_transaction(lambda: execute(statement, parameters))}
+    return {"alerts_closed": run_in_transaction(lambda: execute(statement, look.parameters))}
 
 
 LOST = "the result of the try was never recorded"

@@ -30,13 +30,7 @@ class EndLateTasks:
         """How many tasks changed."""
         changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
         for _ in range(PAGES_PER_TICK):
-            found = find_candidates(
-                self.rule.name,
-                after=after,
-                now=look.now,
-                covered_at=look.covered_at,
-                policy=look.policy,
-            )
+            found = find_candidates(self.rule.name, look.parameters, after=after)
             changed += apply_task_rule(self.rule, found, look)
             if len(found) < look.policy.page or (changed and time.monotonic() >= until):
                 break
@@ -53,13 +47,8 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
     def work(job_ids: Sequence[int]) -> int:
         jobs = lock_jobs(job_ids)
         # A report, an operator or a placement may have come in between.
-        attempts = pick_candidates(
-            rule.name,
-            [task_id for job_id in job_ids for task_id in by_job[job_id]],
-            now=look.now,
-            covered_at=look.covered_at,
-            policy=look.policy,
-        )
+        task_ids = [task_id for job_id in job_ids for task_id in by_job[job_id]]
+        attempts = pick_candidates(rule.name, look.parameters, task_ids)
         changes = [
             rule.decide(facts, now=look.now)
             for facts in load_facts_of_tasks(list(attempts))

@@ -3,9 +3,8 @@
 from controlplane.commands.convergence import (
     cells,
     deletion,
-    dependencies,
-    endings,
     housekeeping,
+    jobs,
     orphans,
     repairs,
 )
@@ -45,14 +44,12 @@ RULES: tuple[ConvergenceRule, ...] = (
         waits=True,
     ),
     ConvergenceRule(6, "images", ("images",), cells.hold_images_back),
-    ConvergenceRule(
-        7, "dependencies", ("blocked_jobs", "waiting_jobs"), dependencies.follow, on_wake=True
-    ),
+    ConvergenceRule(7, "dependencies", ("blocked_jobs", "waiting_jobs"), jobs.follow, on_wake=True),
     ConvergenceRule(
         8,
         "endings",
         ("orphaned_jobs", "bouncing_jobs", "ending_jobs"),
-        endings.go_on,
+        jobs.go_on,
         on_wake=True,
     ),
     ConvergenceRule(

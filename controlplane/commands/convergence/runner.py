@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import structlog
 from django.db import DatabaseError, Error, connection
@@ -13,6 +14,7 @@ from controlplane.commands.convergence.orphan_files import StoreWalk
 from controlplane.commands.state.tick_alerts import TickAlerts, raise_repair
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence.due import find_due
+from controlplane.queries.convergence.parameters import parameters_of
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +43,11 @@ class RuleContext:
     due: frozenset[str]
     covered_at: datetime | None = None
     memory: Memory = field(default_factory=Memory)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of the rules' statements."""
+        return parameters_of(self.now, self.covered_at, self.policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from controlplane.domain.state.effects import Effects, RejectGroup
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
-from controlplane.queries.convergence.dependencies import find_pending_of_groups
+from controlplane.queries.convergence.jobs import find_pending_of_groups
 from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.placement.snapshot import find_jobs_of_groups
 from controlplane.queries.task_facts import load_facts_of_tasks

@@ -7,7 +7,7 @@ Messages that follow (stops, wakes) leave after the commit.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from django.db import transaction
 
 from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
-from controlplane.commands.state.apply_jobs import JobResult, counts_literal, follow_tasks
+from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.integrity.recount import WrongFlag
 from controlplane.domain.state.effects import (
@@ -35,11 +35,19 @@ from controlplane.domain.state.effects import (
 from controlplane.domain.state.group_counts import JobContext, first_starts
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import TERMINAL, CallbackOn, CellState
+from controlplane.domain.state.transitions import Counters
 from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
 from controlplane.queries.cells.keys import load_addresses
 from controlplane.queries.cells.stops import load_stops
 from controlplane.queries.sql import execute, rows
+
+# The fields that `CHANGE_TASKS` takes as they are.
+_TASK_FIELDS = (
+    *("task_id", "task_from", "task_to", "attempt_open", "not_before", "prefer_cell_id"),
+    *("started_at", "failure_reason", "at", "nominated_cell_id", "nominated_until"),
+)
+_COUNTER_FIELDS = tuple(item.name for item in fields(Counters))
 
 _NO_JOBS: Mapping[int, JobRow] = MappingProxyType({})
 
@@ -65,9 +73,9 @@ def apply(
     `jobs`: all jobs concerned, read under their locks; a change of a task of another job is stale.
     `actor`: who appears in the history of tasks and jobs.
     """
-    applied, followed = ApplyResult(), JobResult(freed=effects.frees)
+    applied, woken = ApplyResult(), TickWakes(placement=effects.frees)
     if effects.changes or effects.endings or effects.unblocked or effects.derived:
-        _change_jobs(effects, jobs, now, actor, applied, followed)
+        _change_jobs(effects, jobs, now, actor, applied, woken)
     for stops in effects.stops:
         applied.stops += _force_stops(stops, now)
     _nominate(effects.nominations, now)
@@ -75,24 +83,24 @@ def apply(
         _change_pool(pool)
     moved = _change_cells(effects.cells)
     applied.moved = [change.cell_id for change in moved]
-    followed.freed |= any(change.state is CellState.READY for change in moved)
+    woken.placement |= any(change.state is CellState.READY for change in moved)
     cleared = [alert for change in moved for alert in change.cleared]
     _clear_alerts([*effects.cleared, *cleared], now)
     raised = [change.alert for change in moved if change.alert is not None]
     _raise_alerts([*effects.alerts, *raised], now)
-    _send_after_commit(applied.stops, followed)
+    _send_after_commit(applied.stops, woken)
     return applied
 
 
-def _send_after_commit(stops: Sequence[UUID], followed: JobResult) -> None:
+def _send_after_commit(stops: Sequence[UUID], woken: TickWakes) -> None:
     """Send stops and wakes. They may be lost: Sync repeats stops, and ticks run by the clock."""
     if stops:
         transaction.on_commit(partial(_send_stops, list(stops)), robust=True)
-    if followed.freed:
+    if woken.placement:
         transaction.on_commit(wakes.wake_placement, robust=True)
-    if followed.callbacks:
+    if woken.callbacks:
         transaction.on_commit(wakes.wake_callbacks, robust=True)
-    if followed.follow_up:
+    if woken.convergence:
         transaction.on_commit(wakes.wake_convergence, robust=True)
 
 
@@ -115,7 +123,7 @@ def _change_jobs(
     now: datetime,
     actor: str,
     applied: ApplyResult,
-    followed: JobResult,
+    woken: TickWakes,
 ) -> None:
     """Move tasks and attempts, end jobs, and derive the jobs."""
     changes = effects.changes
@@ -128,11 +136,11 @@ def _change_jobs(
     for change in kept:
         attempt = change.attempt
         if attempt is not None and attempt.release is not None:
-            followed.freed = True
+            woken.placement = True
         elif attempt is not None and (attempt.stop_reason is not None or attempt.stop_force):
             applied.stops.append(attempt.uid)
         if change.task_to is S.PENDING and not change.attempt_open:
-            followed.freed = True
+            woken.placement = True
     ended = [
         change.task_id
         for change in kept
@@ -141,7 +149,7 @@ def _change_jobs(
         and change.task_from not in TERMINAL
     ]
     if ended:
-        followed.callbacks |= bool(execute(apply_sql.ADD_TASK_CALLBACKS, [now, now, now, ended]))
+        woken.callbacks |= bool(execute(apply_sql.ADD_TASK_CALLBACKS, [now, now, now, ended]))
     moves = [
         (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
         for change in kept
@@ -153,7 +161,7 @@ def _change_jobs(
     )
     touched = {change.job_id for change in kept}.union(given.endings, given.unblocked)
     touched = touched.union(effects.derived) & set(jobs)
-    follow_tasks(jobs, touched, moves, given, now=now, actor=actor, result=followed)
+    follow_tasks(jobs, touched, moves, given, now=now, actor=actor, woken=woken)
 
 
 def place_tasks(
@@ -180,7 +188,7 @@ def place_tasks(
     note_placed(((item.job_id, item.uid) for item in kept), jobs=jobs, at=now)
     moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
     touched = {item.job_id for item in kept}
-    follow_tasks(jobs, touched, moves, JobContext(), now=now, actor=actor, result=JobResult())
+    follow_tasks(jobs, touched, moves, JobContext(), now=now, actor=actor, woken=TickWakes())
     return kept
 
 
@@ -287,27 +295,12 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
     if not changes:
         return set()
     counters = [change.counters for change in changes]
-    parameters = {
-        "task_id": [change.task_id for change in changes],
-        "state_from": [int(change.task_from) for change in changes],
-        "state_to": [int(change.task_to) for change in changes],
+    parameters: dict[str, Any] = {
+        **{name: [getattr(change, name) for change in changes] for name in _TASK_FIELDS},
+        **{name: [getattr(counter, name) for counter in counters] for name in _COUNTER_FIELDS},
         "terminal": [change.task_to in TERMINAL for change in changes],
         "uid": [change.attempt.uid if change.attempt else None for change in changes],
-        "attempt_open": [change.attempt_open for change in changes],
-        "failure": [counter.failure for counter in counters],
-        "preemption": [counter.preemption for counter in counters],
-        "system": [counter.system for counter in counters],
-        "system_row": [counter.system_row for counter in counters],
-        "refusal_row": [counter.refusal_row for counter in counters],
-        "crashes": [counter.consecutive_crashes for counter in counters],
-        "not_before": [change.not_before for change in changes],
         "avoid": [apply_sql.array_of(change.avoid_cell_ids) for change in changes],
-        "prefer": [change.prefer_cell_id for change in changes],
-        "started_at": [change.started_at for change in changes],
-        "failure_reason": [change.failure_reason for change in changes],
-        "at": [change.at for change in changes],
-        "nominated_cell": [change.nominated_cell_id for change in changes],
-        "nominated_until": [change.nominated_until for change in changes],
     }
     return {task_id for (task_id,) in rows(apply_sql.CHANGE_TASKS, parameters)}
 

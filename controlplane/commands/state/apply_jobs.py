@@ -31,15 +31,12 @@ _STATE_SLOTS = max(S) + 1
 
 
 @dataclass(slots=True)
-class JobResult:
-    """What follows from changes of tasks and jobs; each is a tick that is woken after the commit.
+class TickWakes:
+    """The ticks that have work after the commit, and are woken."""
 
-    `freed`: placement, `callbacks`: callbacks, `follow_up`: convergence.
-    """
-
-    freed: bool = False
+    placement: bool = False
     callbacks: bool = False
-    follow_up: bool = False
+    convergence: bool = False
 
 
 def follow_tasks(
@@ -50,7 +47,7 @@ def follow_tasks(
     *,
     now: datetime,
     actor: str,
-    result: JobResult,
+    woken: TickWakes,
 ) -> None:
     """Move the counts of groups by `moves`, and let each touched job follow."""
     if not touched:
@@ -68,7 +65,7 @@ def follow_tasks(
     _write_groups(groups, moves, startable)
     _write_jobs(before, after, given.endings, now, actor)
     _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
-    result.freed |= bool(startable)
+    woken.placement |= bool(startable)
     settled = [
         job_id
         for job_id, job in after.items()
@@ -77,10 +74,10 @@ def follow_tasks(
         and before[job_id].settled_at is None
     ]
     if settled:
-        result.callbacks |= bool(execute(apply_sql.ADD_JOB_CALLBACKS, [now, now, now, settled]))
+        woken.callbacks |= bool(execute(apply_sql.ADD_JOB_CALLBACKS, [now, now, now, settled]))
     for job_id, job in after.items():
-        result.freed |= before[job_id].is_bouncing and not job.is_bouncing
-        result.follow_up |= has_follow_up(job) and job != before[job_id]
+        woken.placement |= before[job_id].is_bouncing and not job.is_bouncing
+        woken.convergence |= has_follow_up(job) and job != before[job_id]
 
 
 def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:

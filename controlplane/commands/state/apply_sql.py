@@ -20,37 +20,36 @@ def array_of(numbers: Sequence[int] | None) -> str | None:
 
 
 _TASKS = _rows(
-    "task_id bigint, state_from smallint, state_to smallint, terminal boolean, uid uuid,"
+    "task_id bigint, task_from smallint, task_to smallint, terminal boolean, uid uuid,"
     " attempt_open boolean, failure integer, preemption integer, system integer, system_row"
-    " integer, refusal_row integer, crashes integer, not_before timestamptz, avoid text,"
-    " started_at timestamptz, failure_reason text, at timestamptz, nominated_cell bigint,"
-    " nominated_until timestamptz, prefer bigint"
+    " integer, refusal_row integer, consecutive_crashes integer, not_before timestamptz, avoid"
+    " text, started_at timestamptz, failure_reason text, at timestamptz, nominated_cell_id bigint,"
+    " nominated_until timestamptz, prefer_cell_id bigint"
 )
+_IF_MOVED = "CASE WHEN i.task_from <> i.task_to THEN i.{0} ELSE t.{0} END"
 CHANGE_TASKS = f"""
 UPDATE controlplane_task t SET
-    state = i.state_to,
+    state = i.task_to,
     attempt_open = i.attempt_open,
     failure_count = i.failure,
     preemption_count = i.preemption,
     system_failure_count = i.system,
     system_row = i.system_row,
     refusal_row = i.refusal_row,
-    consecutive_crashes = i.crashes,
-    not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
-    avoid_cell_ids = CASE WHEN i.state_from <> i.state_to THEN i.avoid::bigint[]
+    consecutive_crashes = i.consecutive_crashes,
+    not_before = {_IF_MOVED.format("not_before")},
+    avoid_cell_ids = CASE WHEN i.task_from <> i.task_to THEN i.avoid::bigint[]
                           ELSE t.avoid_cell_ids END,
-    prefer_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.prefer ELSE t.prefer_cell_id END,
-    nominated_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.nominated_cell
-                             ELSE t.nominated_cell_id END,
-    nominated_until = CASE WHEN i.state_from <> i.state_to THEN i.nominated_until
-                           ELSE t.nominated_until END,
+    prefer_cell_id = {_IF_MOVED.format("prefer_cell_id")},
+    nominated_cell_id = {_IF_MOVED.format("nominated_cell_id")},
+    nominated_until = {_IF_MOVED.format("nominated_until")},
     started_at = COALESCE(t.started_at, i.started_at),
     finished_at = CASE WHEN i.terminal THEN COALESCE(t.finished_at, i.at) END,
     failure_reason = CASE WHEN i.terminal AND t.finished_at IS NULL
                           THEN i.failure_reason ELSE t.failure_reason END,
     updated_at = i.at
 FROM {_TASKS}
-WHERE t.id = i.task_id AND t.state = i.state_from
+WHERE t.id = i.task_id AND t.state = i.task_from
   AND (i.uid IS NULL OR t.attempt_uid = i.uid)
 RETURNING t.id
 """

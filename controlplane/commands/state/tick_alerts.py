@@ -87,10 +87,6 @@ class TickAlerts:
         " until cells had time to send messages"
         self.raise_alert(RaiseAlert(GAP, name, text), now=now)
 
-    def clear_gap(self, name: str, *, now: datetime, was_held: bool) -> None:
-        """Clear the alert of a gap. `was_held`: the last run of the tick held rules back."""
-        self.clear_alert(GAP, name, now=now, was_open=was_held)
-
     def raise_failure(self, rule: str, error: Exception, *, now: datetime) -> None:
         """Raise the alert of a rule that failed as a whole; each tick tries it again."""
         alert = RaiseAlert(FAILED, f"rule {rule}", repr(error)[:1000])

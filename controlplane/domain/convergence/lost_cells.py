@@ -88,14 +88,13 @@ def _decide_pool(
         return Effects(cells=lost, pools=[back], cleared=[ClearAlert(MASS_LOSS, pool.name)])
     if held_at is None and not doubtful:
         return Effects(cells=lost)
-    is_new = held_at is None or held_at > now  # later than now: the clock was set back
+    if held_at is None or held_at > now:  # later than now: the clock was set back
+        held = ChangePool(pool.pool_id, now)
+        return Effects(cells=lost, pools=[held], alerts=[mass_alert(pool, now)])
     more = timedelta(seconds=policy.lease)
-    if pool.mass_loss is MassLoss.PROCEED and held_at and not is_new and held_at + more <= now:
+    if pool.mass_loss is MassLoss.PROCEED and held_at + more <= now:
         lost += [_lose(lease) for lease in doubtful if lease.expires_at + more <= now]
-    if not is_new:
-        return Effects(cells=lost)
-    held = ChangePool(pool.pool_id, now)
-    return Effects(cells=lost, pools=[held], alerts=[mass_alert(pool, now)])
+    return Effects(cells=lost)
 
 
 def mass_alert(pool: PoolSilence, now: datetime) -> RaiseAlert:

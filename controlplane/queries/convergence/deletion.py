@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.queries.convergence.endings import UNSUCCESSFUL
+from controlplane.queries.convergence.jobs import UNSUCCESSFUL
 from controlplane.queries.sql import rows, scalar
 
 EXPIRED_JOBS = """

@@ -475,6 +475,14 @@ def test_what_a_cell_is_in_quarantine_for_is_kept_with_an_alert_until_that_is_ov
     assert change.cleared == ((ClearAlert(FAILING, "north"),) if is_over else ())
 
 
+def test_the_end_of_a_flood_does_not_make_earlier_failures_forgotten() -> None:
+    flooding = Quarantine.FLOODING
+    stuck = StuckCell(5, "north", 1, CellState.QUARANTINED, "because", flooding, NOW)
+    [change] = decide_stuck_stops([stuck], now=NOW).cells
+    assert (change.cause, change.cause_before) == (Quarantine.STOPS, flooding)
+    assert (change.trusted_at, change.cleared) == (None, ())
+
+
 def test_a_cell_that_stays_for_something_else_is_not_moved() -> None:
     cell = ClearedCell(5, "north", Quarantine.UNFIT, CellState.READY, stays=True)
     cleared = [ClearAlert(UNCONFIRMED, "north")]
@@ -491,6 +499,7 @@ def test_a_cell_whose_quarantine_is_over_is_as_ordered(
     assert change.states == {CellState.QUARANTINED}
     # What failed before must not put it aside again at once.
     assert change.trusted_at == (NOW if cause is Quarantine.FAILURES else None)
+    assert set(change.cleared) == {ClearAlert(kind, "north") for kind in (UNCONFIRMED, FAILING)}
 
 
 def test_a_cell_on_which_everything_fails_is_put_aside_for_ten_minutes() -> None:
