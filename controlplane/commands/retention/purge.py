@@ -123,7 +123,7 @@ _BY_JOB = """
                  WHERE x.job_id = j.id{which} LIMIT %({page})s) x
         LIMIT %({page})s))
     """
-_UNTRIED = " AND NOT EXISTS (SELECT 1 FROM controlplane_delivery WHERE callback_id = x.id)"
+_WITHOUT_TRIES = " AND NOT EXISTS (SELECT 1 FROM controlplane_delivery WHERE callback_id = x.id)"
 _PAGES = (
     """
     DELETE FROM controlplane_delivery WHERE id = ANY(ARRAY(
@@ -132,7 +132,7 @@ _PAGES = (
         LATERAL (SELECT id FROM controlplane_delivery WHERE callback_id = k.id LIMIT %(page)s) d
         LIMIT %(page)s))
     """,
-    _BY_JOB.format(table="callback", which=_UNTRIED, page="page"),
+    _BY_JOB.format(table="callback", which=_WITHOUT_TRIES, page="page"),
     _BY_JOB.format(table="transition", which=" ORDER BY x.id", page="history_page"),
     """
     DELETE FROM controlplane_attempt

@@ -71,7 +71,7 @@ def apply(
     """Apply all effects of a decision; stops and wakes are sent once they are committed.
 
     `jobs`: all jobs concerned, read under their locks; a change of a task of another job is stale.
-    `actor`: who appears in the history of tasks and jobs.
+    `actor`: its name in the history of tasks and jobs.
     """
     applied, woken = ApplyResult(), TickWakes(placement=effects.frees)
     if effects.changes or effects.endings or effects.unblocked or effects.derived:
