@@ -130,7 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "settled-at-once",
-        f"{_C}state/apply.py",
+        f"{_C}state/apply_jobs.py",
         "if job_id in finished and job_id not in holding",
         "if job_id in finished",
         "a job is settled while containers of it run",

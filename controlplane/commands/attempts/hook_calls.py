@@ -10,12 +10,11 @@ import structlog
 
 from controlplane import clock
 from controlplane.commands.hooks.registry import call_at, describe_failure
-from controlplane.commands.state.apply import apply_changes, raise_alerts
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.codec import clean_text
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.effects import EndJob, RaiseAlert
+from controlplane.domain.state.effects import Effects, EndJob, RaiseAlert
 from controlplane.domain.state.states import Reason
 from controlplane.queries.jobs.hook_calls import DueCall, load_due_calls
 from controlplane.queries.locks import lock_jobs
@@ -60,8 +59,7 @@ def call_due(*, now: datetime, seconds: float) -> tuple[int, bool]:
             _call(due, answers)
             spent[due.kind] += monotonic() - began
     _end_jobs(list(answers.endings.values()))
-    if answers.alerts:
-        raise_alerts(answers.alerts, now=clock.now())
+    apply(Effects(alerts=answers.alerts), now=clock.now())
     _forget(answers.done)
     left = sorted(set(claimed) - set(answers.done))
     _give_back(left)
@@ -98,8 +96,7 @@ def _end_jobs(endings: Sequence[EndJob]) -> None:
     def end(job_ids: Sequence[int]) -> None:
         jobs = lock_jobs(job_ids)
         found = [by_job[job_id] for job_id in job_ids if job_id in jobs]
-        applied = apply_changes([], jobs=jobs, now=clock.now(), actor="hooks", endings=found)
-        send_after_commit(applied)
+        apply(Effects(endings=found), jobs=jobs, now=clock.now(), actor="hooks")
 
     if by_job:
         for_each_batch(list(by_job), end, what="hooks")

@@ -17,12 +17,12 @@ from controlplane.commands.hooks.registry import (
     hook_of,
     is_built_in,
 )
-from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.domain.cells.reports import ReportSender, decide_report
 from controlplane.domain.hooks import BUILT_IN
 from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms, Hook, HookUnavailable
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import TERMINAL
 from controlplane.domain.state.transitions import Event
 from controlplane.queries.jobs.hook_calls import find_kinds_of_attempts
@@ -97,9 +97,8 @@ def ask_about_ends(
     if meanings.failures:
         texts = sorted(set(meanings.failures.items()))
         alerts = {kinds[UUID(uid)]: text for uid, text in texts}
-        raise_alerts(
-            [RaiseAlert(ALERT, f"hook {kind}", text) for kind, text in alerts.items()], now=now
-        )
+        raised = [RaiseAlert(ALERT, f"hook {kind}", text) for kind, text in alerts.items()]
+        apply(Effects(alerts=raised), now=now)
     return meanings
 
 

@@ -17,8 +17,7 @@ from controlplane.commands.jobs.links import link_jobs
 from controlplane.commands.jobs.secret_checks import check_secrets
 from controlplane.commands.jobs.submit import Submission
 from controlplane.commands.jobs.user_limits import check_cap
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.hooks.preparing import PreparedJob, prepare_job
@@ -40,6 +39,7 @@ from controlplane.domain.jobs.submission import (
     plan_groups,
     waits_for_jobs,
 )
+from controlplane.domain.state.effects import Effects
 from controlplane.models import Pool
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.rerun import (
@@ -160,9 +160,7 @@ def _retry(
     link_jobs([job], {}, now=now)
     # A group that waits for one without remaining tasks may start: no other event would start it.
     fresh = lock_jobs([job.job_id])
-    send_after_commit(
-        apply_changes([], jobs=fresh, now=now, actor="submission", again=[job.job_id])
-    )
+    apply(Effects(derived=[job.job_id]), jobs=fresh, now=now, actor="submission")
     transaction.on_commit(wakes.wake_placement, robust=True)
     return Submission(job.job_id, True)
 
