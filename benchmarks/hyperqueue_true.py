@@ -1,5 +1,7 @@
 """The yardstick: HyperQueue as it comes, server and worker on this machine, running `true`.
 
+Client and cluster are two processes.
+
 HyperQueue is not among our requirements: a binary of 30 MB for one figure. It is installed in a
 folder of its own while it is needed, and used from there by a program of its own:
 `python hyperqueue_true.py TASKS` prints tasks/s.
@@ -14,11 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 VERSION = "0.27.0"
 WARM_UP_TASKS = 200
 RUN_SECONDS = 300
+SERVE, READY = "serve", b"ready"
 
 
 @contextlib.contextmanager
@@ -49,20 +53,51 @@ def installed() -> Iterator[Callable[[int], tuple[float, float]]]:
 
 
 def measure(tasks: int) -> tuple[float, float]:
-    """Submit so many tasks; tasks/s, and ms of CPU a task."""
+    """Submit so many tasks; tasks/s, and ms of CPU a task, of all processes together."""
     hyperqueue = importlib.import_module("hyperqueue")
+    with tempfile.TemporaryDirectory() as folder, served(f"{folder}/server") as pid:
+        client = hyperqueue.Client(f"{folder}/server")
+        run(hyperqueue, client, WARM_UP_TASKS, folder)
+        before = cpu_seconds(pid)
+        found = run(hyperqueue, client, tasks, folder)
+        return found, 1000 * (cpu_seconds(pid) - before) / tasks
+
+
+@contextlib.contextmanager
+def served(folder: str) -> Iterator[int]:
+    """Run the cluster in a process of its own, and yield its id.
+
+    In one process with the client, its threads wait for the interpreter that builds the job. Server
+    and worker stay together: the package starts no worker for another process's server.
+    """
+    with subprocess.Popen(
+        [sys.executable, __file__, SERVE, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if READY not in map(bytes.strip, process.stdout):  # after the server's own lines
+            raise RuntimeError("HyperQueue's cluster did not start")
+        try:
+            yield process.pid
+        finally:
+            process.stdin.close()
+
+
+def serve(folder: str) -> None:
+    """Run a server and a worker until standard input ends."""
     cluster_module = importlib.import_module("hyperqueue.cluster")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        hyperqueue.LocalCluster(f"{folder}/server", cluster_module.WorkerConfig()) as cluster,
-    ):
-        run(hyperqueue, cluster, WARM_UP_TASKS, folder)
-        before = sum(os.times()[:4])
-        found = run(hyperqueue, cluster, tasks, folder)
-        return found, 1000 * (sum(os.times()[:4]) - before) / tasks
+    with cluster_module.LocalCluster(folder, cluster_module.WorkerConfig()):
+        os.write(1, READY + b"\n")
+        sys.stdin.read()
 
 
-def run(hyperqueue: Any, cluster: Any, tasks: int, folder: str) -> float:
+def cpu_seconds(pid: int) -> float:
+    """CPU time of the cluster with its tasks that have ended, and of this process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(os.times()[:2])
+
+
+def run(hyperqueue: Any, client: Any, tasks: int, folder: str) -> float:
     """Tasks/s of one job, no output kept, which is the faster way.
 
     The client looks once a second: so it counts up to the last look that saw some unfinished.
@@ -72,7 +107,6 @@ def run(hyperqueue: Any, cluster: Any, tasks: int, folder: str) -> float:
     for _ in range(tasks):
         share = protocol.ResourceRequest(cpus=0.01)
         job.program(["true"], resources=share, stdout=None, stderr=None)
-    client = cluster.client()
     looks: list[float] = []
 
     def look(jobs: dict[int, dict[str, int]]) -> None:
@@ -86,4 +120,7 @@ def run(hyperqueue: Any, cluster: Any, tasks: int, folder: str) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]))))
+    if sys.argv[1] == SERVE:
+        serve(sys.argv[2])
+    else:
+        print(json.dumps(measure(int(sys.argv[1]))))

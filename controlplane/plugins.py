@@ -63,7 +63,7 @@ def _installed(kind: Kind) -> Mapping[str, Any]:
         try:
             plugin = point.load()()
             faults = [name for name in _METHODS[kind] if not callable(getattr(plugin, name, None))]
-        except Exception as error:  # an error of another package must not stop this process
+        except (Exception, SystemExit) as error:  # another package must not stop this process
             faults = [repr(error)]
         if faults or point.name in found:
             why = ", ".join(faults) or "the name is taken"

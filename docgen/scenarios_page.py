@@ -256,6 +256,23 @@ ROWS = (
 )
 """In order. S0 to S4 are the systems whose behaviour Cellrun reproduces."""
 
+NOT_BUILT = (
+    (
+        "S1.4",
+        "Flyte",
+        "a cache that is looked up before a task runs: a hit ends the task SUCCEEDED with the "
+        "cached outputs; outputs are written to the cache after success",
+        "`cache.enabled`, `cache.key`, `cache.version`, `cache.overwrite`",
+    ),
+    (
+        "S1.5",
+        "Flyte",
+        "reservations, so that of equal tasks one runs and the others wait for its cache entry",
+        "`cache.serialize`",
+    ),
+)
+"""Rows without scenarios: name, source, function, and the fields of a job that ask for it."""
+
 
 def write() -> str:
     """Return the whole page."""
@@ -278,6 +295,10 @@ def write() -> str:
                 " situation and the outcome. The tests run on a real PostgreSQL. Tests\nof a"
                 " cell's work run on a cell with real containers or processes.",
                 table(("row", "source", "promise", "scenarios"), rows),
+                "## Not built",
+                "Cellrun does not have these functions of the same systems yet. A job document that"
+                " asks for one of them is refused\nwith the name of the field.",
+                table(("row", "source", "function", "fields"), NOT_BUILT),
             ]
         )
         + "\n"

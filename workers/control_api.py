@@ -19,7 +19,7 @@ _POOL = 16
 
 
 class ControlPlaneUnavailable(Exception):
-    """Web did not answer, or not as it should: the same may be asked again."""
+    """Web did not answer, or not as it should: the request may be repeated."""
 
 
 class ControlPlaneRefused(Exception):
@@ -53,11 +53,11 @@ class Web:
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
         self._session.mount(control_url or "http://", adapter)
 
-    def briefing(self, uid: str) -> LaunchContext:
-        """The briefing of an attempt. Raises ControlPlaneUnavailable, ControlPlaneRefused."""
-        return LaunchContext.read(self.ask(uid, "briefing"))
+    def launch_context(self, uid: str) -> LaunchContext:
+        """Fetch the launch context. Raise ControlPlaneUnavailable, ControlPlaneRefused."""
+        return LaunchContext.read(self.fetch(uid, "briefing"))
 
-    def ask(self, uid: str, what: str, body: bytes = b"") -> object:
+    def fetch(self, uid: str, what: str, body: bytes = b"") -> object:
         """Return the opened JSON response to a request about an attempt.
 
         Raises ControlPlaneUnavailable, ControlPlaneRefused.

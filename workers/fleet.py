@@ -26,10 +26,10 @@ def main() -> int:
     prefix = os.environ.get("CELLRUN_FLEET_PREFIX") or DEFAULT_PREFIX
     moments = TimerHeap()
 
-    def make_driver(_: CellConfig, tell: Listener) -> Driver:
-        return MemoryDriver(tell, clock=clock.wall_seconds, moments=moments)
+    def make_driver(_: CellConfig, emit: Listener) -> Driver:
+        return MemoryDriver(emit, clock=clock.wall_seconds, moments=moments)
 
-    return serve(configs, make_driver, name=f"cell@{prefix.rstrip('-._')}", clockwork=moments)
+    return serve(configs, make_driver, name=f"cell@{prefix.rstrip('-._')}", schedule=moments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The state that a cell must not lose, on disk before it acts or reports: orders, ends,
 acknowledgements.
 
-One line a record: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
+One line an entry: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
 share a file (`JournalFile`), so that one fsync serves all; each has its own `CellJournal` on it.
 """
 
@@ -19,43 +19,22 @@ from controlplane.contract.messages.orders import (
     RunAttempt,
     StopAttempt,
 )
-from controlplane.contract.messages.phases import PhaseChange, read_phases, shorten, unite
+from controlplane.contract.messages.phases import read_phases
 from controlplane.contract.messages.reports import AttemptReport
+from workers.attempt_record import AttemptRecord
 from workers.journal_file import NO_ROOM, Store
 
 log = structlog.get_logger(__name__)
 
 # A file is compacted when it has grown at least so far beyond its size after the last compaction.
 COMPACT_BYTES = 16 << 20
-
-
-@dataclass(slots=True)
-class JournaledAttempt:
-    """One attempt as the journal has it.
-
-    `is_moving`: its cell was leaving and stopped it, so that it runs elsewhere.
-
-    `crashes`: starts of a process since it progressed, or since one left in order. `stage`: how far
-    it was known to be then.
-
-    `phases`: the changes of phase that may not be acknowledged; `phase_count`: how many there were.
-    """
-
-    run: RunAttempt
-    started_at: float | None = None
-    container_id: str | None = None
-    stop: StopAttempt | None = None
-    is_moving: bool = False
-    end: AttemptReport | None = None
-    crashes: int = 0
-    stage: int = 0
-    phases: tuple[PhaseChange, ...] = ()
-    phase_count: int = 0
+# How long a uid stays known after its order cannot arrive any more.
+KNOWN_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedAttempt:
-    """A uid of the past, to be known `until` then (seconds since 1970)."""
+    """An attempt that ended or was refused; its uid is known `until` then (seconds since 1970)."""
 
     until: float
     never_created: bool = False
@@ -63,11 +42,11 @@ class FinishedAttempt:
 
 @dataclass(slots=True)
 class JournalState:
-    """All that one cell remembers.
+    """The durable state of one cell. Each entry is applied by one method, live and in a replay.
 
     `written`: entries ever, more than the file has. `claim`: what `written` was at the first of the
-    `starts` since it was last accepted. `done`: uids that ended and were acknowledged, or that were
-    refused.
+    `starts` since the last acceptance. `done`: attempts that ended and were acknowledged, or that
+    were refused.
     """
 
     incarnation: str = ""
@@ -76,20 +55,54 @@ class JournalState:
     starts: int = 0
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
-    attempts: dict[str, JournaledAttempt] = field(default_factory=dict)
+    attempts: dict[str, AttemptRecord] = field(default_factory=dict)
     done: dict[str, FinishedAttempt] = field(default_factory=dict)
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is known of what may run: no attempts, no word that it was accepted."""
+        """Whether what may run is unknown: no attempts, and no acceptance of this incarnation."""
         return not self.attempts and (not self.incarnation or self.claim is not None)
 
     def used_specs(self) -> set[int]:
-        """Ids of the specs of attempts that are not done."""
-        return {item.run.spec_id for item in self.attempts.values()}
+        """Return the ids of the specs of attempts that are not done."""
+        return {record.run.spec_id for record in self.attempts.values()}
 
-    def renew(self, incarnation: str) -> None:
-        """Begin another incarnation: all but the number of entries is of the past."""
+    def apply(self, kind: str, rest: list[Any]) -> None:
+        """Apply an entry that was read from the file; one of an unknown kind is ignored."""
+        match kind, rest:
+            case "incarnation", [incarnation]:
+                self.begin(incarnation)
+            case "boot", [written]:
+                self.boot(written)
+            case "accepted", _:
+                self.accept()
+            case "counts", [written, claim, starts]:
+                self.written, self.claim, self.starts = written, claim, starts
+            case "left", _:
+                self.leave()
+            case "acked", [acked]:
+                self.acknowledge(acked)
+            case "spec", [body]:
+                spec = GroupSpec.read(body)
+                self.specs[spec.id] = spec
+            case "take", [body]:
+                run = RunAttempt.read(body)
+                if run.spec_id in self.specs:
+                    self.take(run, self.specs[run.spec_id])
+                else:  # without a spec, its end is all that can be reported
+                    log.error("spec_not_in_journal", task=run.task_id, attempt=run.uid)
+                    self.finish(run.uid, run.start_before + KNOWN_SECONDS, False)
+            case "done", [uid, until, *never_created]:
+                self.finish(uid, until, bool(never_created))
+            case "stop", [body]:
+                self.stop(StopAttempt.read(body))
+            case "end", [body]:
+                self.end(AttemptReport.read(body))
+            case _, [uid, *facts] if uid in self.attempts:
+                self._apply_to_attempt(self.attempts[uid], kind, facts)
+
+    def begin(self, incarnation: str) -> None:
+        """Begin another incarnation: only the number of entries is kept."""
         self.incarnation = incarnation
         self.acked = 0
         self.claim = None
@@ -97,6 +110,58 @@ class JournalState:
         self.specs.clear()
         self.attempts.clear()
         self.done.clear()
+
+    def boot(self, written: int) -> None:
+        """Count a start of a process."""
+        self.claim = written if self.claim is None else self.claim
+        self.starts += 1
+
+    def accept(self) -> None:
+        """The control plane has accepted the process."""
+        self.claim, self.starts = None, 0
+
+    def leave(self) -> None:
+        """A process ends in order."""
+        for record in self.attempts.values():
+            record.crashes = 0
+
+    def acknowledge(self, number: int) -> None:
+        """The control plane has all reports up to `number`."""
+        self.acked = max(self.acked, number)
+
+    def take(self, run: RunAttempt, spec: GroupSpec) -> AttemptRecord:
+        """Add an attempt and return its record; an existing record stays as it is."""
+        self.specs[spec.id] = spec
+        return self.attempts.setdefault(run.uid, AttemptRecord(run, spec))
+
+    def stop(self, stop: StopAttempt) -> None:
+        """A stop is ordered."""
+        if stop.uid in self.attempts:
+            self.attempts[stop.uid].stop = stop
+
+    def end(self, report: AttemptReport) -> None:
+        """The attempt has ended."""
+        if report.uid in self.attempts:
+            self.attempts[report.uid].end = report
+
+    def finish(self, uid: str, until: float, never_created: bool) -> None:
+        """The end of the attempt is acknowledged, or it was refused."""
+        self.attempts.pop(uid, None)
+        self.done[uid] = FinishedAttempt(until, never_created)
+
+    @staticmethod
+    def _apply_to_attempt(record: AttemptRecord, kind: str, facts: list[Any]) -> None:
+        match kind, facts:
+            case "start", [at, container_id]:
+                record.apply_start(at, container_id)
+            case "phases", [count, items]:
+                record.apply_phases(count, read_phases(items))
+            case "crash", _:
+                record.apply_crash()
+            case "reach", [stage]:
+                record.apply_reach(stage)
+            case "move", _:
+                record.apply_move()
 
 
 class JournalFile:
@@ -179,97 +244,104 @@ class JournalFile:
             cell, kind, *rest = entry
             memory = self._memories.setdefault(cell, JournalState())
             memory.written += 1
-            _apply(memory, kind, rest)
+            memory.apply(kind, rest)
         if intact < len(content):
             self._store.cut(intact)
         return intact
 
 
 class CellJournal:
-    """One cell's journal: `memory` is the present, every change of it goes to the file first."""
+    """One cell's journal. Each method adds an entry to the file and applies it to `memory`."""
 
     def __init__(self, file: JournalFile, cell: str, memory: JournalState) -> None:
         self._file = file
         self._cell = cell
         self.memory = memory
 
+    def find(self, uid: str) -> AttemptRecord | None:
+        """Return the record of an attempt whose end is not acknowledged, if there is one."""
+        return self.memory.attempts.get(uid)
+
+    def open_attempts(self) -> list[AttemptRecord]:
+        """Return the attempts that have not ended."""
+        return [record for record in self.memory.attempts.values() if record.end is None]
+
     def begin(self, incarnation: str) -> None:
         """A process of this incarnation starts."""
         if incarnation != self.memory.incarnation:
-            self._note("incarnation", incarnation)
-        self._note("boot", self.memory.written)
+            self._write("incarnation", incarnation)
+            self.memory.begin(incarnation)
+        written = self.memory.written
+        self._write("boot", written)
+        self.memory.boot(written)
 
-    def accepted(self) -> None:
-        """Record that the process is registered: its messages are newer than all before."""
-        self._note("accepted", True)
+    def accept(self) -> None:
+        """The control plane has accepted the process: its messages are newer than all before."""
+        self._write("accepted", True)
+        self.memory.accept()
 
-    def take(self, run: RunAttempt, spec: GroupSpec) -> None:
-        """An order is taken."""
-        known = self.memory.specs.get(spec.id)
-        if known is not spec:
-            if known != spec:
-                self._write(["spec", spec.body()])
-            self.memory.specs[spec.id] = spec
-        self._write(["take", run.body()])
-        self.memory.attempts.setdefault(run.uid, JournaledAttempt(run))
+    def take(self, run: RunAttempt, spec: GroupSpec) -> AttemptRecord:
+        """The cell takes an order; return its record."""
+        if self.memory.specs.get(spec.id) != spec:
+            self._write("spec", spec.body())
+        self._write("take", run.body())
+        return self.memory.take(run, spec)
 
-    def start(self, uid: str, at: float, container_id: str | None) -> None:
+    def start(self, record: AttemptRecord, at: float, container_id: str | None) -> None:
         """The attempt's container runs."""
-        self._note("start", uid, at, container_id)
+        self._write("start", record.uid, at, container_id)
+        record.apply_start(at, container_id)
 
-    def add_phases(self, uid: str, phases: tuple[PhaseChange, ...]) -> None:
-        """Note changes of phase before they are reported."""
-        self._write(["phases", uid, phases[-1].number, [change.body() for change in phases]])
-        _add_phases(self.memory, uid, phases[-1].number, phases)
+    def save_phases(self, record: AttemptRecord) -> None:
+        """Make its changes of phase durable before they are reported."""
+        if not record.unsaved_phases:
+            return
+        changes = record.unsaved_phases
+        count = changes[-1].number
+        self._write("phases", record.uid, count, [change.body() for change in changes])
+        record.apply_phases(count, changes)
 
-    def drop_phases(self, uid: str, number: int) -> None:
-        """Forget the changes up to `number`, which are acknowledged, at the next compaction.
+    def crash(self, record: AttemptRecord) -> None:
+        """A process was killed before the attempt made progress."""
+        self._write("crash", record.uid)
+        record.apply_crash()
 
-        The newest of each kind stays: a successor compares with it what it notes.
-        """
-        item = self.memory.attempts.get(uid)
-        if item is not None:
-            newest = {change.kind: change.number for change in item.phases}
-            item.phases = tuple(
-                change
-                for change in item.phases
-                if change.number > number or change.number == newest[change.kind]
-            )
-
-    def crash(self, uid: str) -> None:
-        """The process was killed before the attempt got anywhere."""
-        self._note("crash", uid)
-
-    def reach(self, uid: str, stage: int) -> None:
-        """The attempt got further than ever: no process was killed by it so far."""
-        self._note("reach", uid, stage)
+    def reach(self, record: AttemptRecord, stage: int) -> None:
+        """The attempt got further than before a process was killed: it is not the cause."""
+        self._write("reach", record.uid, stage)
+        record.apply_reach(stage)
 
     def leave(self) -> None:
-        """The process ends in order: nothing that it handled has killed it."""
-        self._note("left", True)
+        """The process ends in order: none of its attempts has killed it."""
+        self._write("left", True)
+        self.memory.leave()
 
     def stop(self, stop: StopAttempt) -> None:
         """A stop is ordered."""
-        self._note("stop", stop.body())
+        self._write("stop", stop.body())
+        self.memory.stop(stop)
 
-    def move(self, uid: str) -> None:
-        """Record that the cell is leaving: the attempt is stopped and will run elsewhere."""
-        self._note("move", uid)
+    def move(self, record: AttemptRecord) -> None:
+        """The cell is leaving: the attempt is stopped and will run elsewhere."""
+        self._write("move", record.uid)
+        record.apply_move()
 
     def end(self, report: AttemptReport) -> None:
-        """The attempt is over; the report holds all facts, its number is drawn when it is sent."""
-        self._write(["end", report.body()])
-        if report.uid in self.memory.attempts:
-            self.memory.attempts[report.uid].end = report
+        """The attempt has ended; the report holds all facts, and is numbered when it is sent."""
+        self._write("end", report.body())
+        self.memory.end(report)
 
-    def finish(self, uid: str, known_until: float, *, never_created: bool = False) -> None:
-        """The end is acknowledged; the uid is known until that instant."""
-        self._note("done", uid, known_until, *([True] if never_created else []))
+    def finish(self, uid: str, start_before: float, *, never_created: bool = False) -> None:
+        """The end is acknowledged, or the order refused; the uid stays known for a day."""
+        until = start_before + KNOWN_SECONDS
+        self._write("done", uid, until, *([True] if never_created else []))
+        self.memory.finish(uid, until, never_created)
 
-    def hear(self, acked: int) -> None:
-        """The control plane has all reports up to this number. Needs no fsync of its own."""
-        if acked > self.memory.acked:
-            self._note("acked", acked)
+    def acknowledge(self, number: int) -> None:
+        """The control plane has all reports up to `number`. Needs no fsync of its own."""
+        if number > self.memory.acked:
+            self._write("acked", number)
+            self.memory.acknowledge(number)
 
     def lacks_room(self) -> bool:
         """Whether the disk is full, or nearly so."""
@@ -290,100 +362,34 @@ class CellJournal:
         yield ["acked", memory.acked]
         for spec_id in sorted(memory.used_specs() & set(memory.specs)):
             yield ["spec", memory.specs[spec_id].body()]
-        for uid, item in memory.attempts.items():
-            yield ["take", item.run.body()]
-            if item.started_at is not None:
-                yield ["start", uid, item.started_at, item.container_id]
-            if item.stop is not None:
-                yield ["stop", item.stop.body()]
-            if item.is_moving:
+        for uid, record in memory.attempts.items():
+            yield ["take", record.run.body()]
+            if record.started_at is not None:
+                yield ["start", uid, record.started_at, record.container_id]
+            if record.stop is not None:
+                yield ["stop", record.stop.body()]
+            if record.is_moving:
                 yield ["move", uid]
-            if item.end is not None:
-                yield ["end", item.end.body()]
-            if item.phase_count and item.end is None:
-                phases = [change.body() for change in item.phases]
-                yield ["phases", uid, item.phase_count, phases]
-            if item.stage:
-                yield ["reach", uid, item.stage]
-            yield from (["crash", uid] for _ in range(item.crashes))
+            if record.end is not None:
+                yield ["end", record.end.body()]
+            elif record.phase_count:
+                phases = [change.body() for change in record.phases]
+                yield ["phases", uid, record.phase_count, phases]
+            if record.stage:
+                yield ["reach", uid, record.stage]
+            yield from (["crash", uid] for _ in range(record.crashes))
         for uid, done in memory.done.items():
             yield ["done", uid, done.until, *([True] if done.never_created else [])]
         yield ["counts", memory.written, memory.claim, memory.starts]
 
-    def _note(self, kind: str, *rest: Any) -> None:
-        self._write([kind, *rest])
-        _apply(self.memory, kind, list(rest))
-
-    def _write(self, entry: list[Any]) -> None:
+    def _write(self, kind: str, *facts: Any) -> None:
         self.memory.written += 1
-        self._file.add(self._cell, entry)
+        self._file.add(self._cell, [kind, *facts])
 
 
 def _next_compaction(size: int) -> int:
     """At least twice as large: so that what is rewritten stays in proportion to what is added."""
     return size + max(size, COMPACT_BYTES)
-
-
-def _apply(memory: JournalState, kind: str, rest: list[Any]) -> None:
-    match kind, rest:
-        case "incarnation", [incarnation]:
-            memory.renew(incarnation)
-        case "boot", [written]:
-            memory.claim = written if memory.claim is None else memory.claim
-            memory.starts += 1
-        case "accepted", _:
-            memory.claim, memory.starts = None, 0
-        case "counts", [written, claim, starts]:
-            memory.written, memory.claim, memory.starts = written, claim, starts
-        case "left", _:
-            for item in memory.attempts.values():
-                item.crashes = 0
-        case "acked", [acked]:
-            memory.acked = max(memory.acked, acked)
-        case "spec", [body]:
-            spec = GroupSpec.read(body)
-            memory.specs[spec.id] = spec
-        case "take", [body]:
-            run = RunAttempt.read(body)
-            memory.attempts.setdefault(run.uid, JournaledAttempt(run))
-        case "done", [uid, until, *never]:
-            memory.attempts.pop(uid, None)
-            memory.done[uid] = FinishedAttempt(until, bool(never))
-        case _:
-            _apply_to_attempt(memory, kind, rest)
-
-
-def _apply_to_attempt(memory: JournalState, kind: str, rest: list[Any]) -> None:
-    match kind, rest:
-        case "start", [uid, at, container_id] if uid in memory.attempts:
-            memory.attempts[uid].started_at = at
-            memory.attempts[uid].container_id = container_id
-        case "crash", [uid] if uid in memory.attempts:
-            memory.attempts[uid].crashes += 1
-        case "phases", [uid, count, items]:
-            _add_phases(memory, uid, count, read_phases(items))
-        case "reach", [uid, stage] if uid in memory.attempts:
-            memory.attempts[uid].crashes = 0
-            memory.attempts[uid].stage = stage
-        case "stop", [body]:
-            stop = StopAttempt.read(body)
-            if stop.uid in memory.attempts:
-                memory.attempts[stop.uid].stop = stop
-        case "move", [uid] if uid in memory.attempts:
-            memory.attempts[uid].is_moving = True
-        case "end", [body]:
-            report = AttemptReport.read(body)
-            if report.uid in memory.attempts:
-                memory.attempts[report.uid].end = report
-
-
-def _add_phases(
-    memory: JournalState, uid: str, count: int, phases: tuple[PhaseChange, ...]
-) -> None:
-    item = memory.attempts.get(uid)
-    if item is not None:
-        item.phases = shorten(unite(item.phases, phases))
-        item.phase_count = count
 
 
 def _line(entry: list[Any]) -> bytes:

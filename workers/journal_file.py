@@ -17,7 +17,7 @@ _NO_RESERVES = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 RESERVE_BYTES = 4 << 20
 # With less on the disk no work is begun that would have to write there.
 MIN_FREE_BYTES = 32 << 20
-_LOOK_BYTES = 64 << 10
+_BLOCK_BYTES = 64 << 10
 
 
 class Store(Protocol):
@@ -164,7 +164,7 @@ def _find_end(file: int) -> int:
     """Where the zeros begin with which the file ends."""
     end = os.fstat(file).st_size
     while end:
-        start = max(end - _LOOK_BYTES, 0)
+        start = max(end - _BLOCK_BYTES, 0)
         piece = os.pread(file, end - start, start).rstrip(b"\0")
         if piece:
             return start + len(piece)

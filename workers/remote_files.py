@@ -35,7 +35,7 @@ WEB = ("http", "https")
 _METADATA = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 METADATA = frozenset(map(ipaddress.ip_address, _METADATA))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# Answers after which the same may be asked again.
+# Answers after which the request may be repeated.
 _AGAIN = (408, 425, 429)
 _OUTSIDE = "it does not lie below a folder that this cell allows"
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -45,7 +45,7 @@ _LOGIN = re.compile(r"//[^\s/@]+@")
 
 
 class StorageAway(Exception):
-    """It does not answer, or not as it should: the same may be asked again."""
+    """It does not answer, or not as it should: the request may be repeated."""
 
 
 class StorageRefused(Exception):

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant
 from controlplane.admin.base import ActionConfirmation, MonospaceText, ReadOnlyAdmin, Section
-from controlplane.commands.state.alerts import close_alert
+from controlplane.commands.state.findings import close_alert
 from controlplane.models import Alert, AuditLine, DeadLetter
 
 

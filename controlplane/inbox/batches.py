@@ -17,21 +17,21 @@ from controlplane.commands.attempts.reports import (
     ReportBatchResult,
     record_reports,
 )
-from controlplane.commands.cells.floods import quarantine_flooding
 from controlplane.commands.cells.messages import (
     Beat,
     answer_heartbeats,
+    quarantine_flooding,
     record_goodbye,
     record_registration,
 )
 from controlplane.commands.cells.probes import hear_probes
-from controlplane.commands.state.apply import raise_alerts
-from controlplane.commands.state.dead_letters import add_dead_letter
+from controlplane.commands.state.apply import apply
+from controlplane.commands.state.findings import add_dead_letter
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import Goodbye
 from controlplane.domain.cells.keys import CellAddress
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.inbox.floods import FloodMeter
 from controlplane.inbox.sorting import Directory, RegistrationMessage, SortedBatch, sort_messages
 
@@ -95,7 +95,8 @@ class Inbox:
 
     def _report_lost(self) -> None:
         if self._lost.batches:
-            raise_alerts([RaiseAlert(BATCH_LOST, "inbox", self._lost.text)], now=clock.now())
+            alert = RaiseAlert(BATCH_LOST, "inbox", self._lost.text)
+            apply(Effects(alerts=[alert]), now=clock.now())
             self._lost = _LostBatches()
 
     def _answer_if_due(self) -> bool:
@@ -157,7 +158,7 @@ class Inbox:
             log.error("registration_failed", cell=address.name, error=str(error))
             text = f"cell {address.name} cannot be registered: {error}"[:1000]
             alert = RaiseAlert("registration_failed", address.name, clean_text(text))
-            raise_alerts([alert], now=now)
+            apply(Effects(alerts=[alert]), now=now)
 
     def _record(self, found: SortedBatch, now: datetime) -> None:
         pending = [_ReportChunk(found.reported, found.acknowledgements)]

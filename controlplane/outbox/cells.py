@@ -18,8 +18,8 @@ from controlplane.outbox import transport
 _ORDER_BYTES = 120
 
 
-def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> bool:
-    """Send each body to its cell, all in one pipeline. False if the broker could not be reached."""
+def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> None:
+    """Send each body to its cell, all in one pipeline. They are lost if the broker is away."""
     sealed = []
     for address, body in messages:
         text = envelope.seal(
@@ -31,7 +31,7 @@ def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> bool:
         )
         queue = queues.cell_queue(address.name, address.incarnation)
         sealed.append((queue, broker.task_message(queue, queues.ORDERS_TASK, [text])))
-    return transport.push(sealed)
+    transport.push(sealed)
 
 
 def split_orders(

@@ -65,7 +65,6 @@ class RedisTransport:
 
 
 _replacement: Transport | None = None
-lost_messages = 0
 
 
 def use(transport: Transport | None) -> None:
@@ -74,18 +73,14 @@ def use(transport: Transport | None) -> None:
     _replacement = transport
 
 
-def push(messages: Sequence[tuple[str, str]]) -> bool:
-    """Push `messages`; False, counted and logged, if the broker could not be reached."""
-    global lost_messages
+def push(messages: Sequence[tuple[str, str]]) -> None:
+    """Push `messages`. They are lost, with a line in the log, if the broker cannot be reached."""
     if not messages:
-        return True
+        return
     try:
         _transport().push(messages)
     except redis.RedisError as error:
-        lost_messages += len(messages)
         log.warning("messages_lost", count=len(messages), error=str(error))
-        return False
-    return True
 
 
 def claim(name: str, seconds: float) -> bool:

@@ -57,19 +57,21 @@ def check_plain(value: Any) -> None:
     raise UnreadableDocument(f"more than {MAX_DEPTH} nested lists and mappings")
 
 
-def find_text_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
-    """Return the place and fault of the first text that cannot be stored, or None."""
-    if isinstance(value, str):
-        text = fault_of_text(value)
+def find_value_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
+    """Return the place and fault of the first text or number that cannot be stored, or None."""
+    if isinstance(value, str | float):
+        text = fault_of_text(value) if isinstance(value, str) else _fault_of_number(value)
         return (place, text) if text else None
+    if len(place) > MAX_DEPTH:
+        return None
     inner: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(value, list):
         inner = iter(enumerate(value))
     elif isinstance(value, dict):
         inner = iter(value.items())
-        if any(fault_of_text(key) for key in value):
+        if any(isinstance(key, str) and fault_of_text(key) for key in value):
             return place, "a key contains a character that cannot be stored"
-    found = (find_text_fault(item, (*place, step)) for step, item in inner)
+    found = (find_value_fault(item, (*place, step)) for step, item in inner)
     return next((fault for fault in found if fault), None)
 
 
@@ -85,6 +87,10 @@ def fault_of_text(text: str) -> str:
     return ""
 
 
+def _fault_of_number(number: float) -> str:
+    return "" if math.isfinite(number) else "a number is not finite"
+
+
 def _inner_of(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from value
@@ -94,8 +100,8 @@ def _inner_of(value: Any) -> Iterator[Any]:
     elif isinstance(value, str):
         if text := fault_of_text(value):
             raise UnreadableDocument(text)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise UnreadableDocument("a number is not finite")
+    elif isinstance(value, float) and (text := _fault_of_number(value)):
+        raise UnreadableDocument(text)
 
 
 def _read_json(text: str) -> Any:

@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from controlplane.spec.documents import (
     check_plain,
-    find_text_fault,
+    find_value_fault,
     guess_language,
     read_document,
 )
@@ -56,7 +56,7 @@ def read_model(
         check_plain(body)
         return model.model_validate(body)
     except UnreadableDocument as error:
-        place, text = find_text_fault(body) or ((), str(error))
+        place, text = find_value_fault(body) or ((), str(error))
         raise InvalidSpec([Fault(path_of(place), text)]) from None
     except ValidationError as error:
         raise InvalidSpec(_read_errors(error, known_fields)) from None
@@ -68,7 +68,8 @@ def parse_part(model: type[M], body: object) -> M:
         check_plain(body)
         return model.model_validate(body)
     except UnreadableDocument as error:
-        raise InvalidSpec([Fault("", str(error))]) from None
+        place, text = find_value_fault(body) or ((), str(error))
+        raise InvalidSpec([Fault(path_of(place), text)]) from None
     except ValidationError as error:
         known_fields = dict.fromkeys(model.model_fields, "at the top")
         raise InvalidSpec(_read_errors(error, known_fields)) from None

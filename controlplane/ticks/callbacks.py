@@ -7,7 +7,8 @@ from celery import Task, shared_task
 from celery.signals import worker_shutdown
 
 from controlplane import clock
-from controlplane.commands.state.tick_runs import note_run, take_wake
+from controlplane.commands.state.tick_runs import note_run
+from controlplane.outbox.wakes import take_wake
 from controlplane.ticks.callback_delivery import CallbackDelivery
 
 NAME = "callbacks"

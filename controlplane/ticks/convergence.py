@@ -8,13 +8,13 @@ from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands.cells.probes import find_deaf_since, send_probes
-from controlplane.commands.convergence.lost_cells import count_silence
-from controlplane.commands.convergence.rule import Memory
+from controlplane.commands.convergence.cells import count_silence
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.convergence.runner import RuleRunner
-from controlplane.commands.state.tick_alerts import TickAlerts
-from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run, take_wake
+from controlplane.commands.convergence.runner import Memory, RuleRunner
+from controlplane.commands.state.tick_alerts import GAP, TickAlerts
+from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.domain.convergence.policy import Policy
+from controlplane.outbox.wakes import take_wake
 from controlplane.queries.policy import load_policy
 from controlplane.queries.ticks import TickFacts, load_silence, load_tick
 
@@ -37,17 +37,12 @@ def convergence(self: ConvergenceTask, woken: bool = False) -> None:
     run(woken=woken, memory=self.memory)
 
 
-def build_policy() -> Policy:
-    """The installation's policy."""
-    return load_policy()
-
-
 def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     """Run one tick; return what each rule did. A wake continues cascades, the clock runs all rules.
 
     `memory`: of this process; None: the tick is its first.
     """
-    now, policy = clock.now(), build_policy()
+    now, policy = clock.now(), load_policy()
     memory = memory or Memory()
     if woken:
         course = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
@@ -107,5 +102,6 @@ def _hold_until(
         return hold_until
     if tick.hold_until is not None and tick.hold_until > now:
         return tick.hold_until
-    alerts.clear_gap(NAME, now=now, was_held=tick.hold_until is not None)
+    # The alert may be open if the last run of the tick held rules back.
+    alerts.clear_alert(GAP, NAME, now=now, was_open=tick.hold_until is not None)
     return None

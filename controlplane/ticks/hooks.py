@@ -4,7 +4,6 @@ from celery import shared_task
 
 from controlplane import clock
 from controlplane.commands.attempts.hook_calls import call_due
-from controlplane.commands.state.tick_runs import take_wake
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.hook_calls import is_any_call_due
 
@@ -16,7 +15,7 @@ SECONDS = 5.0
 @shared_task(name="controlplane.ticks.hooks")
 def hooks(_woken: bool = False) -> None:
     """What beat and wakes send."""
-    take_wake(NAME)
+    wakes.take_wake(NAME)
     run()
 
 

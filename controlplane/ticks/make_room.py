@@ -9,8 +9,8 @@ from django.db import OperationalError
 
 from controlplane import clock
 from controlplane.commands.placement.evict import evict
-from controlplane.commands.placement.waiting import nominate
-from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.apply import apply
+from controlplane.commands.state.transactions import in_turn
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
 from controlplane.domain.placement.preemption.make_room import (
@@ -19,9 +19,8 @@ from controlplane.domain.placement.preemption.make_room import (
     starving,
     wants_room,
 )
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.queries.placement.running_attempts import is_any_below, load_held
-from controlplane.ticks.tick_lock import in_turn
 
 ROOM_ALERT = "no_room_made"
 
@@ -37,7 +36,7 @@ def make_room_safely(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFac
     except Exception as error:  # one poisoned row must not end the pass
         log.exception("no_room_made", pool=snapshot.name)
         alert = RaiseAlert(ROOM_ALERT, f"pool {snapshot.name}", repr(error)[:1000])
-        raise_alerts([alert], now=snapshot.now)
+        apply(Effects(alerts=[alert]), now=snapshot.now)
 
 
 def _make_room(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts) -> None:
@@ -61,4 +60,4 @@ def _make_room(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts) ->
             evict(evictions, now=clock.now())
     if starved:
         reserved = reserve(snapshot, plan, waiting, starved, held.running, held.leaving)
-        nominate(reserved, now=snapshot.now)
+        apply(Effects(nominations=reserved), now=snapshot.now)

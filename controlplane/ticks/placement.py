@@ -15,7 +15,8 @@ from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands.placement.waiting import clear_nominations
-from controlplane.commands.state.tick_runs import leave_mark, note_coverage, note_run, take_wake
+from controlplane.commands.state.tick_runs import leave_mark, note_coverage, note_run
+from controlplane.outbox.wakes import take_wake
 from controlplane.queries.placement.snapshot import (
     is_anything_pending,
     is_anything_placeable,

@@ -12,15 +12,15 @@ from controlplane import clock
 from controlplane.commands.placement.allocate import PoolLimits, carry_out, keep_cursor
 from controlplane.commands.placement.reject import reject
 from controlplane.commands.placement.waiting import explain
-from controlplane.commands.state.apply import raise_alerts
-from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.commands.state.apply import apply
+from controlplane.commands.state.transactions import in_turn, run_in_transaction
 from controlplane.domain.placement.cycle.place import place
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.cycle.prefilter import latest, outdated, screen
 from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
-from controlplane.domain.state.effects import ExplainShape, RaiseAlert
+from controlplane.domain.state.effects import Effects, ExplainShape, RaiseAlert
 from controlplane.queries.placement.pool_plugins import resolve
 from controlplane.queries.placement.snapshot import (
     TASKS_PER_PASS,
@@ -30,7 +30,6 @@ from controlplane.queries.placement.snapshot import (
     load_snapshot,
 )
 from controlplane.ticks.make_room import make_room_safely
-from controlplane.ticks.tick_lock import in_turn
 
 # The time limit of a pass; what is decided by then is kept, the next pass continues.
 SECONDS_PER_PASS = 2.0
@@ -74,7 +73,7 @@ def pass_pool_safely(waiting: WaitingShapes, *, now: datetime) -> tuple[int, boo
     except Exception as error:
         log.exception("pool_skipped", pool=waiting.pool_id)
         alert = RaiseAlert("pool_skipped", f"pool {waiting.pool_id}", repr(error)[:1000])
-        raise_alerts([alert], now=now)
+        apply(Effects(alerts=[alert]), now=now)
         return 0, False
     return outcome.placed, outcome.covered
 
@@ -138,5 +137,5 @@ def _tell(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> N
         for shape_id, error in waiting.unreadable
     ]
     if alerts:
-        raise_alerts(alerts, now=now)
+        apply(Effects(alerts=alerts), now=now)
         log.error("placement_hindered", pool=name, why=[alert.text for alert in alerts])

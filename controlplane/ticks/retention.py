@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from celery import shared_task
 
 from controlplane import clock
-from controlplane.commands.convergence.rule import Memory
 from controlplane.commands.convergence.rules import RULES
-from controlplane.commands.convergence.runner import RuleRunner
-from controlplane.commands.state.tick_runs import take_wake
+from controlplane.commands.convergence.runner import Memory, RuleRunner
 from controlplane.domain.convergence.policy import Policy
+from controlplane.outbox.wakes import take_wake
+from controlplane.queries.policy import load_policy
 from controlplane.queries.ticks import TickFacts, load_tick
 from controlplane.ticks import convergence
 
@@ -29,7 +29,7 @@ def run(*, memory: Memory | None = None) -> dict[str, int]:
     A step that fails ends here, and the next tick of the clock raises its alert. `memory`: that of
     convergence in this process; None: it has none yet.
     """
-    now, policy = clock.now(), convergence.build_policy()
+    now, policy = clock.now(), load_policy()
     if _is_listening(load_tick(convergence.NAME), now, policy):
         return {}
     course = RuleRunner(

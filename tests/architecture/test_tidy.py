@@ -18,6 +18,7 @@ NAMED_BY_DJANGO = {"handle": "controlplane/management/commands/"}
 
 STATE_WRITERS = {
     "controlplane/commands/state/apply.py": "the only writer",
+    "controlplane/commands/state/apply_jobs.py": "its part about jobs",
     "controlplane/commands/state/apply_sql.py": "its statements as text",
 }
 STATE_COLUMNS = {"state", "ending_as", "released_at"}

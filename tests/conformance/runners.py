@@ -30,7 +30,7 @@ class Scripted:
 
     def __init__(self, reconcile: Step | None = None) -> None:
         self.step: Step = reconcile or (
-            lambda context: RunnerObservation(RunnerPhase.RUNNING, next_look_seconds=0.05)
+            lambda context: RunnerObservation(RunnerPhase.RUNNING, poll_seconds=0.05)
         )
         self.end: Callable[[Context], AbortResult] = lambda context: AbortResult(is_done=True)
         self.looks: list[Context] = []

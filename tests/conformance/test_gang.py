@@ -269,7 +269,7 @@ def test_a_member_whose_briefing_is_of_another_gang_does_not_start(
     process_kit.driver.start(made)
     ended = process_kit.told.ended(made.uid)
     assert (ended.failure_kind, ended.reason) == ("system", "web")
-    assert ended.message == "gang: its briefing is not of this member"
+    assert ended.message == "gang: the launch context is of another member"
     assert process_kit.starts(made.uid) == 0
 
 

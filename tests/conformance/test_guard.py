@@ -125,7 +125,7 @@ def test_what_obeys_is_asked_and_ends_before_the_lease_does(watch: Watch) -> Non
     ended = watch.kit.told.ended(launch.uid)
     assert ended.exit_code == 143
     assert ended.at < deadline
-    assert launch.uid in watch.link.word().struck
+    assert launch.uid in watch.link.status().fenced
 
 
 def test_what_is_deaf_is_killed_before_the_lease_is_over(watch: Watch) -> None:
@@ -156,7 +156,7 @@ def test_it_outlives_a_killed_cell_ends_what_runs_and_then_itself(watch: Watch) 
     until(lambda: watch.is_over(launch))
     assert clock.wall_seconds() < deadline
     until(lambda: not watch.is_guarded())
-    assert launch.uid in watch.link.word().struck
+    assert launch.uid in watch.link.status().fenced
 
 
 def test_neither_the_death_of_its_starter_nor_ctrl_c_ends_a_guard(watch: Watch) -> None:
@@ -174,7 +174,7 @@ def test_neither_the_death_of_its_starter_nor_ctrl_c_ends_a_guard(watch: Watch) 
     assert os.getsid(guard) == guard
     number = watch.link.read().number
     watch.show(launch, seconds=3600.0)
-    until(lambda: watch.link.word().number > number)
+    until(lambda: watch.link.status().number > number)
     assert watch.guards() == [guard]
     assert not watch.is_over(launch)
 
@@ -191,7 +191,7 @@ def test_a_killed_guard_is_replaced_and_its_successor_strikes_whom_it_struck(
     watch: Watch,
 ) -> None:
     launch = watch.begin(*watch.kit.deaf(300), seconds=5.0, grace=3.0)
-    until(lambda: launch.uid in watch.link.word().struck)
+    until(lambda: launch.uid in watch.link.status().fenced)
     (guard,) = watch.guards()
     os.kill(guard, signal.SIGKILL)
     until(lambda: not watch.is_guarded())
@@ -220,7 +220,7 @@ def test_a_guard_stays_as_long_as_the_cell_lives(watch: Watch) -> None:
     for _ in range(2):
         number = watch.link.read().number
         watch.show(seconds=0.0)
-        until(lambda number=number: watch.link.word().number > number)  # type: ignore[misc]
+        until(lambda number=number: watch.link.status().number > number)  # type: ignore[misc]
     watch.begin(*watch.kit.obedient())
     assert watch.guards() == [guard]
 
@@ -246,11 +246,11 @@ def test_what_was_created_and_not_started_will_not_be(watch: Watch) -> None:
     assert watch.link.stand_by()
     launch = watch.kit.launch(*watch.kit.obedient())
     answers = iter([Permit.YES])  # to create, and then the cell is stopped before it starts it
-    is_struck = lambda: launch.uid in watch.link.word().struck  # noqa: E731
+    is_fenced = lambda: launch.uid in watch.link.status().fenced  # noqa: E731
 
     def permit() -> Permit:
         if next(answers, None) is None:
-            until(is_struck)
+            until(is_fenced)
             until(lambda: not list(watch.kit.driver.find()))
         return Permit.YES
 

@@ -99,9 +99,9 @@ def test_process_in_the_pipeline(process_kit: ProcessKit) -> None:
 
 def test_runner(tmp_path: Path) -> None:
     looks = [
-        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=0),
-        RunnerObservation(RunnerPhase.INITIALIZING, {"n": 2}, next_look_seconds=0),
-        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, next_look_seconds=0),
+        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, poll_seconds=0),
+        RunnerObservation(RunnerPhase.INITIALIZING, {"n": 2}, poll_seconds=0),
+        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, poll_seconds=0),
         RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 4}),
     ]
     runner = Scripted(lambda context: looks[context.state.get("n", 0)])

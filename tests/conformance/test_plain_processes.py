@@ -10,9 +10,9 @@ from tests.conformance.kit import ProcessKit, until
 from tests.conformance.test_death import cell_of
 from workers.attempt.events import Launch
 from workers.attempt.outcome import STOPPED
-from workers.drivers.process.fast_path import MAX_ASKED
+from workers.drivers.process.fast_path import MAX_ORDERED
 
-MANY = 3 * MAX_ASKED
+MANY = 3 * MAX_ORDERED
 
 
 def started(kit: ProcessKit, *command: str, number: int = MANY) -> Sequence[Launch]:
@@ -47,7 +47,7 @@ def test_spawner_that_is_killed_while_it_is_asked_starts_nothing_twice(
     first = started(process_kit, "true", number=1)[0]
     process_kit.told.ended(first.uid)
     launches = started(process_kit, *process_kit.exits(0))
-    process_kit.told.ended(launches[MAX_ASKED // 2].uid)
+    process_kit.told.ended(launches[MAX_ORDERED // 2].uid)
     os.kill(process_kit.spawner(), signal.SIGKILL)
     for launch in launches:
         process_kit.told.ended(launch.uid)

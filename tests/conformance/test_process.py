@@ -8,7 +8,7 @@ import pytest
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import ProcessKit, until
 from workers.attempt.outcome import STOPPED
-from workers.spawner.scanning import look_at
+from workers.spawner.scanning import inspect_process
 
 
 def test_nothing_of_the_cell_s_environment_reaches_a_task(
@@ -33,7 +33,7 @@ def test_task_whose_spawner_was_killed_ends_from_outside_with_all_it_left(
     ended = process_kit.told.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind) == (None, FailureKind.OUTSIDE)
     for pid in process_kit.log(launch.uid).split():
-        assert look_at(int(pid)) is None
+        assert inspect_process(int(pid)) is None
 
 
 def test_tasks_go_on_with_a_new_spawner(process_kit: ProcessKit) -> None:
@@ -56,7 +56,7 @@ def test_cell_and_spawner_killed_together_leave_nothing_unseen(process_kit: Proc
     process_kit.begin_again()
     process_kit.driver.adopt(launch)
     assert process_kit.told.ended(launch.uid).failure_kind is FailureKind.OUTSIDE
-    assert look_at(task) is None
+    assert inspect_process(task) is None
     assert process_kit.starts(launch.uid) == 1
 
 
@@ -78,7 +78,7 @@ def test_spawner_ends_when_it_has_no_tasks_and_no_cell(process_kit: ProcessKit) 
     process_kit.told.ended(launch.uid)
     spawner = process_kit.spawner()
     process_kit.driver.close()
-    until(lambda: look_at(spawner) is None)
+    until(lambda: inspect_process(spawner) is None)
     process_kit.begin_again()
     process_kit.driver.adopt(launch)
     assert process_kit.told.ended(launch.uid).exit_code == 0
@@ -89,7 +89,7 @@ def test_who_fled_and_hid_its_environment_ends_with_the_task(process_kit: Proces
     launch = process_kit.launch("sh", "-c", f"{fled} & until [ -e fled ]; do :; done")
     process_kit.driver.start(launch)
     process_kit.told.ended(launch.uid)
-    assert look_at(int(process_kit.log(launch.uid))) is None
+    assert inspect_process(int(process_kit.log(launch.uid))) is None
 
 
 def test_memory_too_small_for_the_spawner_itself_is_given_all_the_same(
@@ -115,7 +115,7 @@ def test_no_process_is_left_after_a_stop(process_kit: ProcessKit) -> None:
     process_kit.driver.stop(launch.uid, grace_seconds=10, force=False)
     process_kit.told.ended(launch.uid)
     for pid in process_kit.log(launch.uid).split():
-        assert look_at(int(pid)) is None
+        assert inspect_process(int(pid)) is None
 
 
 def test_memory_is_limited_by_address_space(process_kit: ProcessKit) -> None:
@@ -133,7 +133,7 @@ def test_what_must_die_dies_though_its_spawner_is_stopped(process_kit: ProcessKi
     os.kill(spawner, signal.SIGSTOP)
     try:
         process_kit.driver.stop(launch.uid, grace_seconds=0, force=True)
-        until(lambda: look_at(task) is None)
+        until(lambda: inspect_process(task) is None)
     finally:
         os.kill(spawner, signal.SIGCONT)
     assert process_kit.told.ended(launch.uid).reason == STOPPED

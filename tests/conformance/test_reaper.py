@@ -38,9 +38,9 @@ class Bench:
         self.happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.driver = make_driver(self.config, self.happened.put)
         self.cell = Cell(self.config, self.journals.journal(self.config.name), self.driver)
-        self.reaper = Reaper(self.driver, kit.home / "work", self.happened.put, look_seconds=0.01)
+        self.reaper = Reaper(self.driver, kit.home / "work", self.happened.put, scan_seconds=0.01)
         self.cell.start(read_moment())
-        self.happened.put(self.reaper.look())  # before it, nothing is registered
+        self.happened.put(self.reaper.scan())  # before it, nothing is registered
         self.round()
         self.tell(
             RegistrationResult(
@@ -120,7 +120,7 @@ def test_what_nobody_knows_is_removed_and_what_is_not_ours_is_left(
         # Orders for it may still be on their way: it was started once.
         late = RunAttempt(ONE_OF_OURS, 1, 2, 0, 1, read_moment().wall + 60)
         bench.tell(Orders((SPEC,), (late,)))
-        assert bench.cell.books.find(ONE_OF_OURS) is None
+        assert bench.cell.journal.find(ONE_OF_OURS) is None
     finally:
         for name in strangers:
             kit.outside.remove_container(name, force=True)
@@ -138,7 +138,8 @@ def test_twenty_orders_that_come_while_it_looks_are_left_alone(
     def all_run() -> bool:
         bench.round()
         return all(
-            (book := bench.cell.books.find(run.uid)) is not None and book.started_at for run in runs
+            (book := bench.cell.journal.find(run.uid)) is not None and book.started_at
+            for run in runs
         )
 
     until(all_run)
@@ -156,7 +157,7 @@ def test_an_engine_that_is_away_is_looked_at_again(tmp_path: Path) -> None:
             return []
 
     told: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
-    reaper = Reaper(Away(), tmp_path, told.put, look_seconds=0.01)  # type: ignore[arg-type]
+    reaper = Reaper(Away(), tmp_path, told.put, scan_seconds=0.01)  # type: ignore[arg-type]
     reaper.start()
     assert told.get(timeout=30) == ScanResult((), ())
     reaper.close()
@@ -173,7 +174,7 @@ def test_it_looks_at_once_and_waits_for_the_engine_in_a_thread_of_its_own(tmp_pa
 
     told: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
     engine = Hanging()
-    reaper = Reaper(engine, tmp_path, told.put, look_seconds=3600)  # type: ignore[arg-type]
+    reaper = Reaper(engine, tmp_path, told.put, scan_seconds=3600)  # type: ignore[arg-type]
     reaper.start()
     assert told.empty()
     engine.answers.set()

@@ -57,11 +57,9 @@ def test_phases_are_building_then_running_and_success_has_a_result(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     looks = [
-        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=0),
-        RunnerObservation(
-            RunnerPhase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=0
-        ),
-        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, next_look_seconds=0),
+        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, poll_seconds=0),
+        RunnerObservation(RunnerPhase.INITIALIZING, {"n": 2}, words="making room", poll_seconds=0),
+        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, poll_seconds=0),
         RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 4}, result="42"),
     ]
     runner.step = lambda context: looks[context.state.get("n", 0)]
@@ -168,7 +166,7 @@ def test_a_fault_is_tried_again_and_the_third_in_a_row_fails_the_system(
 ) -> None:
     def step(context: Context) -> RunnerObservation:
         if len(runner.looks) == 2:
-            return RunnerObservation(RunnerPhase.RUNNING, {"kept": True}, next_look_seconds=0)
+            return RunnerObservation(RunnerPhase.RUNNING, {"kept": True}, poll_seconds=0)
         raise OSError("the service does not answer")
 
     runner.step = step
@@ -251,7 +249,7 @@ def test_a_stop_is_asked_for_until_it_is_done_and_forced_when_the_grace_is_over(
     def end(context: Context) -> AbortResult:
         assert context.stop is not None
         is_forced = context.stop.is_forced
-        return AbortResult(is_done=is_forced, state={"ended": is_forced}, next_look_seconds=0.05)
+        return AbortResult(is_done=is_forced, state={"ended": is_forced}, poll_seconds=0.05)
 
     runner.end = end
     uid = start(kit)
@@ -307,7 +305,7 @@ def test_a_successor_goes_on_with_the_last_state_that_was_kept(
 ) -> None:
     def step(context: Context) -> RunnerObservation:
         return RunnerObservation(
-            RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=3600
+            RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, poll_seconds=3600
         )
 
     runner.step = step
@@ -332,7 +330,7 @@ def test_secrets_are_asked_for_again_and_are_in_no_file(
     launch = kit.launch(secrets=(SecretUse("token", env="TOKEN"),))
     outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("very-hushed")})
     runner.step = lambda context: RunnerObservation(
-        RunnerPhase.RUNNING, {"n": 1}, next_look_seconds=3600
+        RunnerPhase.RUNNING, {"n": 1}, poll_seconds=3600
     )
     kit.driver.start(launch)
     kit.told.started(launch.uid)
@@ -350,7 +348,7 @@ def test_secrets_are_asked_for_again_and_are_in_no_file(
 def test_what_was_being_stopped_is_stopped_by_the_successor(
     kit: RunnerKit, runner: Scripted
 ) -> None:
-    runner.end = lambda context: AbortResult(is_done=False, next_look_seconds=3600)
+    runner.end = lambda context: AbortResult(is_done=False, poll_seconds=3600)
     launch = kit.launch()
     kit.driver.start(launch)
     kit.told.started(launch.uid)
@@ -368,7 +366,7 @@ def test_a_strangers_attempt_is_aborted_with_what_was_kept_before_it_is_removed(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     runner.step = lambda context: RunnerObservation(
-        RunnerPhase.RUNNING, {"job": 7}, next_look_seconds=3600
+        RunnerPhase.RUNNING, {"job": 7}, poll_seconds=3600
     )
     uid = start(kit)
     kit.told.started(uid)
@@ -393,7 +391,7 @@ def test_a_state_that_cannot_be_read_is_waited_for_and_aborted_before_an_end_is_
     launch = kit.launch(secrets=(SecretUse("token"),))
     outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("hush")})
     runner.step = lambda context: RunnerObservation(
-        RunnerPhase.RUNNING, {"job": 7}, next_look_seconds=3600
+        RunnerPhase.RUNNING, {"job": 7}, poll_seconds=3600
     )
     kit.driver.start(launch)
     kit.told.started(launch.uid)
@@ -419,7 +417,7 @@ def test_a_fault_of_the_cell_itself_has_the_runner_end_what_it_began(
 
     monkeypatch.setattr(RunnerAttempt, "mark_runs", cannot)
     runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, {"job": 7})
-    runner.end = lambda context: AbortResult(is_done=len(runner.aborts) == 2, next_look_seconds=0)
+    runner.end = lambda context: AbortResult(is_done=len(runner.aborts) == 2, poll_seconds=0)
     ended = kit.told.ended(start(kit))
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
     assert "can't start new thread" in str(ended.message)
@@ -434,7 +432,7 @@ def test_an_attempt_whose_secret_is_gone_is_ended_by_the_successor(
         secrets={"token": secret("a"), "other": secret("b")}
     )
     runner.step = lambda context: RunnerObservation(
-        RunnerPhase.RUNNING, {"job": 7}, next_look_seconds=3600
+        RunnerPhase.RUNNING, {"job": 7}, poll_seconds=3600
     )
     kit.driver.start(launch)
     kit.told.started(launch.uid)
@@ -453,7 +451,7 @@ def test_its_time_limit_goes_on_while_it_waits_for_its_secrets(
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),), timeout_seconds=2.0)
     outside.briefings[launch.uid] = LaunchContext(secrets={"token": secret("hush")})
-    runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, next_look_seconds=3600)
+    runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, poll_seconds=3600)
     kit.driver.start(launch)
     kit.told.started(launch.uid)
     kit.begin_again()

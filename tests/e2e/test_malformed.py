@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.stack]
 
 DEEP = "[" * 100_000
 ODD_TAGS = (True, None, 1, [1], {"a": 1}, "")
+ODD: tuple[object, ...] = ("x", -1, 10**30, 1.5, None, [], {"a": 1})
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +47,10 @@ def outer(queue: str, **changes: object) -> str:
     return json.dumps({name: value for name, value in message.items() if value is not None})
 
 
-def properties_with(queue: str, tag: object) -> dict[str, object]:
-    """Properties whose delivery tag is `tag`: Redis takes no booleans, and sets hold no lists."""
+def properties_with(queue: str, **changes: object) -> dict[str, object]:
+    """Properties of a message, with some of them replaced."""
     properties: dict[str, object] = json.loads(broker.plain_message(queue, ""))["properties"]
-    return {**properties, "delivery_tag": tag}
+    return {**properties, **changes}
 
 
 def not_messages(queue: str) -> list[str]:
@@ -66,9 +67,17 @@ def not_messages(queue: str) -> list[str]:
         outer(queue, properties=None),
         outer(queue, properties={}),
         outer(queue, properties=[]),
-        *(outer(queue, properties=properties_with(queue, tag)) for tag in ODD_TAGS),
+        # Redis takes no booleans as delivery tags, and sets hold no lists.
+        *(outer(queue, properties=properties_with(queue, delivery_tag=tag)) for tag in ODD_TAGS),
+        *(outer(queue, properties=properties_with(queue, body_encoding=odd)) for odd in ODD),
+        *(outer(queue, properties=properties_with(queue, priority=odd)) for odd in ODD),
         outer(queue, headers=None),
         outer(queue, headers=7),
+        outer(queue, headers={f"name-{number}": "x" * 20 for number in range(2_000)}),
+        outer(queue, headers={"task": [], "id": {}}),
+        outer(queue, headers={"task": queues.ORDERS_TASK, "id": None, "eta": 7}),
+        outer(queue, headers={"task": queues.ORDERS_TASK, "id": "1", "timelimit": "x"}),
+        outer(queue, headers={"compression": 7}),
         outer(queue, body=None),
         outer(queue, body=12),
         outer(queue, body="%%% not base64 %%%"),

@@ -7,8 +7,10 @@ import pytest
 import redis
 from django.conf import settings
 
+from controlplane.config.celery import app as control_app
 from controlplane.contract.wire.queues import INBOX_QUEUES, cell_queue
 from controlplane.outbox.transport import QUEUE_TTL_SECONDS, RedisTransport
+from workers.service.celery import make_app
 
 
 @pytest.fixture
@@ -37,3 +39,13 @@ def test_what_cells_say_does_not_expire(broker: redis.Redis) -> None:
     RedisTransport(settings.CELERY_BROKER_URL).push([(queue, "one")])
     assert broker.ttl(queue) == -1
     broker.lrem(queue, 1, "one")
+
+
+def test_no_worker_accepts_remote_control() -> None:
+    """It asks for no key: any client of Redis could stop cells, or switch placement off."""
+    assert control_app.conf.worker_enable_remote_control is False
+    try:
+        cell_app = make_app(settings.CELERY_BROKER_URL, ["cell.cell-1.one"])
+        assert cell_app.conf.worker_enable_remote_control is False
+    finally:
+        control_app.set_current()

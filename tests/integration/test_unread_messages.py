@@ -14,8 +14,9 @@ from kombu import Consumer, Queue
 from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
 
-from controlplane.config.broker import PromptConnection
+from controlplane.config.broker import MORE_MESSAGES, PromptConnection
 from controlplane.contract.wire import broker
+from controlplane.contract.wire.queues import INBOX_QUEUES
 from workers.service.broker import PromptConnection as CellConnection
 
 SIDES = pytest.mark.parametrize("kind", [PromptConnection, CellConnection], ids=["ours", "cell"])
@@ -130,3 +131,43 @@ def test_the_longest_message_that_a_cell_may_send_is_read(kind: type[Connection]
 @pytest.mark.parametrize("message", [None, 3, [], "text", {"headers": 7}, {"body": 7}, {}])
 def test_what_is_no_message_is_refused(message: Any) -> None:
     assert broker.find_refusal(message) is not None
+
+
+def count_reads() -> int:
+    with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
+        stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("brpop", "rpop"))
+
+
+def test_a_backlog_of_the_inbox_is_read_in_order_and_many_at_once() -> None:
+    """With a round trip for each, a flood delays heartbeats for longer than a lease."""
+    queue = INBOX_QUEUES[3]
+    texts = [str(number) for number in range(400)]
+    messages = [broker.plain_message(queue, text) for text in texts]
+    messages[50:50] = ["garbage", "null", bomb(queue, "zlib"), "[" * 100_000]
+    before = count_reads()
+    assert receive(PromptConnection, messages, queue) == [*texts, "last"]
+    assert count_reads() - before <= 2 * (len(messages) // MORE_MESSAGES + 2)
+
+
+def test_an_entry_over_the_size_limit_in_a_backlog_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[int] = []
+    loads = kombu_redis.loads
+    monkeypatch.setattr(kombu_redis, "loads", lambda text: decoded.append(len(text)) or loads(text))
+    queue = INBOX_QUEUES[4]
+    long = "[" + "[]," * (broker.MAX_ENTRY_BYTES // 3) + "0]"
+    first = broker.plain_message(queue, "first")
+    assert receive(PromptConnection, [first, long], queue) == ["first", "last"]
+    assert max(decoded) < 10_000
+
+
+def test_a_queue_whose_messages_are_acknowledged_is_read_one_by_one() -> None:
+    """A worker takes as many tasks as it has time for; the others wait for another worker."""
+    queue = f"test.{uuid.uuid4().hex}"
+    before = count_reads()
+    texts = [str(number) for number in range(30)]
+    messages = [broker.plain_message(queue, text) for text in texts]
+    assert receive(PromptConnection, messages, queue) == [*texts, "last"]
+    assert count_reads() - before >= 31

@@ -130,7 +130,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "settled-at-once",
-        f"{_C}state/apply.py",
+        f"{_C}state/apply_jobs.py",
         "if job_id in finished and job_id not in holding",
         "if job_id in finished",
         "a job is settled while containers of it run",
@@ -194,8 +194,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "done-is-forgotten",
         f"{_W}journal.py",
-        "            memory.done[uid] = FinishedAttempt(until, bool(never))",
-        "            pass",
+        "        self.done[uid] = FinishedAttempt(until, never_created)",
+        "        pass",
         "a late order starts what has ended",
         needs="delay",
         within=40,
@@ -203,8 +203,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "orders-are-not-kept",
         f"{_W}journal.py",
-        '        self._write(["take", ',
-        '        (["take", ',
+        '        self._write("take", ',
+        '        ("take", ',
         "a restarted cell does not know its own containers",
         needs="kill_cell_now",
         within=40,
@@ -212,8 +212,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "ends-are-not-kept",
         f"{_W}journal.py",
-        '        self._write(["end", ',
-        '        (["end", ',
+        '        self._write("end", ',
+        '        ("end", ',
         "a restarted cell says that what ended has vanished",
         needs="kill_cell",
         within=40,
@@ -221,7 +221,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "moves-are-not-kept",
         f"{_W}agent/cell.py",
-        "                self.journal.move(book.uid)",
+        "                self.journal.move(record)",
         "                pass",
         "what a cell told to move, before it was killed, is charged",
         needs="departures",
@@ -239,7 +239,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "stop-before-run-is-forgotten",
         f"{_W}agent/cell.py",
-        "                self._remember_ended(stop.uid, now.wall, never_created=never)",
+        "                self.journal.finish(stop.uid, now.wall, never_created=never)",
         "                pass",
         "an order that comes after its stop is carried out",
         needs="delay",
@@ -248,11 +248,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "acknowledged-is-forgotten",
         f"{_W}agent/cell.py",
-        """                self._remember_ended(
-                    report.uid, book.run.start_before, never_created=book.end.never_created
-                )
-""",
-        "                self.journal.memory.attempts.pop(report.uid, None)\n",
+        "self.journal.finish(report.uid, found.run.start_before, never_created=never)",
+        "self.journal.memory.attempts.pop(report.uid, None)",
         "an order that comes long after starts the attempt again",
         needs="delay",
         within=40,
@@ -260,7 +257,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "nothing-is-adopted",
         f"{_W}agent/cell.py",
-        "        self.deeds.adopt(launch)",
+        "        self.actions.adopt(launch)",
         "        pass",
         "a restarted cell never hears of its containers again",
         needs="kill_cell_now",

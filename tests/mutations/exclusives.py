@@ -26,8 +26,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "guard-asks-and-never-kills",
         f"{_G}decisions.py",
-        "            self._hands.kill(uid)",
-        "            self._hands.ask(uid, item.stop_signal)",
+        "            self._engine.kill(uid)",
+        "            self._engine.stop(uid, item.stop_signal)",
         "what is deaf outlives the lease",
         needs="deaf+cut_off",
         within=80,
@@ -44,7 +44,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an-end-of-the-guard-s-making-is-the-program-s",
         "workers/agent/exclusive.py",
-        "        return word.boot_id == self._link.boot_id and book.uid in word.struck",
+        "        return status.boot_id == self._link.boot_id and record.uid in status.fenced",
         "        return False",
         "a program pays for the end that its cell's guard made",
         needs="exclusive+cut_off",

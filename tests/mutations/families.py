@@ -79,7 +79,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "stamp-is-forgotten",
-        f"{_C}state/apply.py",
+        f"{_C}state/apply_jobs.py",
         "    if stamped:\n",
         "    if not stamped:\n",
         "a job waits for ever for one that has ended",
@@ -106,7 +106,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "only-roots-take-children-along",
-        f"{_Q}convergence/endings.py",
+        f"{_Q}convergence/jobs.py",
         "    WHERE j.parent_id IS NOT NULL AND j.finished_at IS NULL",
         "    WHERE p.parent_id IS NULL AND j.finished_at IS NULL",
         "the cascade of a parent stops at the first level",
@@ -115,7 +115,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "success-takes-children-along",
-        f"{_Q}convergence/endings.py",
+        f"{_Q}convergence/jobs.py",
         "sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})",
         "sorted(JOB_STATES & TERMINAL)",
         "children of a parent that succeeded are killed",
@@ -134,8 +134,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "replaced-goes-on",
         f"{_C}jobs/links.py",
-        'now=now, actor="submission", endings=endings))',
-        'now=now, actor="submission", endings=()))',
+        "    apply(Effects(endings=endings), jobs=others",
+        "    apply(Effects(endings=()), jobs=others",
         "a job that lost its name goes on, and its successor waits",
         needs="same_name",
         within=20,

@@ -4,7 +4,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.placement.preemption.candidates import EvictionUnits, PreemptionRequest
@@ -209,3 +209,18 @@ def test_a_gang_of_several_groups_fits_where_its_places_are_kept(seed: int, most
             asked = sum(part.shape.resources.get(name, 0) * part.count for part in need.parts)
             freed = world.freed_of(scope, name, gone)
             assert asked == 0 or asked <= world.allowances[scope][name] + freed
+
+
+@settings(max_examples=300)
+@given(seeds)
+@example(391)
+@example(1419)
+def test_a_gang_of_several_groups_gets_room_among_many_units_as_among_few(seed: int) -> None:
+    """In the examples, room for one task after another leaves none for the last."""
+    pools = Pools(seed)
+    need = gang_of_three_groups(pools)
+    occupants = occupants_of(pools)
+    ways = [part.usable[0] for part in need.parts]
+    exact = find_many(occupants, need, ways, most_units=8)
+    found = find_many(occupants, need, ways, most_units=0)
+    assert (found is None) == (exact is None)

@@ -28,7 +28,7 @@ from controlplane.storage.store import read_log
 from tests.conformance.kit import IMAGE, SECONDS, until
 from tests.scenarios.stage import SMALL, Stage
 from workers.agent.cell import Cell
-from workers.agent.inputs import Happening, OrderMessage
+from workers.agent.inputs import CellInput, OrderMessage
 from workers.agent.reaper import Reaper
 from workers.config import CellConfig
 from workers.drivers.base import Driver
@@ -95,12 +95,12 @@ class RealCell:
 
     def begin(self) -> None:
         """Begin a process of the cell on what the one before it left."""
-        self._news: SimpleQueue[Happening] = SimpleQueue()
+        self._news: SimpleQueue[CellInput] = SimpleQueue()
         self._journals = JournalFile(FileStore(self.config.home / "journal", fsync=False))
         self.driver = self._make_driver()
         self.cell = Cell(self.config, self._journals.journal(self.name), self.driver)
         self._reaper = Reaper(self.driver, self.config.home / "work", self._news.put)
-        seen = self._reaper.look()
+        seen = self._reaper.scan()
         assert seen is not None
         self._news.put(seen)
         self.cell.start(read_moment())
@@ -146,7 +146,7 @@ class RealCell:
 
     def close(self) -> None:
         """End and remove all that it runs, and let go."""
-        for book in self.cell.books.running():
+        for book in self.cell.journal.open_attempts():
             self.driver.stop(book.uid, grace_seconds=0.0, force=True)
         end = time.monotonic() + SECONDS_TO_END
         while not self.cell.is_empty and time.monotonic() < end:

@@ -6,14 +6,14 @@ from typing import Any
 
 from controlplane.commands.attempts.reports import ReceivedReport, record_reports
 from controlplane.commands.cells.probes import send_probes
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.pools import put_pool
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.reports import ReportSender
+from controlplane.domain.state.effects import Effects
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
@@ -189,9 +189,8 @@ class Stage(Loop):
             now, jobs = self.now(), lock_jobs([task.job_id])
             [facts] = load_facts_of_tasks([task.pk])
             change = change_task(facts, event, ChangeCause(reason), now=now)
-            applied = apply_changes([change], jobs=jobs, now=now, actor="convergence")
+            applied = apply(Effects([change]), jobs=jobs, now=now, actor="convergence")
             assert applied.changed == 1
-            send_after_commit(applied)
 
         run_in_transaction(work)
 

@@ -251,6 +251,49 @@ def test_a_loss_between_two_crashes_does_not_shorten_the_wait(stage: Stage) -> N
     assert stage.task(job).consecutive_crashes == 0
 
 
+@pytest.mark.parametrize("mistake", PERMANENT)
+def test_a_member_that_cannot_succeed_ends_its_gang_at_once(stage: Stage, mistake: str) -> None:
+    stage.cell()
+    facts, reason = PERMANENT[mistake]
+    job = stage.submit_small(replicas=3, coscheduled=True, retries={"failure": 5})
+    stage.place()
+    first, *others = stage.newest(job)
+    stage.end(first, S.FAILED, failure_kind="user", **facts)
+    stage.settle()
+    stage.confirm(*others)
+    assert stage.states(job) == ["FAILED", "WORKER_FAILED", "WORKER_FAILED"]
+    assert stage.tasks(job)[0].failure_count == 1
+    assert [row.reason for row in stage.attempts(job)] == [reason, *["gang_sibling_failed"] * 2]
+    stage.wait(300)
+    stage.place()
+    assert len(stage.attempts(job)) == 3
+    stage.check()
+
+
+@pytest.mark.parametrize("mistake", PERMANENT)
+def test_a_service_that_cannot_start_is_not_restarted(stage: Stage, mistake: str) -> None:
+    """Though what crashes after it was RUNNING is restarted without end."""
+    stage.cell()
+    facts, _ = PERMANENT[mistake]
+    job = stage.submit_small(**SERVICE, retries={"failure": 5})
+    crash(stage, job)
+    stage.wait(301)
+    stage.place()
+    stage.end(stage.last(job), S.FAILED, failure_kind="user", **facts)
+    assert (stage.states(job), stage.counters(job)) == (["FAILED"], (1, 0, 0))
+    assert len(stage.attempts(job)) == 2
+
+
+def test_what_must_not_run_twice_is_not_retried_though_the_job_asks_for_it(stage: Stage) -> None:
+    stage.cell()
+    job, attempt = stage.placed(delivery="at_most_once", retry_permanent=True)
+    stage.end(attempt, S.FAILED, failure_kind="user", reason="image", message="manifest unknown")
+    assert (stage.states(job), stage.task(job).failure_reason) == (["FAILED"], "manifest unknown")
+    stage.wait(300)
+    stage.place()
+    assert len(stage.attempts(job)) == 1
+
+
 def test_a_lost_cell_is_paid_once_for_each_attempt_on_it(stage: Stage) -> None:
     cell = stage.cell()
     jobs = [stage.running()[0], stage.placed()[0]]

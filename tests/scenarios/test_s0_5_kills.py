@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane import clock
-from controlplane.commands.convergence.endings import end_children
+from controlplane.commands.convergence.jobs import end_children
 from controlplane.commands.jobs.cancel import cancel_job, cancel_task
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.jobs.submission import JobsRefused

@@ -43,7 +43,7 @@ def submit(live: LiveStage, task_type: str = "spark", **body: object) -> Job:
 def counting(context: Context) -> RunnerObservation:
     """Runs, and counts its looks in its state."""
     return RunnerObservation(
-        RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, next_look_seconds=SOON
+        RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, poll_seconds=SOON
     )
 
 
@@ -64,16 +64,12 @@ def test_what_the_runner_reports_is_the_state_of_the_task_and_in_its_history(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     looks = [
-        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, next_look_seconds=SOON),
+        RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, poll_seconds=SOON),
         RunnerObservation(
-            RunnerPhase.INITIALIZING, {"n": 2}, words="making room", next_look_seconds=SOON
+            RunnerPhase.INITIALIZING, {"n": 2}, words="making room", poll_seconds=SOON
         ),
-        RunnerObservation(
-            RunnerPhase.RUNNING, {"n": 3}, words="stage 1 of 2", next_look_seconds=SOON
-        ),
-        RunnerObservation(
-            RunnerPhase.RUNNING, {"n": 4}, words="stage 2 of 2", next_look_seconds=SOON
-        ),
+        RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, words="stage 1 of 2", poll_seconds=SOON),
+        RunnerObservation(RunnerPhase.RUNNING, {"n": 4}, words="stage 2 of 2", poll_seconds=SOON),
         RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 5}),
     ]
     runner.step = lambda context: looks[context.state.get("n", 0)]
@@ -119,7 +115,7 @@ def test_a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state(
             return RunnerObservation(RunnerPhase.SUCCEEDED)
         if context.state:
             return RunnerObservation(RunnerPhase.RETRYABLE_FAILURE, message="bad row")
-        return RunnerObservation(RunnerPhase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
+        return RunnerObservation(RunnerPhase.RUNNING, {"cluster": "c-1"}, poll_seconds=SOON)
 
     runner.step = step
     job = submit(live, retries={"failure": 1})
@@ -143,7 +139,7 @@ def test_a_failure_of_the_system_goes_on_with_the_state_and_pays_from_its_own_bu
             return RunnerObservation(
                 RunnerPhase.RETRYABLE_FAILURE, message="it is down", fault=FailureOrigin.SYSTEM
             )
-        return RunnerObservation(RunnerPhase.RUNNING, {"cluster": "c-1"}, next_look_seconds=SOON)
+        return RunnerObservation(RunnerPhase.RUNNING, {"cluster": "c-1"}, poll_seconds=SOON)
 
     runner.step = step
     job = submit(live)
@@ -176,7 +172,7 @@ def test_a_cancelled_task_holds_its_place_until_its_runner_has_aborted(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = counting
-    runner.end = lambda context: AbortResult(is_done=False, next_look_seconds=SOON)
+    runner.end = lambda context: AbortResult(is_done=False, poll_seconds=SOON)
     job = submit(live)
     live.until_runs(job)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=live.now())

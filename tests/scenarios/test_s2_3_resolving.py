@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, release_claim
+from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
@@ -180,6 +181,32 @@ def test_by_its_job_too_it_is_deleted_only_while_it_is_resolving_and_by_that_cla
         look(stage)
     with pytest.raises(NotFound):
         delete_job(job_id=job_id, actor="me", now=stage.now())
+
+
+def test_a_job_that_replaces_others_of_its_name_deletes_no_completed_task(stage: Stage) -> None:
+    stage.cell()
+    completed(stage)
+    replacing = {"name": "one", "existing_job_policy": "replace"}
+    stage.submit_small(**replacing)
+    stage.settle()
+    assert (lifecycle(stage), look(stage)["failed"]) == ("COMPLETED", False)
+    # Of one that runs it is the end, as after a cancel: its client still has to claim it.
+    running(stage, guid="two")
+    stage.submit_small(**{**replacing, "name": "two"})
+    stage.settle()
+    assert (lifecycle(stage, "two"), look(stage, "two")["failed"]) == ("COMPLETED", True)
+    claim(stage, look(stage, "two")["id"])
+
+
+def test_a_rerun_of_its_job_neither_deletes_nor_claims_it(stage: Stage) -> None:
+    stage.cell()
+    attempt = running(stage)
+    stage.fail(attempt)
+    retry_job(job_id=attempt.job_id, guid=None, actor="me", now=stage.now())
+    stage.settle()
+    assert (lifecycle(stage), look(stage)["failed"]) == ("COMPLETED", True)
+    with pytest.raises(Conflict):
+        delete_job(job_id=attempt.job_id, actor="me", now=stage.now())
 
 
 def test_a_claim_is_of_no_use_for_the_job_of_ordinary_tasks(stage: Stage) -> None:

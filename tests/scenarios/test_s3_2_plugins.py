@@ -213,6 +213,29 @@ def test_of_equally_utilised_cells_concentrated_takes_the_smaller_and_dispersed_
     assert stage.cells(job) == [small if selector == "concentrated" else large]
 
 
+@pytest.mark.parametrize(("selector", "cell"), [("concentrated", "disk"), ("dispersed", "cpu")])
+def test_the_utilisation_of_a_cell_is_that_of_its_scarcest_resource(
+    stage: Stage, selector: str, cell: str
+) -> None:
+    """80 % of the disk of one are in use and little else; of the other half of all."""
+    stage.policy(selector=selector)
+    loaded(stage, "cpu", {"cpu": 2, "memory": "2048Mi", "disk": "5000Mi"}, cpu=4_000)
+    loaded(stage, "disk", {"cpu": 0.1, "memory": "16Mi", "disk": "8000Mi"}, cpu=4_000)
+    job = stage.submit_small()
+    stage.place()
+    assert stage.cells(job) == [cell]
+
+
+@pytest.mark.parametrize("selector", ["concentrated", "dispersed", "round_robin"])
+def test_cells_that_are_alike_are_taken_by_name(stage: Stage, selector: str) -> None:
+    stage.policy(selector=selector)
+    for name in ("b", "c", "a"):
+        stage.cell(name, cpu=400)
+    job = stage.submit_small()
+    stage.place()
+    assert stage.cells(job) == ["a"]
+
+
 def test_each_task_of_one_step_counts_as_in_use_for_the_next(stage: Stage) -> None:
     stage.policy(selector="dispersed")
     stage.cell("large", cpu=1_000)

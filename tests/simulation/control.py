@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from controlplane.commands.convergence.rule import Memory
+from controlplane.commands.convergence.runner import Memory
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
 from controlplane.inbox.consumer import LINGER_SECONDS, MAX_MESSAGES, POLL_SECONDS

@@ -16,7 +16,7 @@ from tests.simulation.bus import SimulatedBus, body_of
 from tests.simulation.stores import Disk
 from tests.simulation.timeline import Killed, Timeline
 from workers.agent.cell import Cell
-from workers.agent.inputs import ClockReading, Happening, OrderMessage, ScanResult
+from workers.agent.inputs import CellInput, ClockReading, OrderMessage, ScanResult
 from workers.agent.reporting import SequenceNumbers
 from workers.attempt.events import DriverEvent, FoundContainer, Launch, Permit
 from workers.attempt.runtime import EngineAway
@@ -213,11 +213,11 @@ class Machine:
         if due != self._guard_due:
             return
         self._guard_due = float("inf")
-        struck = len(self.guard.word().struck)
+        fenced = len(self.guard.status().fenced)
         self.guard.tick()
-        if len(self.guard.word().struck) > struck:
+        if len(self.guard.status().fenced) > fenced:
             self.around.note(f"the guard of {self.label} strikes")
-        if struck and self.process is not None:
+        if fenced and self.process is not None:
             self.process.plan()
         self.plan_guard()
 
@@ -264,7 +264,7 @@ class Process:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._around = machine.around
-        self._incoming: list[Happening] = []
+        self._incoming: list[CellInput] = []
         self._journals = JournalFile(machine.disk)
         self.driver = MemoryDriver(self._hear, clock=machine.wall, engine=machine.engine)
         self._fragile = _Fragile(self.driver, machine)

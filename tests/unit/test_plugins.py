@@ -61,6 +61,8 @@ class Fails:
         raise RuntimeError("no licence")
 '''
 
+LEAVES = "import sys\n\nsys.exit(3)\n"
+
 ENTRY_POINTS = """
 [cellrun.validators]
 closed = theatre_plugins:Closed
@@ -70,6 +72,7 @@ needs_more = theatre_plugins:NeedsMore
 fails = theatre_plugins:Fails
 gone = theatre_plugins:NotThere
 nowhere = theatre_plugins_that_nobody_has:Closed
+leaves = theatre_plugins_that_leave:Closed
 
 [cellrun.sequencers]
 turns = theatre_plugins:Turns
@@ -92,6 +95,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theatre-plugins\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     (tmp_path / "theatre_plugins.py").write_text(MODULE)
+    (tmp_path / "theatre_plugins_that_leave.py").write_text(LEAVES)
     monkeypatch.syspath_prepend(str(tmp_path))
     plugins.forget()
     yield
@@ -154,6 +158,7 @@ def test_what_is_broken_or_taken_is_logged_and_not_installed() -> None:
         ("validators", "fails"): "no licence",
         ("validators", "gone"): "NotThere",
         ("validators", "nowhere"): "theatre_plugins_that_nobody_has",
+        ("validators", "leaves"): "SystemExit(3)",
         ("selectors", "dispersed"): "the name is taken",
         ("hooks", "half"): "prepare, on_end",
     }

@@ -17,16 +17,16 @@ class DeferredActions:
         """`log`: bound to the cell."""
         self._driver = driver
         self._log = log
-        self._deeds: list[Callable[[], None]] = []
+        self._actions: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
 
     def start(self, launch: Launch) -> None:
         """Begin an attempt."""
-        self._deeds.append(partial(self._driver.start, launch))
+        self._actions.append(partial(self._driver.start, launch))
 
     def adopt(self, launch: Launch) -> None:
         """Take charge of what an earlier process began."""
-        self._deeds.append(partial(self._driver.adopt, launch))
+        self._actions.append(partial(self._driver.adopt, launch))
 
     def stop(self, stop: StopAttempt) -> None:
         """End an attempt. Were it forgotten, it would be ordered again: nothing has to be safe."""
@@ -36,16 +36,16 @@ class DeferredActions:
 
     def remove(self, uid: str) -> None:
         """Delete what is left of an attempt."""
-        self._deeds.append(partial(self._driver.remove, uid))
+        self._actions.append(partial(self._driver.remove, uid))
 
     def carry_out(self, *, is_safe: bool) -> None:
         """Do what may be done: all of it, or, while nothing is safe on disk, what stops only."""
-        due = [*self._deeds, *self._stops] if is_safe else self._stops
+        due = [*self._actions, *self._stops] if is_safe else self._stops
         self._stops = []
         if is_safe:
-            self._deeds = []
-        for deed in due:
+            self._actions = []
+        for action in due:
             try:
-                deed()
+                action()
             except Exception:  # a driver's fault must not keep the others from being served
                 self._log.exception("driver_action_failed")

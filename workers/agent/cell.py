@@ -12,15 +12,21 @@ from functools import partial
 
 import structlog
 
-from controlplane.contract.messages.orders import Orders, RegistrationResult, StopAttempt, Sync
+from controlplane.contract.messages.orders import (
+    GroupSpec,
+    Orders,
+    RegistrationResult,
+    RunAttempt,
+    StopAttempt,
+    Sync,
+)
 from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat, HeldAttempt
 from controlplane.contract.states import Phase, TaskState
 from controlplane.contract.wire import queues
 from workers.agent.actions import DeferredActions
-from workers.agent.attempts import AttemptEntry, AttemptTable
 from workers.agent.exclusive import Exclusives
 from workers.agent.final_report import judge_end, refusal
-from workers.agent.inputs import ClockReading, Happening, OrderMessage, ScanResult
+from workers.agent.inputs import CellInput, ClockReading, OrderMessage, ScanResult
 from workers.agent.lease import Lease
 from workers.agent.orders import OrderReader
 from workers.agent.outbox import Outbox
@@ -39,10 +45,11 @@ from workers.attempt.events import (
     always,
 )
 from workers.attempt.outcome import STOPPED, VANISHED
+from workers.attempt_record import AttemptRecord
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.guard.link import GuardLink
-from workers.journal import CellJournal, JournaledAttempt
+from workers.journal import CellJournal
 
 log = structlog.get_logger(__name__)
 
@@ -56,8 +63,6 @@ MAX_SWEPT = 200
 UNSEEN_SECONDS = 20.0
 # Up to this part sooner than it must a cell beats, each by its name.
 _SPREAD = 0.1
-# How long a uid stays known after its order cannot arrive any more.
-KNOWN_SECONDS = 24 * 3600.0
 
 
 class Cell:
@@ -79,11 +84,10 @@ class Cell:
         self.journal = journal
         self.driver = driver
         self.lease = Lease(self._log)
-        self.books = AttemptTable()
         self.exclusives = Exclusives(guard, self._log)
         self.outbox = Outbox(config, journal)
-        self.deeds = DeferredActions(driver, self._log)
-        self.ended: list[AttemptEntry] = []
+        self.actions = DeferredActions(driver, self._log)
+        self.ended: list[AttemptRecord] = []
         self.is_registered = False
         self.is_leaving = False
         self.is_drawing_anew = False
@@ -100,7 +104,7 @@ class Cell:
         self._may_register_at = 0.0
         self._early: list[Orders] = []
         self.reporter = Reporter(self.outbox.numbers, acked=0)
-        self.progress = Progress(journal, lambda: self.books, lambda said: self.reporter.say(said))
+        self.progress = Progress(journal, lambda report: self.reporter.add(report))
         self.unfit = ""
 
     @property
@@ -127,22 +131,12 @@ class Cell:
             self._may_register_at = now.boot + UNSEEN_SECONDS
         self.journal.begin(memory.incarnation or self._draw_incarnation())
         self.reporter = Reporter(self.outbox.numbers, acked=memory.acked)
-        for uid, item in list(memory.attempts.items()):
-            spec = memory.specs.get(item.run.spec_id)
-            if spec is None:
-                self._log.error("spec_not_in_journal", task=item.run.task_id, attempt=uid)
-                continue
-            book = self.books.open(item.run, spec)
-            book.stop, book.is_moving = item.stop, item.is_moving
-            book.recall(item.phases, item.phase_count)
-            if item.end is not None:
-                self._end(book, item.end)
-                continue
-            if item.started_at is not None:
-                book.move(TaskState.RUNNING, started_at=item.started_at)
-                book.container_id = item.container_id
-            self._adopt(book, item, now)
-        self.exclusives.begin(self.books.running())
+        for record in list(memory.attempts.values()):
+            if record.end is not None:
+                self._conclude(record, record.end)
+            else:
+                self._adopt(record, now)
+        self.exclusives.begin(self.journal.open_attempts())
         self._next_beat = now.boot
         self.tick(now)
 
@@ -152,28 +146,29 @@ class Cell:
         self.progress.report_all()
         self.journal.leave()
         # An unanswered process sends nothing newer than the Register of its successor.
-        say = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim
-        say(Goodbye(0 if self._evacuating else expected_seconds).body())
+        send = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim
+        send(Goodbye(0 if self._evacuating else expected_seconds).body())
 
     def evacuate(self, *, force: bool = False) -> None:
         """Stop everything; what is stopped goes back to wait for another cell, free of charge."""
         self._evacuating = True
-        for book in self.books.running():
-            if not book.is_moving:  # a successor is to know as well, should this process be killed
-                book.is_moving = True
-                self.journal.move(book.uid)
-            self.deeds.stop(book.order_to_move(force=force))
+        for record in self.journal.open_attempts():
+            if (
+                not record.is_moving
+            ):  # a successor is to know as well, should this process be killed
+                self.journal.move(record)
+            self.actions.stop(record.order_to_move(force=force))
 
     @property
     def is_empty(self) -> bool:
         """Whether no attempt is under way here."""
-        return not self.books.running()
+        return not self.journal.open_attempts()
 
     # ------------------------------------------------------------------ what happens
 
-    def note(self, happening: Happening, now: ClockReading) -> None:
+    def note(self, received: CellInput, now: ClockReading) -> None:
         """Take note of one thing. A message that cannot be read is dropped and stops nothing."""
-        match happening:
+        match received:
             case OrderMessage(text):
                 self._take_order(text, now)
             case (
@@ -183,9 +178,9 @@ class Cell:
                 | ReconciledEvent()
                 | EndedEvent()
             ):
-                self._take_event(happening, now)
+                self._take_event(received, now)
             case ScanResult():
-                self._take_sighting(happening, now)
+                self._take_scan(received, now)
 
     def tick(self, now: ClockReading) -> None:
         """Advance the time: scan first, register until that is answered, then send heartbeats."""
@@ -195,12 +190,12 @@ class Cell:
             return
         self._next_beat = now.boot + self._heartbeat_seconds * self._pace
         self.journal.forget(now.wall)
-        self._look_whether_fit()
+        self._check_disk()
         self.exclusives.keep()
         if self.is_drawing_anew:
             self._draw_anew(now)
         if self.is_registered:
-            held = tuple(HeldAttempt(book.uid, book.state) for book in self.books.running())
+            held = tuple(HeldAttempt(item.uid, item.state) for item in self.journal.open_attempts())
             beat = Heartbeat(held, self.unfit, self.lease.clock_ahead)
             self.lease.note_sent(self.outbox.send(beat.body()), now.boot)
         elif not self.is_drawing_anew and self._may_register(now):
@@ -216,8 +211,8 @@ class Cell:
 
         `is_safe`: the journal was synced. Otherwise only stops are carried out, and the rest waits.
         """
-        self.exclusives.tell(self.lease)
-        self.deeds.carry_out(is_safe=is_safe)
+        self.exclusives.update_guard(self.lease)
+        self.actions.carry_out(is_safe=is_safe)
         if flush and is_safe and self.is_registered and not self.is_drawing_anew:
             for reports in self.reporter.flush(self.lease.clock_to_correct):
                 self.outbox.send(reports.body())
@@ -246,7 +241,7 @@ class Cell:
         elif answer.verdict == "accepted":
             self._log.info("cell_registered", why=answer.why)
             self.is_registered = True
-            self.journal.accepted()
+            self.journal.accept()
             self._heartbeat_seconds = answer.heartbeat_seconds
             self.reporter.accept(answer.register_seq)
             self.lease.renew(
@@ -276,8 +271,8 @@ class Cell:
             now=now,
         )
         self._heartbeat_seconds = sync.heartbeat_seconds
-        safe, again = self.reporter.hear(sync.acked, sent_before=sync.heartbeat_seq)
-        self._forget_safe(safe)
+        safe, again = self.reporter.acknowledge(sync.acked, sent_before=sync.heartbeat_seq)
+        self._forget_acknowledged(safe)
         for reports in again:
             self.outbox.send(reports.body())
         self._take_orders(sync.orders, now)
@@ -293,142 +288,131 @@ class Cell:
             if spec is None:
                 self._log.warning("order_without_spec", task=run.task_id, attempt=run.uid)
                 continue
-            self._take_run(self.books.prepare(run, spec), now)
+            self._take_run(run, spec, now)
         for stop in orders.stops:
             self._take_stop(stop, now)
 
-    def _take_run(self, book: AttemptEntry, now: ClockReading) -> None:
-        uid = book.uid
-        if self.books.find(uid) is not None:
+    def _take_run(self, run: RunAttempt, spec: GroupSpec, now: ClockReading) -> None:
+        uid = run.uid
+        if self.journal.find(uid) is not None:
             return
         known = self.journal.memory.done.get(uid)
         if known is not None:
             never = known.never_created
-            self.reporter.say(refusal(uid, "ended here before", now.wall, never_created=never))
+            self.reporter.add(refusal(uid, "ended here before", now.wall, never_created=never))
             return
-        why = self._why_not(book, now)
+        why = self._why_not(run, spec, now)
         if why is not None:
-            self._log.warning("attempt_refused", **book.ids, why=why)
-            never = self._was_never_here(uid)
-            self._remember_ended(uid, book.run.start_before, never_created=never)
-            self.reporter.say(refusal(uid, why, now.wall, never_created=never))
+            ids = AttemptRecord(run, spec).ids
+            self._log.warning("attempt_refused", **ids, why=why)
+            never = self._has_swept  # otherwise an earlier container of it may still be there
+            self.journal.finish(uid, run.start_before, never_created=never)
+            self.reporter.add(refusal(uid, why, now.wall, never_created=never))
             return
-        self.books.add(book)
-        if book.spec.exclusive:
-            self.exclusives.add(book, self.lease)
-        self.journal.take(book.run, book.spec)
-        self.deeds.start(self._launch(book))
+        record = self.journal.take(run, spec)
+        if spec.exclusive:
+            self.exclusives.add(record, self.lease)
+        self.actions.start(self._launch(record))
 
-    def _why_not(self, book: AttemptEntry, now: ClockReading) -> str | None:
+    def _why_not(self, run: RunAttempt, spec: GroupSpec, now: ClockReading) -> str | None:
         """Why an order is refused; None: it is taken."""
         server_time = self.lease.server_time(now.boot)
         if self.is_leaving or self.is_drawing_anew or self._evacuating:
             return "the cell is leaving"
         if self.unfit:
             return f"the cell takes no new work: {self.unfit}"
-        if server_time is None or server_time > book.run.start_before:
+        if server_time is None or server_time > run.start_before:
             return "the order arrived too late"
-        if book.spec.task_type not in offered_types(self.config):
-            return f"tasks of type {book.spec.task_type} do not run here"
-        if book.spec.exclusive:
-            return self.exclusives.why_not(book, self.lease, now.boot)
+        if spec.task_type not in offered_types(self.config):
+            return f"tasks of type {spec.task_type} do not run here"
+        if spec.exclusive:
+            return self.exclusives.why_not(spec, self.lease, now.boot)
         return None
 
     def _take_stop(self, stop: StopAttempt, now: ClockReading) -> None:
-        book = self.books.find(stop.uid)
-        if book is None:
+        record = self.journal.find(stop.uid)
+        if record is None:
             # Stop before run: it is known as ended from now on, and a later order is refused.
             known = self.journal.memory.done.get(stop.uid)
-            never = self._was_never_here(stop.uid) if known is None else known.never_created
+            never = self._has_swept if known is None else known.never_created
             if known is None:
-                self._remember_ended(stop.uid, now.wall, never_created=never)
-            self.reporter.say(
+                self.journal.finish(stop.uid, now.wall, never_created=never)
+            self.reporter.add(
                 AttemptReport(
                     stop.uid, 0, TaskState.KILLED, reason=STOPPED, gone=True, never_created=never
                 )
             )
-        elif book.end is None:
-            if book.stop is None or (stop.force and not book.stop.force):
-                book.stop = stop
+        elif record.end is None:
+            if record.stop is None or (stop.force and not record.stop.force):
                 self.journal.stop(stop)
-            self.deeds.stop(stop)
+            self.actions.stop(stop)
 
     # ------------------------------------------------------------------ attempts
 
     def _take_event(self, event: DriverEvent, now: ClockReading) -> None:
-        book = self.books.find(event.uid)
-        if book is None or book.end is not None:
+        record = self.journal.find(event.uid)
+        if record is None or record.end is not None:
             return
         match event:
             case BuildingEvent() | StageFailedEvent() | ReconciledEvent():
-                self.progress.note(book, event, now)
+                self.progress.note(record, event, now)
             case StartedEvent():
-                self.journal.start(event.uid, event.at, event.container_id)
-                book.container_id, book.addresses = event.container_id, event.addresses
-                book.move(TaskState.RUNNING, started_at=event.at)
-                self.progress.report(book)
+                self.journal.start(record, event.at, event.container_id)
+                record.addresses = event.addresses
+                self.progress.report(record)
             case EndedEvent():
-                is_struck = self.exclusives.is_struck(book)
-                report = judge_end(book, event, is_struck=is_struck)
-                if book.is_blamed and not book.stop and event.reason in (STOPPED, VANISHED):
-                    report = replace(refusal(book.uid, _BLAME, now.wall), phases=book.phases)
-                self._finish(book, report)
+                is_fenced = self.exclusives.is_fenced(record)
+                report = judge_end(record, event, is_fenced=is_fenced)
+                if record.is_blamed and not record.stop and event.reason in (STOPPED, VANISHED):
+                    phases = record.reportable_phases
+                    report = refusal(record.uid, _BLAME, now.wall, phases=phases)
+                self._finish(record, report)
 
-    def _finish(self, book: AttemptEntry, report: AttemptReport) -> None:
+    def _finish(self, record: AttemptRecord, report: AttemptReport) -> None:
         self.journal.end(report)
-        self._end(book, report)
-        self.deeds.remove(book.uid)
+        self._conclude(record, report)
+        self.actions.remove(record.uid)
 
-    def _end(self, book: AttemptEntry, report: AttemptReport) -> None:
-        self.books.end(book, report)
-        self.exclusives.drop(book)
-        self.ended.append(book)
-        self.reporter.say(report)
+    def _conclude(self, record: AttemptRecord, report: AttemptReport) -> None:
+        self.exclusives.drop(record)
+        self.ended.append(record)
+        self.reporter.add(report)
 
-    def _adopt(self, book: AttemptEntry, item: JournaledAttempt, now: ClockReading) -> None:
-        if book.state is TaskState.ASSIGNED and item.stage < STAGES[Phase.CHECKING]:
-            self.journal.crash(book.uid)
-            book.is_blamed = item.crashes > MAX_CRASHES
-            if item.crashes > MAX_CRASHES + MAX_BLAMED:
-                self._finish(book, refusal(book.uid, _BLAME, now.wall))
+    def _adopt(self, record: AttemptRecord, now: ClockReading) -> None:
+        if record.state is TaskState.ASSIGNED and record.stage < STAGES[Phase.CHECKING]:
+            self.journal.crash(record)
+            record.is_blamed = record.crashes > MAX_CRASHES
+            if record.crashes > MAX_CRASHES + MAX_BLAMED:
+                phases = record.reportable_phases
+                self._finish(record, refusal(record.uid, _BLAME, now.wall, phases=phases))
                 return
-        launch, stop = self._launch(book), book.stop
-        if stop is None and book.is_moving:
-            stop = book.order_to_move()
-        if book.is_blamed:  # what may still run of it ends before the report
-            stop = StopAttempt(book.uid, _BLAME, 0.0, True)
-        self.deeds.adopt(launch)
+        launch, stop = self._launch(record), record.stop
+        if stop is None and record.is_moving:
+            stop = record.order_to_move()
+        if record.is_blamed:  # what may still run of it ends before the report
+            stop = StopAttempt(record.uid, _BLAME, 0.0, True)
+        self.actions.adopt(launch)
         if stop is not None:
-            self.deeds.stop(stop)
+            self.actions.stop(stop)
 
-    def _launch(self, book: AttemptEntry) -> Launch:
-        env = build_environment(book.run, book.spec, self.name)
-        permit = partial(self.exclusives.permit, book.uid) if book.spec.exclusive else always
-        return Launch(book.run, book.spec, env, permit, book.started_at)
+    def _launch(self, record: AttemptRecord) -> Launch:
+        env = build_environment(record.run, record.spec, self.name)
+        permit = partial(self.exclusives.permit, record.uid) if record.spec.exclusive else always
+        return Launch(record.run, record.spec, env, permit, record.started_at)
 
-    def _forget_safe(self, safe: list[AttemptReport]) -> None:
-        self.journal.hear(self.reporter.acked)
+    def _forget_acknowledged(self, safe: list[AttemptReport]) -> None:
+        self.journal.acknowledge(self.reporter.acked)
         for uid, number in self.reporter.take_safe_phases():
-            self.progress.forget(uid, number)
+            if (record := self.journal.find(uid)) is not None:
+                record.drop_phases(number)
         for report in safe:
-            book = self.books.find(report.uid)
+            found = self.journal.find(report.uid)
             # Its end may be known here and not be reported yet: only a reported end counts.
-            if book is not None and book.end is not None and report.gone:
-                self._remember_ended(
-                    report.uid, book.run.start_before, never_created=book.end.never_created
-                )
-                self.books.close(report.uid)
+            if found is not None and found.end is not None and report.gone:
+                never = found.end.never_created
+                self.journal.finish(report.uid, found.run.start_before, never_created=never)
 
-    def _was_never_here(self, uid: str) -> bool:
-        """Return whether a uid without a record is unknown to the engine, too, after a scan."""
-        return self._has_swept and uid not in self.journal.memory.attempts
-
-    def _remember_ended(
-        self, uid: str, start_before: float, *, never_created: bool = False
-    ) -> None:
-        self.journal.finish(uid, start_before + KNOWN_SECONDS, never_created=never_created)
-
-    def _take_sighting(self, seen: ScanResult, now: ClockReading) -> None:
+    def _take_scan(self, seen: ScanResult, now: ClockReading) -> None:
         """Remove unknown containers and folders.
 
         A scanned container or folder had its record before: without a record it has ended. The
@@ -437,29 +421,29 @@ class Cell:
         if self.unfit or self._evacuating:
             return  # a successor may have to inspect what has ended
         gone = [uid for uid in seen.containers if self._is_over(uid)]
-        strangers = gone[:MAX_SWEPT]
-        self._remove_strangers(strangers, now)
-        self._has_swept = self._has_swept or len(gone) == len(strangers)
+        orphans = gone[:MAX_SWEPT]
+        self._remove_orphans(orphans, now)
+        self._has_swept = self._has_swept or len(gone) == len(orphans)
         if not self._register_seq:  # it waited for this
             self._next_beat = now.boot
-        folders = [uid for uid in seen.folders if self.books.find(uid) is None][:MAX_SWEPT]
-        for uid in (uid for uid in folders if uid not in strangers):
+        folders = [uid for uid in seen.folders if self.journal.find(uid) is None][:MAX_SWEPT]
+        for uid in (uid for uid in folders if uid not in orphans):
             self._log.info("orphaned_folder_removed", attempt=uid)
-            self.deeds.remove(uid)
+            self.actions.remove(uid)
 
     def _is_over(self, uid: str) -> bool:
-        book = self.books.find(uid)
-        return book is None or (book.end is not None and not self._has_swept)
+        record = self.journal.find(uid)
+        return record is None or (record.end is not None and not self._has_swept)
 
-    def _remove_strangers(self, uids: Iterable[str], now: ClockReading) -> None:
+    def _remove_orphans(self, uids: Iterable[str], now: ClockReading) -> None:
         for uid in uids:
             self._log.warning("orphaned_container_removed", attempt=uid)
             # An order for it may yet come, again: it was started once, and that was enough.
-            if self.books.find(uid) is None:
-                self._remember_ended(uid, now.wall)
-            self.deeds.remove(uid)
+            if self.journal.find(uid) is None:
+                self.journal.finish(uid, now.wall)
+            self.actions.remove(uid)
 
-    def _look_whether_fit(self) -> None:
+    def _check_disk(self) -> None:
         unfit = "the disk of its folder is full" if self.journal.lacks_room() else ""
         if unfit != self.unfit:
             self._log.warning("cell_unfit" if unfit else "cell_fit", why=unfit)
@@ -471,7 +455,7 @@ class Cell:
         return self._has_swept or bool(self.unfit) or now.boot >= self._may_register_at
 
     def _register(self, now: ClockReading) -> None:
-        body = make_register(self.config, self.books.running()).body()
+        body = make_register(self.config, self.journal.open_attempts()).body()
         self._register_seq = self.outbox.claim(body)
         self.lease.note_sent(self._register_seq, now.boot)
 
@@ -480,20 +464,20 @@ class Cell:
             return
         self.is_drawing_anew = True
         self.is_registered = False
-        for book in self.books.running():
+        for record in self.journal.open_attempts():
             # Noted, so that its end is never taken for the program's own.
-            book.stop = StopAttempt(book.uid, "drawn anew", 0.0, True)
-            self.journal.stop(book.stop)
-            self.deeds.stop(book.stop)
+            stop = StopAttempt(record.uid, "drawn anew", 0.0, True)
+            self.journal.stop(stop)
+            self.actions.stop(stop)
 
     def _draw_anew(self, now: ClockReading) -> None:
         """Begin a new incarnation once nothing of the old one runs."""
         if not self.is_empty:
             return
-        for reports in self.reporter.unheard():  # the answer for this incarnation has arrived
+        for reports in self.reporter.unacknowledged():
             self.outbox.send(reports.body())
         self.journal.begin(self._draw_incarnation())
-        self.books, self.lease = AttemptTable(), Lease(self._log)
+        self.lease = Lease(self._log)
         self.outbox.begin()
         self.reporter = Reporter(self.outbox.numbers, acked=0)
         self.is_drawing_anew = False

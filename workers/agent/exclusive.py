@@ -8,9 +8,10 @@ from collections.abc import Iterable
 
 from structlog.stdlib import BoundLogger
 
-from workers.agent.attempts import AttemptEntry
+from controlplane.contract.messages.orders import GroupSpec
 from workers.agent.lease import Lease
 from workers.attempt.events import Permit
+from workers.attempt_record import AttemptRecord
 from workers.guard.link import GuardLink
 from workers.guard.watchlist import ExclusiveAttempt, Watchlist
 
@@ -25,50 +26,50 @@ class Exclusives:
         self._link = link
         self._log = log
         self._attempts: dict[str, ExclusiveAttempt] = {}
-        self._strangers: dict[str, ExclusiveAttempt] = {}
+        self._orphans: dict[str, ExclusiveAttempt] = {}
         self._deadline = 0.0
         self._is_dirty = False
 
     # ------------------------------------------------------------------ watched attempts
 
-    def begin(self, books: Iterable[AttemptEntry]) -> None:
+    def begin(self, records: Iterable[AttemptRecord]) -> None:
         """A process of the cell starts: what an earlier one had watched still is.
 
-        What is watched and not in its books keeps the deadline it had, which nothing renews.
+        An attempt on the watchlist without a record keeps its deadline, which nothing renews.
         """
         if self._link is None:
             return
         earlier = self._link.read()
         is_ours = earlier.boot_id == self._link.boot_id
         known = dict(earlier.attempts) if is_ours else {}
-        for book in books:
-            if book.spec.exclusive:
-                self._add(book, known.pop(book.uid, None))
-        self._strangers = known
+        for record in records:
+            if record.spec.exclusive:
+                self._add(record, known.pop(record.uid, None))
+        self._orphans = known
         self._is_dirty = bool(earlier.attempts or self._attempts)
 
-    def add(self, book: AttemptEntry, lease: Lease) -> None:
+    def add(self, record: AttemptRecord, lease: Lease) -> None:
         """An exclusive attempt is taken."""
         self._deadline = lease.expires_at
-        self._add(book, _watched(book, lease))
+        self._add(record, _watched(record.spec, lease))
 
-    def drop(self, book: AttemptEntry) -> None:
+    def drop(self, record: AttemptRecord) -> None:
         """It is over."""
-        if self._attempts.pop(book.uid, None) is not None:
+        if self._attempts.pop(record.uid, None) is not None:
             self._is_dirty = True
 
-    def _add(self, book: AttemptEntry, watched: ExclusiveAttempt | None) -> None:
+    def _add(self, record: AttemptRecord, watched: ExclusiveAttempt | None) -> None:
         # Without a list there was no lease: whatever runs of it has to end.
-        self._attempts[book.uid] = watched or _watched(book, Lease())
+        self._attempts[record.uid] = watched or _watched(record.spec, Lease())
         self._is_dirty = True
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ permits
 
-    def why_not(self, book: AttemptEntry, lease: Lease, boot: float) -> str | None:
+    def why_not(self, spec: GroupSpec, lease: Lease, boot: float) -> str | None:
         """Why an exclusive order is refused now; None: it may be taken."""
         if self._link is None:
             return "exclusive tasks do not run here"
-        if boot >= _watched(book, lease).asks_at:
+        if boot >= _watched(spec, lease).stops_at:
             return "the lease of the cell has expired, or is about to"
         return None if self._link.stand_by() else "the cell has no guard"
 
@@ -76,26 +77,26 @@ class Exclusives:
         """Whether its container may be created or started now; from any thread."""
         return Permit.NEVER if self._link is None else self._link.permit(uid)
 
-    def is_struck(self, book: AttemptEntry) -> bool:
+    def is_fenced(self, record: AttemptRecord) -> bool:
         """Return whether the guard ended it."""
-        if self._link is None or not book.spec.exclusive:
+        if self._link is None or not record.spec.exclusive:
             return False
-        word = self._link.word()
-        return word.boot_id == self._link.boot_id and book.uid in word.struck
+        status = self._link.status()
+        return status.boot_id == self._link.boot_id and record.uid in status.fenced
 
     # ------------------------------------------------------------------ the watchlist
 
-    def tell(self, lease: Lease) -> None:
-        """Show the guard what changed; before anything that rests on it is done."""
+    def update_guard(self, lease: Lease) -> None:
+        """Write the watchlist if it changed, before the cell acts on the change."""
         if self._link is None:
             return
         if self._attempts and lease.expires_at > self._deadline:
             self._renew(lease)
         if not self._is_dirty:
             return
-        over = self._link.word().over
-        self._strangers = {uid: w for uid, w in self._strangers.items() if uid not in over}
-        watched = {**self._strangers, **self._attempts}
+        over = self._link.status().over
+        self._orphans = {uid: w for uid, w in self._orphans.items() if uid not in over}
+        watched = {**self._orphans, **self._attempts}
         number = self._link.read().number + 1
         try:
             self._link.write(Watchlist(number, self._link.boot_id, watched))
@@ -109,19 +110,19 @@ class Exclusives:
 
     def tick(self) -> None:
         """Let time pass for a guard that has none of its own."""
-        if self._link is not None and (self._attempts or self._strangers):
+        if self._link is not None and (self._attempts or self._orphans):
             self._link.tick()
 
     def keep(self) -> None:
         """Keep the guard running while there are attempts to watch."""
-        if self._link is not None and (self._attempts or self._strangers):
+        if self._link is not None and (self._attempts or self._orphans):
             self._link.stand_by()
 
     @property
     def wakes_at(self) -> float:
         """When `tick` has something to do, in seconds since boot."""
         # A fleet calls this for a thousand cells in each round, and most have no such attempt.
-        if self._link is None or not (self._attempts or self._strangers):
+        if self._link is None or not (self._attempts or self._orphans):
             return float("inf")
         return self._link.wakes_at
 
@@ -142,8 +143,7 @@ class Exclusives:
             )
 
 
-def _watched(book: AttemptEntry, lease: Lease) -> ExclusiveAttempt:
-    spec = book.spec
+def _watched(spec: GroupSpec, lease: Lease) -> ExclusiveAttempt:
     return ExclusiveAttempt(
         lease.expires_at, lease.seconds, spec.stop_grace_seconds, spec.stop_signal
     )

@@ -2,31 +2,34 @@
 
 from dataclasses import replace
 
+from controlplane.contract.messages.phases import PhaseChange
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
-from workers.agent.attempts import AttemptEntry
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import KILLED_OUTSIDE, LEASE_OVER, LIMITS, STOPPED
+from workers.attempt_record import AttemptRecord
 
 
-def judge_end(book: AttemptEntry, event: EndedEvent, *, is_struck: bool = False) -> AttemptReport:
+def judge_end(
+    record: AttemptRecord, event: EndedEvent, *, is_fenced: bool = False
+) -> AttemptReport:
     """Return the final report: state and facts. The container is gone or stopped permanently.
 
-    `is_struck`: the guard ended it, so that its own account of its end does not count.
+    `is_fenced`: the guard ended it, so that its own account of its end does not count.
     """
-    if is_struck and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
+    if is_fenced and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
         message = "ended before the lease of its cell was over"
         event = replace(event, failure_kind=FailureKind.OUTSIDE, reason=LEASE_OVER, message=message)
-    if event.reason == KILLED_OUTSIDE and (book.stop is not None or book.is_moving):
+    if event.reason == KILLED_OUTSIDE and (record.stop is not None or record.is_moving):
         # It ended while no process of ours was there to know that the signal had been ours.
         event = replace(event, failure_kind=None, reason=STOPPED, message="stopped by order")
     return AttemptReport(
-        uid=book.uid,
+        uid=record.uid,
         seq=0,
-        state=_state(book, event),
-        phase=book.phase,
-        progress=book.progress,
-        container_id=event.container_id or book.container_id,
+        state=_state(record, event),
+        phase=record.phase,
+        progress=record.progress,
+        container_id=event.container_id or record.container_id,
         exit_code=event.exit_code,
         failure_kind=event.failure_kind,
         reason=event.reason,
@@ -35,18 +38,25 @@ def judge_end(book: AttemptEntry, event: EndedEvent, *, is_struck: bool = False)
         result_truncated=event.result_truncated,
         usage=event.usage,
         outputs=event.outputs,
-        addresses=book.addresses,
-        plugin_phase=book.plugin_phase,
-        plugin_state=book.plugin_state,
-        started_at=event.started_at or book.started_at,
+        addresses=record.addresses,
+        plugin_phase=record.plugin_phase,
+        plugin_state=record.plugin_state,
+        started_at=event.started_at or record.started_at,
         finished_at=event.at,
         gone=True,
         never_created=event.never_created,
-        phases=book.phases,
+        phases=record.reportable_phases,
     )
 
 
-def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> AttemptReport:
+def refusal(
+    uid: str,
+    why: str,
+    at: float,
+    *,
+    never_created: bool = False,
+    phases: tuple[PhaseChange, ...] = (),
+) -> AttemptReport:
     """The attempt was not taken, and its container will not come, or (see there) come again."""
     return AttemptReport(
         uid=uid,
@@ -58,18 +68,19 @@ def refusal(uid: str, why: str, at: float, *, never_created: bool = False) -> At
         finished_at=at,
         gone=True,
         never_created=never_created,
+        phases=phases,
     )
 
 
-def _state(book: AttemptEntry, event: EndedEvent) -> TaskState:
+def _state(record: AttemptRecord, event: EndedEvent) -> TaskState:
     if event.reason in LIMITS:
         return TaskState.KILLED
     # Many programs end with exit status 0 after a stop signal: that is not a success.
     if event.reason != STOPPED and event.failure_kind is None and event.exit_code == 0:
         return TaskState.SUCCEEDED
-    if book.stop is not None:
+    if record.stop is not None:
         return TaskState.KILLED
-    if book.is_moving:
+    if record.is_moving:
         return TaskState.PREEMPTED
     if event.reason == LEASE_OVER:
         return TaskState.WORKER_FAILED

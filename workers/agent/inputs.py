@@ -28,4 +28,4 @@ class ScanResult:
     folders: tuple[str, ...]
 
 
-Happening = OrderMessage | DriverEvent | ScanResult
+CellInput = OrderMessage | DriverEvent | ScanResult

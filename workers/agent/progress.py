@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from controlplane.contract.messages.phases import PhaseKind
 from controlplane.contract.messages.reports import AttemptReport
-from controlplane.contract.states import Phase, TaskState
-from workers.agent.attempts import AttemptEntry, AttemptTable
+from controlplane.contract.states import Phase
 from workers.agent.inputs import ClockReading
 from workers.attempt.events import BuildingEvent, ReconciledEvent, StageFailedEvent
+from workers.attempt_record import AttemptRecord
 from workers.journal import CellJournal
 
 # A phase that lasts longer is reported while it lasts. A container that is created from an image
@@ -37,15 +37,9 @@ STAGES = {Phase.PULLING: 1, Phase.CREATING: 2, Phase.CHECKING: 3}
 class Progress:
     """The changes of the attempts of one cell that have not ended."""
 
-    def __init__(
-        self,
-        journal: CellJournal,
-        books: Callable[[], AttemptTable],
-        say: Callable[[AttemptReport], None],
-    ) -> None:
+    def __init__(self, journal: CellJournal, send: Callable[[AttemptReport], None]) -> None:
         self._journal = journal
-        self._books = books
-        self._say = say
+        self._send = send
         # By uid, when it is due; the first is due first.
         self._waiting: dict[str, float] = {}
         self._preparing: dict[str, float] = {}  # those with no later phase than that
@@ -62,43 +56,41 @@ class Progress:
 
     def note(
         self,
-        book: AttemptEntry,
+        record: AttemptRecord,
         event: BuildingEvent | StageFailedEvent | ReconciledEvent,
         now: ClockReading,
     ) -> None:
         """Take note of a change; what a runner keeps is reported at once."""
         match event:
             case BuildingEvent():
-                self._note_stage(book, event.phase)
-                book.enter(event.phase, event.progress, now.wall if event.at is None else event.at)
-                book.move(TaskState.BUILDING)
+                self._note_stage(record, event.phase)
+                record.enter(
+                    event.phase, event.progress, now.wall if event.at is None else event.at
+                )
             case StageFailedEvent():
-                book.note(PhaseKind.TRY, event.text, event.at)
+                record.note(PhaseKind.TRY, event.text, event.at)
             case ReconciledEvent():
-                if event.phase != book.plugin_phase:
+                if event.phase != record.plugin_phase:
                     at = now.wall if event.at is None else event.at
-                    book.note(PhaseKind.RUNNER, event.phase, at)
-                book.plugin_phase, book.plugin_state = event.phase, event.state
-                self.report(book)
+                    record.note(PhaseKind.RUNNER, event.phase, at)
+                record.plugin_phase, record.plugin_state = event.phase, event.state
+                self.report(record)
                 return
         due = now.boot + QUIET_SECONDS
-        is_late = book.run.start_before - now.wall < LATE_ORDER_SECONDS
+        is_late = record.run.start_before - now.wall < LATE_ORDER_SECONDS
         if isinstance(event, BuildingEvent) and event.phase is Phase.PREPARING and not is_late:
-            if book.uid not in self._waiting:
-                self._preparing.setdefault(book.uid, due)
+            if record.uid not in self._waiting:
+                self._preparing.setdefault(record.uid, due)
         else:
-            self._preparing.pop(book.uid, None)
-            self._waiting.setdefault(book.uid, due)
+            self._preparing.pop(record.uid, None)
+            self._waiting.setdefault(record.uid, due)
 
-    def report(self, book: AttemptEntry) -> None:
+    def report(self, record: AttemptRecord) -> None:
         """Report all facts of an attempt that has not ended."""
-        self._waiting.pop(book.uid, None)
-        self._preparing.pop(book.uid, None)
-        if book.phase_count > book.phases_kept:
-            fresh = tuple(change for change in book.phases if change.number > book.phases_kept)
-            self._journal.add_phases(book.uid, fresh)
-            book.phases_kept = book.phase_count
-        self._say(book.report())
+        self._waiting.pop(record.uid, None)
+        self._preparing.pop(record.uid, None)
+        self._journal.save_phases(record)
+        self._send(record.report())
 
     def report_due(self, boot: float) -> None:
         """Report what waited long enough at `boot` seconds."""
@@ -123,24 +115,17 @@ class Progress:
         """Take the first attempt out of `line`; return whether there was something to report."""
         uid = next(iter(line))
         del line[uid]
-        book = self._books().find(uid)
-        if book is None or book.end is not None:
+        record = self._journal.find(uid)
+        if record is None or record.end is not None:
             return False
-        self.report(book)
+        self.report(record)
         return True
 
-    def forget(self, uid: str, number: int) -> None:
-        """Let go of the changes up to `number`, which the control plane has."""
-        book = self._books().find(uid)
-        if book is not None:
-            book.phases = tuple(change for change in book.phases if change.number > number)
-            self._journal.drop_phases(uid, number)
-
-    def _note_stage(self, book: AttemptEntry, phase: Phase) -> None:
+    def _note_stage(self, record: AttemptRecord, phase: Phase) -> None:
         """A process that is killed while the attempt gets on is not killed by it."""
-        item, stage = self._journal.memory.attempts.get(book.uid), STAGES.get(phase, 0)
-        if item is not None and item.crashes and stage > item.stage and not book.is_blamed:
-            self._journal.reach(book.uid, stage)
+        stage = STAGES.get(phase, 0)
+        if record.crashes and stage > record.stage and not record.is_blamed:
+            self._journal.reach(record, stage)
 
 
 def _first_due(line: dict[str, float]) -> float:

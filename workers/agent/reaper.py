@@ -17,9 +17,9 @@ from workers.drivers.base import Driver
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 60.0
+SCAN_SECONDS = 60.0
 # Until the first scan has succeeded: only then does a cell know what never existed here.
-FIRST_LOOK_SECONDS = 5.0
+FIRST_SCAN_SECONDS = 5.0
 
 
 class Reaper:
@@ -29,14 +29,14 @@ class Reaper:
         self,
         driver: Driver,
         workspaces: Path,
-        tell: Callable[[ScanResult], None],
+        receive: Callable[[ScanResult], None],
         *,
-        look_seconds: float = LOOK_SECONDS,
+        scan_seconds: float = SCAN_SECONDS,
     ) -> None:
         self._driver = driver
         self._workspaces = workspaces
-        self._tell = tell
-        self._look_seconds = look_seconds
+        self._receive = receive
+        self._scan_seconds = scan_seconds
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
 
@@ -48,7 +48,7 @@ class Reaper:
         """Stop scanning; a scan that waits for the engine ends with the process."""
         self._closed.set()
 
-    def look(self) -> ScanResult | None:
+    def scan(self) -> ScanResult | None:
         """What is there now; None: the engine does not answer."""
         # Folders first: one that is made for a container that is seen is not taken for its own.
         folders = _names(self._workspaces)
@@ -60,16 +60,16 @@ class Reaper:
         return ScanResult(tuple(containers), tuple(folders))
 
     def _run(self) -> None:
-        pause = min(FIRST_LOOK_SECONDS, self._look_seconds)
+        pause = min(FIRST_SCAN_SECONDS, self._scan_seconds)
         while not self._closed.is_set():
             try:
-                seen = self.look()
+                seen = self.scan()
             except Exception:  # the next scan follows, whatever the error
                 log.exception("leftovers_check_failed")
                 seen = None
             if seen is not None and not self._closed.is_set():
-                self._tell(seen)
-                pause = self._look_seconds
+                self._receive(seen)
+                pause = self._scan_seconds
             self._closed.wait(pause)
 
 

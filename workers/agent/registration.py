@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from controlplane.contract.messages.reports import HeldAttempt, Register
 from controlplane.contract.wire import envelope
-from workers.agent.attempts import AttemptEntry
+from workers.attempt_record import AttemptRecord
 from workers.config import CellConfig
 
 TASK_TYPES = {
@@ -21,7 +21,7 @@ def offered_types(config: CellConfig) -> tuple[str, ...]:
     return (*TASK_TYPES[config.driver], *runners)
 
 
-def make_register(config: CellConfig, running: Iterable[AttemptEntry]) -> Register:
+def make_register(config: CellConfig, running: Iterable[AttemptRecord]) -> Register:
     """The Register of a cell that still has `running`."""
     return Register(
         capacity=config.capacity,
@@ -31,5 +31,5 @@ def make_register(config: CellConfig, running: Iterable[AttemptEntry]) -> Regist
         drivers=(config.driver,),
         task_types=offered_types(config),
         versions=VERSIONS,
-        inventory=tuple(HeldAttempt(book.uid, book.state) for book in running),
+        inventory=tuple(HeldAttempt(record.uid, record.state) for record in running),
     )

@@ -21,9 +21,9 @@ PLAIN_BYTES, PLAIN_CHARS, PLAIN_PHASES = 800, 40, 4
 # Messages between two entries of a journal before the counter is exhausted: with a heartbeat each 5
 # s, forty years.
 _COUNTER_BITS = 28
-# Of them for a Register: starts without an answer, and how often each of these processes asked.
+# Of them for a Register: starts without an answer, and claims of each of these processes.
 _START_BITS = 8
-_ASK_BITS = _COUNTER_BITS - _START_BITS
+_CLAIM_BITS = _COUNTER_BITS - _START_BITS
 
 
 class SequenceNumbers:
@@ -33,13 +33,13 @@ class SequenceNumbers:
         """`written`: how many entries the journal has had so far."""
         self._written = written
         self._last = 0
-        self._asked = 0
+        self._claims = 0
 
     def draw_claim(self, claim: int, starts: int) -> int:
         """The number of a Register: see `workers.journal.JournalState` for both."""
-        self._asked = min(self._asked + 1, (1 << _ASK_BITS) - 1)
+        self._claims = min(self._claims + 1, (1 << _CLAIM_BITS) - 1)
         starts = min(starts, (1 << _START_BITS) - 1)
-        return (claim << _COUNTER_BITS) + (starts << _ASK_BITS) + self._asked
+        return (claim << _COUNTER_BITS) + (starts << _CLAIM_BITS) + self._claims
 
     def draw(self) -> int:
         """The next number."""
@@ -59,7 +59,7 @@ class Reporter:
         self._last_sent = acked
         self.acked = acked
 
-    def say(self, report: AttemptReport) -> None:
+    def add(self, report: AttemptReport) -> None:
         """Put a report in line; it takes the place of an earlier one of its attempt."""
         self._dirty[report.uid] = report
 
@@ -105,7 +105,7 @@ class Reporter:
             self._last_sent = fresh[-1].seq
         return _messages(after, fresh)
 
-    def hear(
+    def acknowledge(
         self, acked: int, *, sent_before: int
     ) -> tuple[list[AttemptReport], Iterable[Reports]]:
         """The control plane has everything up to `acked`, as it answered our message `sent_before`.
@@ -132,7 +132,7 @@ class Reporter:
             del self._phased[uid]
         return safe
 
-    def unheard(self) -> Iterable[Reports]:
+    def unacknowledged(self) -> Iterable[Reports]:
         """Return all unacknowledged reports once more, as the last messages of a process."""
         self.flush()
         return _messages(self.acked, sorted(self._sent.values(), key=lambda report: report.seq))

@@ -51,7 +51,7 @@ class DriverContext:
 
     cell: str
     engine: Engine
-    tell: Listener
+    emit: Listener
     home: Path
     max_log_bytes: int
     turns: FairSemaphore
@@ -111,14 +111,14 @@ class AttemptRun:
         self.started_at: float | None = None  # RUNNING: what has a health check, since it passed
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
-        self.briefing = LaunchContext()
+        self.launch_context = LaunchContext()
         # Files that were kept: {name, size, sha256, uri}.
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
         self.usage: dict[str, Any] = {}  # reported at the end as usage
         self.step_seconds: dict[str, float] = {}
         self.unhealthy = ""  # why we stopped it, in words
         self.over = threading.Event()  # no process runs any more; told_end: the listener knows
-        self.told_end = False
+        self.end_reported = False
         self._starting = (
             threading.Lock()
         )  # held while Started is reported, so that an end follows it
@@ -151,21 +151,21 @@ class AttemptRun:
 
     # ------------------------------------------------------------------------- telling
 
-    def tell(self, event: DriverEvent) -> None:
+    def emit(self, event: DriverEvent) -> None:
         """Pass an event on, unless the driver was closed."""
         if self.around.closed.is_set():
             raise DriverClosed
-        self.around.tell(event)
+        self.around.emit(event)
 
     def enter(self, phase: Phase, progress: int | None = None) -> None:
         """Report the phase of BUILDING, once per change."""
         if self._phase != (phase, progress):
             self._phase = (phase, progress)
-            self.tell(BuildingEvent(self.uid, phase, progress, self.around.now()))
+            self.emit(BuildingEvent(self.uid, phase, progress, self.around.now()))
 
     def note_try(self, text: str) -> None:
         """Report that a try of a stage failed and that another follows."""
-        self.tell(StageFailedEvent(self.uid, text, self.around.now()))
+        self.emit(StageFailedEvent(self.uid, text, self.around.now()))
 
     def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
         """Record that the main process started: report it, begin its limits, deliver an earlier
@@ -179,9 +179,9 @@ class AttemptRun:
         self.addresses = addresses
         self.process_started_at = view.started_at or self.around.now()
         if self.launch.spec.health_check is None:
-            self._tell_started(self.process_started_at)
+            self._emit_started(self.process_started_at)
         elif self.launch.started_at is not None:
-            self._tell_started(self.launch.started_at)
+            self._emit_started(self.launch.started_at)
         else:
             self.enter(Phase.CHECKING)
         with self._lock:
@@ -193,12 +193,12 @@ class AttemptRun:
         with self._starting:
             if self.ended:
                 return False
-            self._tell_started(self.around.now())
+            self._emit_started(self.around.now())
             return True
 
-    def _tell_started(self, at: float) -> None:
+    def _emit_started(self, at: float) -> None:
         self.started_at = at
-        self.tell(StartedEvent(self.uid, at, self.container_id, self.addresses))
+        self.emit(StartedEvent(self.uid, at, self.container_id, self.addresses))
 
     @property
     def ended(self) -> bool:

@@ -14,7 +14,7 @@ from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import EngineAway, EngineError
 
 FIRST_SECONDS = 1.0
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 SHARE = 20  # multiplied by the duration of a check
 MIB = 2**20
 
@@ -28,14 +28,14 @@ def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     pause, most = 0.0, 0
     while not attempt.over.wait(pause) and not attempt.around.closed.is_set():
         began = time.monotonic()
-        pause = LOOK_SECONDS
+        pause = POLL_SECONDS
         try:
             used = attempt.engine.disk_bytes(attempt.uid)
         except (EngineAway, EngineError):
             continue
         most = max(most, used)
         attempt.usage["disk_peak_mib"] = round(most / MIB, 1)
-        pause = max(LOOK_SECONDS, SHARE * (time.monotonic() - began))
+        pause = max(POLL_SECONDS, SHARE * (time.monotonic() - began))
         if used > limit * MIB:
             attempt.unhealthy = f"used {used / MIB:.1f} MiB of disk, and asked for {limit} MiB"
             stop()

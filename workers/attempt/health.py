@@ -34,7 +34,7 @@ def watch_health(
     failures = 0
     try:
         while not attempt.ended and not attempt.around.closed.is_set():
-            words = _look(attempt, check)
+            words = _probe(attempt, check)
             if attempt.ended or attempt.around.closed.is_set():
                 return
             if words == "" and attempt.started_at is None:
@@ -71,7 +71,7 @@ def _why_over(
     return f"its health check failed {times}: {words}"
 
 
-def _look(attempt: AttemptRun, check: HealthCheck) -> str | None:
+def _probe(attempt: AttemptRun, check: HealthCheck) -> str | None:
     """Return why the check failed; empty: it passed; None: unknown."""
     if check.command:
         try:

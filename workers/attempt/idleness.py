@@ -22,8 +22,8 @@ from workers.attempt.runtime import EngineAway, EngineError
 log = structlog.get_logger(__name__)
 CPU_SHARE = 0.01
 SENT_BYTES = 256
-SHORTEST_LOOK, LONGEST_LOOK = 1.0, 15.0
-LOOKS = 10  # within the limit
+MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.0, 15.0
+SAMPLES = 10  # within the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     """Check until the attempt has ended or has been idle for its limit."""
     limit = attempt.launch.spec.idle_timeout_seconds
     assert limit is not None
-    pause = min(max(limit / LOOKS, SHORTEST_LOOK), LONGEST_LOOK)
+    pause = min(max(limit / SAMPLES, MIN_INTERVAL_SECONDS), MAX_INTERVAL_SECONDS)
     path = attempt.workspace / "activity.json"
-    last = read_look(path)
+    last = read_sample(path)
     while not attempt.ended and not attempt.around.closed.is_set():
-        last = _look(attempt, last)
+        last = _sample(attempt, last)
         _keep(path, last)
         if last.at - last.active_at >= limit:
             stop()
@@ -53,7 +53,7 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
         attempt.over.wait(min(pause, last.active_at + limit - last.at))
 
 
-def _look(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
+def _sample(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
     now = attempt.around.now()
     try:
         use = attempt.engine.use(attempt.uid)
@@ -61,17 +61,17 @@ def _look(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
         kept = last or ActivitySample(now, now, 0.0, 0, 0)
         return ActivitySample(now, now, kept.cpu_seconds, kept.sent_bytes, kept.output_bytes)
     output = _output_bytes(attempt.log_folder)
-    look = ActivitySample(now, now, use.cpu_seconds, use.sent_bytes, output)
-    if last is None or happened(last, look):
-        return look
+    sample = ActivitySample(now, now, use.cpu_seconds, use.sent_bytes, output)
+    if last is None or is_active(last, sample):
+        return sample
     return ActivitySample(now, last.active_at, use.cpu_seconds, use.sent_bytes, output)
 
 
-def happened(last: ActivitySample, look: ActivitySample) -> bool:
+def is_active(last: ActivitySample, sample: ActivitySample) -> bool:
     """Whether something happened between the two."""
-    busy = look.cpu_seconds - last.cpu_seconds >= CPU_SHARE * max(look.at - last.at, 0.0)
-    sent = look.sent_bytes - last.sent_bytes >= SENT_BYTES
-    return busy or sent or look.output_bytes != last.output_bytes
+    busy = sample.cpu_seconds - last.cpu_seconds >= CPU_SHARE * max(sample.at - last.at, 0.0)
+    sent = sample.sent_bytes - last.sent_bytes >= SENT_BYTES
+    return busy or sent or sample.output_bytes != last.output_bytes
 
 
 def _output_bytes(folder: Path) -> int:
@@ -84,7 +84,7 @@ def _output_bytes(folder: Path) -> int:
     return total
 
 
-def read_look(path: Path) -> ActivitySample | None:
+def read_sample(path: Path) -> ActivitySample | None:
     """What an earlier process of the cell saw last; None: nothing that can be read."""
     try:
         return ActivitySample(**json.loads(path.read_text(encoding="ascii")))
@@ -92,10 +92,10 @@ def read_look(path: Path) -> ActivitySample | None:
         return None
 
 
-def _keep(path: Path, look: ActivitySample) -> None:
+def _keep(path: Path, sample: ActivitySample) -> None:
     fresh = path.with_suffix(".new")
     try:
-        fresh.write_text(json.dumps(asdict(look)), encoding="ascii")
+        fresh.write_text(json.dumps(asdict(sample)), encoding="ascii")
         os.replace(fresh, path)
     except OSError as error:
         log.warning("activity_not_kept", attempt=path.parent.name, error=str(error))

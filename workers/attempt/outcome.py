@@ -23,7 +23,7 @@ TIMEOUT = "timeout"  # timeout_seconds were over
 IDLE = "idle_timeout"  # nothing happened in it for idle_timeout_seconds
 LIFETIME = "lifetime_over"  # lifetime_seconds were over
 HEALTH = "health_check"  # its health check failed
-DISK_LIMIT = "disk_limit"  # more on disk than it asked for
+DISK_LIMIT = "disk_limit"  # more on disk than it requested
 STOPPED = "stopped"  # a stop order of ours
 OUT_OF_MEMORY = "oom"
 KILLED_OUTSIDE = "killed_outside"  # a signal from neither us nor the memory limit
@@ -65,13 +65,13 @@ class Exit:
     """How the main process ended. `stopped_for`: the reason of the cell's stop that reached it
     before.
 
-    `told_to_end`: another process sent it a signal.
+    `stopped`: another process sent it a signal.
     """
 
     code: int
     out_of_memory: bool = False
     stopped_for: str | None = None
-    told_to_end: bool = False
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ _EXITS: tuple[_ExitRule, ...] = (
         "killed from outside (SIGKILL without an order of ours, memory limit not reached)",
     ),
     _ExitRule(
-        lambda e: e.told_to_end,
+        lambda e: e.stopped,
         FailureKind.OUTSIDE,
         KILLED_OUTSIDE,
         "stopped from outside (a signal without an order of ours); exit status {code}",

@@ -31,21 +31,21 @@ from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
-from workers.attempt.steps.inspect_container import look_for_adopted, look_for_own
-from workers.attempt.steps.launch_context import read_briefing
+from workers.attempt.steps.inspect_container import inspect_adopted, inspect_own
+from workers.attempt.steps.launch_context import read_launch_context
 from workers.attempt.steps.outputs import keep_outputs
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
-from workers.attempt.steps.workspace import look_whether_begun, make_workspace
+from workers.attempt.steps.workspace import check_begun, make_workspace
 from workers.attempt.usage import note_use
 
 Step = Callable[[AttemptRun], None]
 
 BUILD: tuple[Step, ...] = (
-    read_briefing,
+    read_launch_context,
     fetch_inputs,
     fetch_checkpoint,
     ensure_image,
@@ -59,15 +59,15 @@ BUILD: tuple[Step, ...] = (
 )
 # A stop waits for these, which make nothing: only then is it known whether there is a process that
 # may have its grace.
-LOOKS: tuple[Step, ...] = (make_workspace, look_for_own, look_for_adopted)
-START: tuple[Step, ...] = (make_workspace, look_for_own, *BUILD)
-ADOPT: tuple[Step, ...] = (make_workspace, look_for_adopted, *BUILD)
+INSPECTIONS: tuple[Step, ...] = (make_workspace, inspect_own, inspect_adopted)
+START: tuple[Step, ...] = (make_workspace, inspect_own, *BUILD)
+ADOPT: tuple[Step, ...] = (make_workspace, inspect_adopted, *BUILD)
 # The names of steps in an attempt's usage; similar steps share one.
 NAMES: dict[Step, str] = {
     make_workspace: "workspace",
-    look_for_own: "workspace",
-    look_for_adopted: "workspace",
-    read_briefing: "briefing",
+    inspect_own: "workspace",
+    inspect_adopted: "workspace",
+    read_launch_context: "briefing",
     fetch_inputs: "inputs",
     fetch_checkpoint: "inputs",
     ensure_image: "pull",
@@ -85,7 +85,7 @@ def run(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
     """Live the attempt from `steps` to its Ended, or until the driver is closed."""
     try:
         try:
-            look_whether_begun(attempt)
+            check_begun(attempt)
             build(attempt, steps)
             with attempt.step("wait"):
                 view = wait_for_end(attempt)
@@ -98,8 +98,8 @@ def run(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
             attempt.log.exception("attempt_failed_unexpectedly")
             message = f"{type(error).__name__}: {error}"
             ended = _failed(attempt, AttemptFailed(FailureKind.SYSTEM, ENGINE, message))
-        attempt.tell(ended)
-        attempt.told_end = True
+        attempt.emit(ended)
+        attempt.end_reported = True
     except DriverClosed:
         return
 
@@ -108,8 +108,8 @@ def end_at_once(attempt: AttemptRun, view: ContainerView) -> None:
     """The same for the end of one whose thread was none, and that left nothing to be collected."""
     attempt.mark_ended()
     try:
-        attempt.tell(_ended(attempt, view))
-        attempt.told_end = True
+        attempt.emit(_ended(attempt, view))
+        attempt.end_reported = True
     except DriverClosed:
         return
 
@@ -117,7 +117,7 @@ def end_at_once(attempt: AttemptRun, view: ContainerView) -> None:
 def build(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
     """Take the steps up to the start; a container found started makes the rest needless."""
     for step in steps:
-        if step not in LOOKS:
+        if step not in INSPECTIONS:
             attempt.check()
         if step is BUILD[0]:
             attempt.enter(Phase.PREPARING)  # again, if an earlier process of the cell had it
@@ -148,7 +148,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
             container_id=attempt.container_id,
             usage=attempt.used(),
         )
-    verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for, view.told_to_end))
+    verdict = judge_exit(Exit(view.exit_code, view.out_of_memory, stopped_for, view.stopped))
     message = verdict.message
     if verdict.reason in (HEALTH, DISK_LIMIT):
         message = attempt.unhealthy or message

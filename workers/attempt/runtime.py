@@ -55,7 +55,7 @@ class ContainerView:
     ended_at: float | None = None
     error: str = ""
     pid: int | None = None
-    told_to_end: bool = False
+    stopped: bool = False
     use: "ResourceUsage | None" = None
 
 
@@ -138,7 +138,7 @@ class Engine(Protocol):
     def signal(self, uid: str, name: str) -> bool:
         """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
 
-    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
+    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
         """Return whether the engine knows of a signal from outside that ended the container."""
 
     def ports(self, launch: Launch) -> Mapping[str, int]:

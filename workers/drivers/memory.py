@@ -101,7 +101,7 @@ class MemoryEngine:
         """How many lives are between their start and their end."""
         return sum(life.starts_at <= now < life.ends_at for life in self.lives.values())
 
-    def ask_outside(self, uid: str, now: float) -> None:
+    def stop_outside(self, uid: str, now: float) -> None:
         """Send the program a stop signal, from outside."""
         life = self.lives.get(uid)
         if life is not None and not life.script.is_deaf:
@@ -163,7 +163,7 @@ class MemoryDriver:
 
     def __init__(
         self,
-        tell: Listener,
+        emit: Listener,
         *,
         clock: Callable[[], float],
         engine: MemoryEngine | None = None,
@@ -175,8 +175,8 @@ class MemoryDriver:
         Drivers with the same `moments` are advanced together.
         """
         self.engine = engine or MemoryEngine(counts_starts=False)
-        self.engine.on_change = self._look_again
-        self._tell = tell
+        self.engine.on_change = self._notify
+        self._emit = emit
         self._clock = clock
         self._charges: dict[str, _Charge] = {}
         self._moments = moments or TimerHeap()
@@ -308,7 +308,7 @@ class MemoryDriver:
     def _plan(self, at: float, uid: str) -> None:
         self._moments.plan(at, self._deliver, uid)
 
-    def _look_again(self, uid: str) -> None:
+    def _notify(self, uid: str) -> None:
         with self._changed:
             self._plan(self._clock(), uid)
 
@@ -320,17 +320,17 @@ class MemoryDriver:
         life = charge.life
         if life is None:
             charge.is_ended = True
-            self._tell(_refused(uid, now) if charge.is_refused else _vanished(uid, now))
+            self._emit(_refused(uid, now) if charge.is_refused else _vanished(uid, now))
             return
         if not charge.is_started and life.starts_at <= now:
             charge.is_started = True
-            self._tell(StartedEvent(uid, life.starts_at))
+            self._emit(StartedEvent(uid, life.starts_at))
         if life.ends_at <= now:
             charge.is_ended = True
             started_at = life.starts_at if charge.is_started else None
-            self._tell(replace(life.end, at=life.ends_at, started_at=started_at))
+            self._emit(replace(life.end, at=life.ends_at, started_at=started_at))
         elif not charge.is_started:
-            self._tell(BuildingEvent(uid, Phase.PREPARING))
+            self._emit(BuildingEvent(uid, Phase.PREPARING))
 
 
 def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> EndedEvent:

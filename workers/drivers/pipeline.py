@@ -80,7 +80,7 @@ class PipelineDriver:
         """Delete container and workspace, after the end of an attempt in charge."""
         with self._lock:
             attempt = self._attempts.get(uid)
-            waits = attempt is not None and not attempt.told_end
+            waits = attempt is not None and not attempt.end_reported
             if waits:
                 self._doomed.add(uid)
             else:
@@ -144,7 +144,7 @@ class PipelineDriver:
         with self._lock:
             doomed = attempt.uid in self._doomed
             self._doomed.discard(attempt.uid)
-        if doomed and attempt.told_end:
+        if doomed and attempt.end_reported:
             self.remove(attempt.uid)
 
     def _on_running(self, attempt: AttemptRun) -> None:

@@ -32,17 +32,17 @@ BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short resta
 
 
 def make_driver(
-    config: CellConfig, tell: Listener, *, back_off: tuple[float, ...] = BACK_OFF_SECONDS
+    config: CellConfig, emit: Listener, *, back_off: tuple[float, ...] = BACK_OFF_SECONDS
 ) -> Driver:
-    """Return the driver that `config.driver` names, reporting to `tell`. Raise KeyError."""
-    return _MAKERS[config.driver](config, tell, back_off)
+    """Return the driver that `config.driver` names, reporting to `emit`. Raise KeyError."""
+    return _MAKERS[config.driver](config, emit, back_off)
 
 
-def _make_memory(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
-    return MemoryDriver(tell, clock=clock.wall_seconds, threaded=True)
+def _make_memory(config: CellConfig, emit: Listener, back_off: tuple[float, ...]) -> Driver:
+    return MemoryDriver(emit, clock=clock.wall_seconds, threaded=True)
 
 
-def _make_docker(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
+def _make_docker(config: CellConfig, emit: Listener, back_off: tuple[float, ...]) -> Driver:
     engine = DockerEngine(
         installation=config.installation,
         cell=config.name,
@@ -50,19 +50,19 @@ def _make_docker(config: CellConfig, tell: Listener, back_off: tuple[float, ...]
         address=partial(address_of, config),
         gpus=config.capacity.get("gpu", 0),
     )
-    return make_pipeline(engine, config, tell, back_off)
+    return make_pipeline(engine, config, emit, back_off)
 
 
-def _make_process(config: CellConfig, tell: Listener, back_off: tuple[float, ...]) -> Driver:
+def _make_process(config: CellConfig, emit: Listener, back_off: tuple[float, ...]) -> Driver:
     return make_pipeline(
-        ProcessEngine(home=config.home, max_log_bytes=config.max_log_bytes), config, tell, back_off
+        ProcessEngine(home=config.home, max_log_bytes=config.max_log_bytes), config, emit, back_off
     )
 
 
 def make_pipeline(
     engine: Engine,
     config: CellConfig,
-    tell: Listener,
+    emit: Listener,
     back_off: tuple[float, ...],
     offered: InstalledRunners | None = None,
 ) -> Driver:
@@ -87,7 +87,7 @@ def make_pipeline(
     around = DriverContext(
         cell=config.name,
         engine=engine,
-        tell=tell,
+        emit=emit,
         home=config.home,
         max_log_bytes=config.max_log_bytes,
         turns=FairSemaphore(config.concurrency),
@@ -109,8 +109,8 @@ def make_pipeline(
         offered = InstalledRunners(load_runners(config.runners))
     if not offered.runners:
         return own
-    asked = Runners(offered, cell=config.name, around=around)
-    return RoutedDriver(own, RunnerDriver(replace(around, engine=asked.engine), asked))
+    runners = Runners(offered, cell=config.name, around=around)
+    return RoutedDriver(own, RunnerDriver(replace(around, engine=runners.engine), runners))
 
 
 def address_of(config: CellConfig) -> str:

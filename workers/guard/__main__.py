@@ -61,11 +61,14 @@ class GuardLoop:
         self._lock: int | None = lock
         self._dismissed = dismissed
         self._watchlist = Watchlist()
-        self._looked_at = float("-inf")
-        self._struck: set[str] = set()
+        self._checked_at = float("-inf")
+        self._fenced: set[str] = set()
         boot_id = clock.boot_id()
         self._guard = Guard(
-            ContainerEngineControl(reach), self._say, boot_id=boot_id, word=folder.read_word()
+            ContainerEngineControl(reach),
+            self._publish_status,
+            boot_id=boot_id,
+            status=folder.read_status(),
         )
 
     def serve(self) -> None:
@@ -82,9 +85,9 @@ class GuardLoop:
             return False
         is_dismissed = self._dismissed.is_set() or self._watchlist.is_last
         if not is_dismissed:
-            if now < self._looked_at + IDLE_SECONDS:
+            if now < self._checked_at + IDLE_SECONDS:
                 return False
-            self._looked_at = now
+            self._checked_at = now
             if self._folder.is_cell_alive():
                 return False
         return self._let_go()
@@ -104,12 +107,12 @@ class GuardLoop:
         """Read the list. One that has gone with its folder is as good as it was."""
         self._watchlist = self._folder.find_watchlist() or self._watchlist
 
-    def _say(self, word: GuardStatus) -> None:
-        for uid in word.struck.keys() - self._struck:
+    def _publish_status(self, status: GuardStatus) -> None:
+        for uid in status.fenced.keys() - self._fenced:
             log.info("lease_expired", attempt=uid)
-        self._struck = set(word.struck)
+        self._fenced = set(status.fenced)
         try:
-            self._folder.say(word)
+            self._folder.publish(status)
         except OSError as error:
             log.error("report_not_written", error=str(error))
 

@@ -1,4 +1,4 @@
-"""The guard's hands on a real engine: calls in threads, and a grip on each process that needs none.
+"""The guard's control of a real engine: calls in threads, and a grip on each process.
 
 The grip is a descriptor of the container's main process, taken while the engine answers: through it
 the kernel carries a signal to that process and no other, though the engine be hung, stopped or
@@ -24,7 +24,7 @@ from workers.guard.decisions import ContainerFacts
 log = structlog.get_logger(__name__)
 
 # Between two checks of a container whose lease has not expired.
-LOOK_SECONDS = 1.0
+INSPECTION_SECONDS = 1.0
 THREADS = 8
 
 
@@ -51,17 +51,17 @@ class ContainerEngineControl:
         self._known: dict[str, ContainerFacts] = {}
         self._grips: dict[str, int] = {}
         self._busy: set[tuple[str, str]] = set()
-        self._asked: set[str] = set()
-        self._look_at: dict[str, float] = {}
+        self._stopping: set[str] = set()
+        self._next_inspection: dict[str, float] = {}
         self._watched: set[str] = set()
 
-    def look(self, uid: str, now: float) -> None:
+    def inspect(self, uid: str, now: float) -> None:
         """See Hands."""
         self._watched.add(uid)
         # The grip shows the end without the engine.
-        if uid not in self._grips and now >= self._look_at.get(uid, 0.0):
-            self._look_at[uid] = now + LOOK_SECONDS
-            self._submit("look", uid, self._look)
+        if uid not in self._grips and now >= self._next_inspection.get(uid, 0.0):
+            self._next_inspection[uid] = now + INSPECTION_SECONDS
+            self._submit("look", uid, self._inspect)
 
     def known(self, uid: str) -> ContainerFacts:
         """See Hands."""
@@ -70,15 +70,15 @@ class ContainerEngineControl:
                 self._known[uid] = ContainerFacts.OVER
             return self._known.get(uid, ContainerFacts.NOTHING)
 
-    def ask(self, uid: str, signal_name: str) -> None:
+    def stop(self, uid: str, signal_name: str) -> None:
         """See Hands."""
         self._watched.add(uid)
-        if uid in self._asked:
+        if uid in self._stopping:
             return
         if self._send(uid, _number(signal_name)):
-            self._asked.add(uid)
+            self._stopping.add(uid)
         else:
-            self._submit("ask", uid, partial(self._ask, signal_name=signal_name))
+            self._submit("ask", uid, partial(self._stop, signal_name=signal_name))
 
     def kill(self, uid: str) -> None:
         """See Hands."""
@@ -91,8 +91,8 @@ class ContainerEngineControl:
         with self._lock:
             self._watched.discard(uid)
             self._known.pop(uid, None)
-            self._asked.discard(uid)
-            self._look_at.pop(uid, None)
+            self._stopping.discard(uid)
+            self._next_inspection.pop(uid, None)
             grip = self._grips.pop(uid, None)
             if grip is not None:
                 os.close(grip)
@@ -118,7 +118,7 @@ class ContainerEngineControl:
 
         self._pool.submit(do)
 
-    def _look(self, uid: str) -> ContainerView | None:
+    def _inspect(self, uid: str) -> ContainerView | None:
         view = self._reach.view(uid)
         grip = None if view is None or uid in self._grips else _take_grip(view)
         with self._lock:
@@ -131,14 +131,14 @@ class ContainerEngineControl:
                 self._known[uid] = _known(view)
         return view
 
-    def _ask(self, uid: str, signal_name: str) -> None:
+    def _stop(self, uid: str, signal_name: str) -> None:
         if self._reach.signal(uid, signal_name):
-            self._asked.add(uid)
+            self._stopping.add(uid)
         else:
-            self._look(uid)
+            self._inspect(uid)
 
     def _kill(self, uid: str) -> None:
-        view = self._look(uid)
+        view = self._inspect(uid)
         if view is None or view.life is ContainerStatus.ENDED:
             return
         if view.life is ContainerStatus.CREATED:
@@ -147,7 +147,7 @@ class ContainerEngineControl:
             self._reach.remove(uid)
         else:
             self._reach.signal(uid, "KILL")
-        self._look(uid)
+        self._inspect(uid)
 
     def _send(self, uid: str, number: int) -> bool:
         """Send a signal by the grip; False if there is none."""

@@ -39,13 +39,13 @@ class GuardFolder:
         """Put another list in its place. Raises OSError."""
         self._write("watchlist", watchlist.body())
 
-    def read_word(self) -> GuardStatus:
+    def read_status(self) -> GuardStatus:
         """Return the last status of the guard; an empty one if there is none."""
-        return self._read("word", GuardStatus.read) or GuardStatus()
+        return self._read("status", GuardStatus.read) or GuardStatus()
 
-    def say(self, word: GuardStatus) -> None:
-        """Put another word in its place. Raises OSError."""
-        self._write("word", word.body())
+    def publish(self, status: GuardStatus) -> None:
+        """Put another status in its place. Raises OSError."""
+        self._write("status", status.body())
 
     def take_lock(self) -> int | None:
         """The descriptor of the lock, taken for a guard to be started; None if one has it."""

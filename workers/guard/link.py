@@ -42,7 +42,7 @@ class GuardLink(Protocol):
     def read(self) -> Watchlist:
         """The list as it is, an earlier process of the cell may have written it."""
 
-    def word(self) -> GuardStatus:
+    def status(self) -> GuardStatus:
         """Return the last status of the guard."""
 
     def write(self, watchlist: Watchlist) -> None:
@@ -85,9 +85,9 @@ class ProcessLink:
         """See Link."""
         return self._watchlist
 
-    def word(self) -> GuardStatus:
+    def status(self) -> GuardStatus:
         """See Link."""
-        return self._folder.read_word()
+        return self._folder.read_status()
 
     def write(self, watchlist: Watchlist) -> None:
         """See Link. It need not survive a power cut, after which no container runs on."""
@@ -112,7 +112,7 @@ class ProcessLink:
 
     def permit(self, uid: str) -> Permit:
         """See Link."""
-        return permit(self._watchlist, self.word(), uid, clock.boot_seconds())
+        return permit(self._watchlist, self.status(), uid, clock.boot_seconds())
 
     def tick(self) -> None:
         """The guard has a clock of its own."""

@@ -15,7 +15,7 @@ class MemoryEngineControl:
         self._engine = engine
         self._clock = clock
 
-    def look(self, uid: str, now: float) -> None:
+    def inspect(self, uid: str, now: float) -> None:
         """Nothing to do: everything is seen at once."""
 
     def known(self, uid: str) -> ContainerFacts:
@@ -25,9 +25,9 @@ class MemoryEngineControl:
             return ContainerFacts.ABSENT
         return ContainerFacts.OVER if life.ends_at <= self._clock() else ContainerFacts.THERE
 
-    def ask(self, uid: str, signal_name: str) -> None:
+    def stop(self, uid: str, signal_name: str) -> None:
         """End it, unless it is deaf."""
-        self._engine.ask_outside(uid, self._clock())
+        self._engine.stop_outside(uid, self._clock())
 
     def kill(self, uid: str) -> None:
         """End it."""
@@ -53,19 +53,19 @@ class LocalGuardLink:
         self.boot_id = boot_id
         self._boot = boot
         self._watchlist = watchlist or Watchlist()
-        self._word = GuardStatus()
-        self._guard = Guard(MemoryEngineControl(engine, wall), self._hear, boot_id=boot_id)
+        self._status = GuardStatus()
+        self._guard = Guard(MemoryEngineControl(engine, wall), self._store, boot_id=boot_id)
 
-    def _hear(self, word: GuardStatus) -> None:
-        self._word = word
+    def _store(self, status: GuardStatus) -> None:
+        self._status = status
 
     def read(self) -> Watchlist:
         """The list as it is."""
         return self._watchlist
 
-    def word(self) -> GuardStatus:
+    def status(self) -> GuardStatus:
         """Return the last status of the guard."""
-        return self._word
+        return self._status
 
     def write(self, watchlist: Watchlist) -> None:
         """Show the guard another list."""
@@ -78,7 +78,7 @@ class LocalGuardLink:
 
     def permit(self, uid: str) -> Permit:
         """Whether a start may happen now."""
-        return permit(self._watchlist, self._word, uid, self._boot())
+        return permit(self._watchlist, self._status, uid, self._boot())
 
     def tick(self) -> None:
         """Let the guard do what is due."""

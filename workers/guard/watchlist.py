@@ -38,8 +38,8 @@ class ExclusiveAttempt(Document):
         return self.deadline - self.lease_seconds * MARGIN
 
     @property
-    def asks_at(self) -> float:
-        """From when its end is asked for; the grace passes before the kill."""
+    def stops_at(self) -> float:
+        """When the stop signal is sent; the grace passes before the kill."""
         longest = self.lease_seconds * GRACE
         return self.kills_at - min(max(self.grace_seconds, 0.0), longest)
 
@@ -61,28 +61,28 @@ class Watchlist(Document):
 class GuardStatus(Document):
     """The guard's status: the last list it has read, and when it wrote this.
 
-    `struck`: the attempts it has fenced, or fences next, and from when it kills. `over`: the
+    `fenced`: the attempts it has fenced, or fences next, and from when it kills. `over`: the
     attempts of which nothing runs or will run.
     """
 
     number: int = 0
     boot_id: Annotated[str, Key("boot")] = ""
     at: float = 0.0
-    struck: Mapping[str, float] = field(default_factory=dict)
+    fenced: Mapping[str, float] = field(default_factory=dict)
     over: frozenset[str] = frozenset()
 
 
-def permit(watchlist: Watchlist, word: GuardStatus, uid: str, now: float) -> Permit:
+def permit(watchlist: Watchlist, status: GuardStatus, uid: str, now: float) -> Permit:
     """Return whether the container of an attempt may be created, or started, at `now`.
 
     Not before the guard has confirmed that it watches it: otherwise a started container could
     outlive its lease.
     """
     item = watchlist.attempts.get(uid)
-    if item is None or now >= item.asks_at:
+    if item is None or now >= item.stops_at:
         return Permit.NEVER
-    if word.boot_id != watchlist.boot_id or word.number < watchlist.number:
+    if status.boot_id != watchlist.boot_id or status.number < watchlist.number:
         return Permit.NOT_YET
-    if uid in word.struck:
+    if uid in status.fenced:
         return Permit.NEVER
-    return Permit.YES if now - word.at < SILENCE_SECONDS else Permit.NOT_YET
+    return Permit.YES if now - status.at < SILENCE_SECONDS else Permit.NOT_YET

@@ -2,14 +2,14 @@
 
 import sys
 
-from workers.runners.discovery import BUILT_IN, look_around
+from workers.runners.discovery import BUILT_IN, discover
 
 
 def main() -> int:
     """Print a line for each; 1 if one cannot be used."""
     for name, what in BUILT_IN.items():
         sys.stdout.write(f"{name:20} {what}\n")
-    found = look_around()
+    found = discover()
     for item in found:
         state = f"NOT USED: {item.fault}" if item.fault else item.value
         sys.stdout.write(f"{item.name:20} {state}\n")

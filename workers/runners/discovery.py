@@ -43,7 +43,7 @@ class InstalledRunner:
     fault: str = ""
 
 
-def look_around() -> list[InstalledRunner]:
+def discover() -> list[InstalledRunner]:
     """Everything that installed packages offer, by name."""
     found: list[InstalledRunner] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -59,7 +59,7 @@ def look_around() -> list[InstalledRunner]:
 @lru_cache(maxsize=1)
 def find_runners() -> Mapping[str, Runner]:
     """Return the usable runners of installed packages; log the others."""
-    found = look_around()
+    found = discover()
     for item in found:
         if item.runner is None:
             log.error("runner_not_used", runner=item.name, source=item.value, why=item.fault)

@@ -21,7 +21,7 @@ from controlplane.contract.messages.launch_context import MAX_PLUGIN_STATE_BYTES
 # 64 KiB as JSON: it travels with each report of the attempt.
 MAX_STATE_BYTES = MAX_PLUGIN_STATE_BYTES
 MAX_WORDS = 63
-NEXT_LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # A longer call is abandoned. Calls over a network need shorter timeouts.
 CALL_SECONDS = 30.0
 
@@ -48,7 +48,7 @@ _ENDS = (RunnerPhase.SUCCEEDED, RunnerPhase.RETRYABLE_FAILURE, RunnerPhase.FAILE
 class FailureOrigin(StrEnum):
     """Whose fault a retryable failure is, and so whose budget pays."""
 
-    USER = "user"  # what the task asked for
+    USER = "user"  # what the task requested
     SYSTEM = "system"  # what the runner depends on
 
 
@@ -58,7 +58,7 @@ class RunnerObservation:
 
     `state`: to be kept; None: as it was. `words`: the phase in words of the runner's own, at most
     63 characters. `message`, `reason`: of a failure, for people and for programs. `result`: of a
-    success, in place of the result file. `next_look_seconds`: when to ask again, if not an end.
+    success, in place of the result file. `poll_seconds`: when to ask again, if not an end.
     """
 
     phase: RunnerPhase
@@ -68,7 +68,7 @@ class RunnerObservation:
     reason: str = ""
     fault: FailureOrigin = FailureOrigin.USER
     result: str | None = None
-    next_look_seconds: float = NEXT_LOOK_SECONDS
+    poll_seconds: float = POLL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class AbortResult:
 
     is_done: bool
     state: Mapping[str, Any] | None = None
-    next_look_seconds: float = NEXT_LOOK_SECONDS
+    poll_seconds: float = POLL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,23 +45,27 @@ class RunnerRecord:
     is_over: bool = False
 
 
-def checked(look: RunnerObservation, before: RunnerRecord, now: float) -> RunnerRecord:
+def checked(observation: RunnerObservation, before: RunnerRecord, now: float) -> RunnerRecord:
     """What is to be kept of an answer. Raises StateNotStorable."""
-    if look.phase not in list(RunnerPhase) or look.fault not in list(FailureOrigin):
-        raise StateNotStorable(f"{look.phase!r}, {look.fault!r}: no Phase, or no Fault")
+    if observation.phase not in list(RunnerPhase) or observation.fault not in list(FailureOrigin):
+        raise StateNotStorable(
+            f"{observation.phase!r}, {observation.fault!r}: no Phase, or no Fault"
+        )
     started_at = before.started_at
-    if look.phase is RunnerPhase.RUNNING and started_at is None:
+    if observation.phase is RunnerPhase.RUNNING and started_at is None:
         started_at = now
     return RunnerRecord(
-        phase=RunnerPhase(look.phase),
-        state=checked_state(look.state, before.state),
-        words=clean_text(str(look.words), MAX_WORDS),
-        message=clean_text(str(look.message), MESSAGE_CHARS),
-        reason=clean_text(str(look.reason), MAX_WORDS),
-        fault=FailureOrigin(look.fault),
-        result=None if look.result is None else clean_text(str(look.result), RESULT_BYTES + 1),
+        phase=RunnerPhase(observation.phase),
+        state=checked_state(observation.state, before.state),
+        words=clean_text(str(observation.words), MAX_WORDS),
+        message=clean_text(str(observation.message), MESSAGE_CHARS),
+        reason=clean_text(str(observation.reason), MAX_WORDS),
+        fault=FailureOrigin(observation.fault),
+        result=None
+        if observation.result is None
+        else clean_text(str(observation.result), RESULT_BYTES + 1),
         started_at=started_at,
-        is_over=look.phase in (RunnerPhase.SUCCEEDED, RunnerPhase.FAILED),
+        is_over=observation.phase in (RunnerPhase.SUCCEEDED, RunnerPhase.FAILED),
     )
 
 

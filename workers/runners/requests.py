@@ -46,7 +46,7 @@ class RunnerCallTarget:
         answer: object = self._call("reconcile", lambda: self.runner.reconcile(context))
         if not isinstance(answer, RunnerObservation):
             raise StateNotStorable(f"reconcile answered {type(answer).__name__}, and no Look")
-        return records.checked(answer, kept, context.now), _pause(answer.next_look_seconds)
+        return records.checked(answer, kept, context.now), _pause(answer.poll_seconds)
 
     def abort(self, kept: RunnerRecord, stop: Stop) -> tuple[RunnerRecord, float]:
         """What is to be kept now: over, or when to ask again. Raises like `reconcile`."""
@@ -56,7 +56,7 @@ class RunnerCallTarget:
             raise StateNotStorable(f"abort answered {type(answer).__name__}, and no Aborted")
         state = records.checked_state(answer.state, kept.state)
         found = replace(kept, state=state, is_over=bool(answer.is_done))
-        return found, _pause(answer.next_look_seconds)
+        return found, _pause(answer.poll_seconds)
 
     def _call(self, what: str, function: Callable[[], object]) -> object:
         return self.calls.call(f"{what} of {self.task.uid}", function, self.call_seconds)

@@ -15,7 +15,7 @@ from workers import clock
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 # Longer than kombu needs to find out about a dead connection; shorter than a lease.
 STUCK_SECONDS = 20.0
 _TIMEOUT_SECONDS = 2.0
@@ -30,14 +30,14 @@ class ConsumerWatch:
         queues: Sequence[str],
         on_stuck: Callable[[], None],
         *,
-        look_seconds: float = LOOK_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._redis = redis.Redis.from_url(
             broker_url, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=_TIMEOUT_SECONDS
         )
         self._queues = queues
         self._on_stuck = on_stuck
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._taken = 0
         self._seen_taken = -1
         self._since: float | None = None
@@ -56,7 +56,7 @@ class ConsumerWatch:
         """An order was taken; from any thread."""
         self._taken += 1
 
-    def look(self, now: float) -> bool:
+    def check(self, now: float) -> bool:
         """Whether orders have waited for long, by `now` in seconds, and none was taken."""
         taken = self._taken
         waits = self._waits()
@@ -78,9 +78,9 @@ class ConsumerWatch:
             return False  # then no process could take anything
 
     def _run(self) -> None:
-        while not self._closed.wait(self._look_seconds):
+        while not self._closed.wait(self._poll_seconds):
             try:
-                if self.look(clock.boot_seconds()):
+                if self.check(clock.boot_seconds()):
                     log.error("consumer_stuck")
                     self._since = None
                     self._on_stuck()

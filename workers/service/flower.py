@@ -13,7 +13,7 @@ import structlog
 from celery import Celery
 
 from controlplane.contract.states import TaskState
-from workers.agent.attempts import AttemptEntry
+from workers.attempt_record import AttemptRecord
 
 log = structlog.get_logger(__name__)
 
@@ -46,20 +46,20 @@ class FlowerEvents:
         self._stopping.set()
         self._thread.join(timeout=2.0)
 
-    def tell_running(self, book: AttemptEntry, *, received: float) -> None:
+    def attempt_running(self, record: AttemptRecord, *, received: float) -> None:
         """The attempt runs, and will for a while."""
-        self._put("task-received", {**_names(book), "timestamp": received})
-        self._put("task-started", {**_names(book), "timestamp": book.started_at or received})
+        self._put("task-received", {**_names(record), "timestamp": received})
+        self._put("task-started", {**_names(record), "timestamp": record.started_at or received})
 
-    def tell_end(self, book: AttemptEntry) -> None:
+    def attempt_ended(self, record: AttemptRecord) -> None:
         """The attempt is over."""
-        report = book.end
+        report = record.end
         if report is None:
             return
         finished = report.finished_at or 0.0
         started = report.started_at or finished
         fields = {
-            **_names(book),
+            **_names(record),
             "received": started,
             "started": started,
             "timestamp": finished,
@@ -110,10 +110,10 @@ class FlowerEvents:
         return self._dispatcher
 
 
-def _names(book: AttemptEntry) -> dict[str, Any]:
+def _names(record: AttemptRecord) -> dict[str, Any]:
     return {
-        "uuid": book.uid,
-        "name": f"attempt.{book.spec.job_name}",
-        "args": f"{book.spec.group}.{book.run.task_index}",
-        "kwargs": f"task {book.run.task_id}, attempt {book.run.number}",
+        "uuid": record.uid,
+        "name": f"attempt.{record.spec.job_name}",
+        "args": f"{record.spec.group}.{record.run.task_index}",
+        "kwargs": f"task {record.run.task_id}, attempt {record.run.number}",
     }

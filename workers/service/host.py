@@ -15,11 +15,11 @@ import structlog
 
 from controlplane.contract.messages.reports import MAX_REPORTS
 from workers import clock
-from workers.agent.attempts import AttemptEntry
 from workers.agent.cell import Cell
-from workers.agent.inputs import ClockReading, Happening
+from workers.agent.inputs import CellInput, ClockReading
 from workers.attempt.events import EndedEvent, StartedEvent
 from workers.attempt.runtime import EngineAway
+from workers.attempt_record import AttemptRecord
 from workers.journal import JournalFile
 from workers.service.bus import BrokerClient
 
@@ -31,11 +31,11 @@ COALESCE_SECONDS = 0.02
 # messages, and most short attempts in one. (Each message costs the control plane 1 ms.)
 PACE_SECONDS = 0.1
 # … and between two rounds, which cost an fsync each.
-BREATH_SECONDS = 0.004
+ROUND_SECONDS = 0.004
 # An attempt that runs so long is announced to Flower while it runs.
 ANNOUNCE_SECONDS = 1.0
 # The longest sleep: what else changes is found at the next round.
-_NAP_SECONDS = 1.0
+_MAX_SLEEP_SECONDS = 1.0
 _MAX_ROUND = 2_000
 # A restart does not wait longer for a loop that hangs.
 ANEW_SECONDS = 5.0
@@ -44,18 +44,18 @@ EVACUATION_SECONDS = 50.0
 # So long it waits for what was killed, once that grace is over.
 _EVACUATION_MARGIN_SECONDS = 5.0
 # How often evacuation checks whether the engine has ended everything.
-_REMOVAL_LOOK_SECONDS = 0.05
+_REMOVAL_POLL_SECONDS = 0.05
 
-Incoming = tuple[str, Happening]
+Incoming = tuple[str, CellInput]
 
 
 class AttemptObserver(Protocol):
     """A receiver of the changes of attempts."""
 
-    def tell_running(self, book: AttemptEntry, *, received: float) -> None:
+    def attempt_running(self, record: AttemptRecord, *, received: float) -> None:
         """The attempt runs."""
 
-    def tell_end(self, book: AttemptEntry) -> None:
+    def attempt_ended(self, record: AttemptRecord) -> None:
         """The attempt is over."""
 
 
@@ -78,11 +78,11 @@ class CellHost:
     """Runs cells in a thread of its own until it is stopped."""
 
     def __init__(
-        self, journals: JournalFile, bus: BrokerClient, clockwork: ScheduledComponent | None = None
+        self, journals: JournalFile, bus: BrokerClient, schedule: ScheduledComponent | None = None
     ) -> None:
         self._journals = journals
         self._bus = bus
-        self._clockwork = clockwork
+        self._schedule = schedule
         self._events: AttemptObserver | None = None
         self._cells: dict[str, Cell] = {}
         self._incoming: queue.SimpleQueue[Incoming | None] = queue.SimpleQueue()
@@ -90,7 +90,7 @@ class CellHost:
         self._thread = threading.Thread(target=self._run, name="host", daemon=True)
         self._first_news: float | None = None
         self._flushed_at = float("-inf")
-        self._breathed_at = float("-inf")
+        self._paced_at = float("-inf")
         self._announced: set[str] = set()
         self._next_announcement = 0.0
         self._incarnations: dict[str, str] = {}
@@ -107,9 +107,9 @@ class CellHost:
         """Send the changes of attempts to `events`; call it before the start."""
         self._events = events
 
-    def put(self, cell: str, happening: Happening) -> None:
+    def put(self, cell: str, received: CellInput) -> None:
         """Something happened to the cell of that name; thread-safe."""
-        self._incoming.put((cell, happening))
+        self._incoming.put((cell, received))
 
     def prepare(self) -> None:
         """Start the cells, so that their incarnations and queues are known."""
@@ -124,7 +124,7 @@ class CellHost:
         self._thread.start()
 
     def stop(self, *, expected_seconds: int, evacuate: bool) -> None:
-        """Say goodbye and end; with `evacuate`, first stop everything and wait for it."""
+        """Send Goodbye and end; with `evacuate`, first stop everything and wait for it."""
         self._evacuate_for = self._longest_grace() if evacuate else None
         self._expected_seconds = 0 if evacuate else expected_seconds
         self._stopping.set()
@@ -143,7 +143,7 @@ class CellHost:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set() and not self._is_beginning_anew:
-                self._round(self._nap())
+                self._round(self._sleep_seconds())
             if self._stopping.is_set():
                 self._leave()
                 return
@@ -157,13 +157,13 @@ class CellHost:
             os._exit(70)
 
     def _round(self, timeout: float) -> None:
-        if self._clockwork is not None:
-            self._clockwork.advance(clock.wall_seconds())
+        if self._schedule is not None:
+            self._schedule.advance(clock.wall_seconds())
         batch = self._drain(timeout)
         now = read_moment()
-        for name, happening in without_the_past(batch):
+        for name, received in without_superseded(batch):
             if name in self._cells:
-                self._cells[name].note(happening, now)
+                self._cells[name].note(received, now)
         for cell in self._cells.values():
             cell.tick(now)
         is_safe = self._journals.sync()
@@ -171,13 +171,13 @@ class CellHost:
         messages: list[tuple[str, str]] = []
         for cell in self._cells.values():
             cell.act(flush=flush, is_safe=is_safe)
-            said = cell.take_outgoing()
+            outgoing = cell.take_outgoing()
             # A disk that is full lets it beat on, but not under a name that may be forgotten.
             if is_safe or self._incarnations[cell.name] == cell.incarnation:
-                messages += said
+                messages += outgoing
         if messages:
             self._bus.push(messages)
-        self._tell_events(now)
+        self._notify_observer(now)
         if is_safe and any(
             self._incarnations[cell.name] != cell.incarnation for cell in self._cells.values()
         ):
@@ -189,7 +189,7 @@ class CellHost:
             item = (
                 self._incoming.get(timeout=timeout) if timeout > 0 else self._incoming.get_nowait()
             )
-            self._breathe()
+            self._pace()
             while True:
                 if item is not None:
                     batch.append(item)
@@ -200,24 +200,25 @@ class CellHost:
             pass
         return batch
 
-    def _breathe(self) -> None:
+    def _pace(self) -> None:
         """Wait for company, if the last round was just now."""
-        rest = self._breathed_at + BREATH_SECONDS - clock.boot_seconds()
+        rest = self._paced_at + ROUND_SECONDS - clock.boot_seconds()
         if rest > 0:
             self._stopping.wait(rest)
-        self._breathed_at = clock.boot_seconds()
+        self._paced_at = clock.boot_seconds()
 
-    def _nap(self) -> float:
+    def _sleep_seconds(self) -> float:
         now = clock.boot_seconds()
-        nap = (
-            min((cell.wakes_at for cell in self._cells.values()), default=now + _NAP_SECONDS) - now
+        seconds = (
+            min((cell.wakes_at for cell in self._cells.values()), default=now + _MAX_SLEEP_SECONDS)
+            - now
         )
         if self._first_news is not None:
-            nap = min(nap, self._flush_at(self._first_news) - now)
-        due = None if self._clockwork is None else self._clockwork.next_due()
+            seconds = min(seconds, self._flush_at(self._first_news) - now)
+        due = None if self._schedule is None else self._schedule.next_due()
         if due is not None:
-            nap = min(nap, due - clock.wall_seconds())
-        return min(max(nap, 0.0), _NAP_SECONDS)
+            seconds = min(seconds, due - clock.wall_seconds())
+        return min(max(seconds, 0.0), _MAX_SLEEP_SECONDS)
 
     def _flush_at(self, first_news: float) -> float:
         return max(first_news + COALESCE_SECONDS, self._flushed_at + PACE_SECONDS)
@@ -236,15 +237,15 @@ class CellHost:
             return True
         return False
 
-    def _tell_events(self, now: ClockReading) -> None:
+    def _notify_observer(self, now: ClockReading) -> None:
         if self._events is None:
             for cell in self._cells.values():
                 cell.ended.clear()
             return
         for cell in self._cells.values():
-            for book in cell.ended:
-                self._events.tell_end(book)
-                self._announced.discard(book.uid)
+            for record in cell.ended:
+                self._events.attempt_ended(record)
+                self._announced.discard(record.uid)
             cell.ended.clear()
         if now.boot >= self._next_announcement:
             self._next_announcement = now.boot + ANNOUNCE_SECONDS
@@ -253,17 +254,17 @@ class CellHost:
     def _announce(self, now: ClockReading) -> None:
         assert self._events is not None
         for cell in self._cells.values():
-            for book in cell.books.running():
-                old = book.started_at is not None and now.wall - book.started_at > ANNOUNCE_SECONDS
-                if old and book.uid not in self._announced:
-                    self._announced.add(book.uid)
-                    self._events.tell_running(book, received=book.started_at or now.wall)
+            for record in cell.journal.open_attempts():
+                since = now.wall if record.started_at is None else record.started_at
+                if now.wall - since > ANNOUNCE_SECONDS and record.uid not in self._announced:
+                    self._announced.add(record.uid)
+                    self._events.attempt_running(record, received=since)
 
     def _longest_grace(self) -> float:
         graces = [
-            book.spec.stop_grace_seconds
+            record.spec.stop_grace_seconds
             for cell in self._cells.values()
-            for book in cell.books.running()
+            for record in cell.journal.open_attempts()
         ]
         return min(max(graces, default=0.0), EVACUATION_SECONDS)
 
@@ -273,7 +274,7 @@ class CellHost:
         for cell in self._cells.values():
             cell.leave(read_moment(), expected_seconds=self._expected_seconds)
         self._journals.sync()
-        self._bus.push(self._last_words(list(self._cells.values())))
+        self._bus.push(self._final_messages(list(self._cells.values())))
 
     def _evacuate(self, until: float) -> None:
         """Stop everything and wait for it; what has not ended `until` then is killed."""
@@ -289,7 +290,7 @@ class CellHost:
                 is_forced = True
                 for cell in self._cells.values():
                     cell.evacuate(force=True)
-            self._round(min(self._nap(), 0.1))
+            self._round(min(self._sleep_seconds(), 0.1))
         self._wait_until_removed(deadline)
 
     def _wait_until_removed(self, deadline: float) -> None:
@@ -297,18 +298,18 @@ class CellHost:
         for cell in self._cells.values():
             try:
                 while any(cell.driver.find()) and clock.boot_seconds() < deadline:
-                    self._round(_REMOVAL_LOOK_SECONDS)
+                    self._round(_REMOVAL_POLL_SECONDS)
             except EngineAway as error:
                 log.warning("evacuated_not_removed", error=str(error))
 
     @staticmethod
-    def _last_words(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    def _final_messages(cells: Sequence[Cell]) -> list[tuple[str, str]]:
         for cell in cells:
             cell.act()
         return [message for cell in cells for message in cell.take_outgoing()]
 
 
-def without_the_past(batch: list[Incoming]) -> list[Incoming]:
+def without_superseded(batch: list[Incoming]) -> list[Incoming]:
     """Return the events without the starts of attempts whose end is among them."""
     ended = {
         (name, item.uid)
@@ -318,12 +319,12 @@ def without_the_past(batch: list[Incoming]) -> list[Incoming]:
     if not ended:
         return batch
 
-    def is_told_again(name: str, item: Happening) -> bool:
+    def is_superseded(name: str, item: CellInput) -> bool:
         if not isinstance(item, StartedEvent) or item.addresses is not None:
             return False
         return (name, item.uid) in ended
 
-    return [(name, item) for name, item in batch if not is_told_again(name, item)]
+    return [(name, item) for name, item in batch if not is_superseded(name, item)]
 
 
 def restart_process() -> None:

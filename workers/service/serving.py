@@ -17,7 +17,7 @@ from celery.signals import worker_shutting_down
 
 from workers import clock
 from workers.agent.cell import Cell
-from workers.agent.inputs import Happening, OrderMessage, ScanResult
+from workers.agent.inputs import CellInput, OrderMessage, ScanResult
 from workers.agent.reaper import Reaper
 from workers.config import CellConfig
 from workers.drivers.base import Driver, Listener
@@ -47,11 +47,11 @@ def serve(
     make_driver: MakeDriver,
     *,
     name: str,
-    clockwork: ScheduledComponent | None = None,
+    schedule: ScheduledComponent | None = None,
 ) -> int:
     """Serve the cells, which share the first one's home, until stopped; return the exit code.
 
-    `name`: the worker's, as Flower shows it. `clockwork`: what the loop drives beside its cells.
+    `name`: the worker's, as Flower shows it. `schedule`: what the loop drives beside its cells.
     """
     config = configs[0]
     configure_logging(
@@ -62,7 +62,7 @@ def serve(
         sys.stderr.write(f"another process runs the cell {config.name} in {config.home}\n")
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
-    host = CellHost(journals, RedisBrokerClient(config.broker_url), clockwork)
+    host = CellHost(journals, RedisBrokerClient(config.broker_url), schedule)
     cells, reapers = [], []
     for one in configs:
         driver = make_driver(one, _teller(host, one.name))
@@ -103,7 +103,7 @@ def _run(
         events.stop()
 
     leaver = ShutdownThread(leave)
-    worker_shutting_down.connect(leaver.ask, weak=False)
+    worker_shutting_down.connect(leaver.request, weak=False)
     leaver.start()
     events.start()
     host.start()
@@ -113,7 +113,7 @@ def _run(
         log.info("cell_started", cell=cell.name, incarnation=cell.incarnation)
     try:
         app.worker_main(worker_arguments(name))
-        leaver.ask()
+        leaver.request()
     finally:
         leaver.join()
 
@@ -127,38 +127,38 @@ class ShutdownThread:
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:
-        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
-        self._is_asked = False
+        self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
+        self._is_requested = False
         self._leave = leave
         self._thread = threading.Thread(target=self._run, name="leaver", daemon=True)
 
     def start(self) -> None:
-        """Wait to be asked."""
+        """Wait for a request."""
         self._thread.start()
 
-    def ask(self, **_: object) -> None:
+    def request(self, **_: object) -> None:
         """Let it leave; from anywhere, as often as one likes."""
-        self._is_asked = True
-        self._asked.put(None)
+        self._is_requested = True
+        self._requests.put(None)
 
     def join(self) -> None:
         """Wait until it has left, if that was requested: a crash neither sends a Goodbye nor
         evacuates.
         """
-        if self._is_asked:
+        if self._is_requested:
             self._thread.join()
 
     def _run(self) -> None:
-        self._asked.get()
+        self._requests.get()
         self._leave()
 
 
-def _teller(host: CellHost, cell: str) -> Callable[[Happening], None]:
+def _teller(host: CellHost, cell: str) -> Callable[[CellInput], None]:
     return lambda event: host.put(cell, event)
 
 
 def _lock_journal(path: Path) -> int | None:
-    """Hold the lock that keeps a twin on this host away; None if a twin holds it."""
+    """Take the lock against duplicates of the cell on this host; None if a duplicate holds it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:

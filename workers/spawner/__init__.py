@@ -12,7 +12,7 @@ argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. Its own folde
 Messages are JSON arrays, one a line. It begins with ["known", [facts, …]], answers each request
 [number, verb, uid] except "forget" with ["answer", number, word, …], and sends all other
 connections ["fact", facts] when a task began or ended: when no process of the task is left,
-including those that left its session (it is their reaper). ["said", uid]: there is output. A task
+including those that left its session (it is their reaper). ["output", uid]: there is output. A task
 that needs no files may be ordered with [0, "begin", uid, order], without a file: answered by
 ["begun", uid, word, …]; its folder is created here, and removed at its end if it is empty. Facts:
 uid, pid, mark, began_at, is_over, code, ended_at, cpu_seconds, peak_bytes, has_output, is_swept.

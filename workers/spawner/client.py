@@ -4,7 +4,7 @@ import json
 import socket
 from typing import Any
 
-ASKED_BYTES = 262144
+READ_BYTES = 262144
 
 
 class SpawnerClient:
@@ -12,21 +12,21 @@ class SpawnerClient:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.asked = b""
-        self.told: list[bytes] = []
+        self.incoming = b""
+        self.outgoing: list[bytes] = []
         self.is_waiting = False  # until it reads on
 
-    def tell(self, *what: Any) -> None:
+    def send(self, *what: Any) -> None:
         """Send it at the end of this round."""
-        self.told.append(json.dumps(what).encode() + b"\n")
+        self.outgoing.append(json.dumps(what).encode() + b"\n")
 
     def requests(self) -> tuple[list[Any], bool]:
         """What it asks, and whether it is still there."""
         try:
-            block = self.connection.recv(ASKED_BYTES)
+            block = self.connection.recv(READ_BYTES)
         except BlockingIOError:
             return [], True
         except OSError:
             block = b""
-        *lines, self.asked = (self.asked + block).split(b"\n")
+        *lines, self.incoming = (self.incoming + block).split(b"\n")
         return [json.loads(line) for line in lines], bool(block)

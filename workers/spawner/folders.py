@@ -41,13 +41,13 @@ class Folders:
                     drop(spare)
         os.makedirs(f"{folder}/root", exist_ok=True)
         if self.like is None:
-            self.like = look(f"{folder}/root")
+            self.like = identity(f"{folder}/root")
 
     def sweep(self, folder: str, *, may_be_reused: bool) -> bool:
         """Whether nothing was in it, and it is gone."""
         root = f"{folder}/root"
         try:
-            is_own = self.like == look(root) == look(folder)
+            is_own = self.like == identity(root) == identity(folder)
             if not is_own or os.listdir(root) or os.listdir(folder) != ["root"]:
                 return False
             if may_be_reused and len(self.spares) < MAX_SPARE:
@@ -68,7 +68,7 @@ def drop(folder: str) -> None:
     os.rmdir(folder)
 
 
-def look(folder: str) -> tuple[int, int, int]:
+def identity(folder: str) -> tuple[int, int, int]:
     """What it is, and whose."""
     seen = os.lstat(folder)
     return seen.st_mode, seen.st_uid, seen.st_gid

@@ -49,7 +49,7 @@ def spawn_fast(order: dict[str, Any], out: int, err: int) -> int:
 
 @lru_cache(maxsize=256)
 def find_program(name: str, path: str | None) -> str | None:
-    """Where it was when first asked for: to try all of a long PATH takes longer than a start."""
+    """Where it was at the first search: to try all of a long PATH takes longer than a start."""
     found = None if "/" in name or path is None else shutil.which(name, path=path)
     return found if found is not None and found.startswith("/") else None
 

@@ -18,8 +18,8 @@ from workers.spawner.scanning import (
     KILLED_SECONDS,
     children,
     end_left_behind,
+    inspect_process,
     kill,
-    look_at,
     mark_of,
     root_of,
 )
@@ -45,7 +45,7 @@ class Spawner:
         self.roots: dict[bytes, SpawnedTask] = {}
         self.ending: list[SpawnedTask] = []  # the first process has ended
         self.has_hidden = False  # some process may be whose task is not known
-        self.strays: dict[int, SpawnedTask] = {}  # killed ones that fell to us, by process id
+        self.orphans: dict[int, SpawnedTask] = {}  # killed ones that fell to us, by process id
         self.clients: dict[int, SpawnerClient] = {}
         self.logs: dict[int, StreamCopy] = {}
         self.poll = select.epoll()
@@ -78,11 +78,11 @@ class Spawner:
                     self.copy(descriptor, mask)
             for descriptor in list(events):
                 if descriptor in self.clients:
-                    self.hear(self.clients[descriptor])
+                    self.read_from(self.clients[descriptor])
             if self.listener.fileno() in events:
                 # Requests of a killed cell are carried out before its successor connects.
                 for client in list(self.clients.values()):
-                    while self.hear(client):
+                    while self.read_from(client):
                         pass
                 self.greet()
                 give_up = 0.0
@@ -96,7 +96,7 @@ class Spawner:
         if log.file >= 0 and not log.task.has_output:
             log.task.has_output = True
             for client in self.clients.values():
-                client.tell("said", log.task.uid)
+                client.send("output", log.task.uid)
         if not has_more and mask & select.EPOLLHUP:
             self.poll.unregister(descriptor)
             del self.logs[descriptor]
@@ -118,7 +118,7 @@ class Spawner:
                     code = os.waitstatus_to_exitcode(status)
                     task.code = 128 - code if code < 0 else code
                     self.ending.append(task)
-                owner = task or self.strays.pop(pid, None)
+                owner = task or self.orphans.pop(pid, None)
                 if owner is not None:
                     owner.count(used)
         if self.ending:
@@ -135,7 +135,7 @@ class Spawner:
         for pid in children():
             if pid in self.running and pid not in ended:
                 continue
-            seen = look_at(pid)
+            seen = inspect_process(pid)
             if seen is None:
                 continue
             owner = self.running.get(seen[0]) or self.roots.get(root_of(pid))
@@ -149,7 +149,7 @@ class Spawner:
                 owner = ending[-1]
             if owner.pid in ended:
                 kill(pid)
-                self.strays[pid] = owner
+                self.orphans[pid] = owner
                 left.append(owner)
         return left
 
@@ -169,7 +169,7 @@ class Spawner:
         if task.forgetters:
             self.forget(task.uid)
         for client, number in task.forgetters:
-            client.tell("answer", number, "forgotten")
+            client.send("answer", number, "forgotten")
 
     def note(self, task: SpawnedTask, teller: SpawnerClient | None = None) -> None:
         """Record the changed facts, and send them to all connections."""
@@ -178,7 +178,7 @@ class Spawner:
             self.journal.add("fact", facts)
         for client in self.clients.values():
             if client is not teller:
-                client.tell("fact", facts)
+                client.send("fact", facts)
 
     def forget(self, uid: str, teller: SpawnerClient | None = None) -> None:
         """Forget a task that has ended; report it to all connections."""
@@ -188,7 +188,7 @@ class Spawner:
         del self.tasks[uid]
         for client in self.clients.values():
             if client is not teller:
-                client.tell("forget", uid)
+                client.send("forget", uid)
         with contextlib.suppress(OSError):
             self.journal.add("forget", uid)
             if self.journal.lines > REWRITE_LINES + 4 * len(self.tasks):
@@ -203,20 +203,20 @@ class Spawner:
             connection.setblocking(False)
             client = self.clients[connection.fileno()] = SpawnerClient(connection)
             self.poll.register(connection.fileno(), select.EPOLLIN)
-            client.tell("known", [task.facts() for task in self.tasks.values()])
+            client.send("known", [task.facts() for task in self.tasks.values()])
 
-    def hear(self, client: SpawnerClient) -> bool:
-        """Do what is asked; whether there was something."""
+    def read_from(self, client: SpawnerClient) -> bool:
+        """Carry out the requests of a client; return whether there were any."""
         requests, is_there = client.requests()
         for number, verb, uid, *order in requests:
             if verb == "begin":
-                client.tell("begun", uid, *self.begin_ordered(uid, order[0], client))
+                client.send("begun", uid, *self.begin_ordered(uid, order[0], client))
             elif verb == "run":
-                client.tell("answer", number, *self.run(uid, client))
+                client.send("answer", number, *self.run(uid, client))
             elif verb == "forget":
                 self.forget(uid, client)
             elif verb == "pids":
-                client.tell("answer", number, "pids", *self.pids(uid))
+                client.send("answer", number, "pids", *self.pids(uid))
             else:
                 self.remove(uid, client, number)
         if not is_there:
@@ -301,15 +301,15 @@ class Spawner:
             task.forgetters.append((client, number))
         else:
             self.forget(uid)
-            client.tell("answer", number, "forgotten")
+            client.send("answer", number, "forgotten")
 
     # ------------------------------------------------------------------ connections
 
     def flush(self, client: SpawnerClient) -> None:
         """Send what is queued; the rest when the socket accepts it."""
-        if not client.told:
+        if not client.outgoing:
             return
-        text = b"".join(client.told)
+        text = b"".join(client.outgoing)
         try:
             sent = client.connection.send(text)
         except BlockingIOError:
@@ -317,14 +317,14 @@ class Spawner:
         except OSError:
             self.drop(client)
             return
-        client.told = [text[sent:]] if sent < len(text) else []
-        if bool(client.told) != client.is_waiting:
-            client.is_waiting = bool(client.told)
+        client.outgoing = [text[sent:]] if sent < len(text) else []
+        if bool(client.outgoing) != client.is_waiting:
+            client.is_waiting = bool(client.outgoing)
             mask = select.EPOLLIN | (select.EPOLLOUT if client.is_waiting else 0)
             self.poll.modify(client.connection.fileno(), mask)
 
     def drop(self, client: SpawnerClient) -> None:
         """It hung up."""
         self.clients.pop(client.connection.fileno(), None)
-        client.told = []
+        client.outgoing = []
         client.connection.close()

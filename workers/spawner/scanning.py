@@ -13,7 +13,7 @@ MARKER = (
 )
 
 
-def look_at(pid: int) -> tuple[int, int] | None:
+def inspect_process(pid: int) -> tuple[int, int] | None:
     """The session of a process and the mark of its start; None: there is none any more."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -64,13 +64,13 @@ def end_left_behind(tasks: dict[str, SpawnedTask], work: str, *, is_same_boot: b
     while left:
         left = False
         for name in os.listdir("/proc"):
-            seen = look_at(int(name)) if name.isdigit() else None
+            seen = inspect_process(int(name)) if name.isdigit() else None
             if seen is None:
                 continue
             # The kernel reuses no session number while a process is in it: every process in a
             # session of a task began after its leader, so that its marks need no check.
             session = seen[0]
-            leader = look_at(session)
+            leader = inspect_process(session)
             is_ours = session in sessions and (leader is None or leader[1] == sessions[session])
             if is_ours or root_of(int(name)).startswith(roots):
                 left = True

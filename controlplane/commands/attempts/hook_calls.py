@@ -1,20 +1,20 @@
 """Calls hooks that are due, with no lock held; one that fails or is slow ends its own job."""
 
-import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 
 import structlog
 
 from controlplane import clock
 from controlplane.commands.hooks.registry import call_at, describe_failure
-from controlplane.commands.state.apply import apply_changes, raise_alerts
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.codec import clean_text
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.effects import EndJob, RaiseAlert
+from controlplane.domain.state.effects import Effects, EndJob, RaiseAlert
 from controlplane.domain.state.states import Reason
 from controlplane.queries.jobs.hook_calls import DueCall, load_due_calls
 from controlplane.queries.locks import lock_jobs
@@ -42,18 +42,24 @@ class _HookResults:
 def call_due(*, now: datetime, seconds: float) -> tuple[int, bool]:
     """Call hooks for `seconds` at most; how many, and whether more is due.
 
-    Each call is made at least once: it is forgotten after its answer is written.
+    Each call is made at least once: it is forgotten after its answer is written. Kinds have equal
+    shares of the time: the calls of a slow one wait, and not those of the others.
     """
-    ends_at = time.monotonic() + seconds
+    ends_at = monotonic() + seconds
     claimed = _claim(now)
     answers = _HookResults()
-    for due in load_due_calls(claimed):
-        if time.monotonic() > ends_at:
+    calls = load_due_calls(claimed)
+    share = seconds / max(1, len({due.kind for due in calls}))
+    spent: defaultdict[str, float] = defaultdict(float)
+    for due in calls:
+        began = monotonic()
+        if began > ends_at:
             break
-        _call(due, answers)
+        if spent[due.kind] <= share:
+            _call(due, answers)
+            spent[due.kind] += monotonic() - began
     _end_jobs(list(answers.endings.values()))
-    if answers.alerts:
-        raise_alerts(answers.alerts, now=clock.now())
+    apply(Effects(alerts=answers.alerts), now=clock.now())
     _forget(answers.done)
     left = sorted(set(claimed) - set(answers.done))
     _give_back(left)
@@ -90,8 +96,7 @@ def _end_jobs(endings: Sequence[EndJob]) -> None:
     def end(job_ids: Sequence[int]) -> None:
         jobs = lock_jobs(job_ids)
         found = [by_job[job_id] for job_id in job_ids if job_id in jobs]
-        applied = apply_changes([], jobs=jobs, now=clock.now(), actor="hooks", endings=found)
-        send_after_commit(applied)
+        apply(Effects(endings=found), jobs=jobs, now=clock.now(), actor="hooks")
 
     if by_job:
         for_each_batch(list(by_job), end, what="hooks")

@@ -1,9 +1,10 @@
 """Calls of hooks of other packages about ends: made before anything is locked, used under lock."""
 
-import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -16,19 +17,22 @@ from controlplane.commands.hooks.registry import (
     hook_of,
     is_built_in,
 )
-from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.domain.cells.reports import ReportSender, decide_report
 from controlplane.domain.hooks.built_in import BUILT_IN, BatchHook
 from controlplane.domain.hooks.interface import AttemptEnd, Hook, HookUnavailable
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import TERMINAL
 from controlplane.domain.state.transitions import Event
 from controlplane.queries.jobs.hook_calls import find_kinds_of_attempts
 from controlplane.queries.task_facts import load_facts_of_attempts
 
 SECONDS = 3.0
-"""For all ends of one batch of reports, whose cells wait for their acknowledgement."""
+"""For all ends of one batch of reports, whose cells wait for their acknowledgement.
+
+Kinds have equal shares of it, and within a kind jobs take turns.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -84,32 +88,56 @@ def call_about_ends(
     if not ends:
         return meanings
     kinds = find_kinds_of_attempts({uid for uid, _, _ in ends}, BUILT_IN)
+    by_kind = _classified_by_hooks(ends, kinds, now)
+    share = SECONDS / max(1, len(by_kind))
+    for kind, listed in by_kind.items():
+        ends_at = monotonic() + share
+        for end in _in_turns(listed):
+            _call(kind, end, meanings, share, ends_at)
+    if meanings.failures:
+        texts = sorted(set(meanings.failures.items()))
+        alerts = {kinds[UUID(uid)]: text for uid, text in texts}
+        raised = [RaiseAlert(ALERT, f"hook {kind}", text) for kind, text in alerts.items()]
+        apply(Effects(alerts=raised), now=now)
+    return meanings
+
+
+def _classified_by_hooks(
+    ends: Sequence[tuple[UUID, ReportSender, AttemptReport]],
+    kinds: Mapping[UUID, str],
+    now: datetime,
+) -> dict[str, list[AttemptEnd]]:
+    """Return the ends that hooks of other packages classify, by kind."""
     facts = load_facts_of_attempts(list(kinds)) if kinds else {}
-    ends_at = time.monotonic() + SECONDS
+    found: dict[str, list[AttemptEnd]] = {}
     for uid, sender, report in ends:
         if uid not in facts:
             continue
         recorder = _RecordingHook()
         decide_report(facts[uid], report, sender, now=now, hook=recorder)
         if recorder.end is not None:
-            _call(kinds[uid], recorder.end, meanings, ends_at)
-    if meanings.failures:
-        texts = sorted(set(meanings.failures.items()))
-        alerts = {kinds[UUID(uid)]: text for uid, text in texts}
-        raise_alerts(
-            [RaiseAlert(ALERT, f"hook {kind}", text) for kind, text in alerts.items()], now=now
-        )
-    return meanings
+            found.setdefault(kinds[uid], []).append(recorder.end)
+    return found
 
 
-def _call(kind: str, end: AttemptEnd, meanings: EndMeanings, ends_at: float) -> None:
+def _in_turns(ends: Sequence[AttemptEnd]) -> list[AttemptEnd]:
+    """Return the first end of each job, then the second of each, and so on."""
+    seen = Counter[int]()
+    turns: list[tuple[int, int]] = []
+    for place, end in enumerate(ends):
+        turns.append((seen[end.job_id], place))
+        seen[end.job_id] += 1
+    return [ends[place] for _, place in sorted(turns)]
+
+
+def _call(kind: str, end: AttemptEnd, meanings: EndMeanings, share: float, ends_at: float) -> None:
     hook = find_hook(kind)
     if hook is None:
         log.warning("hook_not_installed", kind=kind)
         return
     try:
-        if time.monotonic() > ends_at:
-            raise HookUnavailable(f"the ends of one batch took longer than {SECONDS:g} s")
+        if monotonic() > ends_at:
+            raise HookUnavailable(f"its calls for one batch of ends took longer than {share:g} s")
         event = Event(hook.on_end(end))
     except Exception as error:  # whatever another package does, it ends its own job alone
         text = describe_failure(kind, "on_end", error)

@@ -5,11 +5,11 @@ from uuid import UUID
 
 import structlog
 
-from controlplane.commands.state.apply import apply_changes, clear_alerts
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.lost_cells import HELD
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.state.effects import ClearAlert, Effects
 from controlplane.domain.state.states import TERMINAL, Reason, ReleaseKind
 from controlplane.domain.state.task_changes import release_task
 from controlplane.queries.locks import lock_jobs
@@ -43,8 +43,8 @@ def release_attempt(*, uid: UUID, reason: str, actor: str, now: datetime) -> Non
         change = release_task(
             facts, ReleaseKind.OPERATOR, Reason.RELEASED_BY_OPERATOR, now=now, message=reason
         )
-        send_after_commit(apply_changes([change], jobs=jobs, now=now, actor=actor))
-        clear_alerts(HELD, f"attempt {uid}", now=now)
+        effects = Effects([change], cleared=[ClearAlert(HELD, f"attempt {uid}")])
+        apply(effects, jobs=jobs, now=now, actor=actor)
 
     run_in_transaction(release)
     log.info("attempt_released", attempt=str(uid), job=job_id, by=actor, reason=reason)

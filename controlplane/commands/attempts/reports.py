@@ -9,14 +9,13 @@ from uuid import UUID
 from controlplane.commands.attempts.hook_calls import end_by_hook
 from controlplane.commands.attempts.hook_ends import EndMeanings
 from controlplane.commands.cells.image_failures import note_image_failures
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.phases import unite
 from controlplane.contract.messages.reports import REGISTRY, AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.domain.cells.reports import IgnoredReport, ReportSender, decide_report
 from controlplane.domain.hooks.interface import Hook
-from controlplane.domain.state.effects import ChangeTask, EndJob
+from controlplane.domain.state.effects import ChangeTask, Effects, EndJob
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import TERMINAL, Reason
 from controlplane.queries.locks import lock_jobs
@@ -86,14 +85,12 @@ def record_reports(
                 endings[decision.job_id] = end_by_hook(decision.job_id, Reason.HOOK_FAILED, text)
             if report.failure_kind is FailureKind.SYSTEM and report.reason == REGISTRY:
                 not_pulled.append((decision.group_id, sender.cell_id))
-    applied = apply_changes(
-        changes, jobs=jobs, now=now, actor="cell", endings=list(endings.values())
-    )
+    effects = Effects(changes, list(endings.values()))
+    applied = apply(effects, jobs=jobs, now=now, actor="cell")
     recorded.applied = applied.changed
     recorded.ignored["stale"] += applied.stale
     note_image_failures(not_pulled, now=now)
     _note_safe(acknowledgements)
-    send_after_commit(applied)
     return recorded
 
 

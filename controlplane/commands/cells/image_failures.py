@@ -5,9 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 
-from django.db import transaction
-
-from controlplane.commands.state.apply import clear_alerts, raise_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.image_backoff import (
@@ -16,9 +14,8 @@ from controlplane.domain.cells.image_backoff import (
     PullFailures,
     held_until,
 )
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import ClearAlert, Effects, RaiseAlert
 from controlplane.models import ImageFailure
-from controlplane.outbox import wakes
 from controlplane.queries.sql import execute, rows
 
 ALERT = "image_not_pulled"
@@ -92,10 +89,10 @@ def _hold(
     stale = [row.pk for row in known.select_for_update(no_key=True) if row.held_until != until]
     ImageFailure.objects.filter(pk__in=stale).update(held_until=until)
     if until is None:
-        clear_alerts(ALERT, image[:255], now=now)
+        apply(Effects(cleared=[ClearAlert(ALERT, image[:255])]), now=now)
         return 0
     text = f"{image} could not be pulled on {cells} cells; held until {until}"
-    raise_alerts([RaiseAlert(ALERT, image[:255], text)], now=now)
+    apply(Effects(alerts=[RaiseAlert(ALERT, image[:255], text)]), now=now)
     return _hold_tasks(group_ids, until) if group_ids else 0
 
 
@@ -133,10 +130,8 @@ def _forget(now: datetime) -> None:
     freed = {image: until for image, until in forgotten if until is not None and until > now}
     for image, until in sorted(freed.items()):
         _let_go(image, until)
-    for image in {image for image, _ in forgotten}:
-        clear_alerts(ALERT, image[:255], now=now)
-    if freed:
-        transaction.on_commit(wakes.wake_placement, robust=True)
+    cleared = [ClearAlert(ALERT, image[:255]) for image, _ in forgotten]
+    apply(Effects(cleared=cleared, frees=bool(freed)), now=now)
 
 
 def _let_go(image: str, until: datetime) -> None:

@@ -9,27 +9,22 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from controlplane.commands.state.apply import (
-    change_cells,
-    clear_alerts,
-    raise_alerts,
-    register_cell,
-)
+from controlplane.commands.state.apply import apply, register_cell
 from controlplane.commands.state.dispatch import tell_unreadable
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.messages.orders import GroupSpec, Orders, RegistrationResult, Sync
 from controlplane.contract.messages.reports import Goodbye, Register
 from controlplane.contract.states import TaskState
-from controlplane.domain.cells.health import decide_fitness, keep_for_stops
+from controlplane.domain.cells.health import decide_fitness, decide_flooding, keep_for_stops
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.cells.registration import RegistrationDecision, decide_registration
 from controlplane.domain.cells.sync import ExpectedAttempt, SyncResponse, decide_sync
 from controlplane.domain.convergence.cell_health import SUSPICIONS
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.state.effects import ChangeCell, RaiseAlert
+from controlplane.domain.state.effects import ChangeCell, ClearAlert, Effects, RaiseAlert
 from controlplane.domain.state.states import CellState
 from controlplane.models import Cell
-from controlplane.outbox import cells, wakes
+from controlplane.outbox import cells
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
@@ -87,11 +82,11 @@ def record_registration(
             _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
             is_trusted = decision.state is not CellState.QUARANTINED
             over = _ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
-            clear_alerts(over, cell.name, now=now)
-            transaction.on_commit(wakes.wake_placement, robust=True)
+            cleared = [ClearAlert(kind, cell.name) for kind in over]
+            apply(Effects(cleared=cleared, frees=True), now=now)
         elif decision.verdict is RegistrationDecision.REFUSED:
             alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
-            raise_alerts([alert], now=now)
+            apply(Effects(alerts=[alert]), now=now)
             # Once the lease is over, its loss is held back no more: it is not the network.
             statement = "UPDATE controlplane_celllease SET successor_at = %s WHERE cell_id = %s"
             execute(statement, [now, cell.pk])
@@ -176,7 +171,6 @@ def _judge_fitness(
     """Quarantine cells that report that they take no work, and readmit those that may take it
     again.
     """
-    names: dict[int, str] = {}
     changes: list[ChangeCell] = []
     for beat, standing, wanted in beats:
         if standing is None or standing.incarnation != beat.address.incarnation:
@@ -185,6 +179,7 @@ def _judge_fitness(
             continue  # as nearly all are: nothing to change
         change = decide_fitness(
             cell_id=standing.cell_id,
+            name=beat.address.name,
             state=standing.state,
             ordered=standing.ordered_state,
             cause=standing.quarantined_for,
@@ -193,7 +188,6 @@ def _judge_fitness(
             is_estranged=not set(beat.held) <= {item.uid for item in wanted},
         )
         if change is not None:
-            names[change.cell_id] = beat.address.name
             changes.append(change)
     if not changes:
         return
@@ -205,9 +199,16 @@ def _judge_fitness(
     ]
     # After the leases, and by themselves: a registration locks cell and lease the other way.
     with transaction.atomic():
-        back = freed.difference(overdue).intersection(change_cells(changes))
-        clear_alerts(SUSPICIONS, [names[cell_id] for cell_id in back], now=now)
-        transaction.on_commit(wakes.wake_placement, robust=True)
+        apply(Effects(cells=changes), now=now)
+
+
+def quarantine_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> None:
+    """Quarantine cells that flood the inbox, and raise an alert for each.
+
+    `flooding`: by cell id and name, the number of its messages in the last window.
+    """
+    with transaction.atomic():
+        apply(decide_flooding(flooding, now=now), now=now)
 
 
 def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:
@@ -244,7 +245,8 @@ def _say_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime
     if heard and not goodbye.expected_seconds:
         # No successor takes work; it is LOST when its lease expires, unless one registers.
         ready, reason = frozenset({CellState.READY}), "it has left, and named no successor"
-        change_cells([ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)])
+        change = ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)
+        apply(Effects(cells=[change]), now=now)
 
 
 def _lease_length() -> timedelta:

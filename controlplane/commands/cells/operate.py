@@ -1,19 +1,17 @@
 """Enrolling cells, and what operators order of them: cordon, uncordon, drain, unquarantine."""
 
 import secrets
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import transaction
-
-from controlplane.commands.state.apply import change_cells, clear_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.contract.wire.keys import encode_key
-from controlplane.domain.convergence.cell_health import SUSPICIONS
+from controlplane.domain.convergence.cell_health import clear_suspicions
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.state.effects import ChangeCell
+from controlplane.domain.state.effects import ChangeCell, Effects
 from controlplane.domain.state.states import CellState
 from controlplane.models import Cell, Pool
-from controlplane.outbox.wakes import wake_placement
 from controlplane.queries.cells.keys import key_of
 
 _SALT_BYTES = 16
@@ -70,9 +68,8 @@ def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
     cell = _find(name)
     ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
     states = frozenset({CellState.QUARANTINED})
-    change_cells([ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)])
-    clear_alerts(SUSPICIONS, name, now=now)
-    transaction.on_commit(wake_placement, robust=True)
+    change = ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)
+    apply(Effects(cells=[change], cleared=clear_suspicions(name), frees=True), now=now)
 
 
 def _order(
@@ -95,22 +92,15 @@ def _order(
         ordered=state,
         drain_deadline_at=drain_deadline_at,
         trusted_at=now if state is CellState.READY else None,
+        cleared=clear_suspicions(name),  # if there is reason still, convergence raises them again
     )
     # One that is LOST is what was ordered as soon as it is back.
-    waits = ChangeCell(
-        cell.pk,
-        frozenset({CellState.LOST}),
-        CellState.LOST,
-        cell.state_reason,
-        ordered=state,
-        drain_deadline_at=drain_deadline_at,
+    lost = CellState.LOST
+    waits = replace(
+        change, states=frozenset({lost}), state=lost, reason=cell.state_reason, trusted_at=None
     )
-    if not change_cells([change]) and not change_cells([waits]):
+    if not apply(Effects(cells=[change, waits]), now=now).moved:
         raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
-    # If there is reason still, convergence raises them again.
-    clear_alerts(SUSPICIONS, name, now=now)
-    if state is CellState.READY:
-        transaction.on_commit(wake_placement, robust=True)
 
 
 def _find(name: str) -> Cell:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from controlplane.commands.convergence.orphan_files import sweep_strays
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.retention.deletion import delete_expired
 from controlplane.commands.retention.purge import PurgeResult, purge_deleted
-from controlplane.commands.retention.records import delete_old_records
-from controlplane.commands.state.apply import raise_alerts
-from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.commands.state.apply import apply
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.outbox import wakes
+from controlplane.queries.convergence.deletion import RECORDS
+from controlplane.queries.sql import execute
 
 STUCK_FILES = "files_not_deleted"
 _STORE = "artifact store"
@@ -23,6 +23,7 @@ _STRAYS = "artifact store, what is of no row"
 
 # The longest delay of other messages to the process of convergence.
 _SLICE_SECONDS = 0.25
+_PAGE = 500
 
 
 def delete_expired_jobs(look: RuleContext) -> Mapping[str, int]:
@@ -35,15 +36,25 @@ def delete_expired_jobs(look: RuleContext) -> Mapping[str, int]:
 def purge(look: RuleContext) -> Mapping[str, int]:
     """Rows and files of deleted jobs."""
     done = purge_deleted(timer())  # without any, too: files may be left of earlier ones
-    _tell_files(look, done)
+    _report_files(look, done)
     _go_on_unless(done.is_done)
     return {"purged": done.jobs}
 
 
 def forget_records(look: RuleContext) -> Mapping[str, int]:
     """Audit lines, runs of ticks, dead letters and alerts that are over."""
-    deleted, is_done = delete_old_records(now=look.now, ages=ages_of(look.policy), is_over=timer())
-    _go_on_unless(is_done)
+    deleted, is_over = 0, timer()
+    parameters = {**look.parameters, "page": _PAGE}
+    for record in RECORDS:
+        statement = f"""
+            DELETE FROM {record.table} WHERE id = ANY(ARRAY(
+                SELECT id {record.old} ORDER BY {record.order} LIMIT %(page)s))
+            """
+        page = _PAGE
+        while page == _PAGE and not is_over():
+            page = execute(statement, parameters)
+            deleted += page
+    _go_on_unless(not is_over())
     return {"records_forgotten": deleted}
 
 
@@ -52,17 +63,9 @@ def sweep(look: RuleContext) -> Mapping[str, int]:
     done = sweep_strays(look.memory.store_walk, now=look.now, is_over=timer())
     if done.fault is not None:
         text = f"files of no row cannot be deleted: {done.fault}"
-        raise_alerts([RaiseAlert(STUCK_FILES, _STRAYS, text[:1000])], now=look.now)
+        alert = RaiseAlert(STUCK_FILES, _STRAYS, text[:1000])
+        apply(Effects(alerts=[alert]), now=look.now)
     return {"strays": done.count}
-
-
-def ages_of(policy: Policy) -> dict[str, float]:
-    """How many seconds records are kept."""
-    return {
-        "audit_age": policy.audit_age,
-        "run_age": policy.run_age,
-        "finding_age": policy.finding_age,
-    }
 
 
 def timer() -> Callable[[], bool]:
@@ -76,7 +79,7 @@ def _go_on_unless(is_done: bool) -> None:
         wakes.wake_retention()
 
 
-def _tell_files(look: RuleContext, done: PurgeResult) -> None:
+def _report_files(look: RuleContext, done: PurgeResult) -> None:
     """Keep the alert open while files cannot be deleted; each tick tries again."""
     if done.fault is not None:
         kept = f"attempts that stay until then: {done.kept or 'none'}"

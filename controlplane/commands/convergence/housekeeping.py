@@ -1,16 +1,14 @@
-"""Abandoned claims, images that cells could not pull, and quiet alerts."""
+"""Rules 10 and 12: abandoned claims, and quiet alerts."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from controlplane.commands.cells.image_failures import hold_images
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
-from controlplane.queries.convergence.housekeeping import QUIET_ALERTS
-from controlplane.queries.convergence.parameters import parameters_of
+from controlplane.queries.convergence.due import QUIET_ALERTS
 from controlplane.queries.sql import execute, rows
 
 
@@ -23,13 +21,7 @@ def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
         )
         UPDATE controlplane_alert a SET cleared_at = %(now)s FROM quiet WHERE a.id = quiet.id
         """
-    parameters = parameters_of(look.now, look.covered_at, look.policy)
-    return {"alerts_closed": run_in_transaction(lambda: execute(statement, parameters))}
-
-
-def hold_images_back(look: RuleContext) -> Mapping[str, int]:
-    """Hold, and let go, the tasks of images that failed."""
-    return {"held_by_images": hold_images(now=look.now)}
+    return {"alerts_closed": run_in_transaction(lambda: execute(statement, look.parameters))}
 
 
 LOST = "the result of the try was never recorded"

@@ -8,10 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.commands.convergence.rule import JOBS_PER_TICK
 from controlplane.commands.state.cursors import save_cursor
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.due import list_jobs_with
+
+# Jobs handled by one rule in one tick.
+JOBS_PER_TICK = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.commands.convergence.rule import RuleContext
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.convergence.task_rules import TaskRule
+from controlplane.domain.state.effects import Effects
 from controlplane.queries.convergence.late_tasks import DueTask, find_candidates, pick_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
@@ -30,13 +30,7 @@ class EndLateTasks:
         """How many tasks changed."""
         changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
         for _ in range(PAGES_PER_TICK):
-            found = find_candidates(
-                self.rule.name,
-                after=after,
-                now=look.now,
-                covered_at=look.covered_at,
-                policy=look.policy,
-            )
+            found = find_candidates(self.rule.name, look.parameters, after=after)
             changed += apply_task_rule(self.rule, found, look)
             if len(found) < look.policy.page or (changed and time.monotonic() >= until):
                 break
@@ -53,21 +47,15 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
     def work(job_ids: Sequence[int]) -> int:
         jobs = lock_jobs(job_ids)
         # A report, an operator or a placement may have come in between.
-        attempts = pick_candidates(
-            rule.name,
-            [task_id for job_id in job_ids for task_id in by_job[job_id]],
-            now=look.now,
-            covered_at=look.covered_at,
-            policy=look.policy,
-        )
+        task_ids = [task_id for job_id in job_ids for task_id in by_job[job_id]]
+        attempts = pick_candidates(rule.name, look.parameters, task_ids)
         changes = [
             rule.decide(facts, now=look.now)
             for facts in load_facts_of_tasks(list(attempts))
             if rule.is_due(facts, look.now)
             and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
         ]
-        applied = apply_changes(changes, jobs=jobs, now=look.now, actor="convergence")
-        send_after_commit(applied)
-        return applied.changed
+        effects = Effects(changes=changes)
+        return apply(effects, jobs=jobs, now=look.now, actor="convergence").changed
 
     return sum(for_each_batch(list(by_job), work, what=rule.name))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
 
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.cursors import count_repairs, save_walk
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.queries.convergence.cursors import load_cursor

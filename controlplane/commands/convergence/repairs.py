@@ -5,15 +5,14 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from controlplane.commands.convergence.job_pages import take_turn
-from controlplane.commands.convergence.rule import RuleContext
-from controlplane.commands.state.apply import apply_changes, clear_alerts, raise_alerts
+from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.cursors import count_repairs, save_walk
-from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.recount import recount_jobs
 from controlplane.commands.state.tick_alerts import CONTRADICTION
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.integrity.recount import Difference
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import ClearAlert, Effects, RaiseAlert
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.repairs import (
     find_alerts_of_gone_jobs,
@@ -38,7 +37,7 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
 
     def work(batch: Sequence[int]) -> None:
         jobs = lock_jobs(batch)
-        send_after_commit(apply_changes([], jobs=jobs, now=now, actor="convergence", again=batch))
+        apply(Effects(derived=batch), jobs=jobs, now=now, actor="convergence")
 
     for_each_batch(list(job_ids), work, what="settling")
 
@@ -75,8 +74,11 @@ def _tell(left: Sequence[Difference], looked_at: list[int], now: datetime) -> No
         texts.setdefault(item.job_id, []).append(item.text)
     told = find_told_jobs(CONTRADICTION, looked_at) if looked_at else set()
     over = [f"job {job_id}" for job_id in sorted(told - set(texts))]
-    clear_alerts(CONTRADICTION, over + find_alerts_of_gone_jobs(CONTRADICTION), now=now)
-    raise_alerts(
-        [RaiseAlert(CONTRADICTION, f"job {key}", "; ".join(said)) for key, said in texts.items()],
-        now=now,
+    over += find_alerts_of_gone_jobs(CONTRADICTION)
+    effects = Effects(
+        alerts=[
+            RaiseAlert(CONTRADICTION, f"job {key}", "; ".join(said)) for key, said in texts.items()
+        ],
+        cleared=[ClearAlert(CONTRADICTION, subject) for subject in over],
     )
+    apply(effects, now=now)

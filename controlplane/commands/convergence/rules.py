@@ -1,17 +1,15 @@
 """The rules of convergence in order; the order is the specification."""
 
 from controlplane.commands.convergence import (
-    cell_health,
+    cells,
     deletion,
-    dependencies,
-    endings,
     housekeeping,
-    lost_cells,
+    jobs,
     orphans,
     repairs,
 )
 from controlplane.commands.convergence.late_tasks import EndLateTasks
-from controlplane.commands.convergence.rule import ConvergenceRule
+from controlplane.commands.convergence.runner import ConvergenceRule
 from controlplane.domain.convergence import task_rules
 from controlplane.domain.convergence.task_rules import TaskRule
 
@@ -25,12 +23,12 @@ RULES: tuple[ConvergenceRule, ...] = (
         1,
         "lost_cells",
         ("silent_leases", "held_losses"),
-        lost_cells.lose_silent_cells,
+        cells.lose_silent_cells,
         waits=True,
     ),
     _late(task_rules.ATTEMPTS_OF_LOST_CELLS),
     ConvergenceRule(
-        1, "held_attempts", ("held_attempts", "freed_attempts"), lost_cells.watch_held_attempts
+        1, "held_attempts", ("held_attempts", "freed_attempts"), cells.watch_held_attempts
     ),
     _late(task_rules.UNANSWERED),
     _late(task_rules.STUCK_BUILDS),
@@ -42,18 +40,16 @@ RULES: tuple[ConvergenceRule, ...] = (
         6,
         "stuck_stops",
         ("stuck_stops", "failing_cells", "cleared_cells"),
-        cell_health.judge_cells,
+        cells.judge_cells,
         waits=True,
     ),
-    ConvergenceRule(6, "images", ("images",), housekeeping.hold_images_back),
-    ConvergenceRule(
-        7, "dependencies", ("blocked_jobs", "waiting_jobs"), dependencies.follow, on_wake=True
-    ),
+    ConvergenceRule(6, "images", ("images",), cells.hold_images_back),
+    ConvergenceRule(7, "dependencies", ("blocked_jobs", "waiting_jobs"), jobs.follow, on_wake=True),
     ConvergenceRule(
         8,
         "endings",
         ("orphaned_jobs", "bouncing_jobs", "ending_jobs"),
-        endings.go_on,
+        jobs.go_on,
         on_wake=True,
     ),
     ConvergenceRule(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
+from controlplane.domain.hooks.errors import describe_error
 from controlplane.domain.hooks.interface import HookUnavailable
 
 SECONDS = 1.0
@@ -55,4 +56,4 @@ def _run(work: Callable[[], T], result: "Future[T]") -> None:
     except Exception as error:  # it is raised where the result is waited for
         result.set_exception(error)
     except BaseException as error:  # it would end the thread: SystemExit
-        result.set_exception(HookUnavailable(f"it ended its thread: {error!r}"))
+        result.set_exception(HookUnavailable(f"it ended its thread: {describe_error(error)}"))

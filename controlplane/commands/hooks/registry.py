@@ -4,6 +4,7 @@ Those that are built in are pure, and are called where they stand.
 """
 
 from collections.abc import Callable, Mapping
+from inspect import getattr_static
 from time import monotonic
 from types import MappingProxyType
 
@@ -11,8 +12,8 @@ import structlog
 
 from controlplane import plugins
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
-from controlplane.contract.codec import clean_text
 from controlplane.domain.hooks.built_in import BUILT_IN, BatchHook
+from controlplane.domain.hooks.errors import MAX_ERROR_TEXT, describe_error
 from controlplane.domain.hooks.interface import (
     AttemptEnd,
     EndOfJob,
@@ -114,7 +115,10 @@ def moments_of(kind: str) -> frozenset[HookEvent]:
         hook = plugins.get(Kind.HOOK, kind)
     except NotInstalled:
         return _NONE
-    return frozenset(at for at, name in _METHODS.items() if callable(getattr(hook, name, None)))
+    # Read without running code of another package: this is asked with locks held.
+    return frozenset(
+        at for at, name in _METHODS.items() if callable(getattr_static(hook, name, None))
+    )
 
 
 def call_at(kind: str, event: LifeEvent) -> EndOfJob | None:
@@ -125,8 +129,8 @@ def call_at(kind: str, event: LifeEvent) -> EndOfJob | None:
     if event.moment not in moments_of(kind):
         log.warning("hook_not_installed", kind=kind, moment=str(event.moment))
         return None
-    method = getattr(plugins.get(Kind.HOOK, kind), _METHODS[event.moment])
-    answer = _calls.call(kind, lambda: method(event))
+    hook, method = plugins.get(Kind.HOOK, kind), _METHODS[event.moment]
+    answer = _calls.call(kind, lambda: getattr(hook, method)(event))
     if answer is None:
         return None
     if not isinstance(answer, EndOfJob) or not isinstance(answer.text, str):
@@ -139,8 +143,5 @@ def describe_failure(kind: str, what: str, error: Exception) -> str:
     if isinstance(error, HookUnavailable):
         why = str(error)
     else:
-        try:
-            why = f"it raised {error!r}"
-        except Exception:  # what describes an error may be as wrong as what raised it
-            why = f"it raised {type(error).__name__}"
-    return clean_text(f"the hook {kind} failed in {what}: {why}", 1000)
+        why = f"it raised {describe_error(error)}"
+    return f"the hook {kind} failed in {what}: {why}"[:MAX_ERROR_TEXT]

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from controlplane.commands.state.apply import ApplyResult, apply_changes, force_stops
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState
 from controlplane.domain.convergence.endings import decide_ended
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.effects import Effects, EndJob, ForceStops
 from controlplane.domain.state.states import OPEN, Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
@@ -33,10 +32,8 @@ def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: dateti
             raise NotFound(f"there is no job {job_id}")
         message = f"cancelled: {reason}" if reason else ""
         ending = EndJob(job_id, TaskState.KILLED, Reason.CANCELLED, message, force)
-        applied = apply_changes([], jobs=jobs, now=now, actor=actor, endings=[ending])
-        if force:
-            applied.stops += force_stops(job_id, now=now)
-        send_after_commit(applied)
+        effects = Effects(endings=[ending], stops=[ForceStops(job_id)] if force else ())
+        apply(effects, jobs=jobs, now=now, actor=actor)
 
     run_in_transaction(cancel)
     end_page(job_id, now=now, actor=actor)
@@ -56,14 +53,13 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
         jobs = lock_jobs([job_id])
         facts = load_facts_of_tasks([task_id])
         if not jobs or not facts or facts[0].state not in OPEN:
-            stops = force_stops(job_id, task_id=task_id, now=now) if force else []
-            if not stops:
+            stops = [ForceStops(job_id, task_id)] if force else []
+            if not apply(Effects(stops=stops), now=now).stops:
                 raise Conflict(f"task {task_id} has ended already")
-            send_after_commit(ApplyResult(stops=stops))
             return
         cause = ChangeCause(Reason.CANCELLED, reason, force=force)
         change = change_task(facts[0], Event.KILLED, cause, now=now)
-        send_after_commit(apply_changes([change], jobs=jobs, now=now, actor=actor))
+        apply(Effects([change]), jobs=jobs, now=now, actor=actor)
 
     run_in_transaction(cancel)
 
@@ -88,8 +84,6 @@ def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
             for facts in load_facts_of_tasks(task_ids)
             if facts.state in OPEN
         ]
-        applied = apply_changes(changes, jobs=jobs, now=now, actor=actor)
-        send_after_commit(applied)
-        return applied.changed
+        return apply(Effects(changes), jobs=jobs, now=now, actor=actor).changed
 
     return run_in_transaction(end)

@@ -11,12 +11,11 @@ from typing import Any
 
 from django.db import transaction
 
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob, waits_for_jobs
 from controlplane.domain.state.dependencies import DependencyStatus, job_standing
-from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.effects import Effects, EndJob
 from controlplane.domain.state.job_rollup import JobRow, milestones_of
 from controlplane.domain.state.states import TERMINAL, Reason
 from controlplane.outbox import wakes
@@ -59,7 +58,7 @@ def link_jobs(
         for job in jobs
         for job_id in replaced.get(job.position, ())
     ]
-    send_after_commit(apply_changes([], jobs=others, now=now, actor="submission", endings=endings))
+    apply(Effects(endings=endings), jobs=others, now=now, actor="submission")
     transaction.on_commit(wakes.wake_convergence, robust=True)
 
 

@@ -11,8 +11,7 @@ from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import link_jobs
 from controlplane.commands.jobs.submit import Submission, check_cap, find_submitted, put_inputs
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.admission import RERUN_CHECKS, AdmissionCandidate, judge
@@ -25,6 +24,7 @@ from controlplane.domain.jobs.rerun import (
     retried_spec,
 )
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob, digest_of
+from controlplane.domain.state.effects import Effects
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.rerun import (
     RetriedJob,
@@ -58,13 +58,18 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
 def _judge(old: RetriedJob, guid: str | None, now: datetime) -> PlannedJob:
     """Return the job, read as it was submitted, as its kind schedules it now. Raise Conflict.
 
-    Since then its hook or a secret may be gone, or an operator took back what its pool allowed. The
-    digest is that of the call: two calls are the same if they retry one job under one guid.
+    Its pool, its secrets and its hook may have changed since then. The digest is that of the call:
+    two calls are the same if they retry one job under one guid.
     """
     spec = parse_job(dict(old.document))
     pool, facts = load_rerun_facts(spec, old, now=now)
     candidate = AdmissionCandidate(
-        position=0, spec=spec, is_short=False, project_id=old.project_id, domain_id=0, pool=pool
+        position=0,
+        spec=spec,
+        is_short=False,
+        project_id=old.project_id,
+        domain_id=old.domain_id,
+        pool=pool,
     )
     try:
         [planned] = judge([candidate], facts, PreparationHooks(), checks=RERUN_CHECKS)
@@ -109,9 +114,7 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     link_jobs([job], {}, now=now)
     # A group that waits for one without remaining tasks may start: no other event would start it.
     inserted = lock_jobs([job.job_id])
-    send_after_commit(
-        apply_changes([], jobs=inserted, now=now, actor="submission", again=[job.job_id])
-    )
+    apply(Effects(derived=[job.job_id]), jobs=inserted, now=now, actor="submission")
     transaction.on_commit(wakes.wake_placement, robust=True)
     return Submission(job.job_id, True)
 

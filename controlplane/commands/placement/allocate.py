@@ -11,12 +11,12 @@ from django.db import transaction
 from controlplane import clock
 from controlplane.commands.placement.limits import within_quotas, within_tokens
 from controlplane.commands.state import apply_sql
-from controlplane.commands.state.apply import Placement, place_tasks
+from controlplane.commands.state.apply import place_tasks
 from controlplane.commands.state.attempt_uids import draw_uids
 from controlplane.commands.state.dispatch import send_runs
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.placement.model.policy import PoolPolicy
-from controlplane.domain.state.effects import PlaceTasks
+from controlplane.domain.state.effects import Placement, PlaceTasks
 from controlplane.domain.state.gangs import meets_minima, with_placed
 from controlplane.domain.state.job_rollup import JobRow, gang_of
 from controlplane.domain.state.states import CellState

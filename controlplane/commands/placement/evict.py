@@ -6,12 +6,10 @@ from datetime import datetime
 
 import structlog
 
-from controlplane.commands.placement.waiting import nominate
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.placement.preemption.preempt import Eviction
-from controlplane.domain.state.effects import ChangeTask, NominateTasks
+from controlplane.domain.state.effects import ChangeTask, Effects, NominateTasks
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import ACTIVE, Reason
@@ -40,17 +38,13 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         # Load them again, now that the locks keep them from changing.
         facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
         changes = [_preempt(item, whom[item.task_id], now) for item in facts]
-        applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
-        nominate(
-            [
-                NominateTasks(group_id, cell_id, count, eviction.until)
-                for eviction in due
-                for group_id, cell_id, count in eviction.places()
-            ],
-            now=now,
-        )
-        send_after_commit(applied)
-        return applied.changed
+        nominations = [
+            NominateTasks(group_id, cell_id, count, eviction.until)
+            for eviction in due
+            for group_id, cell_id, count in eviction.places()
+        ]
+        effects = Effects(changes, nominations=nominations)
+        return apply(effects, jobs=jobs, now=now, actor="placement").changed
 
     done = run_in_transaction(work)
     if done:

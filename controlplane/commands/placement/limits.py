@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.commands.state.apply import Placement
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.state.effects import Placement
 from controlplane.queries.placement.quotas import load_quotas
 from controlplane.queries.placement.snapshot import find_tenants, lock_quotas, lock_tokens
 

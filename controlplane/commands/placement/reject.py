@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
-from controlplane.domain.state.effects import RejectGroup
+from controlplane.domain.state.effects import Effects, RejectGroup
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
-from controlplane.queries.convergence.dependencies import find_pending_of_groups
+from controlplane.queries.convergence.jobs import find_pending_of_groups
 from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.placement.snapshot import find_jobs_of_groups
 from controlplane.queries.task_facts import load_facts_of_tasks
@@ -46,8 +45,6 @@ def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
             )
             for facts in tasks
         ]
-        applied = apply_changes(changes, jobs=jobs, now=now, actor="placement")
-        send_after_commit(applied)
-        return applied.changed
+        return apply(Effects(changes), jobs=jobs, now=now, actor="placement").changed
 
     return sum(for_each_batch(find_jobs_of_groups(reasons), work, what="rejection"))

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.effects import ExplainGroup, ExplainShape, NominateTasks
+from controlplane.domain.state.effects import ExplainGroup, ExplainShape
 from controlplane.domain.state.states import CellState
 from controlplane.queries.sql import execute
 
@@ -39,48 +39,6 @@ def explain(shapes: Sequence[ExplainShape], groups: Sequence[ExplainGroup]) -> N
 def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[list[Any]]:
     ids = [key for key, _ in reasons]
     return [ids, [None if reason is None else json.dumps(dict(reason)) for _, reason in reasons]]
-
-
-def nominate(nominations: Sequence[NominateTasks], *, now: datetime) -> None:
-    """Reserve room for waiting tasks, the first of each group without a reservation.
-
-    Skip tasks that are backing off: siblings of their group would use up the reservation. Tasks
-    that avoid a cell come last: the room may be on it.
-    """
-    if not nominations:
-        return
-    execute(
-        f"""
-        UPDATE controlplane_task t
-        SET nominated_cell_id = n.cell_id, nominated_until = n.until
-        FROM (
-            SELECT found.id, i.cell_id, i.until
-            FROM (
-                SELECT cell_id, until, group_id,
-                       sum(count) OVER (PARTITION BY group_id ORDER BY n) - count AS first,
-                       sum(count) OVER (PARTITION BY group_id ORDER BY n) AS last
-                FROM unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::timestamptz[])
-                     WITH ORDINALITY AS i(group_id, cell_id, count, until, n)
-            ) i
-            JOIN LATERAL (
-                SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
-                FROM controlplane_task
-                WHERE group_id = i.group_id AND state = {S.PENDING:d} AND NOT attempt_open
-                  AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)
-                  AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
-                                  WHERE g.id = i.group_id)
-            ) found ON found.n > i.first AND found.n <= i.last
-        ) n
-        WHERE t.id = n.id AND t.state = {S.PENDING:d} AND t.nominated_cell_id IS NULL
-        """,
-        [
-            [item.group_id for item in nominations],
-            [item.cell_id for item in nominations],
-            [item.count for item in nominations],
-            [item.until for item in nominations],
-            now,
-        ],
-    )
 
 
 def clear_nominations(*, now: datetime) -> int:

@@ -116,6 +116,14 @@ def _list_tasks(job_ids: set[int]) -> list[int]:
 
 
 # By job, so that each is an index scan however many rows the table has.
+_BY_JOB = """
+    DELETE FROM controlplane_{table} WHERE id = ANY(ARRAY(
+        SELECT x.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
+        LATERAL (SELECT x.id FROM controlplane_{table} x
+                 WHERE x.job_id = j.id{which} LIMIT %({page})s) x
+        LIMIT %({page})s))
+    """
+_WITHOUT_TRIES = " AND NOT EXISTS (SELECT 1 FROM controlplane_delivery WHERE callback_id = x.id)"
 _PAGES = (
     """
     DELETE FROM controlplane_delivery WHERE id = ANY(ARRAY(
@@ -124,20 +132,8 @@ _PAGES = (
         LATERAL (SELECT id FROM controlplane_delivery WHERE callback_id = k.id LIMIT %(page)s) d
         LIMIT %(page)s))
     """,
-    """
-    DELETE FROM controlplane_callback WHERE id = ANY(ARRAY(
-        SELECT k.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
-        LATERAL (SELECT id FROM controlplane_callback k WHERE job_id = j.id AND NOT EXISTS (
-            SELECT 1 FROM controlplane_delivery WHERE callback_id = k.id) LIMIT %(page)s) k
-        LIMIT %(page)s))
-    """,
-    """
-    DELETE FROM controlplane_transition WHERE id = ANY(ARRAY(
-        SELECT h.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
-        LATERAL (SELECT id FROM controlplane_transition WHERE job_id = j.id
-                 ORDER BY id LIMIT %(history_page)s) h
-        LIMIT %(history_page)s))
-    """,
+    _BY_JOB.format(table="callback", which=_WITHOUT_TRIES, page="page"),
+    _BY_JOB.format(table="transition", which=" ORDER BY x.id", page="history_page"),
     """
     DELETE FROM controlplane_attempt
     WHERE uid = ANY(%(uids)s::uuid[]) AND job_id = ANY(%(jobs)s::bigint[])
@@ -150,19 +146,8 @@ _PAGES = (
 )
 
 # What goes with the job itself: as much as a submission may name.
-_LAST_PAGES = (
-    """
-    DELETE FROM controlplane_taskgroup WHERE id = ANY(ARRAY(
-        SELECT g.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
-        LATERAL (SELECT id FROM controlplane_taskgroup WHERE job_id = j.id LIMIT %(page)s) g
-        LIMIT %(page)s))
-    """,
-    """
-    DELETE FROM controlplane_jobdependency WHERE id = ANY(ARRAY(
-        SELECT d.id FROM unnest(%(jobs)s::bigint[]) AS j (id),
-        LATERAL (SELECT id FROM controlplane_jobdependency WHERE job_id = j.id LIMIT %(page)s) d
-        LIMIT %(page)s))
-    """,
+_LAST_PAGES = tuple(
+    _BY_JOB.format(table=table, which="", page="page") for table in ("taskgroup", "jobdependency")
 )
 
 _LIST_EMPTY = """

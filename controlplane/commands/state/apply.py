@@ -1,100 +1,146 @@
 """The only writer of state columns: effects in, bulk compare-and-set and history out.
 
-Callers hold the locks of all jobs concerned (`queries.locks.lock_jobs`) and pass the rows
-read under them. Every change of a task moves its group's counts and may move its job; what has to
-leave (stops, wakes) is collected in `ApplyResult` and sent after commit by `dispatch`.
+Callers hold the locks of all jobs concerned (`queries.locks.lock_jobs`) and pass the rows read
+under them. Every change of a task moves its group's counts and may move its job (`apply_jobs`).
+Messages that follow (stops, wakes) leave after the commit.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from controlplane import clock
+from django.db import transaction
+
 from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
+from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.integrity.recount import WrongFlag
-from controlplane.domain.state.dependencies import DependencyStatus, job_standing
-from controlplane.domain.state.effects import ChangeCell, ChangeTask, EndJob, RaiseAlert
-from controlplane.domain.state.group_counts import JobContext, Move, first_starts, move_counts
-from controlplane.domain.state.job_rollup import (
-    GroupRow,
-    JobRow,
-    StartableGroup,
-    has_follow_up,
-    milestones_of,
-    newly_startable,
-    roll_job,
+from controlplane.domain.state.effects import (
+    ChangeCell,
+    ChangePool,
+    ChangeTask,
+    ClearAlert,
+    Effects,
+    ForceStops,
+    NominateTasks,
+    Placement,
+    RaiseAlert,
 )
+from controlplane.domain.state.group_counts import JobContext, first_starts
+from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import TERMINAL, CallbackOn, CellState
+from controlplane.domain.state.transitions import Counters
 from controlplane.models import Cell
-from controlplane.queries.locks import (
-    find_open_dependencies,
-    find_unreleased_jobs,
-    load_groups,
-)
+from controlplane.outbox import cells, wakes
+from controlplane.queries.cells.keys import load_addresses
+from controlplane.queries.cells.stops import load_stops
 from controlplane.queries.sql import execute, rows
 
-_STATE_SLOTS = max(S) + 1
+# The fields that `CHANGE_TASKS` takes as they are.
+_TASK_FIELDS = (
+    *("task_id", "task_from", "task_to", "attempt_open", "not_before", "prefer_cell_id"),
+    *("started_at", "failure_reason", "at", "nominated_cell_id", "nominated_until"),
+)
+_COUNTER_FIELDS = tuple(item.name for item in fields(Counters))
+
+_NO_JOBS: Mapping[int, JobRow] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class ApplyResult:
-    """The changes that were made, and the messages to send once they are committed."""
+    """What was applied: changed tasks, and `moved` cells in order of their ids.
+
+    `stale`: changes of tasks that found another state; `stops`: attempts whose stop is sent.
+    """
 
     changed: int = 0
     stale: int = 0
+    moved: list[int] = field(default_factory=list)
     stops: list[UUID] = field(default_factory=list)
-    freed: bool = False
-    follow_up: bool = False
-    callbacks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """One task that got an attempt on a cell."""
+def apply(
+    effects: Effects, *, now: datetime, actor: str = "", jobs: Mapping[int, JobRow] = _NO_JOBS
+) -> ApplyResult:
+    """Apply all effects of a decision; stops and wakes are sent once they are committed.
 
-    uid: UUID
-    task_id: int
-    group_id: int
-    job_id: int
-    cell_id: int
-    incarnation: str
-    number: int
-    index: int
+    `jobs`: all jobs concerned, read under their locks; a change of a task of another job is stale.
+    `actor`: its name in the history of tasks and jobs.
+    """
+    applied, woken = ApplyResult(), TickWakes(placement=effects.frees)
+    if effects.changes or effects.endings or effects.unblocked or effects.derived:
+        _change_jobs(effects, jobs, now, actor, applied, woken)
+    for stops in effects.stops:
+        applied.stops += _force_stops(stops, now)
+    _nominate(effects.nominations, now)
+    for pool in effects.pools:
+        _change_pool(pool)
+    moved = _change_cells(effects.cells)
+    applied.moved = [change.cell_id for change in moved]
+    woken.placement |= any(change.state is CellState.READY for change in moved)
+    cleared = [alert for change in moved for alert in change.cleared]
+    _clear_alerts([*effects.cleared, *cleared], now)
+    raised = [change.alert for change in moved if change.alert is not None]
+    _raise_alerts([*effects.alerts, *raised], now)
+    _send_after_commit(applied.stops, woken)
+    return applied
 
 
-def apply_changes(
-    changes: Sequence[ChangeTask],
-    *,
+def _send_after_commit(stops: Sequence[UUID], woken: TickWakes) -> None:
+    """Send stops and wakes. They may be lost: Sync repeats stops, and ticks run by the clock."""
+    if stops:
+        transaction.on_commit(partial(_send_stops, list(stops)), robust=True)
+    if woken.placement:
+        transaction.on_commit(wakes.wake_placement, robust=True)
+    if woken.callbacks:
+        transaction.on_commit(wakes.wake_callbacks, robust=True)
+    if woken.convergence:
+        transaction.on_commit(wakes.wake_convergence, robust=True)
+
+
+def _send_stops(uids: Sequence[UUID]) -> None:
+    by_cell = load_stops(uids)
+    addresses = load_addresses(set(by_cell))
+    cells.send(
+        [
+            (addresses[cell_id], orders.body())
+            for cell_id, stops in by_cell.items()
+            if cell_id in addresses
+            for orders in cells.split_orders((), stops, {})
+        ]
+    )
+
+
+def _change_jobs(
+    effects: Effects,
     jobs: Mapping[int, JobRow],
     now: datetime,
     actor: str,
-    endings: Sequence[EndJob] = (),
-    unblocked: Collection[int] = (),
-    again: Collection[int] = (),
-) -> ApplyResult:
-    """Move tasks and attempts, end jobs, derive the jobs. `jobs`: read under their locks.
-
-    `unblocked`: jobs that do not wait for other jobs any more; `again`: jobs to derive in any case.
-    """
+    applied: ApplyResult,
+    woken: TickWakes,
+) -> None:
+    """Move tasks and attempts, end jobs, and derive the jobs."""
+    changes = effects.changes
     done = _change_tasks([change for change in changes if change.job_id in jobs])
     kept = [change for change in changes if change.task_id in done]
     _change_attempts(kept)
     _add_steps(kept, actor)
     note_started(kept, jobs=jobs, at=now)
-    applied = ApplyResult(changed=len(kept), stale=len(changes) - len(kept))
+    applied.changed, applied.stale = len(kept), len(changes) - len(kept)
     for change in kept:
         attempt = change.attempt
         if attempt is not None and attempt.release is not None:
-            applied.freed = True
+            woken.placement = True
         elif attempt is not None and (attempt.stop_reason is not None or attempt.stop_force):
             applied.stops.append(attempt.uid)
         if change.task_to is S.PENDING and not change.attempt_open:
-            applied.freed = True
+            woken.placement = True
     ended = [
         change.task_id
         for change in kept
@@ -103,20 +149,19 @@ def apply_changes(
         and change.task_from not in TERMINAL
     ]
     if ended:
-        applied.callbacks |= bool(execute(apply_sql.ADD_TASK_CALLBACKS, [now, now, now, ended]))
-    touched = {change.job_id for change in kept} | {ending.job_id for ending in endings}
-    touched = touched.union(unblocked, again) & set(jobs)
+        woken.callbacks |= bool(execute(apply_sql.ADD_TASK_CALLBACKS, [now, now, now, ended]))
     moves = [
         (change.job_id, change.group_id, change.task_from, change.task_to, change.by_dependency)
         for change in kept
     ]
     given = JobContext(
-        endings={ending.job_id: ending for ending in endings if ending.job_id in jobs},
+        endings={ending.job_id: ending for ending in effects.endings if ending.job_id in jobs},
         starts=first_starts(kept),
-        unblocked=frozenset(unblocked),
+        unblocked=frozenset(effects.unblocked),
     )
-    _roll(jobs, touched, moves, given, now, actor, applied)
-    return applied
+    touched = {change.job_id for change in kept}.union(given.endings, given.unblocked)
+    touched = touched.union(effects.derived) & set(jobs)
+    follow_tasks(jobs, touched, moves, given, now=now, actor=actor, woken=woken)
 
 
 def place_tasks(
@@ -142,22 +187,9 @@ def place_tasks(
     kept = [placement for placement in placements if placement.task_id in placed]
     note_placed(((item.job_id, item.uid) for item in kept), jobs=jobs, at=now)
     moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
-    _roll(jobs, {item.job_id for item in kept}, moves, JobContext(), now, actor, ApplyResult())
+    touched = {item.job_id for item in kept}
+    follow_tasks(jobs, touched, moves, JobContext(), now=now, actor=actor, woken=TickWakes())
     return kept
-
-
-def force_stops(job_id: int, *, now: datetime, task_id: int | None = None) -> list[UUID]:
-    """Force the stops under way of a job, or of one of its tasks; those that were not forced."""
-    found = rows(
-        """
-        UPDATE controlplane_attempt SET stop_forced_at = %s
-        WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL
-          AND stop_forced_at IS NULL AND (%s::bigint IS NULL OR task_id = %s)
-        RETURNING uid
-        """,
-        [now, job_id, task_id, task_id],
-    )
-    return [uid for (uid,) in found]
 
 
 def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) -> list[int]:
@@ -177,11 +209,39 @@ def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) ->
     return [job_id for (job_id,) in rows(apply_sql.HIDE_JOBS, parameters)]
 
 
-def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
-    """Move cells, by id, each from a state that it is expected in; the ids of those that moved."""
+def _force_stops(stops: ForceStops, now: datetime) -> list[UUID]:
+    """Return the attempts whose stop was not forced before."""
+    parameters = [now, stops.job_id, stops.task_id, stops.task_id]
+    return [uid for (uid,) in rows(apply_sql.FORCE_STOPS, parameters)]
+
+
+def _nominate(nominations: Sequence[NominateTasks], now: datetime) -> None:
+    """Reserve room for waiting tasks, the first of each group without a reservation.
+
+    Skip tasks that are backing off: siblings of their group would use up the reservation. Tasks
+    that avoid a cell come last: the room may be on it.
+    """
+    if nominations:
+        parameters = {
+            name: [getattr(item, name) for item in nominations]
+            for name in ("group_id", "cell_id", "count", "until")
+        }
+        execute(apply_sql.NOMINATE_TASKS, {**parameters, "now": now})
+
+
+def _change_pool(change: ChangePool) -> None:
+    execute(
+        "UPDATE controlplane_pool SET loss_held_at = %s WHERE id = %s",
+        [change.held_at, change.pool_id],
+    )
+    if change.lease_until is not None:
+        execute(apply_sql.EXTEND_SILENT_LEASES, [change.pool_id, change.lease_until])
+
+
+def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
+    """Move cells, by id, each from a state that it is expected in; return those that moved."""
     moved = []
     for change in sorted(changes, key=lambda change: change.cell_id):
-        states = sorted(state.value for state in change.states)
         columns: dict[str, Any] = {
             "state": change.state.value,
             "state_reason": change.reason[:255],
@@ -193,11 +253,12 @@ def change_cells(changes: Iterable[ChangeCell]) -> list[int]:
             columns["drain_deadline_at"] = change.drain_deadline_at
         if change.trusted_at is not None:
             columns["trusted_at"] = change.trusted_at
+        states = sorted(state.value for state in change.states)
         expected: dict[str, Any] = {"pk": change.cell_id, "state__in": states}
         if change.cause_before is not None:
             expected["quarantined_for"] = change.cause_before.value
         if Cell.objects.filter(**expected).update(**columns):
-            moved.append(change.cell_id)
+            moved.append(change)
     return moved
 
 
@@ -206,54 +267,40 @@ def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping
     Cell.objects.filter(pk=cell_id).update(state=state.value, state_reason=reason, **facts)
 
 
-def raise_alerts(alerts: Iterable[RaiseAlert], *, now: datetime) -> None:
+def _raise_alerts(alerts: Iterable[RaiseAlert], now: datetime) -> None:
     """Raise each alert; of an open one, update the time by the minute."""
-    listed = sorted({(alert.kind, alert.subject): alert.text for alert in alerts}.items())
-    if not listed:
-        return
-    parameters = {
-        "kind": [kind for (kind, _), _ in listed],
-        "subject": [subject for (_, subject), _ in listed],
-        "text": [text for _, text in listed],
-        "now": now,
-    }
-    execute(apply_sql.RAISE_ALERTS, parameters)
+    texts = sorted({(alert.kind, alert.subject): alert.text for alert in alerts}.items())
+    if texts:
+        parameters = {
+            "kind": [kind for (kind, _), _ in texts],
+            "subject": [subject for (_, subject), _ in texts],
+            "text": [text for _, text in texts],
+            "now": now,
+        }
+        execute(apply_sql.RAISE_ALERTS, parameters)
 
 
-def clear_alerts(
-    kinds: str | Sequence[str], subjects: str | Sequence[str], *, now: datetime
-) -> None:
-    """Clear the alerts of these kinds about these subjects."""
-    listed = [[given] if isinstance(given, str) else list(given) for given in (kinds, subjects)]
-    if all(listed):
-        execute(apply_sql.CLEAR_ALERTS, [*listed, now])
+def _clear_alerts(alerts: Iterable[ClearAlert], now: datetime) -> None:
+    listed = list(dict.fromkeys(alerts))
+    if listed:
+        parameters = {
+            "kind": [alert.kind for alert in listed],
+            "subject": [alert.subject for alert in listed],
+            "now": now,
+        }
+        execute(apply_sql.CLEAR_ALERTS, parameters)
 
 
 def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
     if not changes:
         return set()
     counters = [change.counters for change in changes]
-    parameters = {
-        "task_id": [change.task_id for change in changes],
-        "state_from": [int(change.task_from) for change in changes],
-        "state_to": [int(change.task_to) for change in changes],
+    parameters: dict[str, Any] = {
+        **{name: [getattr(change, name) for change in changes] for name in _TASK_FIELDS},
+        **{name: [getattr(counter, name) for counter in counters] for name in _COUNTER_FIELDS},
         "terminal": [change.task_to in TERMINAL for change in changes],
         "uid": [change.attempt.uid if change.attempt else None for change in changes],
-        "attempt_open": [change.attempt_open for change in changes],
-        "failure": [counter.failure for counter in counters],
-        "preemption": [counter.preemption for counter in counters],
-        "system": [counter.system for counter in counters],
-        "system_row": [counter.system_row for counter in counters],
-        "refusal_row": [counter.refusal_row for counter in counters],
-        "crashes": [counter.consecutive_crashes for counter in counters],
-        "not_before": [change.not_before for change in changes],
         "avoid": [apply_sql.array_of(change.avoid_cell_ids) for change in changes],
-        "prefer": [change.prefer_cell_id for change in changes],
-        "started_at": [change.started_at for change in changes],
-        "failure_reason": [change.failure_reason for change in changes],
-        "at": [change.at for change in changes],
-        "nominated_cell": [change.nominated_cell_id for change in changes],
-        "nominated_until": [change.nominated_until for change in changes],
     }
     return {task_id for (task_id,) in rows(apply_sql.CHANGE_TASKS, parameters)}
 
@@ -263,18 +310,12 @@ def _change_attempts(changes: Sequence[ChangeTask]) -> None:
     if not pairs:
         return
     parameters: dict[str, Any] = {
-        name: [getattr(attempt, name) for attempt, _ in pairs] for name in apply_sql.ATTEMPT_COLUMNS
+        name: [getattr(attempt, name, at) for attempt, at in pairs]
+        for name in apply_sql.ATTEMPT_FIELDS
     }
-    parameters["state_from"] = [int(attempt.state_from) for attempt, _ in pairs]
-    parameters["state_to"] = [int(attempt.state_to) for attempt, _ in pairs]
-    parameters["usage"] = [
-        None if attempt.usage is None else json.dumps(dict(attempt.usage)) for attempt, _ in pairs
-    ]
-    parameters["details"] = [
-        None if attempt.details is None else json.dumps(dict(attempt.details))
-        for attempt, _ in pairs
-    ]
-    parameters["at"] = [at for _, at in pairs]
+    for name in ("usage", "details"):
+        found = parameters[name]
+        parameters[name] = [None if value is None else json.dumps(dict(value)) for value in found]
     execute(apply_sql.CHANGE_ATTEMPTS, parameters)
 
 
@@ -297,178 +338,12 @@ def _add_steps(changes: Sequence[ChangeTask], actor: str) -> None:
     execute(apply_sql.ADD_HISTORY, parameters)
 
 
-def _roll(
-    jobs: Mapping[int, JobRow],
-    touched: set[int],
-    moves: Sequence[Move],
-    given: JobContext,
-    now: datetime,
-    actor: str,
-    applied: ApplyResult,
-) -> None:
-    """Move the counts of groups by `moves`, and let each touched job follow."""
-    if not touched:
-        return
-    groups = load_groups(sorted(touched))
-    move_counts(groups, moves)
-    before = {job_id: jobs[job_id] for job_id in touched}
-    after: dict[int, JobRow] = {}
-    startable: list[StartableGroup] = []
-    for job_id in sorted(touched):
-        job, listed = given.add_to(before[job_id]), groups.get(job_id, ())
-        after[job_id] = roll_job(job, listed, now=now)
-        startable += newly_startable(after[job_id], listed, now=now)
-    after = _settle(_ended_under_lock(before, after), now)
-    _write_groups(groups, moves, startable)
-    _write_jobs(before, after, given.endings, now, actor)
-    _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
-    applied.freed |= bool(startable)
-    settled = [
-        job_id
-        for job_id, job in after.items()
-        if job.callback_on is CallbackOn.JOB
-        and job.settled_at is not None
-        and before[job_id].settled_at is None
-    ]
-    if settled:
-        applied.callbacks |= bool(execute(apply_sql.ADD_JOB_CALLBACKS, [now, now, now, settled]))
-    for job_id, job in after.items():
-        applied.freed |= before[job_id].is_bouncing and not job.is_bouncing
-        applied.follow_up |= has_follow_up(job) and job != before[job_id]
-
-
-def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
-    """Record which dependencies on `jobs` came true, or never will."""
-    watched = {job.job_id: job for job in jobs if job.is_watched}
-    if not watched:
-        return
-    stamped = []
-    for dependency_id, on_job_id, until in find_open_dependencies(list(watched)):
-        standing = job_standing(milestones_of(watched[on_job_id]), until)
-        if standing is not DependencyStatus.OPEN:
-            stamped.append((dependency_id, standing is DependencyStatus.SATISFIED))
-    if stamped:
-        parameters = {
-            "id": [dependency_id for dependency_id, _ in stamped],
-            "met_at": [now if is_met else None for _, is_met in stamped],
-            "failed_at": [None if is_met else now for _, is_met in stamped],
-        }
-        execute(apply_sql.STAMP_DEPENDENCIES, parameters)
-
-
-def _ended_under_lock(
-    before: Mapping[int, JobRow], after: Mapping[int, JobRow]
-) -> dict[int, JobRow]:
-    """Jobs end no earlier than what was placed while their locks were waited for."""
-    ended = {job_id for job_id, job in after.items() if job.finished_at} - {
-        job_id for job_id, job in before.items() if job.finished_at
-    }
-    now = clock.now() if ended else None
-    return {
-        job_id: replace(job, finished_at=max(job.finished_at, now))
-        if now and job.finished_at and job_id in ended
-        else job
-        for job_id, job in after.items()
-    }
-
-
-def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
-    """A finished job is settled when no attempt of it holds capacity any more."""
-    finished = [
-        job_id for job_id, job in jobs.items() if job.finished_at and job.settled_at is None
-    ]
-    holding = find_unreleased_jobs(finished) if finished else set()
-    return {
-        job_id: replace(job, settled_at=now)
-        if job_id in finished and job_id not in holding
-        else job
-        for job_id, job in jobs.items()
-    }
-
-
-def _write_groups(
-    groups: Mapping[int, list[GroupRow]], moves: Sequence[Move], startable: Sequence[StartableGroup]
-) -> None:
-    starts = {item.group_id: item for item in startable}
-    moved = {group_id for _, group_id, *_ in moves} | set(starts)
-    written = [row for listed in groups.values() for row in listed if row.facts.group_id in moved]
-    if not written:
-        return
-    found = [starts.get(row.facts.group_id) for row in written]
-    parameters = {
-        "group_id": [row.facts.group_id for row in written],
-        "counts": [_counts_literal(row.facts.counts) for row in written],
-        "excused": [row.killed_by_dependency for row in written],
-        "startable_at": [
-            start.at if start else row.facts.startable_at
-            for row, start in zip(written, found, strict=True)
-        ],
-        "deadline_at": [start.deadline if start else None for start in found],
-    }
-    execute(apply_sql.WRITE_GROUPS, parameters)
-
-
-def _counts_literal(counts: Mapping[S, int]) -> str:
-    slots = [0] * _STATE_SLOTS
-    for state, amount in counts.items():
-        slots[state] = amount
-    return apply_sql.array_of(slots) or "{}"
-
-
-def _write_jobs(
-    before: Mapping[int, JobRow],
-    after: Mapping[int, JobRow],
-    endings: Mapping[int, EndJob],
-    now: datetime,
-    actor: str,
-) -> None:
-    written = [job for job_id, job in after.items() if job != before[job_id] or job_id in endings]
-    if not written:
-        return
-    parameters = {
-        "job_id": [job.job_id for job in written],
-        "state": [int(job.state) for job in written],
-        "ending_as": [job.ending_as and int(job.ending_as) for job in written],
-        "ending_reason": [job.ending_reason for job in written],
-        "force": [job.job_id in endings and endings[job.job_id].force for job in written],
-        "failure_reason": [job.failure_reason for job in written],
-        "started_at": [job.started_at for job in written],
-        "finished_at": [job.finished_at for job in written],
-        "settled_at": [job.settled_at for job in written],
-        "is_bouncing": [job.is_bouncing for job in written],
-        "waits_for_jobs": [job.waits_for_jobs for job in written],
-    }
-    execute(apply_sql.WRITE_JOBS, parameters)
-    moved = [job for job in written if job.state is not before[job.job_id].state]
-    if moved:
-        _add_job_history(moved, before, now, actor)
-
-
-def _add_job_history(
-    jobs: Sequence[JobRow], before: Mapping[int, JobRow], now: datetime, actor: str
-) -> None:
-    nothing = [None] * len(jobs)
-    parameters = {
-        "job_id": [job.job_id for job in jobs],
-        "task_id": nothing,
-        "uid": nothing,
-        "state_from": [int(before[job.job_id].state) for job in jobs],
-        "state_to": [int(job.state) for job in jobs],
-        "attempt_state": nothing,
-        "reason": [job.ending_reason or "tasks_decided" for job in jobs],
-        "message": [job.failure_reason for job in jobs],
-        "at": [now] * len(jobs),
-        "actor": actor,
-    }
-    execute(apply_sql.ADD_HISTORY, parameters)
-
-
 def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
     """Repair the derived columns of groups: by group the counts, and how many tasks are excused.
 
     Called with the locks of their jobs, which are derived `again`.
     """
-    counts = [_counts_literal(counts) for counts, _ in counted.values()]
+    counts = [counts_literal(counts) for counts, _ in counted.values()]
     excused = [excused for _, excused in counted.values()]
     execute(apply_sql.WRITE_COUNTS, [list(counted), counts, excused])
 

@@ -7,51 +7,65 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.integrity.recount import WrongFlag
 
 
+def _rows(columns: str) -> str:
+    """Return a FROM item `i` of `columns` (names and types), each a parameter with its array."""
+    pairs = [column.split() for column in columns.split(",")]
+    arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in pairs)
+    return f"unnest({arrays}) AS i({', '.join(name for name, _ in pairs)})"
+
+
 def array_of(numbers: Sequence[int] | None) -> str | None:
     """The numbers as PostgreSQL writes an array; None: there are none."""
     return "{" + ",".join(map(str, numbers)) + "}" if numbers else None
 
 
-CHANGE_TASKS = """
+_TASKS = _rows(
+    "task_id bigint, task_from smallint, task_to smallint, terminal boolean, uid uuid,"
+    " attempt_open boolean, failure integer, preemption integer, system integer, system_row"
+    " integer, refusal_row integer, consecutive_crashes integer, not_before timestamptz, avoid"
+    " text, started_at timestamptz, failure_reason text, at timestamptz, nominated_cell_id bigint,"
+    " nominated_until timestamptz, prefer_cell_id bigint"
+)
+_IF_MOVED = "CASE WHEN i.task_from <> i.task_to THEN i.{0} ELSE t.{0} END"
+CHANGE_TASKS = f"""
 UPDATE controlplane_task t SET
-    state = i.state_to,
+    state = i.task_to,
     attempt_open = i.attempt_open,
     failure_count = i.failure,
     preemption_count = i.preemption,
     system_failure_count = i.system,
     system_row = i.system_row,
     refusal_row = i.refusal_row,
-    consecutive_crashes = i.crashes,
-    not_before = CASE WHEN i.state_from <> i.state_to THEN i.not_before ELSE t.not_before END,
-    avoid_cell_ids = CASE WHEN i.state_from <> i.state_to THEN i.avoid::bigint[]
+    consecutive_crashes = i.consecutive_crashes,
+    not_before = {_IF_MOVED.format("not_before")},
+    avoid_cell_ids = CASE WHEN i.task_from <> i.task_to THEN i.avoid::bigint[]
                           ELSE t.avoid_cell_ids END,
-    prefer_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.prefer ELSE t.prefer_cell_id END,
-    nominated_cell_id = CASE WHEN i.state_from <> i.state_to THEN i.nominated_cell
-                             ELSE t.nominated_cell_id END,
-    nominated_until = CASE WHEN i.state_from <> i.state_to THEN i.nominated_until
-                           ELSE t.nominated_until END,
+    prefer_cell_id = {_IF_MOVED.format("prefer_cell_id")},
+    nominated_cell_id = {_IF_MOVED.format("nominated_cell_id")},
+    nominated_until = {_IF_MOVED.format("nominated_until")},
     started_at = COALESCE(t.started_at, i.started_at),
     finished_at = CASE WHEN i.terminal THEN COALESCE(t.finished_at, i.at) END,
     failure_reason = CASE WHEN i.terminal AND t.finished_at IS NULL
                           THEN i.failure_reason ELSE t.failure_reason END,
     updated_at = i.at
-FROM unnest(
-    %(task_id)s::bigint[], %(state_from)s::smallint[], %(state_to)s::smallint[],
-    %(terminal)s::boolean[], %(uid)s::uuid[], %(attempt_open)s::boolean[],
-    %(failure)s::integer[], %(preemption)s::integer[], %(system)s::integer[],
-    %(system_row)s::integer[], %(refusal_row)s::integer[], %(crashes)s::integer[],
-    %(not_before)s::timestamptz[], %(avoid)s::text[], %(started_at)s::timestamptz[],
-    %(failure_reason)s::text[], %(at)s::timestamptz[], %(nominated_cell)s::bigint[],
-    %(nominated_until)s::timestamptz[], %(prefer)s::bigint[]
-) AS i(task_id, state_from, state_to, terminal, uid, attempt_open, failure, preemption, system,
-       system_row, refusal_row, crashes, not_before, avoid, started_at, failure_reason, at,
-       nominated_cell, nominated_until, prefer)
-WHERE t.id = i.task_id AND t.state = i.state_from
+FROM {_TASKS}
+WHERE t.id = i.task_id AND t.state = i.task_from
   AND (i.uid IS NULL OR t.attempt_uid = i.uid)
 RETURNING t.id
 """
 
-CHANGE_ATTEMPTS = """
+_ATTEMPT_COLUMNS = (
+    "uid uuid, state_from smallint, state_to smallint, charged text, report_seq bigint, phase"
+    " text, progress smallint, container_id text, exit_code bigint, failure_kind text, reason"
+    " text, message text, result text, result_truncated boolean, usage text, started_at"
+    " timestamptz, finished_at timestamptz, release text, stop_reason text, stop_force boolean,"
+    " at timestamptz, charge integer, releasable_at timestamptz, details text, phase_number"
+    " smallint"
+)
+ATTEMPT_FIELDS = tuple(column.split()[0] for column in _ATTEMPT_COLUMNS.split(","))
+"""The fields of `ChangeAttempt` that `CHANGE_ATTEMPTS` takes, and `at`."""
+
+CHANGE_ATTEMPTS = f"""
 UPDATE controlplane_attempt a SET
     state = i.state_to,
     state_since = CASE WHEN i.state_from <> i.state_to OR i.phase <> a.phase
@@ -65,7 +79,8 @@ UPDATE controlplane_attempt a SET
     progress = COALESCE(i.progress, a.progress),
     container_id = COALESCE(i.container_id, a.container_id),
     exit_code = COALESCE(a.exit_code, i.exit_code),
-    failure_kind = COALESCE(i.failure_kind, a.failure_kind),
+    failure_kind = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.failure_kind, a.failure_kind)
+                        ELSE a.failure_kind END,
     reason = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.reason, a.reason) ELSE a.reason END,
     message = CASE WHEN a.finished_at IS NULL THEN COALESCE(i.message, a.message)
                    ELSE a.message END,
@@ -73,7 +88,7 @@ UPDATE controlplane_attempt a SET
     result_truncated = a.result_truncated OR i.result_truncated,
     usage = COALESCE(i.usage::jsonb, a.usage),
     details = CASE WHEN i.details IS NULL THEN a.details
-                   ELSE COALESCE(a.details, '{}') || i.details::jsonb END,
+                   ELSE COALESCE(a.details, '{{}}') || i.details::jsonb END,
     -- Who waited for the lock looked at the clock before: no instant precedes those it follows.
     started_at = LEAST(a.started_at, CASE WHEN i.started_at IS NOT NULL
                                           THEN GREATEST(i.started_at, a.created_at) END),
@@ -85,58 +100,27 @@ UPDATE controlplane_attempt a SET
     release_kind = COALESCE(i.release, ''),
     stop_reason = COALESCE(i.stop_reason, a.stop_reason),
     stop_forced_at = COALESCE(a.stop_forced_at, CASE WHEN i.stop_force THEN i.at END)
-FROM unnest(
-    %(uid)s::uuid[], %(state_from)s::smallint[], %(state_to)s::smallint[], %(charged)s::text[],
-    %(report_seq)s::bigint[], %(phase)s::text[], %(progress)s::smallint[],
-    %(container_id)s::text[], %(exit_code)s::bigint[], %(failure_kind)s::text[],
-    %(reason)s::text[], %(message)s::text[], %(result)s::text[],
-    %(result_truncated)s::boolean[], %(usage)s::text[], %(started_at)s::timestamptz[],
-    %(finished_at)s::timestamptz[], %(release)s::text[], %(stop_reason)s::text[],
-    %(stop_force)s::boolean[], %(at)s::timestamptz[], %(charge)s::integer[],
-    %(releasable_at)s::timestamptz[], %(details)s::text[], %(phase_number)s::smallint[]
-) AS i(uid, state_from, state_to, charged, report_seq, phase, progress, container_id, exit_code,
-       failure_kind, reason, message, result, result_truncated, usage, started_at, finished_at,
-       release, stop_reason, stop_force, at, charge, releasable_at, details, phase_number)
+FROM {_rows(_ATTEMPT_COLUMNS)}
 WHERE a.uid = i.uid AND a.state = i.state_from AND a.released_at IS NULL
 """
 
-ATTEMPT_COLUMNS = (
-    "uid",
-    "charged",
-    "charge",
-    "releasable_at",
-    "report_seq",
-    "phase",
-    "phase_number",
-    "progress",
-    "container_id",
-    "exit_code",
-    "failure_kind",
-    "reason",
-    "message",
-    "result",
-    "result_truncated",
-    "started_at",
-    "finished_at",
-    "release",
-    "stop_reason",
-    "stop_force",
+_STEPS = _rows(
+    "job_id bigint, task_id bigint, uid uuid, state_from smallint, state_to smallint,"
+    " attempt_state smallint, reason text, message text, at timestamptz"
 )
-"""The fields of `ChangeAttempt` that `CHANGE_ATTEMPTS` takes as they are."""
-
-ADD_HISTORY = """
+ADD_HISTORY = f"""
 INSERT INTO controlplane_transition
     (job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason, message, actor, at)
 SELECT i.job_id, i.task_id, i.uid, i.state_from, i.state_to, i.attempt_state, i.reason, i.message,
        %(actor)s, i.at
-FROM unnest(
-    %(job_id)s::bigint[], %(task_id)s::bigint[], %(uid)s::uuid[], %(state_from)s::smallint[],
-    %(state_to)s::smallint[], %(attempt_state)s::smallint[], %(reason)s::text[],
-    %(message)s::text[], %(at)s::timestamptz[]
-) AS i(job_id, task_id, uid, state_from, state_to, attempt_state, reason, message, at)
+FROM {_STEPS}
 """
 
-WRITE_GROUPS = """
+_GROUPS = _rows(
+    "group_id bigint, counts text, excused integer, startable_at timestamptz, deadline_at"
+    " timestamptz"
+)
+WRITE_GROUPS = f"""
 UPDATE controlplane_taskgroup g SET
     counts = i.counts::integer[],
     killed_by_dependency = i.excused,
@@ -144,14 +128,16 @@ UPDATE controlplane_taskgroup g SET
     deadline_at = COALESCE(g.deadline_at, i.deadline_at),
     pending_reason = CASE WHEN i.startable_at IS DISTINCT FROM g.startable_at
                           THEN NULL ELSE g.pending_reason END
-FROM unnest(
-    %(group_id)s::bigint[], %(counts)s::text[], %(excused)s::integer[],
-    %(startable_at)s::timestamptz[], %(deadline_at)s::timestamptz[]
-) AS i(group_id, counts, excused, startable_at, deadline_at)
+FROM {_GROUPS}
 WHERE g.id = i.group_id
 """
 
-WRITE_JOBS = """
+_JOBS = _rows(
+    "job_id bigint, state smallint, ending_as smallint, ending_reason text, force boolean,"
+    " failure_reason text, started_at timestamptz, finished_at timestamptz, settled_at"
+    " timestamptz, is_bouncing boolean, waits_for_jobs boolean"
+)
+WRITE_JOBS = f"""
 UPDATE controlplane_job j SET
     state = i.state, ending_as = i.ending_as, ending_reason = i.ending_reason,
     ending_force = j.ending_force OR i.force, failure_reason = i.failure_reason,
@@ -163,13 +149,7 @@ UPDATE controlplane_job j SET
              WHEN i.settled_at IS NOT NULL THEN GREATEST(i.settled_at, i.finished_at) END
         + make_interval(secs => j.ttl_seconds)),
     is_bouncing = i.is_bouncing, waits_for_jobs = i.waits_for_jobs
-FROM unnest(
-    %(job_id)s::bigint[], %(state)s::smallint[], %(ending_as)s::smallint[],
-    %(ending_reason)s::text[], %(force)s::boolean[], %(failure_reason)s::text[],
-    %(started_at)s::timestamptz[], %(finished_at)s::timestamptz[], %(settled_at)s::timestamptz[],
-    %(is_bouncing)s::boolean[], %(waits_for_jobs)s::boolean[]
-) AS i(job_id, state, ending_as, ending_reason, force, failure_reason, started_at, finished_at,
-       settled_at, is_bouncing, waits_for_jobs)
+FROM {_JOBS}
 WHERE j.id = i.job_id AND j.settled_at IS NULL
 """
 
@@ -245,6 +225,10 @@ LATERAL (
 ORDER BY p.n, t.index
 """
 
+_PLACEMENTS = _rows(
+    "uid uuid, task_id bigint, group_id bigint, job_id bigint, cell_id bigint, incarnation"
+    " text, number integer"
+)
 PLACE_TASKS = f"""
 WITH placed AS (
     UPDATE controlplane_task t SET
@@ -263,10 +247,7 @@ WITH placed AS (
     SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number,
            {S.ASSIGNED:d}, '', 0, 0, '', 0, %(start_before)s, '', '', '', '', '', false,
            %(now)s, %(now)s, ''
-    FROM unnest(
-        %(uid)s::uuid[], %(task_id)s::bigint[], %(group_id)s::bigint[], %(job_id)s::bigint[],
-        %(cell_id)s::bigint[], %(incarnation)s::text[], %(number)s::integer[]
-    ) AS i(uid, task_id, group_id, job_id, cell_id, incarnation, number)
+    FROM {_PLACEMENTS}
     JOIN placed ON placed.id = i.task_id
     RETURNING task_id, job_id, uid
 ), recorded AS (
@@ -280,13 +261,56 @@ WITH placed AS (
 SELECT id FROM placed
 """
 
+NOMINATE_TASKS = f"""
+UPDATE controlplane_task t
+SET nominated_cell_id = n.cell_id, nominated_until = n.until
+FROM (
+    SELECT found.id, i.cell_id, i.until
+    FROM (
+        SELECT cell_id, until, group_id,
+               sum(count) OVER (PARTITION BY group_id ORDER BY n) - count AS first,
+               sum(count) OVER (PARTITION BY group_id ORDER BY n) AS last
+        FROM unnest(%(group_id)s::bigint[], %(cell_id)s::bigint[], %(count)s::integer[],
+                    %(until)s::timestamptz[])
+             WITH ORDINALITY AS i(group_id, cell_id, count, until, n)
+    ) i
+    JOIN LATERAL (
+        SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
+        FROM controlplane_task
+        WHERE group_id = i.group_id AND state = {S.PENDING:d} AND NOT attempt_open
+          AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %(now)s)
+          AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
+                          WHERE g.id = i.group_id)
+    ) found ON found.n > i.first AND found.n <= i.last
+) n
+WHERE t.id = n.id AND t.state = {S.PENDING:d} AND t.nominated_cell_id IS NULL
+"""
+
+FORCE_STOPS = """
+UPDATE controlplane_attempt SET stop_forced_at = %s
+WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL
+  AND stop_forced_at IS NULL AND (%s::bigint IS NULL OR task_id = %s)
+RETURNING uid
+"""
+
+EXTEND_SILENT_LEASES = """
+WITH silent AS MATERIALIZED (
+    SELECT l.cell_id FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
+    WHERE c.pool_id = %s AND c.state <> 'LOST' AND l.silent_ticks > 0
+    ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+)
+UPDATE controlplane_celllease l SET expires_at = GREATEST(l.expires_at, %s)
+FROM silent WHERE l.cell_id = silent.cell_id
+"""
+
 CLEAR_ALERTS = """
 WITH over AS MATERIALIZED (
-    SELECT id FROM controlplane_alert
-    WHERE cleared_at IS NULL AND kind = ANY(%s) AND subject = ANY(%s)
-    ORDER BY id FOR NO KEY UPDATE
+    SELECT a.id FROM controlplane_alert a
+    JOIN unnest(%(kind)s::text[], %(subject)s::text[]) AS g(kind, subject)
+      ON g.kind = a.kind AND g.subject = a.subject
+    WHERE a.cleared_at IS NULL ORDER BY a.id FOR NO KEY UPDATE OF a
 )
-UPDATE controlplane_alert a SET cleared_at = %s FROM over WHERE a.id = over.id
+UPDATE controlplane_alert a SET cleared_at = %(now)s FROM over WHERE a.id = over.id
 """
 
 RAISE_ALERTS = """

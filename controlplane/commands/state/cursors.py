@@ -11,19 +11,6 @@ def save_cursor(name: str, *, after: str, now: datetime) -> None:
     """Let the next page of the work `name` begin behind the row `after`; empty: at the front."""
     execute(
         """
-        INSERT INTO controlplane_walk (name, after, looked_at, repaired) VALUES (%s, %s, %s, 0)
-        ON CONFLICT (name) DO UPDATE SET after = EXCLUDED.after, looked_at = EXCLUDED.looked_at
-        """,
-        [name, after, now],
-    )
-
-
-def save_walk(name: str, *, after: str, now: datetime) -> None:
-    """Save the cursor of a walk that repairs; a round that repaired nothing clears its alert."""
-    if not after and not load_cursor(name).repaired:
-        clear_repair(name, now=now)
-    execute(
-        """
         INSERT INTO controlplane_walk AS w (name, after, looked_at, repaired)
         VALUES (%(name)s, %(after)s, %(now)s, 0)
         ON CONFLICT (name) DO UPDATE SET after = EXCLUDED.after, looked_at = EXCLUDED.looked_at,
@@ -31,6 +18,13 @@ def save_walk(name: str, *, after: str, now: datetime) -> None:
         """,
         {"name": name, "after": after, "now": now},
     )
+
+
+def save_walk(name: str, *, after: str, now: datetime) -> None:
+    """Save the cursor of a walk that repairs; a round that repaired nothing clears its alert."""
+    if not after and not load_cursor(name).repaired:
+        clear_repair(name, now=now)
+    save_cursor(name, after=after, now=now)
 
 
 def count_repairs(name: str, counts: dict[str, int], *, now: datetime) -> None:

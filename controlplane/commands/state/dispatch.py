@@ -1,44 +1,24 @@
-"""Messages after a commit: orders for new attempts, stops for ended ones, wakes of ticks.
-
-Nothing here may fail its caller: the rows are committed, and Sync or the next tick repeats whatever
-is lost.
-"""
+"""Orders for new attempts, sent after the commit; Sync repeats what is lost."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import structlog
-from django.db import transaction
 
 from controlplane import clock
-from controlplane.commands.state.apply import ApplyResult, Placement, raise_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.orders import RunAttempt
 from controlplane.domain.cells.keys import CellAddress
-from controlplane.domain.state.effects import RaiseAlert
-from controlplane.outbox import cells, wakes
+from controlplane.domain.state.effects import Effects, Placement, RaiseAlert
+from controlplane.outbox import cells
 from controlplane.queries.attempts.group_specs import load_group_specs
 from controlplane.queries.cells.keys import load_addresses
-from controlplane.queries.cells.stops import load_stops
 
 UNREADABLE = "shape_unreadable"
 
 log = structlog.get_logger(__name__)
-
-
-def send_after_commit(applied: ApplyResult) -> None:
-    """After the commit: send stops, and wake the ticks that have work."""
-    if applied.stops:
-        stops = list(applied.stops)
-        transaction.on_commit(lambda: send_stops(stops), robust=True)
-    if applied.freed:
-        transaction.on_commit(wakes.wake_placement, robust=True)
-    if applied.callbacks:
-        transaction.on_commit(wakes.wake_callbacks, robust=True)
-    if applied.follow_up:
-        transaction.on_commit(wakes.wake_convergence, robust=True)
 
 
 def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
@@ -84,17 +64,4 @@ def tell_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) 
     ]
     if alerts:
         log.error("orders_hindered", why=[f"{item.subject}: {item.text}" for item in alerts])
-        raise_alerts(alerts, now=clock.now())
-
-
-def send_stops(uids: Sequence[UUID]) -> None:
-    """Send each cell the stops of its attempts."""
-    messages = []
-    by_cell = load_stops(uids)
-    addresses = load_addresses(set(by_cell))
-    for cell_id, stops in by_cell.items():
-        if cell_id in addresses:
-            messages += [
-                (addresses[cell_id], orders.body()) for orders in cells.split_orders((), stops, {})
-            ]
-    cells.send(messages)
+        apply(Effects(alerts=alerts), now=clock.now())

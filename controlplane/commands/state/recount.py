@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.commands.state.apply import apply_changes, mend_flag, write_counts
+from controlplane.commands.state.apply import apply, mend_flag, write_counts
 from controlplane.commands.state.apply_sql import MEND_FLAG
-from controlplane.commands.state.dispatch import send_after_commit
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.integrity.recount import (
     Difference,
@@ -17,6 +16,7 @@ from controlplane.domain.integrity.recount import (
     find_wrong_tasks,
     send_back,
 )
+from controlplane.domain.state.effects import Effects
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.queries.integrity.recount import (
     count_tasks,
@@ -71,7 +71,7 @@ def recount_jobs(job_ids: Sequence[int], *, repair: bool, now: datetime) -> list
             _mend(found, counted, now)
             again = sorted({difference.job_id for difference in found})
             jobs = {**jobs, **lock_jobs(again)}  # with the flags as they are now
-            send_after_commit(apply_changes([], jobs=jobs, now=now, actor=ACTOR, again=again))
+            apply(Effects(derived=again), jobs=jobs, now=now, actor=ACTOR)
         return found
 
     return run_in_transaction(work) if job_ids else []
@@ -89,7 +89,7 @@ def _send_back(found: Sequence[Difference], jobs: dict[int, JobRow], now: dateti
     """Tasks that are active and have no attempt."""
     adrift = [item.row_id for item in found if item.flag is WrongFlag.ADRIFT]
     changes = [send_back(facts, now=now) for facts in load_facts_of_tasks(adrift)]
-    send_after_commit(apply_changes(changes, jobs=jobs, now=now, actor=ACTOR))
+    apply(Effects(changes), jobs=jobs, now=now, actor=ACTOR)
 
 
 def _mend(differences: Sequence[Difference], counted: dict[int, TaskCounts], now: datetime) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controlplane.commands.state.apply import clear_alerts, raise_alerts
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.commands.state.apply import apply
+from controlplane.domain.state.effects import ClearAlert, Effects, RaiseAlert
 from controlplane.queries.ticks import TickFacts
 
 LATE = "tick_late"
@@ -39,7 +39,7 @@ class TickAlerts:
     def raise_alert(self, alert: RaiseAlert, *, now: datetime) -> None:
         """Raise the alert, or note that it is still so."""
         self._open[alert.kind, alert.subject] = True
-        raise_alerts([alert], now=now)
+        apply(Effects(alerts=[alert]), now=now)
 
     def clear_alert(
         self, kind: str, subject: str, *, now: datetime, was_open: bool = False
@@ -49,7 +49,7 @@ class TickAlerts:
         `was_open`: it may be open all the same, and is cleared in any case.
         """
         if was_open or self._open.get((kind, subject), True):
-            clear_alerts(kind, subject, now=now)
+            apply(Effects(cleared=[ClearAlert(kind, subject)]), now=now)
             self._open[kind, subject] = False
 
     def watch_tick(self, name: str, tick: TickFacts, *, now: datetime) -> None:
@@ -87,10 +87,6 @@ class TickAlerts:
         " until cells had time to send messages"
         self.raise_alert(RaiseAlert(GAP, name, text), now=now)
 
-    def clear_gap(self, name: str, *, now: datetime, was_held: bool) -> None:
-        """Clear the alert of a gap. `was_held`: the last run of the tick held rules back."""
-        self.clear_alert(GAP, name, now=now, was_open=was_held)
-
     def raise_failure(self, rule: str, error: Exception, *, now: datetime) -> None:
         """Raise the alert of a rule that failed as a whole; each tick tries it again."""
         alert = RaiseAlert(FAILED, f"rule {rule}", repr(error)[:1000])
@@ -104,9 +100,10 @@ class TickAlerts:
 def raise_repair(rule: str, done: Mapping[str, int], *, now: datetime) -> None:
     """Raise the alert that a rule had to repair what should never have been wrong."""
     what = ", ".join(f"{name} {count}" for name, count in done.items() if count)
-    raise_alerts([RaiseAlert(REPAIRED, f"rule {rule}", f"had to be repaired: {what}")], now=now)
+    alert = RaiseAlert(REPAIRED, f"rule {rule}", f"had to be repaired: {what}")
+    apply(Effects(alerts=[alert]), now=now)
 
 
 def clear_repair(rule: str, *, now: datetime) -> None:
     """Clear the alert of repairs after a whole round without any."""
-    clear_alerts(REPAIRED, f"rule {rule}", now=now)
+    apply(Effects(cleared=[ClearAlert(REPAIRED, f"rule {rule}")]), now=now)

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.outbox.wakes import take_wake
 from controlplane.queries.sql import execute
 
 # A run that began so much later than it should is kept, though it did nothing.
@@ -15,8 +14,6 @@ _KEPT_LAG_SECONDS = 5.0
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OVERTAKEN = "%(is_claimed)s AND t.started_at IS DISTINCT FROM EXCLUDED.started_at"
-
-__all__ = ("claim_turn", "leave_mark", "note_coverage", "note_hold", "note_run", "take_wake")
 
 
 def claim_turn(name: str, *, now: datetime, interval: float) -> bool:

@@ -1,16 +1,19 @@
 """Run work in transactions: with retries, and for many jobs so that a bad one fails alone."""
 
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import structlog
+from django.conf import settings
 from django.db import OperationalError, connection, transaction
 
 from controlplane import clock
-from controlplane.commands.state.apply import raise_alerts
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.commands.state.apply import apply
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.queries.locks import find_free_jobs
+from controlplane.queries.ticks import try_lock
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +24,8 @@ _TRIES = 3
 _TRANSIENT = ("40001", "40P01")
 # lock_not_available: the wait for a lock exceeded lock_timeout.
 _LOCKED = "55P03"
+
+_PLACEMENT_LOCK = zlib.crc32(b"cellrun placement")
 
 
 def for_each_batch(
@@ -61,7 +66,7 @@ def for_each_batch(
 
 def _alert_skipped(job_ids: Sequence[int], why: str, what: str) -> None:
     alerts = [RaiseAlert("job_skipped", f"{what} of job {job_id}", why) for job_id in job_ids]
-    raise_alerts(alerts, now=clock.now())
+    apply(Effects(alerts=alerts), now=clock.now())
 
 
 def _sqlstate(error: OperationalError) -> str | None:
@@ -85,3 +90,17 @@ def run_in_transaction(work: Callable[[], _T]) -> _T:
             if state not in _TRANSIENT or not left:
                 raise
             log.info("transaction_retried", sqlstate=state)
+
+
+def in_turn(work: Callable[[], _T]) -> _T | None:
+    """Run `work` of a placement tick in a transaction; None: another tick has its turn.
+
+    The advisory lock, which each transaction takes again, only saves work: concurrent decisions are
+    detected when the rows are locked. A deadlock rolls everything back, and all of it runs again.
+    """
+
+    def locked() -> _T | None:
+        is_ours = not settings.CELLRUN.advisory_locks or try_lock(_PLACEMENT_LOCK)
+        return work() if is_ours else None
+
+    return run_in_transaction(locked)

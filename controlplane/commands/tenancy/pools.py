@@ -7,9 +7,10 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from controlplane.commands.state.apply import clear_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.domain.convergence.lost_cells import MASS_LOSS
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.state.effects import ClearAlert, Effects
 from controlplane.models import AuditLine, Pool
 from controlplane.outbox.wakes import wake_placement
 from controlplane.queries.convergence.lost_cells import list_silent_cells
@@ -69,7 +70,7 @@ def confirm_loss(*, name: str, actor: str, now: datetime) -> None:
         line.save(force_insert=True)
         pool.loss_held_at, pool.loss_confirmed_at = None, now
         pool.save(update_fields=["loss_held_at", "loss_confirmed_at"])
-        clear_alerts(MASS_LOSS, name, now=now)
+        apply(Effects(cleared=[ClearAlert(MASS_LOSS, name)]), now=now)
 
 
 def faults_of(error: ValidationError) -> list[Fault]:

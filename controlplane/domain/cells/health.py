@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from controlplane.domain.convergence.cell_health import tell_overdue
+from controlplane.domain.convergence.cell_health import clear_suspicions, tell_overdue
 from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
@@ -19,6 +19,7 @@ _QUARANTINED = frozenset({CellState.QUARANTINED})
 def decide_fitness(
     *,
     cell_id: int,
+    name: str,
     state: CellState,
     ordered: CellState,
     cause: str,
@@ -39,16 +40,22 @@ def decide_fitness(
         return None
     if cause == Quarantine.UNFIT:
         why = "it reported that it takes work again"
-        return ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=Quarantine.UNFIT)
-    if cause != Quarantine.STRANGERS or is_estranged:
+    elif cause == Quarantine.STRANGERS and not is_estranged:
+        why = "its unknown attempts are gone"
+    else:
         return None
-    why = "its unknown attempts are gone"
-    lifted = ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=Quarantine.STRANGERS)
-    if until is None:
-        return lifted
-    why = f"{why}, but all recent attempts on it failed"
-    return replace(
-        lifted, state=CellState.QUARANTINED, reason=why, cause=Quarantine.FAILURES, until=until
+    began = Quarantine(cause)
+    if began is Quarantine.UNFIT or until is None:
+        cleared = clear_suspicions(name)
+        return ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=began, cleared=cleared)
+    return ChangeCell(
+        cell_id,
+        _QUARANTINED,
+        CellState.QUARANTINED,
+        f"{why}, but all recent attempts on it failed",
+        cause=Quarantine.FAILURES,
+        until=until,
+        cause_before=began,
     )
 
 
@@ -59,6 +66,7 @@ def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
         state=CellState.QUARANTINED,
         reason=tell_overdue(overdue),
         cause=Quarantine.STOPS,
+        cleared=(),
     )
 
 

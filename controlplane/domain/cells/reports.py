@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from controlplane.contract.messages.phases import MAX_PHASES
 from controlplane.contract.messages.reports import (
     COMMAND,
     IMAGE,
@@ -133,7 +134,10 @@ def _progress(
     passed: tuple[PhaseStep, ...],
     now: datetime,
 ) -> ChangeTask:
-    if not passed and reported.phase and reported.phase != attempt.phase:
+    # A cell of the previous version reports only its present phase. One that has reported
+    # MAX_PHASES changes reports no more, which keeps the history short.
+    has_list = bool(passed) or attempt.phase_number >= MAX_PHASES
+    if not has_list and reported.phase and reported.phase != attempt.phase:
         passed = (PhaseStep(now, Reason.BUILDING, reported.phase),)
     steps = phase_steps(facts.state, attempt.state, passed)
     return replace(keep_task(facts, now=now), steps=steps, attempt=reported)

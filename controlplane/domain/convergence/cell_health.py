@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
+from controlplane.domain.state.effects import ChangeCell, ClearAlert, Effects, RaiseAlert
 from controlplane.domain.state.states import (
     ORDERED_STATES,
     TIMED_QUARANTINES,
@@ -40,29 +40,39 @@ class StuckCell:
     until: datetime | None = None
 
 
+def clear_suspicions(name: str) -> tuple[ClearAlert, ...]:
+    """Return the effects that clear the alerts about an unreliable cell."""
+    return tuple(ClearAlert(kind, name) for kind in SUSPICIONS)
+
+
 def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
     """Quarantine each cell with overdue stops and raise its alert.
 
     A cell that is QUARANTINED for another cause keeps that cause while it holds; an expired
     quarantine for failures does not count.
     """
-    cells, alerts = [], []
-    for cell in stuck:
-        reason = tell_overdue(cell.stops)
-        change = ChangeCell(
-            cell.cell_id, _SUSPECT, CellState.QUARANTINED, reason, cause=Quarantine.STOPS
-        )
-        if cell.state is CellState.QUARANTINED:
-            change = replace(change, states=_SUSPECTED, cause_before=cell.cause)
-            is_timed = cell.cause in TIMED_QUARANTINES
-            if is_timed and cell.until is not None and cell.until <= now:
-                is_forgotten = cell.cause is Quarantine.FAILURES
-                change = replace(change, trusted_at=now if is_forgotten else None)
-            else:
-                change = replace(change, reason=cell.why, cause=cell.cause, until=cell.until)
-        cells.append(change)
-        alerts.append(RaiseAlert(UNCONFIRMED, cell.name, f"cell {cell.name}: {reason}"))
-    return Effects(cells=cells, alerts=alerts)
+    return Effects(cells=[_suspect(cell, now) for cell in stuck])
+
+
+def _suspect(cell: StuckCell, now: datetime) -> ChangeCell:
+    reason = tell_overdue(cell.stops)
+    change = ChangeCell(
+        cell.cell_id,
+        _SUSPECT,
+        CellState.QUARANTINED,
+        reason,
+        cause=Quarantine.STOPS,
+        alert=RaiseAlert(UNCONFIRMED, cell.name, f"cell {cell.name}: {reason}"),
+    )
+    if cell.state is not CellState.QUARANTINED:
+        return change
+    change = replace(change, states=_SUSPECTED, cause_before=cell.cause)
+    is_timed = cell.cause in TIMED_QUARANTINES
+    if not is_timed or cell.until is None or cell.until > now:
+        return replace(change, reason=cell.why, cause=cell.cause, until=cell.until)
+    if cell.cause is not Quarantine.FAILURES:
+        return change
+    return replace(change, trusted_at=now, cleared=(ClearAlert(FAILING, cell.name),))
 
 
 def tell_overdue(count: int) -> str:
@@ -75,21 +85,21 @@ def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy:
 
     The failures are of several jobs and images; else the image or its registry may be the cause.
     """
-    cells, alerts = [], []
     until = now + timedelta(seconds=policy.quarantine)
     reason = f"the last {policy.failures_in_a_row} attempts on it were system failures"
-    for cell_id, name in failing:
-        change = ChangeCell(
+    cells = [
+        ChangeCell(
             cell_id,
             frozenset({CellState.READY}),
             CellState.QUARANTINED,
             reason,
             cause=Quarantine.FAILURES,
             until=until,
+            alert=RaiseAlert(FAILING, name, f"cell {name}: {reason}"),
         )
-        cells.append(change)
-        alerts.append(RaiseAlert(FAILING, name, f"cell {name}: {reason}"))
-    return Effects(cells=cells, alerts=alerts)
+        for cell_id, name in failing
+    ]
+    return Effects(cells=cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +113,25 @@ class ClearedCell:
     stays: bool = False
 
 
-def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> list[ChangeCell]:
+def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> Effects:
     """Restore the ordered state of cells with confirmed stops or an expired quarantine.
 
-    Cells that are QUARANTINED for another cause stay so.
+    Cells that are QUARANTINED for another cause stay so; only their alert about stops is cleared.
     """
-    return [
-        ChangeCell(
+    changes, cleared = [], []
+    for cell in cells:
+        if cell.stays:
+            cleared.append(ClearAlert(UNCONFIRMED, cell.name))
+            continue
+        is_timed = cell.cause in TIMED_QUARANTINES
+        change = ChangeCell(
             cell.cell_id,
             _SUSPECTED,
             cell.ordered,
-            "its quarantine has ended"
-            if cell.cause in TIMED_QUARANTINES
-            else "its stops are confirmed",
+            "its quarantine has ended" if is_timed else "its stops are confirmed",
             trusted_at=now if cell.cause is Quarantine.FAILURES else None,
             cause_before=cell.cause,
+            cleared=clear_suspicions(cell.name),
         )
-        for cell in cells
-        if not cell.stays
-    ]
+        changes.append(change)
+    return Effects(cells=changes, cleared=cleared)

@@ -6,12 +6,20 @@ a network fault is assumed and the losses are suppressed at first.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from controlplane.domain.convergence.cell_health import clear_suspicions
 from controlplane.domain.convergence.policy import Policy
-from controlplane.domain.state.effects import ChangeCell, ChangeTask, RaiseAlert
+from controlplane.domain.state.effects import (
+    ChangeCell,
+    ChangePool,
+    ChangeTask,
+    ClearAlert,
+    Effects,
+    RaiseAlert,
+)
 from controlplane.domain.state.facts import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
 from controlplane.domain.state.states import (
     TERMINAL,
@@ -39,44 +47,30 @@ _MASS_CELLS = 3
 _LIVING = frozenset(CellState) - {CellState.LOST}
 
 
-@dataclass(slots=True)
-class CellLosses:
-    """The decision of rule 1: lost cells, and pools with suppressed losses.
-
-    `alarms`: those of `cells` that need an alert; `held`: pools with losses that are suppressed
-    from now on; `back`: pools of which enough cells send heartbeats again.
-    """
-
-    cells: list[ChangeCell] = field(default_factory=list)
-    alarms: list[int] = field(default_factory=list)
-    held: list[PoolSilence] = field(default_factory=list)
-    back: list[PoolSilence] = field(default_factory=list)
-
-
 def decide_lost(
     leases: Iterable[LeaseFacts], pools: Iterable[PoolSilence], *, now: datetime, policy: Policy
-) -> CellLosses:
-    """Decide which cells are lost.
+) -> Effects:
+    """Decide which cells are lost, and in which pools losses are suppressed from now on.
 
     The caller has verified that the control plane receives messages. `pools`: of the leases, and
     those with suppressed losses.
     """
-    losses = CellLosses()
     over = [lease for lease in leases if _is_over(lease, now, policy)]
-    for pool in pools:
-        _decide_pool(
-            pool, [lease for lease in over if lease.pool_id == pool.pool_id], losses, now, policy
-        )
-    return losses
+    decisions = [
+        _decide_pool(pool, [lease for lease in over if lease.pool_id == pool.pool_id], now, policy)
+        for pool in pools
+    ]
+    return Effects(
+        cells=[change for decision in decisions for change in decision.cells],
+        pools=[change for decision in decisions for change in decision.pools],
+        alerts=[alert for decision in decisions for alert in decision.alerts],
+        cleared=[alert for decision in decisions for alert in decision.cleared],
+    )
 
 
 def _decide_pool(
-    pool: PoolSilence,
-    over: Sequence[LeaseFacts],
-    losses: CellLosses,
-    now: datetime,
-    policy: Policy,
-) -> None:
+    pool: PoolSilence, over: Sequence[LeaseFacts], now: datetime, policy: Policy
+) -> Effects:
     certain = [
         lease
         for lease in over
@@ -84,24 +78,23 @@ def _decide_pool(
         if lease.has_left or lease.is_replaced or _is_confirmed(lease, pool, now)
     ]
     doubtful = [lease for lease in over if lease not in certain]
-    _lose(certain, losses)
+    lost, held_at = [_lose(lease) for lease in certain], pool.held_at
     if not _is_mass(pool):
-        if pool.held_at is not None:
-            # Cells return over several ticks: the others get one more lease.
-            losses.back.append(pool)
-        else:
-            _lose(doubtful, losses)
-        return
-    held_at = pool.held_at
+        if held_at is None:
+            return Effects(cells=[*lost, *map(_lose, doubtful)])
+        # Cells return over several ticks: the others get one more lease.
+        until = now + timedelta(seconds=policy.lease * policy.lease_factor)
+        back = ChangePool(pool.pool_id, None, lease_until=until)
+        return Effects(cells=lost, pools=[back], cleared=[ClearAlert(MASS_LOSS, pool.name)])
     if held_at is None and not doubtful:
-        return
+        return Effects(cells=lost)
     if held_at is None or held_at > now:  # later than now: the clock was set back
-        losses.held.append(pool)
-        held_at = now
-    if pool.mass_loss is MassLoss.PROCEED:
-        more = timedelta(seconds=policy.lease)
-        if held_at + more <= now:
-            _lose([lease for lease in doubtful if lease.expires_at + more <= now], losses)
+        held = ChangePool(pool.pool_id, now)
+        return Effects(cells=lost, pools=[held], alerts=[mass_alert(pool, now)])
+    more = timedelta(seconds=policy.lease)
+    if pool.mass_loss is MassLoss.PROCEED and held_at + more <= now:
+        lost += [_lose(lease) for lease in doubtful if lease.expires_at + more <= now]
+    return Effects(cells=lost)
 
 
 def mass_alert(pool: PoolSilence, now: datetime) -> RaiseAlert:
@@ -139,13 +132,18 @@ def _is_confirmed(lease: LeaseFacts, pool: PoolSilence, now: datetime) -> bool:
     return at is not None and lease.last_heard_at < at <= now
 
 
-def _lose(leases: Iterable[LeaseFacts], losses: CellLosses) -> None:
-    for lease in leases:
-        since = f"since {lease.last_heard_at.isoformat(timespec='seconds')}"
-        reason = f"shut down in order, silent {since}" if lease.has_left else f"silent {since}"
-        losses.cells.append(ChangeCell(lease.cell_id, _LIVING, CellState.LOST, reason))
-        if not lease.has_left:
-            losses.alarms.append(lease.cell_id)
+def _lose(lease: LeaseFacts) -> ChangeCell:
+    since = f"silent since {lease.last_heard_at.isoformat(timespec='seconds')}"
+    # Unconfirmed stops and failures of a lost cell do not count for its next incarnation.
+    cleared = clear_suspicions(lease.name)
+    if lease.has_left:
+        reason = f"shut down in order, {since}"
+        return ChangeCell(lease.cell_id, _LIVING, CellState.LOST, reason, cleared=cleared)
+    why = ": another incarnation of it is there, by which it is replaced"
+    alert = RaiseAlert(
+        LOST, lease.name, f"cell {lease.name} is lost{why if lease.is_replaced else ''}"
+    )
+    return ChangeCell(lease.cell_id, _LIVING, CellState.LOST, since, alert=alert, cleared=cleared)
 
 
 def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence import task_rules
+from controlplane.domain.convergence.task_rules import TaskRule
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.states import ACTIVE, OPEN, TERMINAL, Exclusive
 
@@ -41,17 +43,28 @@ class OwnerFacts:
 class Owner:
     """One row: while `what` holds, `who` acts within `longest`; the result is `then`.
 
-    `rule`: the name of the convergence rule, if there is one. `is_bounded`: it ends as the clock
-    advances, without any cell or operator. `holds`: the condition for tasks.
+    `number` and `rule`: the convergence rule and its source of work, if there is one; `by`: who
+    acts, with {rule} for the rule. `is_bounded`: it ends as the clock advances, without any cell or
+    operator. `holds`: the condition for tasks.
     """
 
     what: str
-    who: str
-    longest: str
     then: str
+    number: int = 0
     rule: str = ""
+    longest: str = "checked in each tick"
+    by: str = "{rule}"
     is_bounded: bool = True
     holds: Callable[[OwnerFacts], bool] | None = None
+
+    @property
+    def who(self) -> str:
+        """Return the components that act."""
+        return self.by.format(rule=f"convergence, rule {self.number}")
+
+
+def _of_rule(rule: TaskRule, holds: Callable[[OwnerFacts], bool], *, by: str = "{rule}") -> Owner:
+    return Owner(rule.what, rule.then, rule.number, rule.name, rule.longest, by, holds=holds)
 
 
 def _is_stopping(task: OwnerFacts) -> bool:
@@ -68,140 +81,109 @@ def _is_held_strictly(task: OwnerFacts) -> bool:
     return task.is_cell_lost and _is_stopping(task) and is_strict
 
 
-_TICK = "checked in each tick"
-_PASS = "checked in each pass"
 _BEAT = "checked with each heartbeat"
 
 TASK_OWNERS: tuple[Owner, ...] = (
     Owner(
         "open, and its job is ending",
-        "convergence, rule 8",
-        _TICK,
         "KILLED, or WORKER_FAILED with its gang",
-        rule="ending_jobs",
+        8,
+        "ending_jobs",
         holds=lambda task: task.is_job_ending and task.facts.state in OPEN,
     ),
     Owner(
         "strictly exclusive, its attempt ended, its cell lost",
-        "its cell, if it returns, or an operator; an alert is open",
-        "declared: only these can confirm that its container is gone",
         "released, then as any other task",
         rule="held_attempts",
+        longest="declared: only these can confirm that its container is gone",
+        by="its cell, if it returns, or an operator; an alert is open",
         is_bounded=False,
         holds=_is_held_strictly,
     ),
-    Owner(
-        "an attempt on a lost cell",
-        "convergence, rule 1",
-        f"{_TICK}; exclusive: until its guard has ended it, 10 s",
-        "PENDING on the preemption budget, or WORKER_FAILED; released",
-        rule="attempts_of_lost_cells",
-        holds=lambda task: task.is_cell_lost and task.attempt is not None,
+    _of_rule(
+        task_rules.ATTEMPTS_OF_LOST_CELLS,
+        lambda task: task.is_cell_lost and task.attempt is not None,
     ),
-    Owner(
-        "its attempt ended, its container not confirmed gone",
-        "Sync, which repeats the stop with each heartbeat; convergence, rule 6",
-        "stop grace + 30 s",
-        "its stop is forced: the cell kills the container at once",
-        rule="unconfirmed_stops",
-        holds=lambda task: _is_stopping(task) and not _is_stop_forced(task),
+    _of_rule(
+        task_rules.UNCONFIRMED_STOPS,
+        lambda task: _is_stopping(task) and not _is_stop_forced(task),
+        by="Sync, which repeats the stop with each heartbeat; {rule}",
     ),
     Owner(
         "its attempt ended, its stop forced, its container not confirmed gone",
-        "Sync, which repeats the forced stop with each heartbeat; convergence, rule 6",
+        "released by its cell, the loss of its cell, or an operator",
+        6,
+        "stuck_stops",
         "stop grace + 60 s, at least 30 s after it was forced; then its cell is QUARANTINED and an"
         " alert raised",
-        "released by its cell, the loss of its cell, or an operator",
-        rule="stuck_stops",
+        "Sync, which repeats the forced stop with each heartbeat; {rule}",
         is_bounded=False,
         holds=_is_stopping,
     ),
     Owner(
         "active, and its gang is being requeued",
-        "convergence, rule 8",
-        _TICK,
         "PENDING, free",
-        rule="bouncing_jobs",
+        8,
+        "bouncing_jobs",
         holds=lambda task: (
             task.is_job_bouncing and task.attempt in ACTIVE and not task.facts.at_most_once
         ),
     ),
-    Owner(
-        "ASSIGNED",
-        "convergence, rule 2",
-        "`start_before`, 60 s",
-        "PENDING, free, its attempt stopped; from the fifth consecutive time: the system budget",
-        rule="unanswered",
-        holds=lambda task: task.attempt is S.ASSIGNED and not task.facts.at_most_once,
+    _of_rule(
+        task_rules.UNANSWERED,
+        lambda task: task.attempt is S.ASSIGNED and not task.facts.at_most_once,
     ),
     Owner(
         "ASSIGNED, at most once",
-        "its cell, which refuses after `start_before`; if it is silent, rule 1",
-        _BEAT,
         "as its cell reports",
         rule="silent_leases",
+        longest=_BEAT,
+        by="its cell, which refuses after `start_before`; if it is silent, rule 1",
         is_bounded=False,
         holds=lambda task: task.attempt is S.ASSIGNED,
     ),
-    Owner(
-        "BUILDING",
-        "convergence, rule 3",
-        "pulling: the pool's timeout to pull; creating and checking: to create, for checking with"
-        " the start period of the service; preparing: no limit of its own;"
-        " in all phases together their sum, from `start_before` on",
-        "PENDING on the system budget, elsewhere, or FAILED",
-        rule="stuck_builds",
-        holds=lambda task: task.attempt is S.BUILDING,
-    ),
-    Owner(
-        "RUNNING, with a timeout",
-        "its cell; convergence, rule 4",
-        "`timeout_seconds` or `lifetime_seconds`, the shorter, and 30 s for the cell to end it",
-        "KILLED",
-        rule="overruns",
-        holds=lambda task: task.attempt is S.RUNNING and task.has_timeout,
+    _of_rule(task_rules.STUCK_BUILDS, lambda task: task.attempt is S.BUILDING),
+    _of_rule(
+        task_rules.OVERRUNS,
+        lambda task: task.attempt is S.RUNNING and task.has_timeout,
+        by="its cell; {rule}",
     ),
     Owner(
         "RUNNING, without a timeout",
-        "its program; if its cell is silent, rule 1",
-        _BEAT,
         "as its program ends",
         rule="silent_leases",
+        longest=_BEAT,
+        by="its program; if its cell is silent, rule 1",
         is_bounded=False,
         holds=lambda task: task.attempt is S.RUNNING,
     ),
     Owner(
         "PENDING, its job waits for other jobs",
-        "convergence, rule 7",
-        _TICK,
         "may start, or is KILLED with its job",
-        rule="blocked_jobs",
+        7,
+        "blocked_jobs",
         is_bounded=False,
         holds=lambda task: task.facts.state is S.PENDING and task.waits_for_jobs,
     ),
     Owner(
         "PENDING, its group waits for other groups",
-        "convergence, rule 7",
-        _TICK,
         "may start, or is KILLED",
-        rule="waiting_jobs",
+        7,
+        "waiting_jobs",
         is_bounded=False,
         holds=lambda task: task.facts.state is S.PENDING and not task.is_group_startable,
     ),
-    Owner(
-        "PENDING, never started, with a deadline",
-        "placement; convergence, rule 5",
-        "`scheduling_timeout_seconds`, and a pass that has considered it since",
-        "UNSCHEDULABLE",
-        rule="unplaced",
-        holds=lambda task: task.facts.state is S.PENDING and task.has_deadline,
+    _of_rule(
+        task_rules.UNPLACED,
+        lambda task: task.facts.state is S.PENDING and task.has_deadline,
+        by="placement; {rule}",
     ),
     Owner(
         "PENDING, without a deadline or started before",
-        "placement",
-        f"declared: {_PASS} (backing off: after 5 min at most)",
         "ASSIGNED",
         rule="placement",
+        longest="declared: checked in each pass (backing off: after 5 min at most)",
+        by="placement",
         is_bounded=False,
         holds=lambda task: task.facts.state is S.PENDING,
     ),
@@ -209,146 +191,141 @@ TASK_OWNERS: tuple[Owner, ...] = (
 """In order: the first that holds applies. Without one, the task is terminal and released."""
 
 OTHER_OWNERS: tuple[Owner, ...] = (
-    Owner(
-        "a job with a parent that has ended",
-        "convergence, rule 8",
-        _TICK,
-        "ends KILLED",
-        rule="orphaned_jobs",
-    ),
+    Owner("a job with a parent that has ended", "ends KILLED", 8, "orphaned_jobs"),
     Owner(
         "a job that has ended, its attempts released",
-        "the release of its last attempt; convergence",
-        _TICK,
         "settled",
         rule="unsettled_jobs",
+        by="the release of its last attempt; convergence",
     ),
     Owner(
         "a count, a flag or a state that differs from its derived value",
-        "convergence, rule 12",
+        "repaired, and an alert raised; if it cannot be repaired, only the alert",
+        12,
+        "recount",
         "checked page by page: 200 jobs in each 10th tick, if they are open or ended in the last"
         " day",
-        "repaired, and an alert raised; if it cannot be repaired, only the alert",
-        rule="recount",
         is_bounded=False,
     ),
     Owner(
         "a row without its job or task",
-        "convergence, rule 12",
-        "checked page by page: 20,000 rows in each 10th tick",
         "deleted, and an alert raised",
-        rule="orphans",
+        12,
+        "orphans",
+        "checked page by page: 20,000 rows in each 10th tick",
         is_bounded=False,
     ),
     Owner(
         "an alert about a strictly exclusive attempt that is released",
-        "convergence",
-        _TICK,
         "cleared",
         rule="freed_attempts",
+        by="convergence",
     ),
     Owner(
         "an image that cells could not pull",
-        "convergence",
-        "its tasks wait 1 to 10 min after the last failure on three cells",
         "forgotten once an attempt with it runs, or an hour after the last failure",
         rule="images",
+        longest="its tasks wait 1 to 10 min after the last failure on three cells",
+        by="convergence",
     ),
     Owner(
         "a one-off task that is RESOLVING",
-        "the client that claimed it; convergence, rule 10",
-        "30 s",
         "COMPLETED again",
-        rule="resolving",
+        10,
+        "resolving",
+        "30 s",
+        "the client that claimed it; {rule}",
     ),
     Owner(
         "a callback that a worker is trying to deliver",
-        "the worker that claimed it; convergence, rule 10",
-        "30 s",
         "tried again",
-        rule="claimed_callbacks",
+        10,
+        "claimed_callbacks",
+        "30 s",
+        "the worker that claimed it; {rule}",
     ),
     Owner(
         "an alert about an action that is retried",
-        "convergence, rule 12",
-        "10 min after it was last raised; about a repair: a day",
         "closed",
-        rule="quiet_alerts",
+        12,
+        "quiet_alerts",
+        "10 min after it was last raised; about a repair: a day",
     ),
     Owner(
         "a settled job, or a one-off task that has ended",
-        "convergence, rule 11",
-        "its `ttl_seconds_after_finished`; a one-off task 120 s; longer while a row refers to it",
         "deleted",
-        rule="expired_jobs",
+        11,
+        "expired_jobs",
+        "its `ttl_seconds_after_finished`; a one-off task 120 s; longer while a row refers to it",
     ),
     Owner(
         "an audit entry, a tick run, a dead letter, a closed alert",
-        "convergence, rule 11",
-        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days",
         "deleted",
-        rule="old_records",
+        11,
+        "old_records",
+        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days",
     ),
     Owner(
         "a file of an attempt without a row",
-        "convergence, rule 11",
-        "checked once a day, for a part of a second in each 10th tick, when it is a day old",
         "deleted",
-        rule="strays",
+        11,
+        "strays",
+        "checked once a day, for a part of a second in each 10th tick, when it is a day old",
         is_bounded=False,
     ),
-    Owner("a deleted job, settled", "convergence, rule 11", _TICK, "deleted", rule="deleted_jobs"),
+    Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),
     Owner(
         "a cell that is silent",
-        "convergence, rule 1",
-        "its lease, 37.5 s, and 3 ticks that could have received its heartbeats",
         "LOST",
-        rule="silent_leases",
+        1,
+        "silent_leases",
+        "its lease, 37.5 s, and 3 ticks that could have received its heartbeats",
     ),
     Owner(
         "a pool of which more than half of the cells, at least 3, became silent at once",
-        "convergence, rule 1; an operator, if its `mass_loss` is `hold`",
-        "declared: until they send heartbeats or an operator confirms; `proceed`: one more lease",
         "its silent cells have one more lease; confirmed, or `proceed`: LOST",
-        rule="held_losses",
+        1,
+        "held_losses",
+        "declared: until they send heartbeats or an operator confirms; `proceed`: one more lease",
+        "{rule}; an operator, if its `mass_loss` is `hold`",
         is_bounded=False,
     ),
     Owner(
         "a READY cell on which all attempts fail",
-        "convergence, rule 6",
-        "checked in each tick: 10 consecutive system failures, of 3 jobs and 3 images",
         "QUARANTINED for 10 min, and an alert raised",
-        rule="failing_cells",
+        6,
+        "failing_cells",
+        "checked in each tick: 10 consecutive system failures, of 3 jobs and 3 images",
         is_bounded=False,
     ),
     Owner(
         "a QUARANTINED cell",
-        "convergence, rule 6; if it reported itself unhealthy, its heartbeats",
-        _TICK,
         "the ordered state, once its stops are confirmed, its time has passed, or it is healthy",
-        rule="cleared_cells",
+        6,
+        "cleared_cells",
+        by="{rule}; if it reported itself unhealthy, its heartbeats",
         is_bounded=False,
     ),
     Owner(
-        "an attempt on a DRAINING cell",
-        "its program; convergence, with rule 5",
-        "checked in each tick: until the deadline of the drain, 1 h by default",
-        "evicted, without charge",
-        rule="drained",
+        task_rules.DRAINED.what,
+        task_rules.DRAINED.then,
+        rule=task_rules.DRAINED.name,
+        longest=task_rules.DRAINED.longest,
+        by=f"its program; convergence, with rule {task_rules.DRAINED.number}",
         is_bounded=False,
     ),
     Owner(
         "a LOST cell",
-        "an operator: start the cell",
-        "declared: no task waits for it",
         "READY, in a new incarnation",
+        longest="declared: no task waits for it",
+        by="an operator: start the cell",
         is_bounded=False,
     ),
     Owner(
         "a CORDONED or DRAINING cell",
-        "an operator",
-        "declared",
         "READY, by the operator's order",
+        longest="declared",
+        by="an operator",
         is_bounded=False,
     ),
 )

@@ -28,10 +28,16 @@ class Decide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskRule:
-    """One rule: `is_due` selects the tasks it applies to, `decide` returns the change."""
+    """One rule: `is_due` selects the tasks it applies to, `decide` returns the change.
+
+    The tables of owners show `what` it applies to, the time limit (`longest`), and what follows.
+    """
 
     number: int
     name: str
+    what: str
+    longest: str
+    then: str
     is_due: Callable[[TaskFacts, datetime], bool]
     decide: Decide
 
@@ -85,29 +91,71 @@ def _is_unforced(facts: TaskFacts, now: datetime) -> bool:
 
 
 ATTEMPTS_OF_LOST_CELLS = TaskRule(
-    1, "attempts_of_lost_cells", is_lost_attempt_due, decide_lost_attempt
+    1,
+    "attempts_of_lost_cells",
+    "an attempt on a lost cell",
+    "checked in each tick; exclusive: until its guard has ended it, 10 s",
+    "PENDING on the preemption budget, or WORKER_FAILED; released",
+    is_lost_attempt_due,
+    decide_lost_attempt,
 )
 # The attempt is not released: the order may still arrive.
 UNANSWERED = TaskRule(
-    2, "unanswered", _is_unanswered, _end(Event.START_EXPIRED, Reason.START_EXPIRED)
+    2,
+    "unanswered",
+    "ASSIGNED",
+    "`start_before`, 60 s",
+    "PENDING, free, its attempt stopped; from the fifth consecutive time: the system budget",
+    _is_unanswered,
+    _end(Event.START_EXPIRED, Reason.START_EXPIRED),
 )
 STUCK_BUILDS = TaskRule(
     3,
     "stuck_builds",
+    "BUILDING",
+    "pulling: the pool's timeout to pull; creating and checking: to create, for checking with the"
+    " start period of the service; preparing: no limit of its own; in all phases together their"
+    " sum, from `start_before` on",
+    "PENDING on the system budget, elsewhere, or FAILED",
     lambda facts, now: _has_attempt(facts, S.BUILDING),
     _end(Event.SYSTEM_FAILED, Reason.BUILD_TIMEOUT),
 )
 # The cell ends such an attempt itself; the rule applies after its grace period.
 OVERRUNS = TaskRule(
-    4, "overruns", lambda facts, now: _has_attempt(facts, S.RUNNING), _decide_overrun
+    4,
+    "overruns",
+    "RUNNING, with a timeout",
+    "`timeout_seconds` or `lifetime_seconds`, the shorter, and 30 s for the cell to end it",
+    "KILLED",
+    lambda facts, now: _has_attempt(facts, S.RUNNING),
+    _decide_overrun,
 )
-DRAINED = TaskRule(5, "drained", _is_evictable, _end(Event.DRAINED, Reason.DRAINED))
+DRAINED = TaskRule(
+    5,
+    "drained",
+    "an attempt on a DRAINING cell",
+    "checked in each tick: until the deadline of the drain, 1 h by default",
+    "evicted, without charge",
+    _is_evictable,
+    _end(Event.DRAINED, Reason.DRAINED),
+)
 # Iris: UNSCHEDULABLE, judged up to the last pass that considered the task.
 UNPLACED = TaskRule(
     5,
     "unplaced",
+    "PENDING, never started, with a deadline",
+    "`scheduling_timeout_seconds`, and a pass that has considered it since",
+    "UNSCHEDULABLE",
     lambda facts, now: facts.state is S.PENDING,
     _end(Event.DEADLINE_PASSED, Reason.SCHEDULING_DEADLINE),
 )
 # Every Sync repeats the forced stop; later the cell is quarantined (rule `stuck_stops`).
-UNCONFIRMED_STOPS = TaskRule(6, "unconfirmed_stops", _is_unforced, _decide_unconfirmed_stop)
+UNCONFIRMED_STOPS = TaskRule(
+    6,
+    "unconfirmed_stops",
+    "its attempt ended, its container not confirmed gone",
+    "stop grace + 30 s",
+    "its stop is forced: the cell kills the container at once",
+    _is_unforced,
+    _decide_unconfirmed_stop,
+)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from controlplane.domain.hooks.errors import describe_error
 from controlplane.domain.hooks.interface import (
     GroupOrigin,
     GroupTerms,
@@ -97,11 +98,17 @@ def terms_of(spec: JobSpec, group: TaskGroupSpec) -> GroupTerms:
         has_health_check=group.health_check is not None,
         ports=tuple(group.ports),
         env=MappingProxyType(group.env),
-        constraints=tuple(MappingProxyType(it.model_dump()) for it in spec.constraints_of(group)),
+        constraints=tuple(_freeze(item.model_dump()) for item in spec.constraints_of(group)),
         placement_tags=tuple(spec.tags_of(group)),
-        mounts=tuple(MappingProxyType(mount.model_dump()) for mount in group.mounts),
+        mounts=tuple(_freeze(mount.model_dump()) for mount in group.mounts),
         resources=MappingProxyType(group.resources.model_dump()),
         origin=origin,
+    )
+
+
+def _freeze(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(
+        {key: tuple(value) if isinstance(value, list) else value for key, value in item.items()}
     )
 
 
@@ -114,15 +121,15 @@ def _call_prepare(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
     terms = terms_of(spec, group)
     try:
         return _compare(terms, hook.prepare(terms))
-    except Refusal:
-        raise
+    except Refusal as refusal:
+        raise Refusal(refusal.field, describe_error(refusal, str)) from None
     except ValueError as error:
-        text = f"the hook {spec.kind} rejected group {group.name}: {error}"
+        what, why = "rejected", describe_error(error, str)
     except HookUnavailable as error:
-        text = f"the hook {spec.kind} did not return for group {group.name}: {error}"
+        what, why = "did not return for", describe_error(error, str)
     except Exception as error:  # a hook of another package
-        text = f"the hook {spec.kind} failed at group {group.name}: {error!r}"
-    raise _HookFailed(text)
+        what, why = "failed at", describe_error(error)
+    raise _HookFailed(f"the hook {spec.kind} {what} group {group.name}: {why}")
 
 
 def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
@@ -132,21 +139,40 @@ def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
         raise TypeError(f"prepare returned {type(after).__name__} instead of GroupTerms")
     changed: dict[str, Any] = {}
     for name in (*_SCALARS, *_LISTS, *_MAPPINGS, *_LISTED_MAPPINGS):
-        value = getattr(after, name)
-        if value == getattr(before, name):
-            continue
-        if name in _LISTS:
-            value = list(value)
-        elif name in _MAPPINGS:
-            value = dict(value)
-        elif name in _LISTED_MAPPINGS:
-            value = [dict(item) for item in value]
-        changed[name] = value
+        value = _thaw(name, getattr(after, name))
+        if value != _thaw(name, getattr(before, name)):
+            changed[name] = value
     if before.has_health_check and not after.has_health_check:
         changed["health_check"] = None
     if after.has_health_check and not before.has_health_check:
         raise Refusal("health_check", "is required for this kind")
     return changed
+
+
+def _thaw(name: str, value: Any) -> Any:
+    """Return the value of a field as plain data. Raise Refusal for a value of another type.
+
+    A value of any other type is not read: an iterator may have no end.
+    """
+    if name in _SCALARS:
+        return value
+    if name in _MAPPINGS:
+        return _plain_mapping(name, value)
+    if not isinstance(value, list | tuple):
+        raise Refusal(name, f"must be a list or tuple, but the hook returned {_type_of(value)}")
+    if name in _LISTED_MAPPINGS:
+        return [_plain_mapping(f"{name}[{place}]", item) for place, item in enumerate(value)]
+    return list(value)
+
+
+def _plain_mapping(place: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict | MappingProxyType):
+        raise Refusal(place, f"must be a dict, but the hook returned {_type_of(value)}")
+    return {key: list(it) if isinstance(it, tuple) else it for key, it in value.items()}
+
+
+def _type_of(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
 
 
 def _change(group: TaskGroupSpec, wanted: Changes) -> tuple[TaskGroupSpec, Changes]:

@@ -13,7 +13,7 @@ from controlplane.domain.callbacks.addresses import Network, refuse_url
 from controlplane.domain.hooks.interface import HookSource, HookUnavailable, UnknownKind
 from controlplane.domain.hooks.preparing import Changes, name_kind, prepare_job
 from controlplane.domain.jobs.host_policy import find_policy_faults
-from controlplane.domain.jobs.satisfiability import AdmissionPool, find_unsatisfiable
+from controlplane.domain.jobs.satisfiability import HINT, AdmissionPool, find_unsatisfiable
 from controlplane.domain.jobs.submission import (
     GuidTaken,
     JobsRefused,
@@ -164,10 +164,14 @@ def _find_repeats(jobs: Sequence[AdmissionCandidate]) -> dict[int, int]:
 # ------------------------------------------------------------------------------------ checks
 
 
-def check_access(
-    jobs: Sequence[AdmissionCandidate], _facts: SubmissionFacts
+def check_access_and_callback(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
-    """Yield access to hosts that the policy of the job's pool does not allow now."""
+    """Yield access to hosts that the policy of the job's pool does not allow now, and callbacks.
+
+    A callback must not address a host that is not allowed. The addresses of a name are checked at
+    each delivery.
+    """
     for job in jobs:
         for finding in find_policy_faults(
             job.spec,
@@ -176,17 +180,6 @@ def check_access(
             privileged_allowed=job.pool.privileged_allowed,
         ):
             yield job, finding
-
-
-def check_access_and_callback(
-    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
-) -> Iterator[CandidateFinding]:
-    """Yield access to hosts that is not allowed, and callbacks to such addresses.
-
-    The addresses of a name are checked at each delivery.
-    """
-    for job in jobs:
-        yield from check_access([job], facts)
         url = job.spec.callback.url
         why = refuse_url(url, facts.callback_networks) if url else None
         if why is not None:
@@ -215,6 +208,17 @@ def check_sizes(
             yield job, (("groups", largest, "replicas"), text)
         for finding in unsatisfiable.get(job.position, ()):
             yield job, finding
+
+
+def check_changed_sizes(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield the faults of `check_sizes` in jobs in which the kind set a field.
+
+    The submitted sizes were accepted before, and a rerun cannot set `allow_unsatisfiable`.
+    """
+    for job, (place, text) in check_sizes([job for job in jobs if any(job.changes)], facts):
+        yield job, (place, text.removesuffix(HINT))
 
 
 def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
@@ -256,8 +260,8 @@ def secrets_of(spec: JobSpec) -> Iterator[Finding]:
 
 
 SUBMISSION_CHECKS: Sequence[Check] = (check_access_and_callback, check_sizes, check_secrets)
-RERUN_CHECKS: Sequence[Check] = (check_access, check_secrets)
-"""Of a job that was accepted once: what operators may have taken back since."""
+RERUN_CHECKS: Sequence[Check] = (check_access_and_callback, check_changed_sizes, check_secrets)
+"""Of a job that was accepted once: its pool, its secrets and its hook may have changed since."""
 
 
 # ------------------------------------------------------------------------------------ decision

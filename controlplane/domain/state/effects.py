@@ -1,11 +1,11 @@
 """Effects: frozen instructions of decisions, which only `commands.state.apply` applies.
 
-Each names the state that it expects. If the row has another state, the effect is stale: it is
-counted and changes nothing.
+A decision returns `Effects`. An effect on a row names the state that it expects. If the row has
+another state, the effect is stale: it is counted and changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -94,6 +94,20 @@ class PlaceTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """Give one waiting task an attempt on a cell."""
+
+    uid: UUID
+    task_id: int
+    group_id: int
+    job_id: int
+    cell_id: int
+    incarnation: str
+    number: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """End the job as `state`: none of its tasks is placed any more, and open ones are ended."""
 
@@ -139,24 +153,11 @@ class NominateTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeCell:
-    """Move a cell from one of `states` to `state`.
+class ForceStops:
+    """Force the stops under way of a job, or of one of its tasks."""
 
-    `ordered`: the state that an operator ordered, with the deadline of a drain. `cause` and
-    `until`: of a quarantine; `cause_before`: expected cause of its current quarantine, or None.
-    `trusted_at`: earlier failures on the cell no longer count.
-    """
-
-    cell_id: int
-    states: frozenset[CellState]
-    state: CellState
-    reason: str
-    ordered: CellState | None = None
-    drain_deadline_at: datetime | None = None
-    cause: Quarantine | None = None
-    until: datetime | None = None
-    trusted_at: datetime | None = None
-    cause_before: Quarantine | None = None
+    job_id: int
+    task_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +170,65 @@ class RaiseAlert:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearAlert:
+    """Clear the alert of this kind about this subject, if it is open."""
+
+    kind: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCell:
+    """Move a cell from one of `states` to `state`.
+
+    `ordered`: the state that an operator ordered, with the deadline of a drain. `cause` and
+    `until`: of a quarantine; `cause_before`: expected cause of its current quarantine, or None.
+    `trusted_at`: earlier failures on the cell no longer count. `alert` is raised and `cleared` are
+    cleared only if the cell moves.
+    """
+
+    cell_id: int
+    states: frozenset[CellState]
+    state: CellState
+    reason: str
+    ordered: CellState | None = None
+    drain_deadline_at: datetime | None = None
+    cause: Quarantine | None = None
+    until: datetime | None = None
+    trusted_at: datetime | None = None
+    cause_before: Quarantine | None = None
+    alert: RaiseAlert | None = None
+    cleared: tuple[ClearAlert, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePool:
+    """Suppress losses of cells in a pool from `held_at` on; None: no longer.
+
+    `lease_until`: the leases of its silent cells last at least until then.
+    """
+
+    pool_id: int
+    held_at: datetime | None
+    lease_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Effects:
-    """All effects of one decision."""
+    """All effects of one decision.
+
+    `unblocked`: jobs that no longer wait for other jobs; `derived`: jobs whose state is derived
+    from their tasks in any case; `frees`: placement is woken, as if capacity had become free.
+    """
 
     changes: Sequence[ChangeTask] = ()
     endings: Sequence[EndJob] = ()
-    explanations: Sequence[ExplainGroup] = ()
+    unblocked: Collection[int] = ()
+    derived: Collection[int] = ()
+    stops: Sequence[ForceStops] = ()
+    nominations: Sequence[NominateTasks] = ()
+    pools: Sequence[ChangePool] = ()
     cells: Sequence[ChangeCell] = ()
-    alerts: Sequence[RaiseAlert] = field(default_factory=tuple)
+    alerts: Sequence[RaiseAlert] = ()
+    cleared: Sequence[ClearAlert] = ()
+    frees: bool = False

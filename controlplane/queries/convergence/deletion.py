@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.queries.convergence.endings import UNSUCCESSFUL
+from controlplane.queries.convergence.jobs import UNSUCCESSFUL
 from controlplane.queries.sql import rows, scalar
 
 EXPIRED_JOBS = """
@@ -22,17 +22,32 @@ DELETED_JOBS = f"""
                       WHERE d.on_job_id = j.id AND d.met_at IS NULL AND d.failed_at IS NULL)
     """
 
-OLD_RECORDS = """
-    FROM (VALUES (1)) AS one WHERE
-         EXISTS (SELECT 1 FROM controlplane_auditline l
-                 WHERE l.at <= %(now)s - make_interval(secs => %(audit_age)s))
-      OR EXISTS (SELECT 1 FROM controlplane_tickrun r
-                 WHERE r.finished_at <= %(now)s - make_interval(secs => %(run_age)s))
-      OR EXISTS (SELECT 1 FROM controlplane_deadletter d
-                 WHERE d.at <= %(now)s - make_interval(secs => %(finding_age)s))
-      OR EXISTS (SELECT 1 FROM controlplane_alert a
-                 WHERE a.cleared_at <= %(now)s - make_interval(secs => %(finding_age)s))
-    """
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A table of records that are kept for the time `age` after the instant `since`."""
+
+    table: str
+    since: str
+    age: str
+    order: str
+
+    @property
+    def old(self) -> str:
+        """Return the rest of the SELECT that finds those that are old enough."""
+        until = f"%(now)s - make_interval(secs => %({self.age})s)"
+        return f"FROM {self.table} WHERE {self.since} <= {until}"
+
+
+RECORDS = (
+    Record("controlplane_auditline", "at", "audit_age", order="at"),
+    Record("controlplane_tickrun", "finished_at", "run_age", order="finished_at"),
+    Record("controlplane_deadletter", "at", "finding_age", order="id"),
+    Record("controlplane_alert", "cleared_at", "finding_age", order="id"),
+)
+
+_OLD = " OR ".join(f"EXISTS (SELECT 1 {record.old})" for record in RECORDS)
+OLD_RECORDS = f"FROM (VALUES (1)) AS one WHERE {_OLD}"
 
 # A round begins a day after the one before it ended, and its slices are some ticks apart. In a new
 # database the first slice only starts the day.

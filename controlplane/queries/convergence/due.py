@@ -8,15 +8,31 @@ from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence import (
     cell_health,
     deletion,
-    dependencies,
-    endings,
-    housekeeping,
+    jobs,
     late_tasks,
     lost_cells,
     repairs,
 )
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
+
+_QUIET = "a.last_raised_at <= %(now)s - make_interval(secs => q.seconds)"
+
+QUIET_ALERTS = f"""
+    FROM unnest(%(alert_kinds)s::text[], %(alert_seconds)s::float[]) AS q(kind, seconds)
+    JOIN controlplane_alert a ON a.kind = q.kind AND a.cleared_at IS NULL AND {_QUIET}
+    """
+
+_IMAGES = "FROM controlplane_imagefailure f WHERE true"
+
+_RESOLVING = """
+    FROM controlplane_oneoff o
+    WHERE o.claim IS NOT NULL AND o.claimed_at <= %(now)s - make_interval(secs => %(claim)s)
+    """
+
+_CLAIMED_CALLBACKS = """
+    FROM controlplane_callback k WHERE k.state = 'claimed' AND k.claimed_until <= %(now)s
+    """
 
 SOURCES = MappingProxyType(
     {
@@ -28,14 +44,14 @@ SOURCES = MappingProxyType(
         "stuck_stops": cell_health.STUCK_STOPS,
         "failing_cells": cell_health.FAILING_CELLS,
         "cleared_cells": cell_health.CLEARED_CELLS,
-        "images": housekeeping.IMAGES,
-        "blocked_jobs": dependencies.BLOCKED_JOBS,
-        "waiting_jobs": dependencies.WAITING_JOBS,
-        "orphaned_jobs": endings.ORPHANED_JOBS,
-        "bouncing_jobs": endings.BOUNCING_JOBS,
-        "ending_jobs": endings.ENDING_JOBS,
-        "resolving": housekeeping.RESOLVING,
-        "claimed_callbacks": housekeeping.CLAIMED_CALLBACKS,
+        "images": _IMAGES,
+        "blocked_jobs": jobs.BLOCKED_JOBS,
+        "waiting_jobs": jobs.WAITING_JOBS,
+        "orphaned_jobs": jobs.ORPHANED_JOBS,
+        "bouncing_jobs": jobs.BOUNCING_JOBS,
+        "ending_jobs": jobs.ENDING_JOBS,
+        "resolving": _RESOLVING,
+        "claimed_callbacks": _CLAIMED_CALLBACKS,
         "expired_jobs": deletion.EXPIRED_JOBS,
         "old_records": deletion.OLD_RECORDS,
         "deleted_jobs": deletion.DELETED_JOBS,
@@ -43,7 +59,7 @@ SOURCES = MappingProxyType(
         "unsettled_jobs": repairs.UNSETTLED_JOBS,
         "recount": repairs.due_walk("recount"),
         "orphans": repairs.due_walk("orphans"),
-        "quiet_alerts": housekeeping.QUIET_ALERTS,
+        "quiet_alerts": QUIET_ALERTS,
     }
 )
 """By name, every source of work of convergence: the rest of a SELECT."""

@@ -1,17 +1,18 @@
-"""Rules 1 to 6: the tasks whose time limits have passed, a statement for each rule."""
+"""Rules 1 to 6: the tasks whose time limits have passed, a statement for each rule.
 
-from collections.abc import Sequence
+`parameters`: of `parameters_of`.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import starmap
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.convergence.cell_health import UNCONFIRMED_STOPS
 from controlplane.queries.convergence.lost_cells import ATTEMPTS_OF_LOST_CELLS
-from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
 
 UNANSWERED = f"""
@@ -139,9 +140,7 @@ class DueTask:
     uid: UUID | None
 
 
-def find_candidates(
-    rule: str, *, now: datetime, covered_at: datetime | None, policy: Policy, after: int = 0
-) -> list[DueTask]:
+def find_candidates(rule: str, parameters: Mapping[str, Any], *, after: int = 0) -> list[DueTask]:
     """Return the rule's candidates behind the task `after`, one page; the decision checks them
     again.
     """
@@ -149,17 +148,11 @@ def find_candidates(
         SELECT a.job_id, a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id > %(after)s
         ORDER BY a.task_id LIMIT %(page)s
         """
-    parameters = {**parameters_of(now, covered_at, policy), "after": after}
-    return list(starmap(DueTask, rows(statement, parameters)))
+    return list(starmap(DueTask, rows(statement, {**parameters, "after": after})))
 
 
 def pick_candidates(
-    rule: str,
-    task_ids: Sequence[int],
-    *,
-    now: datetime,
-    covered_at: datetime | None,
-    policy: Policy,
+    rule: str, parameters: Mapping[str, Any], task_ids: Sequence[int]
 ) -> dict[int, UUID | None]:
     """Return those of some tasks that are still candidates, under the locks of their jobs.
 
@@ -168,5 +161,4 @@ def pick_candidates(
     statement = f"""
         SELECT a.task_id, a.uid {CANDIDATES[rule]} AND a.task_id = ANY(%(ids)s::bigint[])
         """
-    parameters = {**parameters_of(now, covered_at, policy), "ids": list(task_ids)}
-    return dict(rows(statement, parameters))
+    return dict(rows(statement, {**parameters, "ids": list(task_ids)}))

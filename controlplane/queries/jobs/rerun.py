@@ -17,6 +17,7 @@ class RetriedJob:
 
     job_id: int
     project_id: int
+    domain_id: int
     owner_id: int
     pool_id: int
     min_available: int
@@ -28,9 +29,10 @@ def find_retried(job_id: int) -> RetriedJob | None:
     """The job, unless it is not there or was deleted."""
     row = first_row(
         """
-        SELECT id AS job_id, project_id, owner_id, pool_id, min_available, parent_id,
-               spec AS document
-        FROM controlplane_job WHERE id = %s AND deleted_at IS NULL
+        SELECT j.id AS job_id, j.project_id, p.domain_id, j.owner_id, j.pool_id, j.min_available,
+               j.parent_id, j.spec AS document
+        FROM controlplane_job j JOIN controlplane_project p ON p.id = j.project_id
+        WHERE j.id = %s AND j.deleted_at IS NULL
         """,
         [job_id],
     )

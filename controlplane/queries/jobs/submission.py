@@ -67,10 +67,24 @@ def load_submission_facts(
 def load_rerun_facts(
     spec: JobSpec, job: RetriedJob, *, now: datetime
 ) -> tuple[AdmissionPool, SubmissionFacts]:
-    """Return the pool of a job, and the facts to judge whether it may be submitted again."""
+    """Return the pool of a job, and the facts to judge whether it may be submitted again.
+
+    Cells and quotas are read only if its hook may change what it requires.
+    """
+    pool = _pool_of(Pool.objects.get(pk=job.pool_id))
     missing = find_missing((job.project_id, name) for _, name in secrets_of(spec))
-    facts = SubmissionFacts(job.owner_id, now, missing_secrets=frozenset(missing))
-    return _pool_of(Pool.objects.get(pk=job.pool_id)), facts
+    is_fixed = spec.kind in BUILT_IN or spec.allow_unsatisfiable
+    places = [] if is_fixed else [(spec, job.project_id, job.domain_id)]
+    cells, quotas = _load_capacity(places, {spec.pool: pool}, job.owner_id) if places else ({}, {})
+    facts = SubmissionFacts(
+        owner_id=job.owner_id,
+        now=now,
+        quotas=quotas,
+        missing_secrets=frozenset(missing),
+        max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
+        callback_networks=settings.CELLRUN.callback_allowed_networks,
+    )
+    return replace(pool, cells=cells.get(pool.pool_id, ())), facts
 
 
 def _pool_of(pool: Pool) -> AdmissionPool:

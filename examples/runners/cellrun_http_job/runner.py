@@ -52,7 +52,7 @@ class HttpJob:
             # Not one request has been made. The key is safe on disk before the first is, so that
             # whoever comes after us asks for this job, and begins no second one.
             state = {"key": context.task.uid, "said": 0}
-            return RunnerObservation(RunnerPhase.QUEUED, state, next_look_seconds=0)
+            return RunnerObservation(RunnerPhase.QUEUED, state, poll_seconds=0)
         job = ask(context, "GET")
         if job is None:
             job = ask(context, "PUT", {"command": list(context.task.command)})
@@ -92,9 +92,7 @@ class HttpJob:
                 )
             case word:
                 phase = PHASES.get(str(word), RunnerPhase.INITIALIZING)
-                return RunnerObservation(
-                    phase, state, words=str(word), next_look_seconds=POLL_SECONDS
-                )
+                return RunnerObservation(phase, state, words=str(word), poll_seconds=POLL_SECONDS)
 
 
 def ask(

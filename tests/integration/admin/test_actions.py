@@ -3,6 +3,7 @@
 import html
 import re
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -158,6 +159,23 @@ def test_a_one_off_task_is_found_by_its_guid_and_leads_to_its_task(operator: Cli
     one_off = OneOff.objects.get()
     page = text_of(operator.get(f"/admin/controlplane/oneoff/{one_off.pk}/change/", follow=True))
     assert "guid-of-mine domain cf-tasks lifecycle resolving by nsync" in page
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_the_job_of_a_completed_one_off_task_is_not_deleted_by_an_action(
+    operator: Client, is_claimed: bool
+) -> None:
+    one_off = OneOff.objects.get()
+    Job.objects.filter(pk=one_off.job_id).update(
+        state=TaskState.SUCCEEDED, started_at=clock.now(), finished_at=clock.now()
+    )
+    at = clock.now() if is_claimed else None
+    OneOff.objects.update(claim=uuid4() if is_claimed else None, claimed_at=at)
+    done = text_of(act(operator, JOBS, "delete_jobs", one_off.job_id, confirmed="yes"))
+    why = "its job is deleted by that claim alone" if is_claimed else "claim it first"
+    assert why in done
+    assert OneOff.objects.filter(pk=one_off.pk).exists()
+    assert Job.objects.get(pk=one_off.job_id).deleted_at is None
 
 
 def test_the_loss_of_many_cells_is_confirmed_after_a_question(operator: Client) -> None:

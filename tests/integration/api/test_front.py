@@ -167,6 +167,25 @@ def test_a_body_over_the_limit_stops_at_the_door(announced: bool, pieces: int, s
         assert "4194304 bytes" in json.loads(body)["detail"]
 
 
+def test_a_body_announced_over_the_limit_does_not_reach_django() -> None:
+    """Nor would Django write what comes of it to the disk."""
+    reached: list[Scope] = []
+
+    async def record(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope)
+        await behind(scope, receive, send)
+
+    async def post(length: int) -> int:
+        scope = {"type": "http", "headers": [(b"content-length", str(length).encode())]}
+        called = ApplicationCommunicator(BodyLimit(record, max_bytes=10), scope)
+        await called.send_input({"type": "http.request", "body": b"x", "more_body": False})
+        found, _, _ = await receive_all(called)
+        return found
+
+    assert [asyncio.run(post(length)) for length in (10, 11)] == [299, 413]
+    assert len(reached) == 1
+
+
 def _in_thread(work: Callable[..., None], *given: object) -> None:
     try:
         work(*given)

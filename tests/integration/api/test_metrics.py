@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane import clock
-from controlplane.commands.state.apply import raise_alerts
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.commands.state.apply import apply
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Cell, Job, OneOff, Task, TickState
 from tests.integration.api.conftest import Caller
@@ -72,7 +72,7 @@ def test_metrics_say_how_ticks_callbacks_and_deletion_are_doing(submitter: Calle
         task=tasks[0], job_id=job, guid="g", domain="d", claim=UUID(int=1), claimed_at=now
     )
     Job.objects.filter(pk=job).update(expires_at=now)
-    raise_alerts([RaiseAlert("tick_late", "placement", "…")], now=now)
+    apply(Effects(alerts=[RaiseAlert("tick_late", "placement", "…")]), now=now)
     found = figures()
     assert found["cellrun_tick_lag_seconds", "convergence"] == 1.5
     assert found["cellrun_tick_duration_seconds", "convergence"] == 2

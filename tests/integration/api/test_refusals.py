@@ -80,6 +80,14 @@ def test_a_body_that_cannot_be_read_is_refused(
     assert detail in answer.json["detail"]
 
 
+@pytest.mark.parametrize("depth", [70, 500])
+def test_a_body_that_is_nested_deeply_is_refused(submitter: Caller, depth: int) -> None:
+    text = '{"name": "a", "image": "x", "env": ' + '{"a": ' * depth + "1" + "}" * depth + "}"
+    answer = submitter.send("POST", "/jobs", text.encode(), content_type="application/json")
+    assert answer.status == 422
+    assert "more than 64 nested lists and mappings" in answer.json["detail"]
+
+
 @pytest.mark.parametrize("body", [[], "x", 1, None])
 def test_a_body_that_is_no_mapping_is_no_job(submitter: Caller, body: Any) -> None:
     text = json.dumps(body).encode()

@@ -115,7 +115,7 @@ def test_a_row_holds_the_value_sealed_for_this_very_row(submitter: Caller, setti
         ({"value": ["hush"]}, "value", "must be a text"),
         ({"value": "hush" * 16385}, "value", "must have at most 65536 characters"),
         ({"value": "é" * 40000}, "", "the value has more than 65536 bytes"),
-        ({"value": "hush\0"}, "", "a text contains a NUL character"),
+        ({"value": "hush\0"}, "value", "a text contains a NUL character"),
         ({"value_base64": "hush!"}, "", "value_base64 is not base64"),
         ({"value_base64": "é"}, "", "value_base64 is not base64"),
         ({"registry": "hush"}, "registry", "must be a mapping"),

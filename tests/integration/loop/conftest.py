@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
-from controlplane.commands.convergence.rule import Memory
+from controlplane.commands.convergence.runner import Memory
 from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
 from controlplane.commands.tenancy.pools import put_pool

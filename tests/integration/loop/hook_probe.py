@@ -13,6 +13,7 @@ from controlplane.domain.hooks.interface import AttemptEnd, EndOfJob, GroupTerms
 from controlplane.domain.state.transitions import Event
 
 Act = Callable[[Any], Any]
+NAMES = ("Probe", "Second", "Odd", "Plain")
 
 
 class Probe:
@@ -47,6 +48,27 @@ class Probe:
         return [asked for name, asked in self.calls if name == method]
 
 
+class Second(Probe):
+    """The hook `second`: another kind that does what a test says."""
+
+
+class Odd:
+    """The hook `odd`, whose attributes fail when they are read."""
+
+    def prepare(self, terms: GroupTerms) -> GroupTerms:
+        return terms
+
+    def on_end(self, end: AttemptEnd) -> Event:
+        return end.event
+
+    @property
+    def on_placed(self) -> Any:
+        raise RuntimeError("it was read")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("it was read")
+
+
 class Plain:
     """The hook `plain`: of another package, without any of the optional methods."""
 
@@ -59,11 +81,11 @@ class Plain:
 
 @contextmanager
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
-    """Both hooks are installed; the instance of `probe` that this process uses."""
+    """All of them are installed; the instance of `probe` that this process uses."""
     info = folder / "hook_probe-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hook-probe\nVersion: 1.0\n")
-    lines = "".join(f"{name.lower()} = {__name__}:{name}\n" for name in ("Probe", "Plain"))
+    lines = "".join(f"{name.lower()} = {__name__}:{name}\n" for name in NAMES)
     (info / "entry_points.txt").write_text(f"[cellrun.hooks]\n{lines}")
     monkeypatch.syspath_prepend(str(folder))
     plugins.forget()

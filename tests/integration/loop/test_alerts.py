@@ -12,16 +12,16 @@ from django.db.models import F
 
 from controlplane import clock
 from controlplane.commands.convergence.housekeeping import close_quiet_alerts
-from controlplane.commands.convergence.rule import Memory, RuleContext
-from controlplane.commands.state.alerts import close_alert
-from controlplane.commands.state.apply import raise_alerts
+from controlplane.commands.convergence.runner import Memory, RuleContext
+from controlplane.commands.state.apply import apply
+from controlplane.commands.state.findings import close_alert
 from controlplane.commands.state.tick_alerts import TickAlerts
 from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.alerts import QUIET_SECONDS
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import NotFound
-from controlplane.domain.state.effects import RaiseAlert
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.models import Alert, AuditLine, InboxProbe, Job, TickState
 from controlplane.queries.sql import rows
 from controlplane.queries.ticks import TickFacts, load_tick
@@ -40,7 +40,7 @@ def age(seconds: float) -> None:
 
 
 def raise_alert(kind: str, text: str = "because") -> Alert:
-    raise_alerts([RaiseAlert(kind, "it", text)], now=clock.now())
+    apply(Effects(alerts=[RaiseAlert(kind, "it", text)]), now=clock.now())
     return Alert.objects.get(kind=kind, cleared_at=None)
 
 

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from controlplane import clock
-from controlplane.commands.convergence import endings as cascades
+from controlplane.commands.convergence import jobs as cascades
 from controlplane.commands.jobs import cancel as cancellation
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport

@@ -15,7 +15,7 @@ from controlplane.commands.cells.operate import (
     unquarantine_cell,
 )
 from controlplane.commands.convergence.late_tasks import apply_task_rule
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
 from controlplane.contract.states import FailureKind
@@ -115,7 +115,7 @@ def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
     begun(loop, cell)
     drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
     now = clock.now()
-    found = find_candidates("drained", now=now, covered_at=None, policy=Policy())
+    found = find_candidates("drained", parameters_of(now, None, Policy()))
     assert len(found) == 1
     uncordon_cell(name="cell-1", actor="me", now=clock.now())
     assert apply_task_rule(DRAINED, found, RuleContext(now, Policy(), frozenset())) == 0

@@ -14,7 +14,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.one_offs import claim_task, claim_tasks, delete_resolved_task
 from controlplane.commands.placement.allocate import PoolLimits, carry_out
 from controlplane.commands.placement.evict import evict
-from controlplane.commands.state.apply import Placement, apply_changes, hide_jobs, place_tasks
+from controlplane.commands.state.apply import apply, hide_jobs, place_tasks
 from controlplane.commands.state.apply_sql import ADD_JOB_CALLBACKS, ADD_TASK_CALLBACKS
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState as S
@@ -23,7 +23,7 @@ from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.preemption.candidates import PreemptionRequest
 from controlplane.domain.placement.preemption.preempt import Eviction
-from controlplane.domain.state.effects import ChangeTask, PlaceTasks
+from controlplane.domain.state.effects import ChangeTask, Effects, Placement, PlaceTasks
 from controlplane.domain.state.states import Reason, ReleaseKind
 from controlplane.domain.state.task_changes import ChangeCause, change_task, release_task
 from controlplane.domain.state.transitions import Event
@@ -81,7 +81,7 @@ def test_a_change_meant_for_an_earlier_attempt_does_not_move_the_next_one(loop: 
     task.refresh_from_db()
     assert (task.state, task.attempt_number) == (S.ASSIGNED, 2)  # the state is as it was
     with transaction.atomic():
-        applied = apply_changes([late], jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
+        applied = apply(Effects([late]), jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
     assert (applied.changed, applied.stale) == (0, 1)
     before = task.attempt_uid
     task.refresh_from_db()
@@ -97,7 +97,7 @@ def test_a_change_of_a_task_that_has_got_on_since_changes_nothing(loop: Loop) ->
     late = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=clock.now())
     cell.end(attempt, S.SUCCEEDED, exit_code=0)
     with transaction.atomic():
-        applied = apply_changes([late], jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
+        applied = apply(Effects([late]), jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
     assert (applied.changed, applied.stale) == (0, 1)
     assert (loop.states(job), loop.state(job)) == (["SUCCEEDED"], "SUCCEEDED")
     attempt.refresh_from_db()
@@ -118,7 +118,7 @@ def test_an_attempt_is_released_once_and_stays_as_it_was_then(loop: Loop) -> Non
     released = (attempt.released_at, attempt.release_kind)
     assert released[1] == "confirmed"
     with transaction.atomic():
-        apply_changes([late], jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
+        apply(Effects([late]), jobs=lock_jobs([job.pk]), now=clock.now(), actor="x")
     attempt.refresh_from_db()
     assert (attempt.released_at, attempt.release_kind) == released
 
@@ -334,7 +334,7 @@ def test_two_ends_of_one_job_at_the_same_moment_both_count(loop: Loop) -> None:
 
     def end(change: ChangeTask) -> int:
         jobs = lock_jobs([job.pk])
-        return apply_changes([change], jobs=jobs, now=clock.now(), actor="x").changed
+        return apply(Effects([change]), jobs=jobs, now=clock.now(), actor="x").changed
 
     def end_second() -> int:
         with transaction.atomic():

@@ -15,11 +15,12 @@ import pytest
 from django.db import connection
 
 from controlplane import clock
-from controlplane.commands.convergence.rule import Memory, RuleContext
 from controlplane.commands.convergence.rules import RULES
+from controlplane.commands.convergence.runner import Memory, RuleContext
 from controlplane.models import Alert, InboxProbe
 from controlplane.queries.convergence.due import SOURCES, find_due
 from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import rows
 from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
@@ -179,7 +180,7 @@ def ends_of_transactions(hour: Clock, copy: Copy) -> tuple[list[int], int]:
 def test_every_source_finds_what_its_owner_is_to_see_once_its_bound_is_over(
     loop: Loop, hour: Clock
 ) -> None:
-    policy = convergence.build_policy()
+    policy = load_policy()
     found = find_due(hour.time, hour.time, policy)
     assert set(SOURCES) - found == LATER | ELSEWHERE
     # Each of these was over by some seconds or minutes.

@@ -10,7 +10,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.dependencies import DependencyStatus, dependencies_of
 from controlplane.domain.state.states import TERMINAL
 from controlplane.models import Job, TaskGroup
-from controlplane.queries.convergence.dependencies import WAITING_JOBS
+from controlplane.queries.convergence.jobs import WAITING_JOBS
 from controlplane.queries.locks import load_groups
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop

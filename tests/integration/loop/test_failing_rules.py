@@ -12,10 +12,10 @@ import pytest
 from django.db import OperationalError, connection
 
 from controlplane import clock
-from controlplane.commands.convergence import endings, job_pages
+from controlplane.commands.convergence import job_pages
+from controlplane.commands.convergence import jobs as cascades
 from controlplane.commands.convergence.late_tasks import EndLateTasks, apply_task_rule
-from controlplane.commands.convergence.rule import ConvergenceRule, RuleContext
-from controlplane.commands.convergence.runner import RuleRunner
+from controlplane.commands.convergence.runner import ConvergenceRule, RuleContext, RuleRunner
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
@@ -29,6 +29,7 @@ from controlplane.models import Alert, Attempt, Job, Task, TaskGroup, TickState,
 from controlplane.queries.convergence import due
 from controlplane.queries.convergence.due import SOURCES, find_due, list_jobs_with
 from controlplane.queries.convergence.late_tasks import find_candidates
+from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.locks import load_groups, read_jobs
 from controlplane.queries.sql import execute, rows
@@ -77,7 +78,7 @@ def test_a_report_that_came_after_the_look_begins_the_time_of_a_build_anew(loop:
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PULLING))
     Attempt.objects.update(state_since=clock.now() - HOUR)
     look = RuleContext(clock.now(), Policy(), frozenset())
-    found = find_candidates("stuck_builds", now=look.now, covered_at=None, policy=look.policy)
+    found = find_candidates("stuck_builds", look.parameters)
     assert [item.uid for item in found] == [attempt.uid]
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
     assert apply_task_rule(STUCK_BUILDS, found, look) == 0
@@ -237,7 +238,7 @@ def _has_come_true(
 def test_generations_that_are_too_many_for_a_tick_go_on_in_the_next(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "PAGES_PER_TICK", 2)
+    monkeypatch.setattr(cascades, "PAGES_PER_TICK", 2)
     line = [loop.submit()]
     for _ in range(5):
         line.append(loop.submit(parent=line[-1].pk))
@@ -258,7 +259,7 @@ def test_nobody_runs_out_of_a_time_that_lies_ahead(loop: Loop) -> None:
     loop.submit(scheduling_timeout_seconds=60)
     now = clock.now()
     found = {
-        ahead: find_candidates("unplaced", now=now + ahead, covered_at=now + HOUR, policy=Policy())
+        ahead: find_candidates("unplaced", parameters_of(now + ahead, now + HOUR, Policy()))
         for ahead in (timedelta(), HOUR)
     }
     assert [len(item) for item in found.values()] == [0, 1]

@@ -126,7 +126,7 @@ def test_a_job_whose_kind_sets_nothing_shows_nothing(
     ("changes", "field", "words"),
     [
         ({"env": {"NOT A NAME": "x"}}, "env.NOT A NAME", "must match"),
-        ({"env": {"A": "\0"}}, "", "NUL"),
+        ({"env": {"A": "\0"}}, "env.A", "NUL"),
         ({"env": {"A": 5}}, "env.A", "must be a text"),
         ({"resources": {"cpu": -1}}, "resources.cpu", "must not be negative"),
         ({"resources": {"cpu": 1000}}, "resources.cpu", "larger than"),

@@ -6,7 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Register
@@ -14,9 +16,10 @@ from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import inbox_queue
 from controlplane.inbox import batches
-from controlplane.inbox.batches import Inbox
+from controlplane.inbox.batches import FORGET_SECONDS, Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS
 from controlplane.models import Alert, Cell, CellLease, DeadLetter
+from tests.harness.hostile import BODIES, UID, wrong_values
 from tests.integration.loop.conftest import Hand, Loop
 
 BEAT = Heartbeat(()).body()
@@ -65,6 +68,34 @@ def test_a_register_with_any_names_does_not_stop_the_batch(loop: Loop) -> None:
     body = {**Register({"cpu_millis": 1}).body(), "capacity": {"\x00\ud800": 1}, "pool": "\x00"}
     loop.inbox.apply([seal(odd, body), seal(cell, BEAT)])
     assert heartbeat_seq(cell) == cell.seq
+
+
+@pytest.mark.parametrize("kind", ["reports", "heartbeat", "goodbye"])
+def test_a_wrong_value_anywhere_costs_no_batch_and_no_report_is_put_aside(
+    loop: Loop, kind: str
+) -> None:
+    """Whatever is read of it can be stored: a report that is put aside is lost to its task."""
+    odd, cell = loop.cell("odd"), loop.cell("good")
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    body = json.loads(json.dumps(BODIES[kind]).replace(UID, str(attempt.uid)))
+    bodies = list(wrong_values(body))
+    for start in range(0, len(bodies), 90):
+        texts = [seal(odd, wrong) for wrong in bodies[start : start + 90]]
+        loop.inbox.apply([*texts, seal(cell, BEAT)])
+        assert heartbeat_seq(cell) == cell.seq
+    assert not loop.inbox.dropped["unreadable"]
+    assert not DeadLetter.objects.exists()
+
+
+def test_a_wrong_value_anywhere_in_a_register_costs_no_batch(loop: Loop) -> None:
+    odd, cell = loop.cell("odd"), loop.cell("good")
+    for wrong in wrong_values(BODIES["register"]):
+        loop.inbox.apply([seal(odd, wrong), seal(cell, BEAT)])
+        assert heartbeat_seq(cell) == cell.seq
+    assert not loop.inbox.dropped["unreadable"]
+    assert alerts("registration_failed") == []
 
 
 def test_a_message_through_another_shard_is_dropped(loop: Loop) -> None:
@@ -150,6 +181,45 @@ def test_a_flood_with_forged_macs_quarantines_no_cell(loop: Loop) -> None:
     assert Cell.objects.get(name=cell.name).state == "READY"
     assert heartbeat_seq(cell) == cell.seq
     assert inbox.dropped == {"bad_mac": 5000}
+
+
+def statements(inbox: Inbox, *texts: str) -> list[str]:
+    """What a batch asks of the database."""
+    with CaptureQueriesContext(connection) as queries:
+        inbox.apply(texts)
+    return [query["sql"] for query in queries]
+
+
+def test_a_flood_with_forged_macs_reads_keys_once_in_five_seconds(loop: Loop) -> None:
+    """Once, because a cell may have been enrolled again with another key."""
+    timer = Seconds()
+    cell = loop.cell()
+    inbox = Inbox(sync_seconds=1000.0, timer=timer)
+    forged = json.dumps({**json.loads(seal(cell, BEAT)), "mac": "0" * 64})
+
+    def reads() -> int:
+        return len([text for text in statements(inbox, forged) if "salt" in text])
+
+    assert [reads() for _ in range(5)] == [1, 1, 0, 0, 0]
+    timer.now += FORGET_SECONDS
+    assert [reads() for _ in range(4)] == [0, 1, 0, 0]
+
+
+def test_heartbeats_that_wait_are_answered_before_the_rest_of_a_batch(loop: Loop) -> None:
+    """Registrations and reports take their time, and leases depend on heartbeats."""
+    timer = Seconds()
+    waiting, other = loop.cell("waiting"), loop.cell("other")
+    inbox = Inbox(sync_seconds=5.0, timer=timer)
+    inbox.apply([seal(waiting, BEAT)])
+    timer.now += 1.0
+    inbox.apply([seal(waiting, BEAT)])
+    assert heartbeat_seq(waiting) < waiting.seq
+    timer.now += 5.0
+    asked = statements(inbox, seal(other, Register(other.capacity).body()))
+    assert heartbeat_seq(waiting) == waiting.seq
+    [renewed] = [n for n, text in enumerate(asked) if "UPDATE controlplane_celllease l SET" in text]
+    [opened] = [n for n, text in enumerate(asked) if "INSERT INTO controlplane_celllease" in text]
+    assert renewed < opened
 
 
 def readiness() -> dict[str, str]:

@@ -16,11 +16,14 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.commands.cells.messages import Beat, answer_heartbeats
-from controlplane.commands.convergence.cell_health import clear_cells, suspect_cells
-from controlplane.commands.convergence.lost_cells import lose_silent_cells
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence.cells import (
+    clear_cells,
+    lose_silent_cells,
+    suspect_cells,
+)
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.state.apply import change_cells, raise_alerts
+from controlplane.commands.state.apply import apply
 from controlplane.commands.tenancy.pools import confirm_loss
 from controlplane.contract.messages.reports import AttemptReport, Goodbye
 from controlplane.contract.states import TaskState as S
@@ -28,7 +31,7 @@ from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import Conflict
-from controlplane.domain.state.effects import ChangeCell, RaiseAlert
+from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
 from controlplane.domain.state.states import CellState
 from controlplane.models import Alert, Attempt, Cell, CellLease, InboxProbe, Pool
 from tests.integration.loop.conftest import Hand, Loop
@@ -178,7 +181,7 @@ def test_many_cells_are_changed_in_the_order_in_which_all_lock_them(four: list[H
     ids = list(Cell.objects.order_by("-pk").values_list("pk", flat=True))
     ready = frozenset({CellState.READY})
     changes = [ChangeCell(pk, ready, CellState.CORDONED, "because") for pk in ids]
-    assert change_cells(changes) == sorted(ids)
+    assert apply(Effects(cells=changes), now=clock.now()).moved == sorted(ids)
 
 
 def test_what_was_suspected_of_lost_cells_is_closed_in_one_statement(loop: Loop) -> None:
@@ -189,9 +192,8 @@ def test_what_was_suspected_of_lost_cells_is_closed_in_one_statement(loop: Loop)
     counts = []
     for silent in (names[:1], names[:5]):
         fall_silent(*silent)
-        raise_alerts(
-            [RaiseAlert("stop_unconfirmed", name, "because") for name in silent], now=clock.now()
-        )
+        alerts = [RaiseAlert("stop_unconfirmed", name, "because") for name in silent]
+        apply(Effects(alerts=alerts), now=clock.now())
         with CaptureQueriesContext(connection) as queries:
             assert lose()["cells_lost"] == len(silent)
         assert not Alert.objects.filter(kind="stop_unconfirmed", cleared_at=None).exists()

@@ -78,6 +78,23 @@ def test_a_restart_acknowledges_no_report_that_did_not_arrive(loop: Loop) -> Non
     assert Attempt.objects.get().state == S.RUNNING
 
 
+@pytest.mark.parametrize("newest", ["heartbeat", "report"])
+def test_a_register_older_than_what_the_cell_sent_is_of_a_journal_that_was_rolled_back(
+    loop: Loop, newest: str
+) -> None:
+    cell = loop.cell()
+    job = loop.submit()
+    loop.place()
+    [attempt] = loop.attempts(job)
+    for state in (S.BUILDING, S.RUNNING):
+        if newest == "heartbeat":
+            cell.beat(attempt)
+        else:
+            cell.report(AttemptReport(str(attempt.uid), 0, state))
+    cell.seq -= 2 if newest == "heartbeat" else 3
+    assert cell.register().verdict == "draw_anew"
+
+
 @pytest.mark.parametrize("deaf", range(INBOX_SHARDS))
 def test_a_cell_is_silent_only_if_every_shard_of_the_inbox_was_heard(loop: Loop, deaf: int) -> None:
     loop.cell()

@@ -12,6 +12,7 @@ from controlplane.contract.states import FailureKind, Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.models import Attempt, Job, Task, Transition
+from controlplane.queries.attempts.launch_context import load_briefing
 from controlplane.queries.views.history import change_document, find_attempt_history
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -241,3 +242,27 @@ def test_a_creation_that_hangs_ends_a_task_that_may_run_once(loop: Loop, hand: H
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
     loop.converge()
     assert loop.states(job) == ["FAILED"]
+
+
+def test_a_build_that_took_too_long_stays_a_system_failure_whatever_its_cell_reports_later(
+    loop: Loop, hand: Hand
+) -> None:
+    """The program fails, too, once the engine answers: the runner's state stays for the retry."""
+    job = loop.submit()
+    loop.place()
+    (first,) = loop.attempts(job)
+    facts = {"plugin_phase": "initializing", "plugin_state": {"key": "a"}}
+    hand.report(AttemptReport(str(first.uid), 0, S.BUILDING, phase=Phase.CREATING, **facts))
+    Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
+    loop.converge()
+    hand.end(first, S.FAILED, failure_kind=FailureKind.USER, reason="spec", message="no such user")
+    first.refresh_from_db()
+    assert (first.reason, first.failure_kind, first.charged) == (
+        "build_timeout",
+        "system",
+        "system",
+    )
+    assert first.released_at is not None
+    Task.objects.update(not_before=None, avoid_cell_ids=None)
+    loop.place()
+    assert load_briefing(Attempt.objects.get(number=2).uid).plugin_state == {"key": "a"}

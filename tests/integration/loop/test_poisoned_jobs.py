@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.convergence import dependencies, endings, job_pages, repairs
-from controlplane.commands.convergence.rule import RuleContext
+from controlplane.commands.convergence import job_pages, repairs
+from controlplane.commands.convergence import jobs as cascades
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs import cancel as pages
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
@@ -36,9 +37,9 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
             raise ValueError("poisoned")
         return locks.lock_jobs(job_ids, *options, **named)
 
-    for module in (dependencies, endings, pages, repairs):
+    for module in (cascades, pages, repairs):
         monkeypatch.setattr(module, "lock_jobs", lock_jobs)
-    for module in (job_pages, endings):
+    for module in (job_pages, cascades):
         monkeypatch.setattr(module, "JOBS_PER_TICK", PAGE)
 
     def mark(jobs: Sequence[Job]) -> None:
@@ -153,7 +154,7 @@ def test_what_there_was_no_time_for_comes_first_in_the_next_turn(
     loop: Loop, poison: Poison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "PAGE", 1)
-    monkeypatch.setattr(endings, "PAGES_PER_TICK", 3)
+    monkeypatch.setattr(cascades, "PAGES_PER_TICK", 3)
     poison([])
     jobs = ending_jobs(loop, PAGE + 1)
     assert convergence.run(woken=True)["ended"] == 3

@@ -38,8 +38,9 @@ from controlplane.models import (
 )
 from controlplane.queries.convergence.deletion import list_expired_jobs
 from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.policy import load_policy
 from controlplane.storage import store
-from controlplane.ticks import convergence, retention
+from controlplane.ticks import retention
 from tests.integration.loop.conftest import Hand, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
 
@@ -398,7 +399,7 @@ def test_what_there_is_no_time_for_goes_in_its_turn_unless_we_listen_first(
 
 
 def test_records_are_kept_for_their_time(loop: Loop) -> None:
-    policy, now = convergence.build_policy(), clock.now()
+    policy, now = load_policy(), clock.now()
     ages = {AuditLine: policy.audit_age, TickRun: policy.run_age, DeadLetter: policy.finding_age}
     for model, age in ages.items():
         for over in (60, -60):

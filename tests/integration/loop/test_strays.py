@@ -15,10 +15,10 @@ from controlplane.commands.convergence.orphan_files import StoreWalk, sweep_stra
 from controlplane.models import Alert, Attempt, Walk
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.convergence.due import find_due
+from controlplane.queries.policy import load_policy
 from controlplane.storage import artifacts as kept
 from controlplane.storage import orphans as places
 from controlplane.storage import store
-from controlplane.ticks import convergence
 from tests.integration.loop.conftest import Loop
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -157,7 +157,7 @@ def test_a_new_database_or_one_that_was_away_waits_for_a_day(loop: Loop) -> None
     age(days=9)
     now = clock.now()
     assert sweep(now) == 0
-    policy = convergence.build_policy()
+    policy = load_policy()
     assert find_due(now, None, policy, among=["strays"]) == set()
     assert find_due(now + DAY, None, policy, among=["strays"]) == {"strays"}
     for looked_at in (now - 3 * DAY, now + HOUR):

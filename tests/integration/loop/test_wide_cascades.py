@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane import clock
-from controlplane.commands.convergence import endings as cascades
+from controlplane.commands.convergence import jobs as cascades
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.ticks import convergence

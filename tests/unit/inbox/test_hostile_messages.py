@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.contract.codec import MalformedMessage
-from controlplane.contract.messages.orders import RegistrationResult
+from controlplane.contract.messages.orders import (
+    GroupSpec,
+    Input,
+    Orders,
+    RegistrationResult,
+    RunAttempt,
+    StopAttempt,
+    Sync,
+)
 from controlplane.contract.messages.reports import (
     MAX_REPORTS,
     Goodbye,
@@ -26,6 +34,7 @@ from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
 from controlplane.inbox.sorting import COUNTED_CHARS, MAX_OF_A_CELL, Directory, sort_messages
+from tests.harness.hostile import BODIES, wrong_values
 from workers.agent.orders import OrderReader
 
 CELL_KEY = b"k" * 32
@@ -132,6 +141,38 @@ def test_any_signed_payload_costs_only_itself(kind: str, rest: dict[str, Any]) -
     orders = reader()
     orders.read(seal(body, key=TO_CELL))
     assert not orders.dropped["unreadable"]
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_wrong_value_anywhere_in_a_signed_message_costs_only_itself(kind: str) -> None:
+    """As the enrolled sender of either side may write it."""
+    for body in wrong_values(BODIES[kind]):
+        found = sort_messages([seal(body), seal(BEAT, cell="b")], Directory(find))
+        assert [beat.address.name for beat in found.beats][-1] == "b", body
+        assert not found.dropped["unreadable"], body
+
+
+ORDERS = Orders(
+    (GroupSpec(1, 2, "j", "g", 3, env={"K": "v"}, inputs=(Input("/p", "http://x"),)),),
+    (RunAttempt("u", 1, 9, 0, 1, 5.0),),
+    (StopAttempt("v", "why", 3.0),),
+)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ORDERS,
+        Sync(4, 3, 1.0, 30.0, 5.0, ORDERS),
+        RegistrationResult("accepted", "", 1.0, 30.0, 5.0, 1),
+    ],
+    ids=["orders", "sync", "registered"],
+)
+def test_a_wrong_value_anywhere_in_a_signed_order_costs_only_itself(order: Any) -> None:
+    orders = reader()
+    for body in wrong_values(order.body()):
+        orders.read(seal(body, key=TO_CELL))
+    assert set(orders.dropped) == {"malformed"}
 
 
 @given(st.lists(values, min_size=4, max_size=6))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.spec import UnreadableDocument, read_document
-from controlplane.spec.documents import MAX_DEPTH, check_plain, guess_language
+from controlplane.spec import InvalidSpec, UnreadableDocument, parse_job, read_document
+from controlplane.spec.documents import MAX_DEPTH, check_plain, find_value_fault, guess_language
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,28 @@ def test_nesting_is_bounded() -> None:
     check_plain(value)
     with pytest.raises(UnreadableDocument, match="nested lists"):
         check_plain([value])
+
+
+def test_a_document_that_is_nested_too_deeply_has_no_place_of_its_fault() -> None:
+    value: Any = "a\0"
+    for _ in range(5_000):
+        value = {"a": value}
+    assert find_value_fault(value) is None
+    with pytest.raises(InvalidSpec, match="more than 64 nested lists and mappings"):
+        parse_job({"name": "a", "image": "x", "env": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ({"a": [1.0, float("inf")]}, (("a", 1), "a number is not finite")),
+        ({5: {"b": "\0"}}, ((5, "b"), "a text contains a NUL character")),
+        ({"a": {"\0": 1}}, (("a",), "a key contains a character that cannot be stored")),
+        ({"a": [1.0, "b", None]}, None),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_named_by_its_place(value: Any, found: Any) -> None:
+    assert find_value_fault(value) == found
 
 
 def test_the_language_is_seen_from_the_first_sign() -> None:

@@ -9,7 +9,14 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState
 from tests.harness.small_disk import mounted
-from workers.journal import CellJournal, FinishedAttempt, JournalFile, JournalState
+from workers.attempt_record import AttemptRecord
+from workers.journal import (
+    KNOWN_SECONDS,
+    CellJournal,
+    FinishedAttempt,
+    JournalFile,
+    JournalState,
+)
 from workers.journal_file import RESERVE_BYTES, FileStore
 
 SPEC = GroupSpec(id=1, job_id=1, job_name="j", group="g", replicas=1, command=("noop",))
@@ -39,20 +46,27 @@ def opened(path: Path, cell: str = "a") -> tuple[JournalFile, CellJournal]:
     return file, file.journal(cell)
 
 
+def record(journal: CellJournal, uid: str) -> AttemptRecord:
+    found = journal.find(uid)
+    assert found is not None
+    return found
+
+
 def filled(path: Path) -> JournalState:
     """A journal with one attempt in each stage of life."""
     file, journal = opened(path)
     journal.begin("one")
     for uid in ("taken", "started", "stopped", "ended", "done", "crashed", "reached"):
         journal.take(run(uid), SPEC)
-    journal.start("started", 5.0, "container")
+    journal.start(record(journal, "started"), 5.0, "container")
     journal.stop(StopAttempt("stopped", "why"))
     journal.end(AttemptReport("ended", 0, TaskState.SUCCEEDED, exit_code=0, gone=True))
     journal.finish("done", 200.0)
-    journal.crash("reached")
-    journal.reach("reached", 2)
-    journal.crash("crashed")
-    journal.hear(42)
+    journal.crash(record(journal, "reached"))
+    journal.reach(record(journal, "reached"), 2)
+    journal.crash(record(journal, "crashed"))
+    journal.move(record(journal, "crashed"))
+    journal.acknowledge(42)
     file.sync()
     return journal.memory
 
@@ -113,7 +127,7 @@ def test_the_file_is_compacted_when_it_has_grown(
     for number in range(2_000):
         journal.take(run(str(number)), SPEC)
         journal.finish(str(number), 1.0)
-        journal.forget(2.0)
+        journal.forget(KNOWN_SECONDS + 2.0)
         file.sync()
     assert _stores[-1].size() < 40_000
 
@@ -121,9 +135,9 @@ def test_the_file_is_compacted_when_it_has_grown(
 def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> None:
     _, journal = opened(tmp_path / "journal")
     journal.finish("u", 200.0)
-    journal.forget(199.0)
+    journal.forget(KNOWN_SECONDS + 199.0)
     assert "u" in journal.memory.done
-    journal.forget(201.0)
+    journal.forget(KNOWN_SECONDS + 201.0)
     assert "u" not in journal.memory.done
 
 
@@ -132,7 +146,10 @@ def test_what_was_never_created_is_known_as_such_after_compaction_too(tmp_path: 
     journal.finish("never", 200.0, never_created=True)
     journal.finish("was", 300.0)
     file.sync()
-    expected = {"never": FinishedAttempt(200.0, True), "was": FinishedAttempt(300.0)}
+    expected = {
+        "never": FinishedAttempt(KNOWN_SECONDS + 200.0, True),
+        "was": FinishedAttempt(KNOWN_SECONDS + 300.0),
+    }
     assert opened(tmp_path / "journal")[1].memory.done == expected
     file.compact()
     assert opened(tmp_path / "journal")[1].memory.done == expected
@@ -221,7 +238,7 @@ def test_a_disk_that_fills_up_while_the_file_is_compacted_harms_nothing(tmp_path
         disk.fill()
         with pytest.raises(OSError, match="No space"):
             file.compact()
-        journal.hear(43)
+        journal.acknowledge(43)
         assert file.sync()
         assert not path.with_suffix(".new").exists()
         before.acked, before.written = 43, before.written + 1
@@ -250,3 +267,13 @@ def test_the_room_ahead_is_no_part_of_what_is_read(tmp_path: Path) -> None:
     assert path.stat().st_size >= RESERVE_BYTES
     assert b"\0" not in _stores[-1].read()
     assert opened(path)[1].memory == before
+
+
+def test_an_order_without_its_spec_counts_as_ended(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    filled(path)
+    lines = path.read_bytes().rstrip(b"\0").splitlines(keepends=True)
+    path.write_bytes(b"".join(line for line in lines if b'"spec"' not in line))
+    _, journal = opened(path)
+    assert journal.memory.attempts == {}
+    assert {"taken", "started", "stopped"} <= journal.memory.done.keys()

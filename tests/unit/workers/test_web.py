@@ -35,11 +35,11 @@ def test_only_the_answer_to_this_very_question_is_one() -> None:
     with Server() as server:
         server.route = seal_answer
         web = Web(control_url=server.url, cell="a", key=KEY, now=lambda: next(times))
-        assert web.ask("u", "gang") == "gang"
+        assert web.fetch("u", "gang") == "gang"
         with pytest.raises(ControlPlaneUnavailable, match="not sealed"):
-            web.ask("u", "briefing")
+            web.fetch("u", "briefing")
         with pytest.raises(ControlPlaneUnavailable, match="not sealed"):
-            web.ask("u", "gang")  # later
+            web.fetch("u", "gang")  # later
         web.close()
 
 

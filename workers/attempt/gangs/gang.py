@@ -68,7 +68,7 @@ class GangSupervisor:
                 pace = PollInterval()  # others usually follow
             gang, took = None, 0.0
             try:
-                gang = ask_for_gang(members)
+                gang = fetch_gang(members)
                 began = time.monotonic()
                 if gang is not None:
                     news.spread(gang, members)
@@ -108,9 +108,9 @@ class WrittenStates:
 
     def spread(self, gang: Gang, members: list[AttemptRun]) -> None:
         """Write the gang for each member whose files differ."""
-        told = GangStatus(gang, look_up(gang))
-        if self._last is None or told != self._last:
-            self._last = told
+        status = GangStatus(gang, resolve_addresses(gang))
+        if self._last is None or status != self._last:
+            self._last = status
         latest = self._last
         self._written = {
             attempt.uid: latest
@@ -123,7 +123,7 @@ class PollInterval:
     """How long to wait between two questions, by what came of them."""
 
     def __init__(self) -> None:
-        self._asked = 0
+        self._polls = 0
         self._unanswered = 0
 
     def after(self, gang: Gang | None) -> float:
@@ -132,22 +132,22 @@ class PollInterval:
             self._unanswered += 1
             return AWAY_SECONDS[min(self._unanswered, len(AWAY_SECONDS)) - 1]
         self._unanswered = 0
-        self._asked += 1
+        self._polls += 1
         if gang.is_settled:
             return LATER_SECONDS
-        if self._asked <= len(FIRST_SECONDS):
-            return FIRST_SECONDS[self._asked - 1]
-        return SOON_SECONDS if self._asked < PATIENT_AFTER else LATER_SECONDS
+        if self._polls <= len(FIRST_SECONDS):
+            return FIRST_SECONDS[self._polls - 1]
+        return SOON_SECONDS if self._polls < PATIENT_AFTER else LATER_SECONDS
 
 
-def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
+def fetch_gang(members: list[AttemptRun]) -> Gang | None:
     """Return the gang as web describes it; None: no answer.
 
     Web refuses an attempt that it has ended, which does not concern the other members.
     """
     for attempt in members:
         try:
-            return Gang.read(attempt.around.web.ask(attempt.uid, "gang"))
+            return Gang.read(attempt.around.web.fetch(attempt.uid, "gang"))
         except (ControlPlaneUnavailable, MalformedMessage) as error:
             attempt.log.warning("gang_not_read", error=str(error))
             return None
@@ -156,17 +156,17 @@ def ask_for_gang(members: list[AttemptRun]) -> Gang | None:
     return None
 
 
-def keep_up(attempt: AttemptRun, told: GangStatus) -> bool:
+def keep_up(attempt: AttemptRun, status: GangStatus) -> bool:
     """Write the gang into the files of one member; return whether that succeeded.
 
     A member that the control plane does not know is skipped, and removed files are not created
     again.
     """
-    me = find_self(attempt, told.gang)
+    me = find_self(attempt, status.gang)
     if me is None or me.number != attempt.launch.run.number:
         return False
     try:
-        write_files(attempt, told, me)
+        write_files(attempt, status, me)
     except OSError as error:
         if not attempt.ended:
             attempt.log.warning("gang_files_not_written", error=str(error))
@@ -213,7 +213,7 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
-    write_files(attempt, GangStatus(gang, look_up(gang)), me)
+    write_files(attempt, GangStatus(gang, resolve_addresses(gang)), me)
 
 
 def _write_key(path: Path, text: str, is_contained: bool) -> None:
@@ -227,13 +227,13 @@ def _write_key(path: Path, text: str, is_contained: bool) -> None:
         os.chown(path, KEY_OWNER, KEY_OWNER)
 
 
-def write_files(attempt: AttemptRun, told: GangStatus, me: GangMember) -> None:
+def write_files(attempt: AttemptRun, status: GangStatus, me: GangMember) -> None:
     """Write all that changes in the life of a gang. Raises OSError."""
-    gang = told.gang
+    gang = status.gang
     peers = see_peers(gang, me)
     folder = gang_folder(attempt)
     if attempt.launch.spec.task_type == "container":
-        write_in_place(hosts_path(attempt), files.hosts_text(me, peers, told.addresses.get))
+        write_in_place(hosts_path(attempt), files.hosts_text(me, peers, status.addresses.get))
     write_whole(ssh_folder(attempt) / "config", files.ssh_config(peers, key_path(attempt)))
     write_whole(folder / "peers", files.peers_table(peers))
     write_whole(folder / "peers.json", files.peers_json(gang, me, peers))
@@ -271,7 +271,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     os.replace(fresh, path)
 
 
-def look_up(gang: Gang) -> dict[str, str | None]:
+def resolve_addresses(gang: Gang) -> dict[str, str | None]:
     """The addresses of all hosts at which members are reached."""
     texts = {text for member in gang.members for text in member.addresses.values()}
     return {host: resolve(host) for host in {split_address(text)[0] for text in texts}}

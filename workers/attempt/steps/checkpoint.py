@@ -34,7 +34,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
         return
     path = checked_path("checkpoint_path", spec.checkpoint_path, INPUTS)
     attempt.placed = [*attempt.placed, PlacedFile(path, writable=True)]
-    found = attempt.briefing.checkpoint
+    found = attempt.launch_context.checkpoint
     if found is None:
         return
     room = DiskAllowance("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
@@ -62,7 +62,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
 def place_checkpoint(attempt: AttemptRun) -> None:
     """Put it into the created container. Raises AttemptFailed."""
     path, tar = attempt.launch.spec.checkpoint_path, attempt.workspace / CHECKPOINT
-    if path is None or attempt.briefing.checkpoint is None:
+    if path is None or attempt.launch_context.checkpoint is None:
         return
 
     def place() -> None:

@@ -1,4 +1,4 @@
-"""Nothing of the attempt is left: first no running process; when asked, no container at all."""
+"""Clean up after the attempt: first its processes, then on request its container."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import structlog
 
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.runtime import ContainerStatus, Engine, EngineAway, EngineError
-from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look
+from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, inspect_container
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +19,7 @@ def make_sure_it_is_over(attempt: AttemptRun) -> None:
     tries = 0
     while attempt.may_exist:
         try:
-            view = look(attempt)
+            view = inspect_container(attempt)
             if view is None or view.life is ContainerStatus.ENDED:
                 return
             attempt.engine.remove(attempt.uid)

@@ -38,7 +38,7 @@ def create_container(attempt: AttemptRun) -> None:
 def check_mounts(attempt: AttemptRun, stage: str) -> None:
     """No mount leads through a link, which some task may have put there. Raises AttemptFailed.
 
-    The pool's list was asked about names: the engine follows links, also out of what is allowed,
+    The pool's list was compared with names: the engine follows links, also out of what is allowed,
     and that at the start.
     """
     for mount in attempt.launch.spec.mounts:

@@ -21,9 +21,9 @@ def join_gang(attempt: AttemptRun) -> None:
     spec = attempt.launch.spec
     if not spec.is_gang:
         return
-    told, me = _read(attempt)
+    described, me = _read(attempt)
     try:
-        gang.make_files(attempt, told, me)
+        gang.make_files(attempt, described, me)
     except (OSError, UnsafeSecretFolder) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = DISK if is_full else SECRET
@@ -35,22 +35,24 @@ def join_gang(attempt: AttemptRun) -> None:
     if spec.task_type == "container":
         bound.append(PlacedFile(files.HOSTS_FILE, gang.hosts_path(attempt), bound=True))
     attempt.placed = [*attempt.placed, *bound]
-    env = {**attempt.launch.env, **_variables(told, me)}
+    env = {**attempt.launch.env, **_variables(described, me)}
     attempt.launch = replace(attempt.launch, env=env)
 
 
 def _read(attempt: AttemptRun) -> tuple[Gang, GangMember]:
     try:
-        told = Gang.read(attempt.briefing.gang)
+        described = Gang.read(attempt.launch_context.gang)
     except MalformedMessage as error:
         raise AttemptFailed(FailureKind.SYSTEM, WEB, f"gang: {error}") from error
-    me = gang.find_self(attempt, told)
-    if me is None or told.key is None:
-        raise AttemptFailed(FailureKind.SYSTEM, WEB, "gang: its briefing is not of this member")
-    return told, me
+    me = gang.find_self(attempt, described)
+    if me is None or described.key is None:
+        raise AttemptFailed(
+            FailureKind.SYSTEM, WEB, "gang: the launch context is of another member"
+        )
+    return described, me
 
 
-def _variables(told: Gang, me: GangMember) -> dict[str, str]:
-    names = ",".join(member.name for member in told.members)
-    found = {"CELLRUN_GANG_SIZE": str(len(told.members)), "CELLRUN_GANG_RANK": str(me.rank)}
+def _variables(described: Gang, me: GangMember) -> dict[str, str]:
+    names = ",".join(member.name for member in described.members)
+    found = {"CELLRUN_GANG_SIZE": str(len(described.members)), "CELLRUN_GANG_RANK": str(me.rank)}
     return found | ({"CELLRUN_GANG_HOSTS": names} if len(names) <= MAX_HOSTS_CHARS else {})

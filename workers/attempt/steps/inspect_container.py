@@ -14,12 +14,12 @@ from workers.attempt.runtime import (
 PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
 
 
-def look(attempt: AttemptRun) -> ContainerView | None:
+def inspect_container(attempt: AttemptRun) -> ContainerView | None:
     """The container as it is; waits for an engine that does not answer, as long as it takes."""
-    return look_long(attempt)[0]
+    return inspect_patiently(attempt)[0]
 
 
-def look_long(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
+def inspect_patiently(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
     """The same, and whether the engine had to be waited for."""
     tries = 0
     while True:
@@ -30,18 +30,18 @@ def look_long(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
             tries += 1
 
 
-def look_for_own(attempt: AttemptRun) -> None:
+def inspect_own(attempt: AttemptRun) -> None:
     """If this attempt was begun before, take over its container wherever it stands."""
     if attempt.begun_before:
-        take_over(attempt, look(attempt))
+        take_over(attempt, inspect_container(attempt))
 
 
-def look_for_adopted(attempt: AttemptRun) -> None:
+def inspect_adopted(attempt: AttemptRun) -> None:
     """Adopt its container; a vanished one is not created again. Raise AttemptFailed.
 
     An attempt that certainly had no container starts from the beginning while its order is valid.
     """
-    view = look(attempt)
+    view = inspect_container(attempt)
     if view is None:
         if attempt.is_uncreated and attempt.around.now() < attempt.launch.run.start_before:
             return

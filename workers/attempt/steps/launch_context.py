@@ -11,25 +11,25 @@ from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
 PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
 
-def read_briefing(attempt: AttemptRun) -> None:
+def read_launch_context(attempt: AttemptRun) -> None:
     """Ask web, if there is anything to ask for. Raises AttemptFailed."""
     if not attempt.launch.spec.needs_briefing:
         return
-    attempt.briefing = _ask(attempt)
-    if attempt.briefing.missing:
-        names = ", ".join(attempt.briefing.missing)
+    attempt.launch_context = _fetch(attempt)
+    if attempt.launch_context.missing:
+        names = ", ".join(attempt.launch_context.missing)
         raise AttemptFailed(FailureKind.USER, SECRET, f"secrets: the project has no {names}")
-    if attempt.briefing.unusable:
-        names = ", ".join(attempt.briefing.unusable)
+    if attempt.launch_context.unusable:
+        names = ", ".join(attempt.launch_context.unusable)
         message = f"registry_secret: {names} is no login (username and password) to a registry"
         raise AttemptFailed(FailureKind.USER, SECRET, message)
 
 
-def _ask(attempt: AttemptRun) -> LaunchContext:
+def _fetch(attempt: AttemptRun) -> LaunchContext:
     words = ""
     for seconds in (*PATIENCE_SECONDS, None):
         try:
-            return attempt.around.web.briefing(attempt.uid)
+            return attempt.around.web.launch_context(attempt.uid)
         except (ControlPlaneUnavailable, MalformedMessage) as error:
             words = str(error)
         except ControlPlaneRefused as error:

@@ -7,7 +7,7 @@ from workers.attempt.outcome import GUARD, LEASE_OVER, AttemptFailed
 
 # A guard that is being started on a machine under load takes a few seconds.
 WAIT_SECONDS = 20.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 def await_permit(attempt: AttemptRun) -> None:
@@ -19,5 +19,5 @@ def await_permit(attempt: AttemptRun) -> None:
             raise AttemptFailed(FailureKind.OUTSIDE, LEASE_OVER, message)
         if waited >= WAIT_SECONDS:
             raise AttemptFailed(FailureKind.SYSTEM, GUARD, "its guard does not answer")
-        attempt.pause(LOOK_SECONDS)
-        waited += LOOK_SECONDS
+        attempt.pause(POLL_SECONDS)
+        waited += POLL_SECONDS

@@ -43,7 +43,7 @@ def ensure_image(attempt: AttemptRun) -> None:
 
 def _pull(attempt: AttemptRun, image: str) -> None:
     attempt.enter(Phase.PULLING)
-    pull = attempt.around.pulls.join(image, attempt.briefing.registry)
+    pull = attempt.around.pulls.join(image, attempt.launch_context.registry)
     try:
         while not pull.wait(TURN_SECONDS):
             attempt.check()

@@ -44,7 +44,7 @@ def write_secrets(attempt: AttemptRun) -> None:
 
 def _value(attempt: AttemptRun, use: SecretUse) -> bytes:
     try:
-        return base64.b64decode(attempt.briefing.secrets[use.name], validate=True)
+        return base64.b64decode(attempt.launch_context.secrets[use.name], validate=True)
     except (KeyError, binascii.Error, ValueError):
         message = f"secrets: web did not send the value of {use.name}"
         raise AttemptFailed(FailureKind.SYSTEM, WEB, message) from None

@@ -13,12 +13,12 @@ from workers.attempt.runtime import (
     EngineError,
     NoSuchContainer,
 )
-from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, look_long
+from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, inspect_patiently
 
 SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
 LONG_SECONDS = 30.0  # then check: an engine may forget a waiting call
 # An engine learns of an end and of its cause separately, and the cause may come later.
-LATE_LOOKS_SECONDS = (0.05, 0.15, 0.3, 0.5)
+LATE_POLL_SECONDS = (0.05, 0.15, 0.3, 0.5)
 FOLLOWER_SECONDS = 2.0  # for the follower to see the end of the output by itself
 
 
@@ -40,7 +40,7 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
             tries += 1
         attempt.rest(0)
         if over:
-            view, had_to_wait = look_long(attempt)
+            view, had_to_wait = inspect_patiently(attempt)
             was_away = was_away or had_to_wait
             if view is None or view.life is ContainerStatus.ENDED:
                 break
@@ -54,8 +54,8 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
         return view
     # An engine without live-restore ends all it has when it ends, and remembers nothing of it.
     ended_with_engine = was_away and view.exit_code == SIGTERMED
-    view = replace(view, told_to_end=ended_with_engine or _was_told_to_end(attempt, view))
-    if view.exit_code == SIGKILLED and not view.told_to_end and not view.out_of_memory:
+    view = replace(view, stopped=ended_with_engine or _was_stopped(attempt, view))
+    if view.exit_code == SIGKILLED and not view.stopped and not view.out_of_memory:
         return replace(view, out_of_memory=_lacked_memory_after_all(attempt))
     return view
 
@@ -64,7 +64,7 @@ def _lacked_memory_after_all(attempt: AttemptRun) -> bool:
     """Whether the engine notes, a moment after the end, that the kernel had killed for memory."""
     if not attempt.launch.spec.resources.get("memory_mib"):
         return False
-    for seconds in LATE_LOOKS_SECONDS:
+    for seconds in LATE_POLL_SECONDS:
         attempt.rest(seconds)
         try:
             view = attempt.engine.view(attempt.uid)
@@ -75,9 +75,9 @@ def _lacked_memory_after_all(attempt: AttemptRun) -> bool:
     return False
 
 
-def _was_told_to_end(attempt: AttemptRun, view: ContainerView) -> bool:
+def _was_stopped(attempt: AttemptRun, view: ContainerView) -> bool:
     try:
-        return attempt.engine.was_told_to_end(attempt.launch, view)
+        return attempt.engine.was_stopped(attempt.launch, view)
     except EngineAway:
         return view.exit_code == SIGTERMED  # it is about to end, with all that it has
     except EngineError as error:

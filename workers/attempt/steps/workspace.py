@@ -17,7 +17,7 @@ from workers.attempt.capture import Capture
 from workers.attempt.outcome import DISK, ENGINE, AttemptFailed
 
 
-def look_whether_begun(attempt: AttemptRun) -> None:
+def check_begun(attempt: AttemptRun) -> None:
     """Read from the files of an earlier process of this cell how far the attempt may have come."""
     attempt.begun_before = attempt.is_adopted or attempt.workspace.exists()
     attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_proof(attempt))

@@ -22,7 +22,7 @@ SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rig
 
 
 class _WatchedFile(io.RawIOBase):
-    """A file of which each piece is asked for: large ones take minutes."""
+    """A file that checks for a stop at each piece, because large ones take minutes."""
 
     def __init__(self, file: IO[bytes], take: Take) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from workers.remote_files import StorageAway, StorageRefused, has_room, join, wi
 
 # So much of a disk is left to others; of a small one a tenth.
 FREE_BYTES = 64 * 2**20
-_LOOK_BYTES = 16 * 2**20
+_CHECK_BYTES = 16 * 2**20
 # With its last piece web writes a whole file to its disk and reads it again.
 LARGE_BYTES = 16 * 2**20
 LARGE_SECONDS = 120.0
@@ -36,7 +36,7 @@ class DiskAllowance:
     def __init__(self, what: str, folder: Path, most: int, reason: str) -> None:
         self._what, self._folder, self._most, self._reason = what, folder, most, reason
         self.taken = 0
-        self._looked_at = -_LOOK_BYTES
+        self._checked_at = -_CHECK_BYTES
 
     def take(self, count: int) -> None:
         """So many more. Raises AttemptFailed."""
@@ -44,11 +44,11 @@ class DiskAllowance:
         if self.taken > self._most:
             message = f"{self._what}: more than the {self._most} bytes that this cell takes"
             raise AttemptFailed(_USER, self._reason, message)
-        if abs(self.taken - self._looked_at) >= _LOOK_BYTES:
+        if abs(self.taken - self._checked_at) >= _CHECK_BYTES:
             spare = min(FREE_BYTES, shutil.disk_usage(self._folder).total // 10)
             if not has_room(self._folder, spare + count):
                 raise AttemptFailed(_SYSTEM, DISK, f"{self._what}: no space left on this cell")
-            self._looked_at = self.taken
+            self._checked_at = self.taken
 
 
 def fetch(
@@ -201,10 +201,10 @@ class OutputTransfer:
 
 
 def remember_base(attempt: AttemptRun) -> None:
-    """Write down where this attempt keeps what it leaves, from its briefing."""
+    """Record the output base of this attempt from its launch context."""
     note = _note(attempt)
     draft = note.with_suffix(".new")
-    draft.write_text(json.dumps({"base": attempt.briefing.output_base}), encoding="utf-8")
+    draft.write_text(json.dumps({"base": attempt.launch_context.output_base}), encoding="utf-8")
     draft.replace(note)
 
 

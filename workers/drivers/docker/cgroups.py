@@ -24,7 +24,7 @@ ROOT = Path("/sys/fs/cgroup")
 ENGINES = "docker"
 ABANDONED = 86_400.0  # seconds: by then its creator has read it
 # Between samples of a running container: most end soon, and each costs the engine two calls.
-LOOK_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
+POLL_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Cgroups:
@@ -48,9 +48,9 @@ class Cgroups:
         self._memory = self._root if self._is_v2 else self._root / "memory"
         self._cpu = self._root if self._is_v2 else self._root / "cpuacct"
         if self._may_come:
-            self._look_for_engine()
+            self._find_engine_group()
 
-    def _look_for_engine(self) -> None:
+    def _find_engine_group(self) -> None:
         """The engine makes its group with its first container."""
         if not all(os.access(path / ENGINES, os.W_OK) for path in (self._memory, self._cpu)):
             return
@@ -62,10 +62,10 @@ class Cgroups:
     def parent(self, uid: str) -> str:
         """The parent for a container that is to be created; empty: the engine's own."""
         if self._may_come:
-            self._look_for_engine()
+            self._find_engine_group()
         return f"/{ENGINES}/{self._name(uid)}" if self._controllers else ""
 
-    def look(self, uid: str) -> None:
+    def sample(self, uid: str) -> None:
         """A container of that parent was started: if nothing is seen, the engine is elsewhere."""
         if self._controllers and not self._is_seen:
             self._is_seen = self._folder(self._memory, uid).exists()
@@ -138,18 +138,18 @@ class CgroupSamples:
         self._root = root
         self._processes = processes
         self._lock = threading.Lock()
-        self._looks: dict[str, int] = {}
+        self._samples_taken: dict[str, int] = {}
         self._seen: dict[str, ResourceUsage] = {}
 
     def pause(self, uid: str) -> float:
         """Return the seconds to the next sample."""
-        return LOOK_SECONDS[min(self._looks.get(uid, 0), len(LOOK_SECONDS) - 1)]
+        return POLL_SECONDS[min(self._samples_taken.get(uid, 0), len(POLL_SECONDS) - 1)]
 
-    def look(self, uid: str, view: ContainerView | None) -> None:
+    def sample(self, uid: str, view: ContainerView | None) -> None:
         """Sample a running container; values that cannot be read stay unknown."""
         seen = self._read(view) if view is not None and view.pid is not None else None
         with self._lock:
-            self._looks[uid] = self._looks.get(uid, 0) + 1
+            self._samples_taken[uid] = self._samples_taken.get(uid, 0) + 1
             if seen is not None:
                 self._seen[uid] = seen
 
@@ -160,7 +160,7 @@ class CgroupSamples:
     def forget(self, uid: str) -> None:
         """Forget a container that has ended and was reported."""
         with self._lock:
-            self._looks.pop(uid, None)
+            self._samples_taken.pop(uid, None)
             self._seen.pop(uid, None)
 
     def _read(self, view: ContainerView) -> ResourceUsage | None:

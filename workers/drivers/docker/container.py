@@ -127,7 +127,7 @@ def _instant(stamp: Any) -> float | None:
 def host_config(
     launch: Launch, *, mounts: Sequence[Mapping[str, Any]], log_driver: str
 ) -> dict[str, Any]:
-    """Limits and isolation. A resource that is not asked for is not limited."""
+    """Limits and isolation. A resource that is not requested is not limited."""
     spec = launch.spec
     config: dict[str, Any] = {
         **privileges(spec),

@@ -175,7 +175,7 @@ class DockerEngine:
         """Start the created container."""
         with answered():
             self._api.start(self._of(uid))
-        self._cgroups.look(uid)
+        self._cgroups.sample(uid)
 
     def view(self, uid: str) -> ContainerView | None:
         """The container now."""
@@ -195,7 +195,7 @@ class DockerEngine:
             pause = min(self._samples.pause(uid), seconds)
             if self._wait(uid, pause):
                 return True
-            self._samples.look(uid, self.view(uid))
+            self._samples.sample(uid, self.view(uid))
             seconds -= pause
         return False
 
@@ -220,12 +220,12 @@ class DockerEngine:
             raise
         return True
 
-    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
+    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
         """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
         name, ended_at = self._of(launch.uid), view.ended_at or 0.0
         stop_signal = launch.spec.stop_signal
         with answered():
-            if events.was_told_to_end(self._api, name, ended_at, stop_signal):
+            if events.was_stopped(self._api, name, ended_at, stop_signal):
                 return True
             if view.exit_code == SIGTERMED:
                 # A stopping engine serves its open connections to the end, but accepts no new ones.
@@ -309,8 +309,10 @@ class DockerEngine:
             )
             with closing(answer):
                 api._raise_for_status(answer)
-                mend = self._log_driver == BINARY_SAFE_LOGS
-                logs.copy_entries(answer.raw.read1, capture, reader, cursors, mend=mend)
+                joins_lines = self._log_driver == BINARY_SAFE_LOGS
+                logs.copy_entries(
+                    answer.raw.read1, capture, reader, cursors, joins_lines=joins_lines
+                )
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""
@@ -352,7 +354,7 @@ class DockerEngine:
     # ------------------------------------------------------------------------- inside
 
     def _of(self, uid: str) -> str:
-        """How the engine is asked for the container: by its id, once that is known.
+        """Return how to address the container: by its id, once that is known.
 
         People may rename a container; it is still the attempt's.
         """

@@ -15,7 +15,7 @@ BRIDGE = "bridge"
 
 
 class Gateway:
-    """The gateway's address, asked for once."""
+    """The gateway's address, fetched once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

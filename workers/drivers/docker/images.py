@@ -29,11 +29,11 @@ def pull(
     have credentials.
     """
     repository, tag = parse_repository_tag(image)
-    who = None
+    auth = None
     if registry is not None:
-        who = {"username": registry.username, "password": registry.password}
+        auth = {"username": registry.username, "password": registry.password}
     layers: dict[str, tuple[int, int]] = {}
-    lines = api.pull(repository, tag or "latest", stream=True, decode=True, auth_config=who)
+    lines = api.pull(repository, tag or "latest", stream=True, decode=True, auth_config=auth)
     for line in lines:
         if "error" in line:
             raise EngineError(str(line["error"]))

@@ -34,11 +34,11 @@ def copy_entries(
     reader: int,
     cursors: Cursors,
     *,
-    mend: bool,
+    joins_lines: bool,
 ) -> None:
     """Add to `capture` what `read` gives, from the cursors on, block by block. Raises Superseded.
 
-    `mend`: the last part of a long line comes without its newline (Docker's local log driver).
+    `joins_lines`: the last part of a long line has no newline (Docker's local log driver).
     """
     skip = {stream: cursor.entries for stream, cursor in cursors.items()}
     is_within = dict.fromkeys(STREAM_OF.values(), False)  # the last entry was part of a long line
@@ -50,7 +50,7 @@ def copy_entries(
             if skip[entry.stream] and entry.nanoseconds == known:
                 skip[entry.stream] -= 1
             elif entry.nanoseconds >= known:
-                kept.append(mended(entry) if mend and follows else entry)
+                kept.append(with_newline(entry) if joins_lines and follows else entry)
         capture.add(reader, kept)
         if capture.is_over:
             break
@@ -75,7 +75,7 @@ def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[LogEntry]]:
         yield entries
 
 
-def mended(entry: LogEntry) -> LogEntry:
+def with_newline(entry: LogEntry) -> LogEntry:
     """Return an entry that follows a part, with its newline.
 
     At the end of a stream it is unknown whether the last line had one; nearly all have.

@@ -35,7 +35,7 @@ from workers.attempt.transfer.tars import Take
 from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
 from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
 from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
-from workers.spawner.scanning import look_at
+from workers.spawner.scanning import inspect_process
 
 # Of the cell's own environment a task gets only these; the cell's secrets are none of its business.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -117,7 +117,7 @@ class ProcessEngine:
 
     def start(self, uid: str) -> None:
         """Order the start, once; a second call reports that."""
-        word, *words = self._link.ask("run", uid)
+        word, *words = self._link.call("run", uid)
         match word:
             case "running":
                 return
@@ -173,7 +173,7 @@ class ProcessEngine:
             # spawner, which may be stopped.
             descriptor = os.pidfd_open(task.pid)
             try:
-                seen = look_at(task.pid)
+                seen = inspect_process(task.pid)
                 if seen is None or seen[1] != task.mark:
                     return False
                 signal.pidfd_send_signal(descriptor, number)
@@ -200,7 +200,7 @@ class ProcessEngine:
 
     def use(self, uid: str) -> ResourceUsage:
         """Return the time of its processes and their children; the bytes sent are unknown."""
-        pids = self._link.ask("pids", uid)[1:]
+        pids = self._link.call("pids", uid)[1:]
         if not pids:
             raise NoSuchContainer("the process is over")
         return ResourceUsage(sum(cpu_seconds_of(pid) for pid in pids))
@@ -228,7 +228,7 @@ class ProcessEngine:
         """Unpack below the attempt's root."""
         restore_below(self._root(launch.uid), path, source)
 
-    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
+    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
         """Return False: the sender of a signal is unknown for processes."""
         return False
 
@@ -245,7 +245,7 @@ class ProcessEngine:
             self._link.forget(uid)
         else:
             try:
-                self._link.ask("remove", uid)
+                self._link.call("remove", uid)
             except RequestPending as error:
                 raise EngineError("the process does not end") from error
         self._ports.forget(uid)

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 MAX_LIVES = 4096  # the spawner has two pipes for each
 # Requests that the spawner has not answered yet: work for some 20 ms, and little more than fits
 # into the socket, so that no thread waits there.
-MAX_ASKED = 48
+MAX_ORDERED = 48
 MAX_ENVIRONMENT = 2048  # characters
 FORGET_SECONDS = 0.05  # for company
 
@@ -54,12 +54,12 @@ class PlainProcesses:
         self._leave = leave
         self._lock = threading.Lock()
         self._waiting: collections.OrderedDict[str, AttemptRun] = collections.OrderedDict()
-        self._asked: dict[str, AttemptRun] = {}
+        self._ordered: dict[str, AttemptRun] = {}
         self._running: dict[str, AttemptRun] = {}
         self._watched: set[str] = set()  # whose output is being sent
         self._swept: set[str] = set()  # over, with nothing to be removed
         self._forgotten: list[str] = []  # not yet reported to the spawner
-        engine.link.tell(self)
+        engine.link.subscribe(self)
 
     # ------------------------------------------------------------------------- driver
 
@@ -79,7 +79,7 @@ class PlainProcesses:
         with self._lock:
             is_waiting = self._waiting.pop(attempt.uid, None) is not None
         if is_waiting:
-            self._hand_over(attempt, START)
+            self._run_thread(attempt, START)
 
     def forget(self, uid: str) -> bool:
         """Whether that is all there is to be done to remove it."""
@@ -96,17 +96,17 @@ class PlainProcesses:
 
     # ------------------------------------------------------------------------- spawner
 
-    def hear_begun(self, uid: str, words: list[Any]) -> None:
+    def on_begun(self, uid: str, words: list[Any]) -> None:
         """It runs, or the pipeline tries again what did not work."""
         with self._lock:
-            attempt = self._asked.pop(uid, None)
+            attempt = self._ordered.pop(uid, None)
             if attempt is not None and words[0] == "running":
                 self._running[uid] = attempt
         if attempt is None:
             return
         view = self._engine.view(uid) if words[0] == "running" else None
         if view is None:
-            self._hand_over(attempt, START)
+            self._run_thread(attempt, START)
             return
         now = time.monotonic()
         attempt.step_seconds["start"] += now
@@ -116,17 +116,17 @@ class PlainProcesses:
         except DriverClosed:
             attempt.log.debug("left_running")
 
-    def hear_said(self, uid: str) -> None:
+    def on_output(self, uid: str) -> None:
         """Send its output, as it comes."""
         attempt = self._running.get(uid)
         if attempt is not None and uid not in self._watched:
             self._watched.add(uid)
             self._around.shipper.watch(uid, attempt.log_folder)
 
-    def hear_over(self, uid: str, task: TaskMirror) -> None:
+    def on_over(self, uid: str, task: TaskMirror) -> None:
         """Report its end, at once if nothing is to be collected."""
         if task.has_output:
-            self.hear_said(uid)
+            self.on_output(uid)
         with self._lock:
             attempt = self._running.pop(uid, None)
         if attempt is None:
@@ -136,27 +136,27 @@ class PlainProcesses:
         view = self._engine.view(uid)
         is_nothing_left = task.is_swept and not task.has_output
         if view is None or view.life is not ContainerStatus.ENDED or not is_nothing_left:
-            self._hand_over(attempt, ())
+            self._run_thread(attempt, ())
             return
         self._swept.add(uid)
         end_at_once(attempt, view)
         self._leave(attempt)
 
-    def hear_rest(self) -> None:
+    def on_rest(self) -> None:
         """Ask for more, when there is room."""
         if self._waiting or self._forgotten:
             self._send()
 
-    def hear_hung_up(self) -> None:
+    def on_hung_up(self) -> None:
         """Only the next spawner knows what became of them."""
         with self._lock:
-            asked, self._asked = list(self._asked.values()), {}
+            ordered, self._ordered = list(self._ordered.values()), {}
             running, self._running = list(self._running.values()), {}
             self._watched.clear()
-        for attempt in asked:
-            self._hand_over(attempt, START)
+        for attempt in ordered:
+            self._run_thread(attempt, START)
         for attempt in running:
-            self._hand_over(attempt, ())
+            self._run_thread(attempt, ())
         if self._waiting:
             self._send()
 
@@ -168,10 +168,10 @@ class PlainProcesses:
             return
         with self._lock:
             fresh: list[AttemptRun] = []
-            room = min(MAX_ASKED, MAX_LIVES - len(self._running)) - len(self._asked)
+            room = min(MAX_ORDERED, MAX_LIVES - len(self._running)) - len(self._ordered)
             while self._waiting and len(fresh) < room:
                 uid, attempt = self._waiting.popitem(last=False)
-                self._asked[uid] = attempt
+                self._ordered[uid] = attempt
                 fresh.append(attempt)
             forgotten, self._forgotten = self._forgotten, []
         is_there = self._engine.link.is_connected
@@ -194,10 +194,12 @@ class PlainProcesses:
         is_there = self._engine.link.is_connected
         with self._lock:
             self._forgotten += forgotten
-            kept = [attempt for attempt in fresh if self._asked.pop(attempt.uid, None) is not None]
+            kept = [
+                attempt for attempt in fresh if self._ordered.pop(attempt.uid, None) is not None
+            ]
             for attempt in kept:
                 attempt.may_exist = False
-            if self._asked or not is_there:  # whose answers are the moment to try again
+            if self._ordered or not is_there:  # whose answers are the moment to try again
                 for attempt in reversed(kept):
                     self._waiting[attempt.uid] = attempt
                     self._waiting.move_to_end(attempt.uid, last=False)
@@ -205,7 +207,7 @@ class PlainProcesses:
                         attempt.enter(Phase.PREPARING)
                 kept = []
         for attempt in kept:
-            self._hand_over(attempt, START)
+            self._run_thread(attempt, START)
         if fresh and not is_there:
             threading.Thread(target=self._connect, name="spawner-wanted", daemon=True).start()
 
@@ -217,10 +219,10 @@ class PlainProcesses:
             with self._lock:
                 waiting, self._waiting = list(self._waiting.values()), collections.OrderedDict()
             for attempt in waiting:
-                self._hand_over(attempt, START)
+                self._run_thread(attempt, START)
         self._send()
 
-    def _hand_over(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
+    def _run_thread(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         attempt.step_seconds.clear()
         if not self._around.closed.is_set():
             self._carry_on(attempt, steps)

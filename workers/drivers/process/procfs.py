@@ -1,4 +1,4 @@
-"""What is asked of plain processes beside their life: time used, health, and ports for them."""
+"""Facts about plain processes beside their life: time used, health, and free ports."""
 
 import contextlib
 import os

@@ -25,7 +25,7 @@ import workers
 from workers.attempt.runtime import EngineAway
 
 READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine under load
-LOOK_SECONDS = 0.01  # between tries to connect to one that is just starting
+POLL_SECONDS = 0.01  # between tries to connect to one that is just starting
 LOCK_SECONDS = 0.2  # another thread is sending to a spawner that does not read
 BLOCK_BYTES = 262144
 LOG_TAIL_BYTES = 1024
@@ -71,19 +71,19 @@ class SpawnerResponse:
 class SpawnerListeners(Protocol):
     """A receiver of the spawner's reports, called from the one thread that reads."""
 
-    def hear_begun(self, uid: str, words: list[Any]) -> None:
+    def on_begun(self, uid: str, words: list[Any]) -> None:
         """The answer to a "begin"."""
 
-    def hear_said(self, uid: str) -> None:
+    def on_output(self, uid: str) -> None:
         """A task has written something."""
 
-    def hear_over(self, uid: str, task: TaskMirror) -> None:
+    def on_over(self, uid: str, task: TaskMirror) -> None:
         """It is over."""
 
-    def hear_rest(self) -> None:
+    def on_rest(self) -> None:
         """That was all for now."""
 
-    def hear_hung_up(self) -> None:
+    def on_hung_up(self) -> None:
         """There is no spawner any more."""
 
 
@@ -102,7 +102,7 @@ class SpawnerLink:
         self._is_closed = False
         self._audience: SpawnerListeners | None = None
 
-    def tell(self, audience: SpawnerListeners) -> None:
+    def subscribe(self, audience: SpawnerListeners) -> None:
         """Add a receiver, before the first request."""
         self._audience = audience
 
@@ -149,7 +149,7 @@ class SpawnerLink:
         with self._lock:
             return list(self._tasks.items())
 
-    def ask(self, verb: str, uid: str) -> list[Any]:
+    def call(self, verb: str, uid: str) -> list[Any]:
         """The answer to a request: a word, and what belongs to it."""
         answer, number = SpawnerResponse(), next(self._numbers)
         request = json.dumps([number, verb, uid]).encode() + b"\n"
@@ -164,10 +164,10 @@ class SpawnerLink:
                 self._answers.pop(number, None)
                 _hang_up(connection)  # half a request may have been sent
                 raise EngineAway(f"the spawner hung up: {error}") from error
-        is_told = answer.came.wait(READY_SECONDS)
+        is_answered = answer.came.wait(READY_SECONDS)
         with self._lock:
             self._answers.pop(number, None)
-        if not is_told:
+        if not is_answered:
             raise RequestPending("the spawner does not answer")
         if answer.words is None:
             raise EngineAway("the spawner hung up")
@@ -229,7 +229,7 @@ class SpawnerLink:
                 connection.close()
             else:
                 self._start()
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         raise EngineAway("the spawner does not come up")
 
     def _open(self) -> socket.socket | None:
@@ -275,7 +275,7 @@ class SpawnerLink:
             for line in lines:
                 self._take(json.loads(line))
             if self._audience is not None:
-                self._audience.hear_rest()
+                self._audience.on_rest()
             try:
                 block = connection.recv(BLOCK_BYTES)
             except OSError:
@@ -293,7 +293,7 @@ class SpawnerLink:
         for task in tasks:
             task.news.set()
         if self._audience is not None:
-            self._audience.hear_hung_up()
+            self._audience.on_hung_up()
 
     def _take(self, message: list[Any]) -> None:
         if message[0] == "fact":
@@ -302,18 +302,18 @@ class SpawnerLink:
             if task.is_over:
                 task.news.set()
                 if self._audience is not None:
-                    self._audience.hear_over(message[1][0], task)
+                    self._audience.on_over(message[1][0], task)
             return
         if message[0] == "begun":
             if message[2] == "running":
                 with self._lock:
                     self._mirror(message[3])
             if self._audience is not None:
-                self._audience.hear_begun(message[1], message[2:])
+                self._audience.on_begun(message[1], message[2:])
             return
-        if message[0] == "said":
+        if message[0] == "output":
             if self._audience is not None:
-                self._audience.hear_said(message[1])
+                self._audience.on_output(message[1])
             return
         if message[0] == "forget":
             with self._lock:

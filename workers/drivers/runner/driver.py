@@ -17,12 +17,12 @@ from workers.attempt.outcome import DISK, ENGINE, VANISHED, AttemptFailed
 from workers.attempt.pipeline import ADOPT, BUILD, NAMES, Step
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
-from workers.attempt.steps.launch_context import read_briefing
+from workers.attempt.steps.launch_context import read_launch_context
 from workers.attempt.steps.permit import await_permit
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
-from workers.attempt.steps.workspace import begin_creation, look_whether_begun, make_workspace
+from workers.attempt.steps.workspace import begin_creation, check_begun, make_workspace
 from workers.drivers.pipeline import PipelineDriver, begin_phases
 from workers.drivers.runner.engine import RunnerEngine
 from workers.drivers.runner.log import LineWriter
@@ -32,7 +32,7 @@ from workers.drivers.runner.reconcile_loop import (
     drive,
     failed,
     recall_at_last,
-    wait_for_briefing,
+    wait_for_launch_context,
 )
 from workers.runners import records
 from workers.runners.calls import RunnerCalls
@@ -40,10 +40,10 @@ from workers.runners.interface import CALL_SECONDS, AbortResult, Context, Runner
 from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget, describe_task
 
-BRIEFING_SECONDS = 5.0  # between requests for the launch context of a running attempt
+LAUNCH_CONTEXT_SECONDS = 5.0  # between requests for the launch context of a running attempt
 _NEEDLESS = (ensure_image, await_permit, start_container)
 # What is in memory only, and so lost with a process of the cell.
-_AGAIN = (read_briefing, write_secrets, join_gang)
+_AGAIN = (read_launch_context, write_secrets, join_gang)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class InstalledRunners:
 
 
 class Runners:
-    """The runners that a cell offers, and how they are asked."""
+    """The runners that a cell offers, and how to call them."""
 
     def __init__(self, offered: InstalledRunners, *, cell: str, around: DriverContext) -> None:
         """`around`: of the cell's other attempts."""
@@ -66,13 +66,13 @@ class Runners:
         self._call_seconds = offered.call_seconds
         self._max_log_bytes = around.max_log_bytes
         self._home = around.home
-        self.engine = RunnerEngine(home=around.home, ask=self.ask)
+        self.engine = RunnerEngine(home=around.home, open_runner=self.open)
 
     def offers(self, task_type: str) -> bool:
         """Whether there is a runner for attempts of this type."""
         return task_type in self._runners
 
-    def ask(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> RunnerCallTarget:
+    def open(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> RunnerCallTarget:
         """What asks the runner of an attempt."""
         spec = launch.spec
         root = self.engine.root(launch.uid)
@@ -157,13 +157,13 @@ class RunnerDriver(PipelineDriver):
             reason = DISK if code in (errno.ENOSPC, errno.EDQUOT) else ENGINE
             words = f"{type(error).__name__}: {error}"
             ended = self._failed(attempt, AttemptFailed(FailureKind.SYSTEM, reason, words))
-        attempt.tell(ended)
-        attempt.told_end = True
+        attempt.emit(ended)
+        attempt.end_reported = True
 
     def _lived(self, attempt: RunnerAttempt) -> EndedEvent:
-        look_whether_begun(attempt)
+        check_begun(attempt)
         make_workspace(attempt)
-        kept = self._look(attempt)
+        kept = self._inspect(attempt)
         if kept is None:
             _refuse_what_means_nothing(attempt)
             attempt.is_briefed = True
@@ -174,10 +174,10 @@ class RunnerDriver(PipelineDriver):
             attempt.keep(_begin(attempt))
         else:
             attempt.recall(kept)
-            attempt.tell_kept()
+            attempt.emit_kept()
             self._brief_again(attempt)
         with attempt.step("wait"):
-            return drive(attempt, self._asked(attempt))
+            return drive(attempt, self._call_target(attempt))
 
     def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
         """Wait until its runner has ended what it may have begun, before an end is reported. Raise
@@ -192,7 +192,7 @@ class RunnerDriver(PipelineDriver):
                     raise
                 except Exception as error:
                     attempt.log.warning("aborted_without_secrets", error=str(error))
-            abort_for(attempt, self._asked(attempt), failure)
+            abort_for(attempt, self._call_target(attempt), failure)
         return failed(attempt, failure)
 
     def _brief_again(self, attempt: RunnerAttempt) -> None:
@@ -200,17 +200,17 @@ class RunnerDriver(PipelineDriver):
         attempt.is_briefed = True
         attempt.begin_limits()
         for step in _AGAIN:
-            wait_for_briefing(attempt, partial(step, attempt), BRIEFING_SECONDS)
+            wait_for_launch_context(attempt, partial(step, attempt), LAUNCH_CONTEXT_SECONDS)
 
-    def _asked(self, attempt: RunnerAttempt) -> RunnerCallTarget:
-        return self.runners.ask(attempt.launch, attempt.briefing.secrets)
+    def _call_target(self, attempt: RunnerAttempt) -> RunnerCallTarget:
+        return self.runners.open(attempt.launch, attempt.launch_context.secrets)
 
     def _begin_limits(self, attempt: AttemptRun) -> None:
         assert isinstance(attempt, RunnerAttempt)
         if attempt.take_limits():
             super()._begin_limits(attempt)
 
-    def _look(self, attempt: RunnerAttempt) -> RunnerRecord | None:
+    def _inspect(self, attempt: RunnerAttempt) -> RunnerRecord | None:
         """What an earlier process of the cell kept; None: it had not come so far."""
         if attempt.paths.order.exists():
             return records.read(attempt.paths.kept)
@@ -239,7 +239,7 @@ class RunnerDriver(PipelineDriver):
 def _begin(attempt: RunnerAttempt) -> RunnerRecord:
     """Where its runner begins: with what the attempt before left, if anything."""
     try:
-        return RunnerRecord(state=records.checked_state(attempt.briefing.plugin_state, {}))
+        return RunnerRecord(state=records.checked_state(attempt.launch_context.plugin_state, {}))
     except StateNotStorable:
         return RunnerRecord()
 

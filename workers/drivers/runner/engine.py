@@ -41,10 +41,10 @@ class RunnerEngine:
     needs_image = False
     keeps_logs = False
 
-    def __init__(self, *, home: Path, ask: Callable[[Launch], RunnerCallTarget]) -> None:
-        """`ask` makes what asks the runner of an attempt."""
+    def __init__(self, *, home: Path, open_runner: Callable[[Launch], RunnerCallTarget]) -> None:
+        """`open_runner` returns the target of the calls for an attempt."""
         self._work = home.absolute() / "work"
-        self._ask = ask
+        self._open_runner = open_runner
         self._lock = threading.Lock()
         self._wakes: dict[str, Wake] = {}
 
@@ -117,7 +117,7 @@ class RunnerEngine:
         kept = records.read(paths.kept)
         if kept is not None and not kept.is_over:
             try:
-                kept, _ = self._ask(self._ordered(uid)).abort(kept, Stop(UNKNOWN, True))
+                kept, _ = self._open_runner(self._ordered(uid)).abort(kept, Stop(UNKNOWN, True))
             except Exception as error:
                 raise EngineError(f"its runner: {type(error).__name__}: {error}") from error
             records.write(paths.kept, kept)
@@ -197,7 +197,7 @@ class RunnerEngine:
         """There is no container."""
         raise NoSuchContainer("a runner has no container")
 
-    def was_told_to_end(self, launch: Launch, view: ContainerView) -> bool:
+    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
         """There is no process to send signals to."""
         return False
 

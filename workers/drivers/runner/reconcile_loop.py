@@ -78,7 +78,7 @@ class Paths:
 
     @property
     def order(self) -> Path:
-        """What was ordered; it is there before the runner is asked for the first time."""
+        """What was ordered; it is there before the first call of the runner."""
         return self.folder / "order.json"
 
     @property
@@ -100,7 +100,7 @@ class RunnerAttempt(AttemptRun):
     ) -> None:
         super().__init__(launch, around, on_running, is_adopted=is_adopted)
         self.paths = Paths.of(self.workspace)
-        self.ordered = launch  # without what a briefing adds
+        self.ordered = launch  # without what the launch context adds
         self.wake = Wake()
         self.kept = RunnerRecord()
         self.is_known = False  # `kept` is the last answer of its runner
@@ -125,12 +125,12 @@ class RunnerAttempt(AttemptRun):
         return is_first
 
     def begin(self) -> None:
-        """Its runner is asked from now on: a stop order is delivered to it."""
+        """Its runner is called from now on: a stop order is delivered to it."""
         if self.is_started:
             return
         self.is_started = True
         if self.kept.started_at is not None and self.started_at is None:
-            self._tell_started(self.kept.started_at)
+            self._emit_started(self.kept.started_at)
         with self._lock:
             self._running = True
         self._on_running(self)
@@ -138,7 +138,7 @@ class RunnerAttempt(AttemptRun):
     def mark_runs(self, at: float) -> None:
         """It is RUNNING since `at`: its limits begin."""
         if self.started_at is None:
-            self._tell_started(at)
+            self._emit_started(at)
             self._on_running(self)
 
     def keep(self, kept: RunnerRecord) -> None:
@@ -147,37 +147,37 @@ class RunnerAttempt(AttemptRun):
             return
         records.write(self.paths.kept, kept)
         self.recall(kept)
-        self.tell_kept()
+        self.emit_kept()
 
-    def tell_kept(self) -> None:
+    def emit_kept(self) -> None:
         """Report the last answer of the runner."""
         kept = self.kept
         words = kept.words or str(kept.phase)
-        self.tell(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
+        self.emit(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
 
 
 # ----------------------------------------------------------------------------- calls
 
 
-def drive(attempt: RunnerAttempt, asked: RunnerCallTarget) -> EndedEvent:
+def drive(attempt: RunnerAttempt, runner: RunnerCallTarget) -> EndedEvent:
     """Call the runner until the end; return the reported end. Raise Closed when the driver is
     closed.
     """
     attempt.begin()
     if not attempt.kept.is_over and not attempt.kept.phase.is_end:
-        _look_until_end(attempt, asked)
+        _reconcile_until_end(attempt, runner)
     if not attempt.kept.is_over:
-        _abort_until_done(attempt, asked)
+        _abort_until_done(attempt, runner)
     return _ended(attempt)
 
 
-def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
+def _reconcile_until_end(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
     """Return at an end, or when the attempt has to be aborted."""
     faults, pauses = 0, attempt.around.back_off
     while not attempt.wake.is_stopped and not attempt.kept.stopped_for:
         attempt.rest(0)
         try:
-            kept, pause = asked.reconcile(attempt.kept)
+            kept, pause = runner.reconcile(attempt.kept)
             attempt.keep(kept)
         except DriverClosed:
             raise
@@ -186,15 +186,15 @@ def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
             attempt.wake.wait(EXHAUSTED_SECONDS)
             continue
         except (CallTimedOut, StateNotStorable) as error:
-            _give_up(attempt, asked, f"reconcile: {error}")
+            _give_up(attempt, runner, f"reconcile: {error}")
             return
         except Exception as error:  # other people's code, or a full disk
             faults += 1
             words = f"{type(error).__name__}: {error}"
             attempt.log.warning("runner_failed", error=words, exc_info=True)
-            asked.log.err(f"[cellrun: its runner failed: {words}]")
+            runner.log.err(f"[cellrun: its runner failed: {words}]")
             if faults > len(pauses):
-                _give_up(attempt, asked, f"reconcile failed {faults} times in a row: {words}")
+                _give_up(attempt, runner, f"reconcile failed {faults} times in a row: {words}")
                 return
             attempt.wake.wait(pauses[faults - 1])
             continue
@@ -202,7 +202,7 @@ def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
         if kept.phase.is_end:
             return
         if kept.phase is RunnerPhase.RUNNING:
-            attempt.mark_runs(kept.started_at or asked.now())
+            attempt.mark_runs(kept.started_at or runner.now())
         elif attempt.started_at is None:
             attempt.enter(_BUILDING[kept.phase])
         attempt.wake.wait(pause)
@@ -210,12 +210,12 @@ def _look_until_end(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
 
 def _give_up(
     attempt: RunnerAttempt,
-    asked: RunnerCallTarget,
+    runner: RunnerCallTarget,
     message: str,
     fault: FailureOrigin = FailureOrigin.SYSTEM,
 ) -> None:
     """Stop calling the runner: a failure, of the system unless stated otherwise."""
-    asked.log.err(f"[cellrun: {message}]")
+    runner.log.err(f"[cellrun: {message}]")
     failed = replace(
         attempt.kept,
         phase=RunnerPhase.RETRYABLE_FAILURE,
@@ -226,7 +226,7 @@ def _give_up(
     _keep_at_last(attempt, failed)
 
 
-def _abort_until_done(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
+def _abort_until_done(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
     """Abort, however long it takes: what is not over holds its place."""
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         reason = attempt.stopped_for or FAILED
@@ -236,11 +236,11 @@ def _abort_until_done(attempt: RunnerAttempt, asked: RunnerCallTarget) -> None:
         attempt.rest(0)
         stop = Stop(attempt.kept.stopped_for or FAILED, attempt.wake.is_forced)
         try:
-            kept, pause = asked.abort(attempt.kept, stop)
+            kept, pause = runner.abort(attempt.kept, stop)
         except Exception as error:
             words = f"abort: {type(error).__name__}: {error}"
             attempt.log.warning("abort_failed", error=words)
-            asked.log.err(f"[cellrun: {words}]")
+            runner.log.err(f"[cellrun: {words}]")
             attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
             tries += 1
             continue
@@ -280,7 +280,7 @@ def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
     return attempt.kept
 
 
-def abort_for(attempt: RunnerAttempt, asked: RunnerCallTarget, failure: AttemptFailed) -> None:
+def abort_for(attempt: RunnerAttempt, runner: RunnerCallTarget, failure: AttemptFailed) -> None:
     """The attempt has failed, whatever its runner does outside: return when that has ended."""
     try:
         attempt.begin()
@@ -293,8 +293,8 @@ def abort_for(attempt: RunnerAttempt, asked: RunnerCallTarget, failure: AttemptF
             _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
         else:
             fault = FailureOrigin.USER if failure.kind is FailureKind.USER else FailureOrigin.SYSTEM
-            _give_up(attempt, asked, failure.message or "it failed", fault)
-    _abort_until_done(attempt, asked)
+            _give_up(attempt, runner, failure.message or "it failed", fault)
+    _abort_until_done(attempt, runner)
 
 
 # ----------------------------------------------------------------------------- ends
@@ -312,18 +312,18 @@ def _ended(attempt: RunnerAttempt) -> EndedEvent:
     with attempt.step("checkpoint"):
         keep_checkpoint(attempt)
     if kept.phase is RunnerPhase.FAILED:
-        kind, reason, message = FailureKind.USER, RUNNER_FINAL, _said(kept)
+        kind, reason, message = FailureKind.USER, RUNNER_FINAL, _explain(kept)
     elif kept.phase is RunnerPhase.RETRYABLE_FAILURE:
         is_system = kept.fault is FailureOrigin.SYSTEM
         kind, reason = FailureKind.SYSTEM if is_system else FailureKind.USER, RUNNER
-        message = _said(kept)
+        message = _explain(kept)
     else:
         verdict = judge_exit(Exit(0, stopped_for=kept.stopped_for))
         return _end(attempt, None, verdict.reason, verdict.message)
     return _end(attempt, kind, reason, message)
 
 
-def _said(kept: RunnerRecord) -> str:
+def _explain(kept: RunnerRecord) -> str:
     words = ": ".join(filter(None, (kept.reason, kept.message)))
     return clean_text(words or "its runner gave no reason", MESSAGE_CHARS)
 
@@ -367,7 +367,7 @@ def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
     return replace(ended, exit_code=failure.exit_code, never_created=attempt.never_created)
 
 
-def wait_for_briefing(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:
+def wait_for_launch_context(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:
     """Fetch the launch context again for a running attempt; a stop need not wait.
 
     Raise AttemptFailed if it does not exist any more: its runner cannot be called without.

@@ -14,9 +14,9 @@ import numpy as np
 
 from controlplane.domain.placement.cycle.packing import (
     MOST_NODES,
-    GangDemand,
     PackingItem,
     SearchBudget,
+    demand_of,
     find_packing,
     order_of,
 )
@@ -104,8 +104,7 @@ class GangPlacer:
         if not rows or self._work.stopped_by is not None:
             return rows
         gang = self._work.facts.gangs[job_id]
-        needs, extra = missing(gang.groups, gang.min_available)
-        wanted = _GangRequirement(dict(zip(gang.group_ids, needs, strict=True)), extra)
+        wanted = _requirement_of(gang)
         kind = self._kind_of(gang, wanted, rows)
         reason = self._waiting.get(kind) if kind else None
         if reason is None:
@@ -115,6 +114,38 @@ class GangPlacer:
         if reason is not None:
             self._explain(rows, reason)
         return rows
+
+    def honour_nominations(self, rows: Sequence[int]) -> None:
+        """Place what gangs need at once on the capacity that is reserved for it.
+
+        In a strict pool, the task that stops the pass cannot use this capacity: if the gangs behind
+        it did not use it either, each would wait for the other.
+        """
+        work = self._work
+        for job_id in dict.fromkeys(work.waiting.job_ids[row] for row in rows):
+            reserved = [row for row in self._rows.get(job_id, ()) if row in work.kept]
+            if reserved and work.limit > 0:
+                self._place_reserved(_requirement_of(work.facts.gangs[job_id]), reserved)
+
+    def _place_reserved(self, wanted: _GangRequirement, rows: Sequence[int]) -> None:
+        work, cells = self._work, [self._work.waiting.nominated_cell_ids[row] for row in rows]
+        within = np.zeros(len(work.board.cells), dtype=bool)
+        within[[work.board.index_of[cell] for cell in cells if cell is not None]] = True
+        saved = self._save()
+        if wanted.total:
+            tried = self._run_trial(wanted, rows, within, avoiding=False)
+            if tried.why is not None:
+                self._restore(saved)
+                return
+            for row, given in tried.placed.items():
+                work.columns_of_gang(row, given)
+        else:  # the minima are met: each member is placed by itself
+            for row, cell in zip(rows, cells, strict=True):
+                if cell is not None:
+                    here, picked = work.board.only(cell), np.array([row], dtype=np.int64)
+                    work.place_run(work.shape_of(row), picked, int(work.left[row]), here)
+        for row in rows:
+            self._keep_rest(row)
 
     def _place(
         self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]
@@ -202,10 +233,9 @@ class GangPlacer:
         self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None, avoiding: bool
     ) -> list[PackingItem]:
         work = self._work
-        position = {group: place for place, group in enumerate(wanted.needs)}
         return [
             PackingItem(
-                group=position[work.waiting.group_ids[row]],
+                group=work.waiting.group_ids[row],
                 request=work.board.vector(work.shape_of(row).resources),
                 usable=work.usable(work.shape_of(row), row, within, avoiding=avoiding),
                 most=int(work.left[row]),
@@ -223,14 +253,17 @@ class GangPlacer:
         items = self._items(wanted, rows, within, avoiding)
         order = order_of(np.maximum(work.board.free, 0), items)
         nominated = [work.waiting.nominated_cell_ids[row] is not None for row in rows]
-        needs, extra = dict(wanted.needs), wanted.extra
+        # Rows that fit on no empty cell come last: another row may meet the minimum.
+        never = [not work.board.room_when_empty(one.request, one.usable).any() for one in items]
+        needs, extra, asked = dict(wanted.needs), wanted.extra, dict[int, int]()
+        for at in sorted(order, key=lambda at: (never[at], not nominated[at])):
+            group = items[at].group
+            asked[at] = min(needs[group], items[at].most)
+            needs[group] -= asked[at]
         for at in sorted(order, key=lambda at: not nominated[at]):
-            group = work.waiting.group_ids[rows[at]]
-            asked = min(needs[group], items[at].most)
-            needs[group] -= asked
-            self._add(tried, rows[at], items[at].usable, asked, whole=True)
+            self._add(tried, rows[at], items[at].usable, asked[at], whole=True)
         # Members for the job's own minimum: the least constrained and smallest first.
-        for at in sorted(range(len(order)), key=lambda at: (not nominated[at], -order.index(at))):
+        for at in sorted(order, key=lambda at: (never[at], not nominated[at], -order.index(at))):
             given = tried.placed.get(rows[at])
             left = items[at].most - (0 if given is None else int(given.sum()))
             if extra and left:
@@ -290,7 +323,7 @@ class GangPlacer:
     ) -> dict[int, Vector] | None:
         """Search a packing of all members that must be placed at once; return it by row."""
         items = self._items(wanted, rows, within, avoiding)
-        demand = GangDemand(items, list(wanted.needs.values()), wanted.total)
+        demand = demand_of(items, wanted.needs, wanted.total)
         budget = SearchBudget(min(MOST_NODES, self._nodes))
         self._nodes -= budget.nodes
         found = find_packing(self._work.board.free, demand, budget)
@@ -328,10 +361,16 @@ class GangPlacer:
                 if why is not None:
                     work.group_reasons[work.waiting.group_ids[row]] = why
                     work.stop_if_strict(picked, why)
-            if row in kept and row not in work.kept and work.left[row]:
-                work.keep(row)
-            elif row in work.kept:
-                work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
+            if row in kept:
+                self._keep_rest(row)
+
+    def _keep_rest(self, row: int) -> None:
+        """Reserve capacity again for the tasks of a row that still wait."""
+        work = self._work
+        if row in work.kept:  # the trial has released its share of the quotas
+            work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
+        elif work.left[row]:
+            work.keep(row)
 
     def _places(self, gang: GangFacts) -> Iterator[Mask | None]:
         """Yield the cells for the whole gang: all (None), or those of one value of its label."""
@@ -373,15 +412,17 @@ class GangPlacer:
         shares = self._share(wanted, rows)
         if not shares:
             return
-        first, *others = [self._unplaced(row, count, places) for row, count in shares.items()]
+        first, *others = [
+            self._unplaced(row, count, wanted, places) for row, count in shares.items()
+        ]
         lacks_room = tried.why.get("code") == INSUFFICIENT_RESOURCES
         one = replace(first, others=tuple(others), lacks_room=lacks_room)
         work.note_gang(one, tried.why)
 
     def _share(self, wanted: _GangRequirement, rows: Sequence[int]) -> dict[int, int]:
-        """Choose the members for which capacity is freed, by row; none if too few are ready.
+        """Propose the members for which capacity is freed, by row; none if too few are ready.
 
-        The smallest members are chosen for the job's own minimum.
+        The smallest members are proposed for the job's own minimum. Rows with members come first.
         """
         work, needs, extra = self._work, dict(wanted.needs), wanted.extra
         shares: dict[int, int] = {}
@@ -400,15 +441,34 @@ class GangPlacer:
             shares[row] += more
             extra -= more
         is_enough = not extra and not any(needs.values())
-        return {row: count for row, count in shares.items() if count and is_enough}
+        if not is_enough:
+            return {}
+        return dict(sorted(shares.items(), key=lambda share: share[1] == 0))
 
     def _unplaced(
-        self, row: int, count: int, places: Sequence[tuple[Mask | None, bool]]
+        self,
+        row: int,
+        count: int,
+        wanted: _GangRequirement,
+        places: Sequence[tuple[Mask | None, bool]],
     ) -> UnplacedRow:
         """`places`: cells for the whole gang, and whether it leaves out the avoided ones there."""
         work, shape = self._work, self._work.shape_of(row)
         usable = tuple(
             work.usable(shape, row, within, avoiding=avoiding) for within, avoiding in places
         )
-        is_new = not work.ledger.is_running(shape, work.waiting.job_ids[row])
-        return UnplacedRow(row, shape, count, usable, is_gang=True, is_new_job=is_new)
+        return UnplacedRow(
+            row,
+            shape,
+            count,
+            usable,
+            is_gang=True,
+            least=wanted.needs[work.waiting.group_ids[row]],
+            most=int(work.left[row]),
+            is_new_job=not work.ledger.is_running(shape, work.waiting.job_ids[row]),
+        )
+
+
+def _requirement_of(gang: GangFacts) -> _GangRequirement:
+    needs, extra = missing(gang.groups, gang.min_available)
+    return _GangRequirement(dict(zip(gang.group_ids, needs, strict=True)), extra)

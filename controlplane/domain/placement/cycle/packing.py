@@ -6,8 +6,8 @@ search over counts of tasks by cell follows. It visits a bounded number of nodes
 packing of a large instance.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,6 +50,13 @@ class GangDemand:
     def extra(self) -> int:
         """Return the number of tasks beyond the groups' needs."""
         return max(self.total - sum(self.needs), 0)
+
+
+def demand_of(items: Sequence[PackingItem], needs: Mapping[int, int], total: int) -> GangDemand:
+    """Return the demand of a gang. The groups of `items` and `needs` are ids."""
+    position = {group: place for place, group in enumerate(needs)}
+    numbered = [replace(item, group=position[item.group]) for item in items]
+    return GangDemand(numbered, list(needs.values()), total)
 
 
 def find_packing(free: Matrix, demand: GangDemand, budget: SearchBudget) -> list[Vector] | None:

@@ -43,7 +43,10 @@ def place(
     gangs = GangPlacer(work)
     bands = work.rows.band
     for band in sorted(set(bands.tolist())):
-        work.honour_nominations(np.flatnonzero((bands == band) & work.rows.is_nominated).tolist())
+        nominated = np.flatnonzero((bands == band) & work.rows.is_nominated).tolist()
+        work.honour_nominations(nominated)
+        if snapshot.policy.strict_fifo:
+            gangs.honour_nominations(nominated)
         for is_first, sequencer in ((True, Fifo()), (False, plugins.sequencer)):
             rows = np.flatnonzero((bands == band) & (work.rows.is_first == is_first))
             if not len(rows):
@@ -74,6 +77,8 @@ def _take_turn(work: Pass, gangs: GangPlacer, queue: BandQueue, turn: Turn) -> N
     shape = work.shapes[int(queue.shape[turn.rows[0]])]
     if shape.coscheduled:
         for row in rows.tolist():
+            if work.limit <= 0:
+                break
             queue.close_rows(gangs.place(row))
     elif shape.shape_id in work.closed:
         queue.close(shape.shape_id)

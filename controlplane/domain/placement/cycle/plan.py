@@ -16,8 +16,10 @@ class UnplacedRow:
     """`count` unplaced tasks of a row for which some cell is large enough.
 
     `usable`: the cells that may take them; of several such sets, all tasks go within one.
-    `is_gang`: all of them at once, together with `others`, the gang's other rows. `lacks_room`:
-    neither quotas nor tokens prevent the placement.
+    `is_gang`: all of them at once, together with `others`, the gang's other rows. Any other split
+    of the same number of tasks is as good if it meets the minima: `least` tasks of the row's group,
+    at most `most` of each row (None: `count`). `lacks_room`: neither quotas nor tokens prevent the
+    placement.
     """
 
     row: int
@@ -25,6 +27,8 @@ class UnplacedRow:
     count: int
     usable: tuple[Mask, ...]
     is_gang: bool = False
+    least: int = 0
+    most: int | None = None
     lacks_room: bool = True
     is_new_job: bool = False
     others: "tuple[UnplacedRow, ...]" = ()

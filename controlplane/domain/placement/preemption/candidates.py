@@ -51,8 +51,10 @@ class PreemptionRequest:
     """A request for room: for one task of a row, or `count` tasks that must be placed together.
 
     `usable`: masks of usable cells; all tasks are placed within one of them (one for each value of
-    a gang's `group_by`). `is_new_job`: its job has no running tasks. `others`: the other groups of
-    a gang, to be placed at once with it, with masks for the same values.
+    a gang's `group_by`). `is_new_job`: its job has no running tasks. `others`: the other rows of a
+    gang, to be placed at once with it, with masks for the same values. Another split of the tasks
+    of all rows is as good with at least `least` tasks of each group, and at most `most` of each row
+    (None: `count`).
     """
 
     shape: ShapeFacts
@@ -61,16 +63,18 @@ class PreemptionRequest:
     count: int
     usable: tuple[Flags, ...]
     is_new_job: bool = False
+    least: int = 0
+    most: int | None = None
     others: tuple["PreemptionRequest", ...] = ()
 
     @property
     def parts(self) -> tuple["PreemptionRequest", ...]:
-        """Return all groups."""
+        """Return all rows."""
         return (self, *self.others)
 
     @property
     def tasks(self) -> int:
-        """Return the number of tasks of all groups."""
+        """Return the number of tasks of all rows."""
         return sum(part.count for part in self.parts)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from controlplane.domain.placement.cycle.packing import (
-    GangDemand,
     PackingItem,
     SearchBudget,
+    demand_of,
     find_packing,
 )
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
@@ -77,6 +77,14 @@ class _EvictionSearch:
         self.missing = candidates.missing([(part, part.count) for part in self.parts])
         self.shortfall = Shortfall(candidates, self.missing, self.is_open)
         self.budget = SearchBudget(_MOST_NODES)
+        most = [part.count if part.most is None else part.most for part in self.parts]
+        self.is_split_fixed = most == [part.count for part in self.parts]
+        items = [
+            PackingItem(part.group_id, request, np.asarray(flags), limit)
+            for part, request, flags, limit in zip(self.parts, requests, usable, most, strict=True)
+        ]
+        needs = {part.group_id: part.least for part in self.parts}
+        self.demand = demand_of(items, needs, need.tasks)
 
     def is_possible(self) -> bool:
         """Return whether the gang fits if all candidates are evicted."""
@@ -93,24 +101,25 @@ class _EvictionSearch:
     def pack(self, free: Matrix, first: Sequence[int] = ()) -> _Counts | None:
         """Return counts that place all tasks in `free`: on `first`, then on cells by name.
 
-        If the parts do not fit this way, a packing is searched.
+        If the parts do not fit this way, a packing is searched, of any split that meets the minima.
         """
         counts = self._fill(free, first)
         if counts is not None or len(self.parts) == 1:
             return counts
-        items = [
-            PackingItem(part, self.requests[part], np.asarray(self.usable[part]), need.count)
-            for part, need in enumerate(self.parts)
-        ]
-        needs = [need.count for need in self.parts]
-        found = find_packing(free.T, GangDemand(items, needs, sum(needs)), self.budget)
-        if found is None:
+        found = find_packing(free.T, self.demand, self.budget)
+        if found is None or not self._is_within_shortfall([int(given.sum()) for given in found]):
             return None
         return {
             (part, place): int(given[place])
             for part, given in enumerate(found)
             for place in np.flatnonzero(given).tolist()
         }
+
+    def _is_within_shortfall(self, tasks: Sequence[int]) -> bool:
+        """Return whether a split needs no more of quotas and tokens than the proposed one."""
+        if self.is_split_fixed:
+            return True
+        return self.candidates.missing([*zip(self.parts, tasks, strict=True)]) == self.missing
 
     def _fill(self, free: Matrix, first: Sequence[int]) -> _Counts | None:
         """Fill cell after cell, the largest part first."""
@@ -203,7 +212,11 @@ class _EvictionSearch:
             yield units[sets[number] > 0]
 
     def one_after_another(self) -> EvictionPlan | None:
-        """Return a plan without spare units."""
+        """Return a plan without spare units.
+
+        If tasks placed one by one leave no room for the last ones, all units on the cells of a
+        packing are tried.
+        """
         without_eviction = self.found(np.zeros(0, dtype=np.int64))
         if without_eviction is not None:
             return without_eviction
@@ -220,11 +233,20 @@ class _EvictionSearch:
             for _ in range(left):
                 one = find_one(trial, need, self.usable[part])
                 if one is None:
-                    return None
+                    return self._without_spare_units(self._units_of_a_packing())
                 trial.evict(one.units)
                 trial.take(need, one.counts)
                 units += one.units.tolist()
         return self._without_spare_units(np.array(sorted(units), dtype=np.int64))
+
+    def _units_of_a_packing(self) -> Vector:
+        """Return the units on the cells that the gang uses if all candidates are evicted."""
+        counts = self.pack(self.free + self.candidates.evictable(self.need.shape.band).total) or {}
+        cells = np.unique([place for _, place in counts])
+        is_near = np.zeros(len(self.candidates.tasks), dtype=bool)
+        is_near[self.candidates.entry_unit[np.isin(self.candidates.entry_cell, cells)]] = True
+        is_near[self.shortfall.involved] = True
+        return np.flatnonzero(is_near & self.is_open)
 
     def _without_spare_units(self, units: Vector) -> EvictionPlan | None:
         free = self.free_without(units)
@@ -236,7 +258,8 @@ class _EvictionSearch:
             free[places] -= self.candidates.entry_frees[rows]  # a unit has one entry on a cell
             lost = before - int(self.rooms(0, free[places], places).sum())
             others = units[units != unit]
-            if lost <= spare and self._fits(free, others):
+            may_go = lost <= spare or not self.is_split_fixed
+            if may_go and self._fits(free, others):
                 units, spare = others, spare - lost
             else:
                 free[places] += self.candidates.entry_frees[rows]

@@ -88,6 +88,8 @@ def _need(item: UnplacedRow, waiting: PendingRows) -> PreemptionRequest:
         job_id=waiting.job_ids[item.row],
         count=item.count if item.is_gang else 1,
         usable=item.usable,
+        least=item.least,
+        most=item.most,
         is_new_job=item.is_new_job,
         others=tuple(_need(other, waiting) for other in item.others),
     )
@@ -151,7 +153,8 @@ def starving(
     found = [
         item
         for item in plan.unplaced
-        if item.lacks_room and all(is_starving(one.row) for one in (item, *item.others))
+        if item.lacks_room
+        and all(is_starving(one.row) for one in (item, *item.others) if one.count)
     ]
     found.sort(key=lambda item: (item.shape.band, waiting.since[item.row] or snapshot.now))
     return found[: max(RESERVATIONS - kept - len(gangs), 0)]
@@ -170,7 +173,7 @@ def reserve(
     matrix, taken, found = plan.board, set[int](), list[NominateTasks]()
     for item in starved:
         if item.is_gang:
-            places = _reserve_gang(snapshot, plan, item, running, leaving, taken)
+            places = _reserve_gang(snapshot, plan, waiting, item, running, leaving, taken)
             shortest = _SHORTEST_OF_GANG
         else:
             chosen = choose_reservation(
@@ -197,6 +200,7 @@ def reserve(
 def _reserve_gang(
     snapshot: PoolSnapshot,
     plan: PlacementPlan,
+    waiting: PendingRows,
     gang: UnplacedRow,
     running: Sequence[EvictableAttempt],
     leaving: Sequence[ReleasingCapacity],
@@ -208,7 +212,17 @@ def _reserve_gang(
     is_free = np.array([cell.cell_id not in taken for cell in snapshot.cells], dtype=bool)
     for place in range(len(gang.usable)):
         found = choose_gang_reservation(
-            [GangPart(part.shape, part.count, part.usable[place] & is_free) for part in parts],
+            [
+                GangPart(
+                    part.shape,
+                    waiting.group_ids[part.row],
+                    part.count,
+                    part.usable[place] & is_free,
+                    part.least,
+                    part.count if part.most is None else part.most,
+                )
+                for part in parts
+            ],
             snapshot.cells,
             matrix.names,
             matrix.free,

@@ -102,14 +102,20 @@ def choose_evictions(
 
 def _kind_of(need: PreemptionRequest) -> tuple[object, ...]:
     parts = tuple(
-        (part.shape.shape_id, part.count, *(flags.tobytes() for flags in part.usable))
+        (
+            part.shape.shape_id,
+            part.count,
+            part.least,
+            part.most,
+            *(flags.tobytes() for flags in part.usable),
+        )
         for part in need.parts
     )
     return need.is_new_job and need.job_id, parts
 
 
 def _find(candidates: EvictionUnits, need: PreemptionRequest) -> EvictionPlan | None:
-    if need.tasks == 1:
+    if need.tasks == 1 and not need.others:
         founds = [find_one(candidates, need, usable) for usable in need.usable]
     else:
         ways = zip(*(part.usable for part in need.parts), strict=True)

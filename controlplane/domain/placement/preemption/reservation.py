@@ -9,9 +9,9 @@ import numpy as np
 
 from controlplane.domain.placement.cycle.packing import (
     MOST_NODES,
-    GangDemand,
     PackingItem,
     SearchBudget,
+    demand_of,
     find_packing,
 )
 from controlplane.domain.placement.model.interfaces import Matrix, Vector
@@ -83,11 +83,18 @@ def _begins_at(
 
 @dataclass(frozen=True, slots=True)
 class GangPart:
-    """Equal members of a gang, and the cells that may take them."""
+    """Equal members of a gang, and the cells that may take them.
+
+    The parts together have `count` members. Another split of their sum is as good with at least
+    `least` members of the group, and at most `most` of this part.
+    """
 
     shape: ShapeFacts
+    group_id: int
     count: int
     usable: Flags
+    least: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +142,11 @@ def choose_gang_reservation(
             free[:, place_of[item.cell_id]] += amounts(item)
     runs = [one for one in running if one.cell_id in place_of]
     items = [
-        PackingItem(number, _request(part.shape, names), np.asarray(part.usable), part.count)
-        for number, part in enumerate(parts)
+        PackingItem(part.group_id, _request(part.shape, names), np.asarray(part.usable), part.most)
+        for part in parts
     ]
-    demand = GangDemand(items, [part.count for part in parts], sum(part.count for part in parts))
+    needs = {part.group_id: part.least for part in parts}
+    demand = demand_of(items, needs, sum(part.count for part in parts))
 
     def pack(found: Matrix) -> list[Vector] | None:
         return find_packing(found, demand, SearchBudget(MOST_NODES))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from controlplane.domain.cells.health import decide_fitness, keep_for_stops
-from controlplane.domain.state.effects import ChangeCell
+from controlplane.domain.state.effects import ChangeCell, ClearAlert
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
 READY, QUARANTINED = CellState.READY, CellState.QUARANTINED
@@ -23,6 +23,7 @@ def decide(
 ) -> ChangeCell | None:
     return decide_fitness(
         cell_id=5,
+        name="north",
         state=state,
         ordered=ordered,
         cause=cause,
@@ -46,6 +47,8 @@ def test_who_is_fit_again_is_as_ordered(cause: Quarantine, ordered: CellState) -
     change = decide(cause=cause, ordered=ordered)
     assert change is not None
     assert (change.state, change.cause, change.cause_before) == (ordered, None, cause)
+    kinds = ("stop_unconfirmed", "cell_failing")
+    assert set(change.cleared) == {ClearAlert(kind, "north") for kind in kinds}
     assert (decide(cause=cause, is_estranged=True) is None) == (cause is Quarantine.STRANGERS)
 
 
@@ -58,6 +61,13 @@ def test_strangers_that_are_gone_do_not_shorten_the_time_for_what_failed() -> No
     change = decide(cause=Quarantine.STRANGERS, until=UNTIL)
     assert change is not None
     assert (change.state, change.cause, change.until) == (QUARANTINED, Quarantine.FAILURES, UNTIL)
+    assert (change.cause_before, change.cleared) == (Quarantine.STRANGERS, ())
+
+
+def test_a_time_that_is_left_over_does_not_keep_a_cell_that_is_fit_again() -> None:
+    change = decide(cause=Quarantine.UNFIT, until=UNTIL)
+    assert change is not None
+    assert (change.state, change.until) == (READY, None)
 
 
 def test_who_would_be_free_is_kept_for_its_stops() -> None:
@@ -66,3 +76,4 @@ def test_who_would_be_free_is_kept_for_its_stops() -> None:
     kept = keep_for_stops(change, 2)
     assert (kept.state, kept.cause) == (QUARANTINED, Quarantine.STOPS)
     assert (kept.reason, kept.cause_before) == ("2 stops are not confirmed", Quarantine.UNFIT)
+    assert (bool(change.cleared), kept.cleared) == (True, ())

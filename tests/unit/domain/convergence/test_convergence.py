@@ -21,8 +21,8 @@ from controlplane.domain.convergence.endings import decide_bounced, decide_ended
 from controlplane.domain.convergence.lost_cells import (
     EXCLUSIVE_MARGIN_SECONDS,
     HELD,
+    LOST,
     MASS_LOSS,
-    CellLosses,
     decide_lost,
     decide_lost_attempt,
     held_alert,
@@ -38,7 +38,14 @@ from controlplane.domain.convergence.task_rules import (
     UNCONFIRMED_STOPS,
     UNPLACED,
 )
-from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
+from controlplane.domain.state.effects import (
+    ChangeAttempt,
+    ChangePool,
+    ChangeTask,
+    ClearAlert,
+    Effects,
+    Step,
+)
 from controlplane.domain.state.facts import AttemptFacts, LeaseFacts, PoolSilence, TaskFacts
 from controlplane.domain.state.states import (
     ACTIVE,
@@ -95,12 +102,13 @@ LEASE = LeaseFacts(
     7, "cell-7", CellState.READY, "one", NOW - 40 * SECOND, NOW, silent_ticks=3, pool_id=1
 )
 POOL = PoolSilence(1, "default", MassLoss.HOLD, None, None, cells=4, silent=1)
+NOTHING = Effects(cells=[], pools=[], alerts=[], cleared=[])
 MOST = replace(POOL, silent=3, silent_since=NOW - 40 * SECOND)
 
 
 def decide(
     lease: LeaseFacts = LEASE, pool: PoolSilence = POOL, policy: Policy | None = None
-) -> CellLosses:
+) -> Effects:
     return decide_lost([lease], [pool], now=NOW, policy=policy or Policy())
 
 
@@ -114,7 +122,10 @@ def test_a_cell_whose_lease_is_over_and_that_three_ticks_saw_silent_is_lost() ->
     assert (change.cell_id, change.state) == (7, CellState.LOST)
     assert change.states == set(CellState) - {CellState.LOST}
     assert change.reason == "silent since 2030-01-01T00:01:00+00:00"
-    assert (losses.alarms, losses.held, losses.back) == ([7], [], [])
+    assert change.alert is not None
+    assert (change.alert.kind, change.alert.subject) == (LOST, "cell-7")
+    assert {alert.kind for alert in change.cleared} == {UNCONFIRMED, FAILING}
+    assert (losses.pools, losses.alerts, losses.cleared) == ([], [], [])
 
 
 @pytest.mark.parametrize("state", CellState)
@@ -140,7 +151,7 @@ def test_a_cell_that_left_in_order_is_lost_without_an_alarm() -> None:
         assert [change.reason for change in losses.cells] == [
             "shut down in order, silent since 2030-01-01T00:01:00+00:00"
         ]
-        assert losses.alarms == []
+        assert [change.alert for change in losses.cells] == [None]
 
 
 # Rule 1, held back: more than half of a pool is silent at once.
@@ -156,15 +167,16 @@ def test_more_than_half_of_a_pool_and_three_cells_are_held_back(
 ) -> None:
     pool = replace(POOL, cells=cells, silent=silent)
     losses = decide(LEASE, pool)
-    assert (losses.held == [pool], bool(losses.cells)) == (is_held, not is_held)
+    assert (losses.pools == [ChangePool(1, NOW)], bool(losses.cells)) == (is_held, not is_held)
+    assert losses.alerts == ([mass_alert(pool, NOW)] if is_held else [])
 
 
 def test_nothing_is_held_back_before_a_lease_is_over() -> None:
-    assert decide(replace(LEASE, expires_at=NOW + SECOND), MOST) == CellLosses()
+    assert decide(replace(LEASE, expires_at=NOW + SECOND), MOST) == NOTHING
 
 
 def test_what_is_held_back_stays_so_for_any_time() -> None:
-    assert decide(LEASE, replace(MOST, held_at=NOW - timedelta(days=9))) == CellLosses()
+    assert decide(LEASE, replace(MOST, held_at=NOW - timedelta(days=9))) == NOTHING
 
 
 def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
@@ -180,7 +192,9 @@ def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
 def test_once_half_are_heard_again_the_others_have_a_lease_more(silent: int) -> None:
     pool = replace(MOST, silent=silent, held_at=NOW - SECOND)
     losses = decide(LEASE, pool)
-    assert (losses.back, losses.cells) == ([pool], [])
+    until = NOW + timedelta(seconds=37.5)
+    assert (losses.pools, losses.cells) == ([ChangePool(1, None, lease_until=until)], [])
+    assert losses.cleared == [ClearAlert(MASS_LOSS, "default")]
     assert decide(LEASE, replace(pool, held_at=None)).cells
 
 
@@ -205,12 +219,12 @@ def test_a_pool_that_proceeds_loses_them_one_lease_later(
 def test_a_pool_that_proceeds_is_first_held_back_too() -> None:
     pool = replace(MOST, mass_loss=MassLoss.PROCEED)
     losses = decide(replace(LEASE, expires_at=NOW - timedelta(days=1)), pool)
-    assert (losses.held, losses.cells) == ([pool], [])
+    assert (losses.pools, losses.cells) == ([ChangePool(1, NOW)], [])
 
 
 def test_what_was_held_back_later_than_now_is_held_back_anew() -> None:
     pool = replace(MOST, held_at=NOW + SECOND)
-    assert decide(LEASE, pool).held == [pool]
+    assert decide(LEASE, pool).pools == [ChangePool(1, NOW)]
 
 
 # Rule 1, second half: what becomes of its attempts.
@@ -428,7 +442,8 @@ def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -
     ]
     assert {c.states for c in effects.cells} == {frozenset(ORDERED_STATES)}
     assert {c.cause for c in effects.cells} == {Quarantine.STOPS}
-    assert [(a.kind, a.subject, a.text) for a in effects.alerts] == [
+    alerts = [change.alert for change in effects.cells]
+    assert [(a.kind, a.subject, a.text) for a in alerts if a] == [
         (UNCONFIRMED, "north", "cell north: 1 stop is not confirmed"),
         (UNCONFIRMED, "south", "cell south: 3 stops are not confirmed"),
     ]
@@ -448,18 +463,30 @@ def test_what_a_cell_is_in_quarantine_for_is_kept_with_an_alert_until_that_is_ov
 ) -> None:
     stuck = StuckCell(5, "north", 1, CellState.QUARANTINED, "because", cause, until)
     effects = decide_stuck_stops([stuck], now=NOW)
-    ([change], [alert]) = effects.cells, effects.alerts
+    [change] = effects.cells
     assert (change.states, change.cause_before) == ({CellState.QUARANTINED}, cause)
     is_over = becomes is Quarantine.STOPS
     assert (change.state, change.cause) == (CellState.QUARANTINED, becomes)
     assert (change.until, change.trusted_at) == ((None, NOW) if is_over else (until, None))
     assert change.reason == ("1 stop is not confirmed" if is_over else "because")
-    assert alert.kind == UNCONFIRMED
+    assert change.alert is not None
+    assert change.alert.kind == UNCONFIRMED
+    # Failures whose time is over do not count, though the cell is kept for its stops.
+    assert change.cleared == ((ClearAlert(FAILING, "north"),) if is_over else ())
+
+
+def test_the_end_of_a_flood_does_not_make_earlier_failures_forgotten() -> None:
+    flooding = Quarantine.FLOODING
+    stuck = StuckCell(5, "north", 1, CellState.QUARANTINED, "because", flooding, NOW)
+    [change] = decide_stuck_stops([stuck], now=NOW).cells
+    assert (change.cause, change.cause_before) == (Quarantine.STOPS, flooding)
+    assert (change.trusted_at, change.cleared) == (None, ())
 
 
 def test_a_cell_that_stays_for_something_else_is_not_moved() -> None:
     cell = ClearedCell(5, "north", Quarantine.UNFIT, CellState.READY, stays=True)
-    assert decide_cleared([cell], now=NOW) == []
+    cleared = [ClearAlert(UNCONFIRMED, "north")]
+    assert decide_cleared([cell], now=NOW) == Effects(cells=[], cleared=cleared)
 
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)
@@ -467,11 +494,12 @@ def test_a_cell_that_stays_for_something_else_is_not_moved() -> None:
 def test_a_cell_whose_quarantine_is_over_is_as_ordered(
     cause: Quarantine | None, ordered: CellState
 ) -> None:
-    (change,) = decide_cleared([ClearedCell(5, "north", cause, ordered)], now=NOW)
+    (change,) = decide_cleared([ClearedCell(5, "north", cause, ordered)], now=NOW).cells
     assert (change.cell_id, change.state, change.cause) == (5, ordered, None)
     assert change.states == {CellState.QUARANTINED}
     # What failed before must not put it aside again at once.
     assert change.trusted_at == (NOW if cause is Quarantine.FAILURES else None)
+    assert set(change.cleared) == {ClearAlert(kind, "north") for kind in (UNCONFIRMED, FAILING)}
 
 
 def test_a_cell_on_which_everything_fails_is_put_aside_for_ten_minutes() -> None:
@@ -480,7 +508,8 @@ def test_a_cell_on_which_everything_fails_is_put_aside_for_ten_minutes() -> None
     assert (change.state, change.cause) == (CellState.QUARANTINED, Quarantine.FAILURES)
     assert change.until == NOW + timedelta(minutes=10)
     assert change.states == {CellState.READY}
-    assert [(a.kind, a.subject) for a in effects.alerts] == [(FAILING, "north")]
+    assert change.alert is not None
+    assert (change.alert.kind, change.alert.subject) == (FAILING, "north")
 
 
 # Rules 7 and 8.

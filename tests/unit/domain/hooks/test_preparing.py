@@ -64,7 +64,7 @@ def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> Non
     }
     prepare_job(parse_job(body), Setting(lambda terms: seen.append(terms) or terms))
     [terms] = seen
-    assert terms.constraints == ({**ZONE, "required": True},)
+    assert terms.constraints == ({**ZONE, "values": ("a",), "required": True},)
     assert terms.placement_tags == ("ssd",)
     assert (terms.resources["cpu"], terms.resources["memory"]) == ("2", "1Gi")
     assert terms.origin == GroupOrigin("a", "g", "default", "default", "default", {"team": "blue"})
@@ -135,6 +135,9 @@ def test_a_hook_may_drop_a_health_check_and_not_invent_one() -> None:
         lambda terms: terms.env.update(A="1"),
         lambda terms: terms.resources.update(cpu=1),
         lambda terms: terms.constraints[0].update(key="x"),
+        lambda terms: terms.constraints[0]["values"].append("b"),
+        lambda terms: terms.mounts[0].update(source="/"),
+        lambda terms: terms.origin.labels.update(team="red"),
     ],
 )
 def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
@@ -144,6 +147,84 @@ def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
         write(terms)
         return terms
 
-    spec = parse_job({**SHORT, "constraints": [ZONE]})
+    mount = {"source": "/s", "target": "/t"}
+    spec = parse_job({**SHORT, "constraints": [ZONE], "mounts": [mount]})
     [(place, text)] = prepare_job(spec, Setting(change)).findings
     assert (place, "AttributeError" in text) == (("kind",), True)
+
+
+def test_terms_that_a_hook_builds_anew_from_what_it_read_are_no_change() -> None:
+    def change(terms: GroupTerms) -> GroupTerms:
+        constraints = tuple({**item, "values": list(item["values"])} for item in terms.constraints)
+        return replace(terms, constraints=constraints, env=dict(terms.env), placement_tags=[])  # type: ignore[arg-type]
+
+    spec = parse_job({**SHORT, "constraints": [ZONE], "env": {"A": "1"}})
+    found = prepare_job(spec, Setting(change))
+    assert (found.spec, any(found.changes), found.findings) == (spec, False, [])
+
+
+class Endless:
+    """An iterator that must not be read, as it may have no end."""
+
+    def __iter__(self) -> "Endless":
+        return self
+
+    def __next__(self) -> str:
+        pytest.fail("it was read")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "text"),
+    [
+        ({"ports": Endless()}, "ports", "must be a list or tuple, but the hook returned Endless"),
+        ({"ports": "http"}, "ports", "must be a list or tuple, but the hook returned str"),
+        ({"placement_tags": None}, "placement_tags", "but the hook returned None"),
+        ({"constraints": Endless()}, "constraints", "but the hook returned Endless"),
+        ({"constraints": (5,)}, "constraints[0]", "must be a dict, but the hook returned int"),
+        ({"mounts": (Endless(),)}, "mounts[0]", "must be a dict, but the hook returned Endless"),
+        ({"env": ["A=1"]}, "env", "must be a dict, but the hook returned list"),
+        ({"env": None}, "env", "must be a dict, but the hook returned None"),
+        ({"resources": 2}, "resources", "must be a dict, but the hook returned int"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds", "a number is not finite"),
+        ({"env": {"A": "\0"}}, "env.A", "a text contains a NUL character"),
+        ({"env": {5: "\0"}}, "env[5]", "a text contains a NUL character"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_its_field(
+    changes: dict[str, Any], field: str, text: str
+) -> None:
+    [(place, why)] = prepared(SHORT, **changes).findings
+    assert field_path(place, is_short=True) == field
+    assert text in why
+
+
+class Unprintable(Exception):
+    """An error whose own methods fail."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+    __str__ = __repr__
+
+
+class UnprintableValue(Unprintable, ValueError):
+    """One by which a hook rejects."""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Unprintable(), "the hook batch failed at group main: Unprintable"),
+        (UnprintableValue(), "the hook batch rejected group main: UnprintableValue"),
+        (ValueError("a\0b\ud800"), "the hook batch rejected group main: ab?"),
+        (RuntimeError("x" * 100_000), "the hook batch failed at group main: RuntimeError('xx"),
+    ],
+)
+def test_an_error_of_a_hook_is_described_whatever_it_is(error: Exception, text: str) -> None:
+    def change(terms: GroupTerms) -> GroupTerms:
+        raise error
+
+    [(place, why)] = prepare_job(parse_job(SHORT), Setting(change)).findings
+    assert place == ("kind",)
+    assert why.startswith(text)
+    assert len(why) < 1_100

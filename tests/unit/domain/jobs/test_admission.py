@@ -203,14 +203,35 @@ def test_only_the_quotas_of_the_owner_and_its_project_and_domain_apply() -> None
     assert faults(JOB, facts=replace(FACTS, quotas=quota(ScopeKind.DOMAIN, 8)))
 
 
-def test_a_rerun_is_judged_by_what_may_be_gone_and_not_by_its_size() -> None:
-    spec = parse_job({**JOB, "replicas": 11, "callback": {"url": "http://127.0.0.1/"}})
-    candidate = AdmissionCandidate(0, spec, False, 7, 8, POOL)
-    [job] = judge([candidate], FACTS, Hooks(), checks=RERUN_CHECKS)
+def test_a_rerun_is_judged_by_what_may_be_gone_and_not_by_its_submitted_size() -> None:
+    def rerun(body: dict[str, Any], facts: SubmissionFacts = FACTS) -> list[PlannedJob]:
+        candidate = AdmissionCandidate(0, parse_job(body), False, 7, 8, POOL)
+        return judge([candidate], facts, Hooks(), checks=RERUN_CHECKS)
+
+    [job] = rerun({**JOB, "replicas": 11})
     assert len(job.groups[0].indices) == 11
-    mounting = replace(candidate, spec=parse_job({**JOB, "mounts": [MOUNT]}))
     with pytest.raises(JobsRefused, match=r"^groups\[0\].mounts\[0\].source: pool default allows"):
-        judge([mounting], FACTS, Hooks(), checks=RERUN_CHECKS)
+        rerun({**JOB, "mounts": [MOUNT]})
+    local = {**JOB, "callback": {"url": "http://127.0.0.1/"}}
+    with pytest.raises(JobsRefused, match=r"^callback.url: its address is not public"):
+        rerun(local)
+    assert rerun(local, replace(FACTS, callback_networks=[ip_network("127.0.0.0/8")]))
+    secret = {**JOB, "secrets": [{"name": "s", "env": "S"}]}
+    with pytest.raises(JobsRefused, match=r"^groups\[0\].secrets\[0\].name: .* no secret s"):
+        rerun(secret, replace(FACTS, missing_secrets=frozenset({(7, "s")})))
+
+
+def test_a_rerun_is_judged_by_its_size_if_its_kind_set_something() -> None:
+    scope = Scope(ScopeKind.USER, 1)
+    quota = Quota(scope, "x", ScopeLimits(resources={"cpu_millis": 100}))
+    pool = replace(POOL, allowed_mounts=[{"path": "/data"}])
+    candidate = AdmissionCandidate(0, parse_job(JOB), False, 7, 8, pool)
+    facts = replace(FACTS, quotas={scope: quota})
+    assert judge([candidate], facts, Hooks(), checks=RERUN_CHECKS)
+    mounting = replace(candidate, spec=parse_job({**JOB, "kind": "mounting"}))
+    with pytest.raises(JobsRefused, match=r"^groups\[0\].resources.cpu: ") as refused:
+        judge([mounting], facts, Hooks(), checks=RERUN_CHECKS)
+    assert "allow_unsatisfiable" not in str(refused.value)
 
 
 # ------------------------------------------------------------------------------------ names

@@ -36,6 +36,14 @@ def test_a_gang_whose_minimum_fits_is_placed_and_the_rest_as_it_comes() -> None:
     assert outcome.plan.complete is True
 
 
+def test_a_pass_that_reached_its_limit_begins_no_further_gang() -> None:
+    rows = [pools.row(job, 2, job=job, coscheduled=True) for job in (1, 2, 3)]
+    gangs = {job: gang((job, 2, 2)) for job in (1, 2, 3)}
+    outcome = pools.run([pools.cell(1)], *rows, gangs=gangs, limit=3)
+    assert outcome.placed == {1: 2, 2: 2}
+    assert outcome.plan.complete is False
+
+
 def test_no_more_of_a_gang_are_placed_than_wait() -> None:
     assert run([cell(1, 9)], shape(1, 3), gang=gang((1, 2, 3))).placed == {1: 3}
 

@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import pytest
 
+from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.placement.model.snapshot import EvictableAttempt, ReleasingCapacity
-from controlplane.domain.placement.preemption.make_room import make_room, starving
+from controlplane.domain.placement.preemption.make_room import make_room, reserve, starving
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
 from tests.harness.domain.facts import NOW
-from tests.unit.domain.placement.pools import Row, cell, gang, pool, quota, row
+from tests.unit.domain.placement.pools import Pool, Row, cell, gang, pool, quota, row
 
 PRODUCTION = {"band": Band.PRODUCTION, "coscheduled": True, "job": 9}
 
@@ -69,6 +70,58 @@ def test_members_that_avoid_a_cell_count_with_the_others_of_their_group() -> Non
     (eviction,) = evictions(here, elsewhere, minima=((1, 2, 2),))
     assert sum(eviction.counts) == 2
     assert 1 in eviction.cell_ids
+
+
+def two_halves(band: Band) -> tuple[Pool, list[EvictableAttempt]]:
+    """Two full cells. The gang may use the first, which a PRODUCTION task fills, with its smaller
+    group only, and the second, which two BATCH tasks fill, with its larger one only."""
+    running, _ = full_cells(8000, 8000)
+    running[0] = replace(running[0], band=Band.PRODUCTION, resources={"cpu_millis": 8000})
+    del running[1]
+    cells = [
+        cell(number, cpu=8000, used={"cpu_millis": 8000, "memory_mib": 128}, labels={"zone": zone})
+        for number, zone in enumerate("ab")
+    ]
+    terms = {**PRODUCTION, "band": band, "since": NOW - timedelta(seconds=301)}
+    rows = [
+        row(group, 2, cpu=cpu, constraints=(Constraint("zone", Operator.EQ, (zone,)),), **terms)
+        for group, cpu, zone in ((1, 1000, "a"), (2, 4000, "b"))
+    ]
+    return pool(cells, *rows, gangs={9: gang((1, 0, 2), (2, 0, 2), least=2)}), running
+
+
+def test_room_is_made_for_whichever_members_meet_the_minimum_of_the_job() -> None:
+    case, running = two_halves(Band.PRODUCTION)
+    (eviction,) = make_room(case.snapshot, case.place(), case.facts.waiting, running, (), {})
+    assert eviction.victims == (11, 12)
+    assert [*eviction.places()] == [(2, 1, 2)]
+
+
+def test_room_is_reserved_for_whichever_members_meet_the_minimum_of_the_job() -> None:
+    case, running = two_halves(Band.BATCH)
+    running = [
+        replace(one, cell_id=99) if one.band is Band.PRODUCTION else one for one in running
+    ]  # the first cell is full for another reason, and stays so
+    plan = case.place()
+    starved = starving(case.snapshot, plan, case.facts.waiting)
+    found = reserve(case.snapshot, plan, case.facts.waiting, starved, running, ())
+    assert [(one.group_id, one.cell_id, one.count) for one in found] == [(2, 1, 2)]
+
+
+@pytest.mark.parametrize("other", [4000, 2000])
+def test_room_is_made_for_the_members_of_a_group_that_a_cell_may_take(other: int) -> None:
+    """One member of two avoids the cell with work to evict; the other may go there."""
+    running, _ = full_cells(8000)
+    cells = [
+        cell(0, cpu=8000, used={"cpu_millis": 8000, "memory_mib": 128}),
+        cell(1, cpu=other, used={"cpu_millis": other}),
+    ]
+    elsewhere = row(1, 1, cpu=4000, avoid_cell_id=0, **PRODUCTION)
+    anywhere = row(1, 1, cpu=4000, **PRODUCTION)
+    case = pool(cells, elsewhere, anywhere, gangs={9: gang((1, 1, 2))})
+    (eviction,) = make_room(case.snapshot, case.place(), case.facts.waiting, running, (), {})
+    assert [*eviction.places()] == [(1, 0, 1)]
+    assert len(eviction.victims) == 1
 
 
 @pytest.mark.parametrize("workers", [4, 5])

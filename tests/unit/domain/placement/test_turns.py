@@ -266,3 +266,38 @@ def test_rows_that_prefer_cells_and_rows_that_do_not_share_what_is_left() -> Non
     assert outcome.where(1) == {1: 2}
     assert outcome.where(2) == {2: 2}
     assert outcome.placed == {1: 2, 2: 2}
+
+
+def test_a_strict_pool_places_a_gang_on_its_reserved_capacity_behind_the_task_that_blocks() -> None:
+    """Otherwise the gang waits for the task in front, and that task for the reserved capacity."""
+    strict = PoolPolicy(strict_fifo=True, sequencer="lifo")
+    rows = [
+        row(1, coscheduled=True, job=1, cpu=900, nominated_cell_id=1),
+        row(2, coscheduled=True, job=1, cpu=900, nominated_cell_id=2),
+        row(3, cpu=50),
+        row(4, cpu=250),  # first in the order of a lifo pool, and larger than what is left
+    ]
+    reserved = (kept(1, 1), kept(2, 2))
+    gangs = {1: gang((1, 1, 1), (2, 1, 1))}
+    cells = [core(1), core(2)]
+    outcome = run(cells, *rows, gangs=gangs, nominations=reserved, policy=strict)
+    assert outcome.placed == {1: 1, 2: 1}
+    assert outcome.reasons[3]["code"] == "queue_position"
+
+    # One that does not fit on its reserved capacity yet takes nothing of others.
+    busy = [core(1), core(2, used={"cpu_millis": 500}), core(3)]
+    outcome = run(busy, *rows, gangs=gangs, nominations=reserved, policy=strict)
+    assert outcome.placed == {3: 1, 4: 1}
+
+
+def test_a_gang_with_reserved_capacity_takes_no_more_of_a_strict_pool_before_its_turn() -> None:
+    strict = PoolPolicy(strict_fifo=True, sequencer="lifo")
+    rows = [
+        row(1, coscheduled=True, job=1, nominated_cell_id=1),
+        row(1, 1, coscheduled=True, job=1),
+        row(3, cpu=1500),
+    ]
+    gangs = {1: gang((1, 1, 2))}
+    cells = [core(1), core(2)]
+    outcome = run(cells, *rows, gangs=gangs, nominations=(kept(1, 1),), policy=strict)
+    assert outcome.placed == {1: 1}

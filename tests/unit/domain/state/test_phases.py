@@ -207,3 +207,15 @@ def test_no_step_is_before_the_one_that_it_follows() -> None:
     assert times(change) == sorted(times(change))
     assert [row[1] for row in rows(change)] == [*["BUILDING"] * 4, "RUNNING", "SUCCEEDED"]
     assert times(change)[-1] == CREATED + timedelta(seconds=100)
+
+
+@pytest.mark.parametrize("known", [1, MAX_PHASES])
+def test_after_the_last_phase_that_is_kept_a_change_of_phase_adds_no_row(known: int) -> None:
+    """A runner may go back and forth between the phases of BUILDING without end."""
+    present = attempt(S.BUILDING, phase="preparing", phase_number=known)
+    said = report(S.BUILDING, phase="creating")
+    change = decide_report(task(S.BUILDING, present), said, SENDER, now=NOW)
+    assert isinstance(change, ChangeTask)
+    assert [row[3] for row in rows(change)] == ([] if known == MAX_PHASES else ["creating"])
+    assert change.attempt is not None
+    assert change.attempt.phase == "creating"

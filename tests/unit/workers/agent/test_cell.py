@@ -19,11 +19,11 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.harness.cell_bench import Bench
 from tests.harness.small_disk import SmallDisk, mounted
-from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
 from workers.agent.inputs import ScanResult
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import KILLED_OUTSIDE, STOPPED
+from workers.attempt_record import AttemptRecord
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_an_order_that_comes_after_its_end_was_heard_starts_nothing(ready: Bench
     ready.run("u", "noop")
     ready.wait(5)
     ready.sync(ready.reports()[-1].seq)
-    assert ready.cell.books.find("u") is None
+    assert ready.cell.journal.find("u") is None
     ready.run("u", "noop")
     assert ready.engine.starts["u"] == 1
     assert ready.reports()[-1].gone
@@ -343,7 +343,7 @@ def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
 def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
     is_stopped: bool, is_moving: bool, state: S
 ) -> None:
-    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
     told = EndedEvent("u", 1.0, exit_code=0, reason=STOPPED)
@@ -354,7 +354,7 @@ def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
 
 @pytest.mark.parametrize("is_moving", [False, True])
 def test_a_signal_that_was_ours_is_not_told_as_somebody_elses(is_moving: bool) -> None:
-    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.is_moving, book.stop = is_moving, None if is_moving else StopAttempt("u", "cancelled")
     killed = EndedEvent("u", 1.0, 137, FailureKind.OUTSIDE, KILLED_OUTSIDE, "killed from outside")
     report = judge_end(book, killed)
@@ -496,7 +496,7 @@ def test_a_cell_that_is_killed_on_a_full_disk_has_lost_nothing_that_it_said(
     cramped.run("ends full", "noop")
     cramped.boot()
     cramped.accept()
-    assert cramped.cell.books.find("runs") is not None
+    assert cramped.cell.journal.find("runs") is not None
     cramped.wait(30)
     assert cramped.states_of("ended")[-1] is S.SUCCEEDED
     assert cramped.states_of("runs")[-1] is S.SUCCEEDED

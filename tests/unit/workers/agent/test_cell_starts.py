@@ -220,3 +220,17 @@ def test_what_crashes_the_cell_even_when_it_is_stopped_is_given_up(
         ready.boot()
     ready.accept()
     assert ready.states_of("u")[-1] is S.WORKER_FAILED
+
+
+def test_what_is_given_up_keeps_the_phases_that_were_not_acknowledged(
+    ready: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driver, "stop", lambda *of, **more: None)
+    ready.run("u", "build", "99")
+    ready.wait(1)
+    assert [change.text for change in ready.reports()[-1].phases] == ["preparing"]
+    for _ in range(5):
+        ready.boot()
+    ready.accept()
+    assert ready.states_of("u")[-1] is S.WORKER_FAILED
+    assert [change.text for change in ready.reports()[-1].phases] == ["preparing"]

@@ -10,10 +10,10 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.harness.cell_bench import Bench
-from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
+from workers.attempt_record import AttemptRecord
 from workers.guard.local import LocalGuardLink
 
 
@@ -88,18 +88,19 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> N
 def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
     reason: str | None, is_stopped: bool, is_moving: bool, state: S
 ) -> None:
-    book = AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
     told = EndedEvent("u", 1.0, exit_code=0, reason=reason)
-    assert judge_end(book, told, is_struck=True).state is state
+    assert judge_end(book, told, is_fenced=True).state is state
 
 
 def test_an_order_that_comes_when_the_lease_is_nearly_over_is_refused(bench: Bench) -> None:
     bench.wait(19)
     run(bench, "u")
     report = bench.reports()[-1]
-    assert (report.state, report.never_created) == (S.WORKER_FAILED, True)
+    assert (report.state, report.reason) == (S.WORKER_FAILED, "refused")
+    assert report.never_created
     assert "lease" in (report.message or "")
     bench.run("other", "sleep", "9")
     assert bench.engine.starts["other"] == 1

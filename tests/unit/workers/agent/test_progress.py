@@ -64,7 +64,7 @@ BUILD = (Phase.PREPARING, Phase.PULLING, Phase.PREPARING, Phase.CREATING)
 @pytest.fixture
 def built(bench: Bench) -> Bench:
     """The attempt began anew as far as its book goes: the memory driver started it at once."""
-    book = bench.cell.books.find("u")
+    book = bench.cell.journal.find("u")
     assert book is not None
     book.state = S.ASSIGNED
     return bench
@@ -96,7 +96,7 @@ def line(bench: Bench) -> list[str]:
     uids = [f"w{n:02d}" for n in range(100)]
     for uid in uids:
         bench.run(uid, "sleep", "999")
-        book = bench.cell.books.find(uid)
+        book = bench.cell.journal.find(uid)
         assert book is not None
         book.state = S.ASSIGNED
     bench.round()
@@ -225,7 +225,7 @@ def test_a_restarted_cell_loses_none_and_doubles_none(built: Bench, compacted: b
         built.journals.compact()
     built.boot()
     built.accept()
-    book = built.cell.books.find("u")
+    book = built.cell.journal.find("u")
     assert book is not None
     book.state = S.ASSIGNED
     enter(built, Phase.PULLING, Phase.CREATING)

@@ -18,7 +18,7 @@ from workers.agent.lease import CLOCK_SECONDS, Lease
 from workers.agent.reporting import Reporter, SequenceNumbers
 
 
-def reporter(acked: int = 0) -> tuple[Reporter, SequenceNumbers]:
+def a_reporter(acked: int = 0) -> tuple[Reporter, SequenceNumbers]:
     numbers = SequenceNumbers(lambda: 1)
     return Reporter(numbers, acked=acked), numbers
 
@@ -41,10 +41,10 @@ def sent(messages: object) -> list[tuple[int, list[str]]]:
     ],
 )
 def test_no_message_is_larger_than_an_envelope_may_be(large: dict[str, Any]) -> None:
-    spokesman, _ = reporter()
+    reporter, _ = a_reporter()
     for number in range(MAX_REPORTS + 1):
-        spokesman.say(AttemptReport(f"uid-{number}", 0, TaskState.SUCCEEDED, **large))
-    messages = list(spokesman.flush())
+        reporter.add(AttemptReport(f"uid-{number}", 0, TaskState.SUCCEEDED, **large))
+    messages = list(reporter.flush())
     for message in messages:
         text = envelope.seal(b"k" * 32, cell="a", incarnation="i", seq=1, body=message.body())
         assert len(text) <= envelope.MAX_BYTES
@@ -60,66 +60,66 @@ def test_numbers_after_another_entry_of_the_journal_are_higher() -> None:
 
 
 def test_only_the_latest_report_of_an_attempt_is_sent() -> None:
-    spokesman, _ = reporter()
-    spokesman.say(said("a"))
-    spokesman.say(said("a", TaskState.SUCCEEDED))
-    (message,) = spokesman.flush()
+    reporter, _ = a_reporter()
+    reporter.add(said("a"))
+    reporter.add(said("a", TaskState.SUCCEEDED))
+    (message,) = reporter.flush()
     assert [report.state for report in message.reports] == [TaskState.SUCCEEDED]
-    assert sent(spokesman.flush()) == []
+    assert sent(reporter.flush()) == []
 
 
 def test_each_message_follows_the_one_before() -> None:
-    spokesman, _ = reporter()
-    spokesman.say(said("a"))
-    (first,) = spokesman.flush()
-    spokesman.say(said("b"))
-    (second,) = spokesman.flush()
+    reporter, _ = a_reporter()
+    reporter.add(said("a"))
+    (first,) = reporter.flush()
+    reporter.add(said("b"))
+    (second,) = reporter.flush()
     assert second.after == first.reports[-1].seq
 
 
 def test_what_is_acknowledged_is_safe_and_not_said_again() -> None:
-    spokesman, numbers = reporter()
-    spokesman.say(said("a"))
-    (message,) = spokesman.flush()
-    safe, again = spokesman.hear(message.reports[-1].seq, sent_before=numbers.draw())
+    reporter, numbers = a_reporter()
+    reporter.add(said("a"))
+    (message,) = reporter.flush()
+    safe, again = reporter.acknowledge(message.reports[-1].seq, sent_before=numbers.draw())
     assert [report.uid for report in safe] == ["a"]
     assert sent(again) == []
-    assert spokesman.waiting == 0
+    assert reporter.waiting == 0
 
 
 def test_a_lost_report_is_said_again_with_all_that_followed() -> None:
-    spokesman, numbers = reporter()
-    spokesman.say(said("lost"))
-    (lost,) = spokesman.flush()
-    spokesman.say(said("arrived"))
-    list(spokesman.flush())
-    safe, again = spokesman.hear(lost.after, sent_before=numbers.draw())
+    reporter, numbers = a_reporter()
+    reporter.add(said("lost"))
+    (lost,) = reporter.flush()
+    reporter.add(said("arrived"))
+    list(reporter.flush())
+    safe, again = reporter.acknowledge(lost.after, sent_before=numbers.draw())
     assert safe == []
     assert sent(again) == [(lost.after, ["lost", "arrived"])]
 
 
 def test_what_was_sent_after_the_question_is_not_missing_yet() -> None:
-    spokesman, numbers = reporter()
+    reporter, numbers = a_reporter()
     heartbeat = numbers.draw()
-    spokesman.say(said("a"))
-    list(spokesman.flush())
-    assert sent(spokesman.hear(0, sent_before=heartbeat)[1]) == []
+    reporter.add(said("a"))
+    list(reporter.flush())
+    assert sent(reporter.acknowledge(0, sent_before=heartbeat)[1]) == []
 
 
 def test_many_reports_go_in_messages_of_bounded_size_that_form_a_chain() -> None:
-    spokesman, _ = reporter()
+    reporter, _ = a_reporter()
     for number in range(MAX_REPORTS + 1):
-        spokesman.say(said(str(number)))
-    first, second = spokesman.flush()
+        reporter.add(said(str(number)))
+    first, second = reporter.flush()
     assert len(first.reports) == MAX_REPORTS
     assert second.after == first.reports[-1].seq
 
 
 def test_a_control_plane_that_knows_less_than_before_is_told_from_where_it_stands() -> None:
-    spokesman, numbers = reporter(acked=900)
-    spokesman.say(said("a"))
-    list(spokesman.flush())
-    _, again = spokesman.hear(100, sent_before=numbers.draw())
+    reporter, numbers = a_reporter(acked=900)
+    reporter.add(said("a"))
+    list(reporter.flush())
+    _, again = reporter.acknowledge(100, sent_before=numbers.draw())
     assert sent(again) == [(100, ["a"])]
 
 
@@ -170,7 +170,7 @@ def test_the_clock_here_is_measured_by_the_fastest_answer(ahead: float) -> None:
 
 
 def test_instants_are_put_back_by_what_the_clock_is_ahead() -> None:
-    numbering, _ = reporter()
-    numbering.say(replace(said("u"), started_at=100.0, finished_at=110.0))
+    numbering, _ = a_reporter()
+    numbering.add(replace(said("u"), started_at=100.0, finished_at=110.0))
     ((told,),) = [item.reports for item in numbering.flush(7.0)]
     assert (told.started_at, told.finished_at) == (93.0, 103.0)

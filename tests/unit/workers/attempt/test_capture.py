@@ -29,7 +29,7 @@ def copy(capture: Capture, log: list[LogEntry], *, block: int = 1 << 20) -> None
     sent = b"".join(frame(item) for item in log if item.nanoseconds >= since)
     blocks = [sent[at : at + block] for at in range(0, len(sent), block)]
     read = iter(blocks)
-    logs.copy_entries(lambda size: next(read, b""), capture, reader, cursors, mend=False)
+    logs.copy_entries(lambda size: next(read, b""), capture, reader, cursors, joins_lines=False)
 
 
 LOG = [
@@ -127,12 +127,12 @@ def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
     kept = Capture(tmp_path, 100_000)
     reader, cursors = kept.begin()
     sent = iter([b"".join(map(frame, log))])
-    logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursors, mend=True)
+    logs.copy_entries(lambda size: next(sent, b""), kept, reader, cursors, joins_lines=True)
     assert (tmp_path / "stdout").read_bytes() == b"a\n" + b"x" * full + b"end\nabc"
 
 
 def test_long_line_gets_its_newline_back() -> None:
     full = PART_BYTES
-    assert logs.mended(entry(b"x" * full, 1)).content == b"x" * full
-    assert logs.mended(entry(b"end", 1)).content == b"end\n"
-    assert logs.mended(entry(b"end\n", 1)).content == b"end\n"
+    assert logs.with_newline(entry(b"x" * full, 1)).content == b"x" * full
+    assert logs.with_newline(entry(b"end", 1)).content == b"end\n"
+    assert logs.with_newline(entry(b"end\n", 1)).content == b"end\n"

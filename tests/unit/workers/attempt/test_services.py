@@ -14,13 +14,13 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.harness.cell_bench import Bench
-from workers.agent.attempts import AttemptEntry
 from workers.agent.final_report import judge_end
 from workers.attempt.environment import port_variable
 from workers.attempt.events import EndedEvent, Launch, StartedEvent
 from workers.attempt.health import get
-from workers.attempt.idleness import SENT_BYTES, ActivitySample, happened, read_look
+from workers.attempt.idleness import SENT_BYTES, ActivitySample, is_active, read_sample
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, Exit, judge_exit
+from workers.attempt_record import AttemptRecord
 from workers.config import CellConfig
 from workers.drivers.docker.container import container_body, ports_of, use_of
 from workers.drivers.process.procfs import Ports
@@ -42,7 +42,7 @@ def ready(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_next_to_nothing_is_nothing() -> None:
-    assert not happened(LAST, QUIET)
+    assert not is_active(LAST, QUIET)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_next_to_nothing_is_nothing() -> None:
     ],
 )
 def test_each_of_the_three_alone_is_something(look: ActivitySample) -> None:
-    assert happened(LAST, look)
+    assert is_active(LAST, look)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"at": 1}'])
@@ -63,7 +63,7 @@ def test_what_was_seen_last_may_be_unreadable(tmp_path: Path, content: str | Non
     path = tmp_path / "activity.json"
     if content is not None:
         path.write_text(content)
-    assert read_look(path) is None
+    assert read_sample(path) is None
 
 
 # ----------------------------------------------------------------------------- ends
@@ -88,8 +88,8 @@ def test_an_end_by_its_health_check_is_a_failure_unless_a_stop_was_ordered() -> 
     assert judge_end(stopped, ended).state is S.KILLED
 
 
-def book(**spec: object) -> AttemptEntry:
-    return AttemptEntry(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
+def book(**spec: object) -> AttemptRecord:
+    return AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------------------- the cell

@@ -176,7 +176,7 @@ def test_groups_of_version_2_are_read_and_removed(tmp_path: Path) -> None:
     assert parent.startswith("/docker/cellrun-")
     folder = tmp_path / parent.lstrip("/")
     folder.mkdir()
-    before.look(UID)
+    before.sample(UID)
     (folder / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
     assert before.use(UID) == ResourceUsage(1.5)
     (folder / "memory.peak").write_text("4096\n")
@@ -217,7 +217,7 @@ def test_no_groups_are_made_where_the_engine_s_are_not_ours_to_make(tmp_path: Pa
     assert groups(tmp_path, info="systemd").parent(UID) == ""
     elsewhere = groups(tmp_path)
     assert elsewhere.parent(UID)
-    elsewhere.look(UID)  # its container was started, and nothing is seen of it
+    elsewhere.sample(UID)  # its container was started, and nothing is seen of it
     assert (elsewhere.parent(UID), elsewhere.use(UID)) == ("", None)
 
 
@@ -231,11 +231,11 @@ def test_what_a_running_container_used_is_read_from_its_own_group(tmp_path: Path
     samples = CgroupSamples(tmp_path / "sys", tmp_path / "proc")
     listed.write_text("0::/system.slice/docker-other.scope\n")
     view = ContainerView(ContainerStatus.RUNNING, "abc", pid=42)
-    samples.look(UID, view)
+    samples.sample(UID, view)
     assert samples.last(UID) is None, "it is another container's process"
     listed.write_text("0::/system.slice/docker-abc.scope\n")
-    samples.look(UID, view)
-    samples.look(UID, None)
+    samples.sample(UID, view)
+    samples.sample(UID, None)
     assert samples.last(UID) == ResourceUsage(2.0, memory_peak_bytes=8192)
     assert samples.pause(UID) > samples.pause("another")
     samples.forget(UID)

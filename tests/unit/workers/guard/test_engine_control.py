@@ -9,7 +9,7 @@ import pytest
 
 from workers.attempt.runtime import ContainerStatus, ContainerView
 from workers.guard.decisions import ContainerFacts
-from workers.guard.engine_control import LOOK_SECONDS, ContainerEngineControl
+from workers.guard.engine_control import INSPECTION_SECONDS, ContainerEngineControl
 
 UID = "11111111-1111-4111-8111-111111111111"
 SOON = 10.0
@@ -56,21 +56,21 @@ def until(condition: Callable[[], object]) -> None:
 
 def looked(reach: Reach) -> ContainerEngineControl:
     """Hands that have looked at the container, and taken hold of it if they do."""
-    hands = ContainerEngineControl(reach)
-    hands.look(UID, now=LOOK_SECONDS)
-    until(lambda: hands.known(UID) is ContainerFacts.THERE)
-    return hands
+    control = ContainerEngineControl(reach)
+    control.inspect(UID, now=INSPECTION_SECONDS)
+    until(lambda: control.known(UID) is ContainerFacts.THERE)
+    return control
 
 
 def test_a_process_of_another_group_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
     """The container's process has ended and its number was given to a stranger."""
     reach = Reach(ContainerView(ContainerStatus.RUNNING, "f" * 64, pid=process.pid))
-    hands = looked(reach)
-    hands.ask(UID, "TERM")
-    hands.kill(UID)
+    control = looked(reach)
+    control.stop(UID, "TERM")
+    control.kill(UID)
     until(lambda: sorted(reach.signals) == ["KILL", "TERM"])  # by the engine, which knows better
     until(lambda: reach.looks >= 3)
-    hands.kill(UID)
+    control.kill(UID)
     assert process.poll() is None
 
 
@@ -78,21 +78,21 @@ def test_a_process_of_the_containers_group_is_signalled_without_the_engine(
     process: "subprocess.Popen[bytes]",
 ) -> None:
     reach = Reach(ContainerView(ContainerStatus.RUNNING, group_of(process), pid=process.pid))
-    hands = looked(reach)
-    hands.ask(UID, "TERM")
+    control = looked(reach)
+    control.stop(UID, "TERM")
     assert process.wait(SOON) == -15
     assert reach.signals == []
-    until(lambda: hands.known(UID) is ContainerFacts.OVER)
-    hands.forget(UID)
+    until(lambda: control.known(UID) is ContainerFacts.OVER)
+    control.forget(UID)
 
 
 def test_a_container_that_does_not_run_has_no_process_to_signal(
     process: "subprocess.Popen[bytes]",
 ) -> None:
     reach = Reach(ContainerView(ContainerStatus.ENDED, group_of(process), pid=process.pid))
-    hands = ContainerEngineControl(reach)
-    hands.look(UID, now=LOOK_SECONDS)
-    until(lambda: hands.known(UID) is ContainerFacts.OVER)
-    hands.kill(UID)
+    control = ContainerEngineControl(reach)
+    control.inspect(UID, now=INSPECTION_SECONDS)
+    until(lambda: control.known(UID) is ContainerFacts.OVER)
+    control.kill(UID)
     until(lambda: reach.looks >= 2)
     assert (process.poll(), reach.signals) == (None, [])

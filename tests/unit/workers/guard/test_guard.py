@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from workers.attempt.events import Permit
-from workers.guard.decisions import AGAIN_SECONDS, FIRST_LOOK_SECONDS, ContainerFacts, Guard
+from workers.guard.decisions import AGAIN_SECONDS, FIRST_INSPECTION_SECONDS, ContainerFacts, Guard
 from workers.guard.watchlist import (
     SILENCE_SECONDS,
     ExclusiveAttempt,
@@ -20,19 +20,19 @@ ITEM = ExclusiveAttempt(deadline=100.0, lease_seconds=30.0, grace_seconds=10.0)
 
 
 @dataclass
-class Hands:
+class Engine:
     """Notes what is asked of it, in one line with what was said."""
 
     line: list[str] = field(default_factory=list)
     containers: dict[str, ContainerFacts] = field(default_factory=dict)
 
-    def look(self, uid: str, now: float) -> None:
+    def inspect(self, uid: str, now: float) -> None:
         pass
 
     def known(self, uid: str) -> ContainerFacts:
         return self.containers.get(uid, ContainerFacts.THERE)
 
-    def ask(self, uid: str, signal_name: str) -> None:
+    def stop(self, uid: str, signal_name: str) -> None:
         self.line.append(f"{signal_name} {uid}")
 
     def kill(self, uid: str) -> None:
@@ -43,29 +43,29 @@ class Hands:
 
 
 class Desk:
-    """A guard, its hands and its word."""
+    """A guard, its engine and its status."""
 
     def __init__(self, **items: ExclusiveAttempt) -> None:
-        self.hands = Hands()
-        self.words: list[GuardStatus] = []
+        self.engine = Engine()
+        self.statuses: list[GuardStatus] = []
         self.list = Watchlist(1, HERE, items)
         self.guard = self.begin()
 
     def begin(self) -> Guard:
-        word = self.words[-1] if self.words else None
-        self.guard = Guard(self.hands, self._say, boot_id=HERE, word=word)
+        status = self.statuses[-1] if self.statuses else None
+        self.guard = Guard(self.engine, self._publish, boot_id=HERE, status=status)
         return self.guard
 
-    def _say(self, word: GuardStatus) -> None:
-        if word.struck != (self.words[-1].struck if self.words else {}):
-            self.hands.line.append(f"struck {' '.join(sorted(word.struck))}")
-        self.words.append(word)
+    def _publish(self, status: GuardStatus) -> None:
+        if status.fenced != (self.statuses[-1].fenced if self.statuses else {}):
+            self.engine.line.append(f"fenced {' '.join(sorted(status.fenced))}")
+        self.statuses.append(status)
 
     def tick(self, now: float) -> list[str]:
         """What it does at `now`."""
-        self.hands.line.clear()
+        self.engine.line.clear()
         self.guard.tick(self.list, now)
-        return list(self.hands.line)
+        return list(self.engine.line)
 
     def show(self, **items: ExclusiveAttempt) -> None:
         self.list = Watchlist(self.list.number + 1, HERE, items)
@@ -76,7 +76,7 @@ def test_it_asks_so_early_that_the_grace_passes_before_the_kill_and_the_kill_bef
 ):
     desk = Desk(u=ITEM)
     assert desk.tick(88.4) == []
-    assert desk.tick(88.5) == ["struck u", "TERM u"]
+    assert desk.tick(88.5) == ["fenced u", "TERM u"]
     assert desk.tick(98.4) == ["TERM u"]
     assert desk.tick(98.5) == ["KILL u"]
     assert ITEM.kills_at < ITEM.deadline
@@ -84,18 +84,18 @@ def test_it_asks_so_early_that_the_grace_passes_before_the_kill_and_the_kill_bef
 
 def test_an_attempt_that_wants_more_grace_than_a_third_of_the_lease_gets_that() -> None:
     greedy = ExclusiveAttempt(100.0, 30.0, 3600.0)
-    assert (greedy.asks_at, greedy.kills_at) == (88.5, 98.5)
+    assert (greedy.stops_at, greedy.kills_at) == (88.5, 98.5)
 
 
 def test_an_attempt_without_grace_is_killed_at_once() -> None:
     desk = Desk(u=ExclusiveAttempt(100.0, 30.0, 0.0))
     assert desk.tick(98.4) == []
-    assert desk.tick(98.5) == ["struck u", "KILL u"]
+    assert desk.tick(98.5) == ["fenced u", "KILL u"]
 
 
 def test_the_stop_signal_is_its_own() -> None:
     desk = Desk(u=ExclusiveAttempt(100.0, 30.0, 10.0, "USR1"))
-    assert desk.tick(90.0) == ["struck u", "USR1 u"]
+    assert desk.tick(90.0) == ["fenced u", "USR1 u"]
 
 
 def test_a_renewed_lease_leaves_it_alone() -> None:
@@ -103,7 +103,7 @@ def test_a_renewed_lease_leaves_it_alone() -> None:
     desk.tick(88.0)
     desk.show(u=ExclusiveAttempt(105.0, 30.0, 10.0))
     assert desk.tick(90.0) == []
-    assert desk.tick(93.5) == ["struck u", "TERM u"]
+    assert desk.tick(93.5) == ["fenced u", "TERM u"]
 
 
 def test_a_lease_renewed_after_the_strike_comes_too_late() -> None:
@@ -121,35 +121,35 @@ def test_it_kills_again_and_again_until_it_is_over() -> None:
     assert desk.tick(99.0 + AGAIN_SECONDS) == ["KILL u"]
     assert desk.tick(1000.0) == ["KILL u"]
     assert not desk.guard.is_done
-    desk.hands.containers["u"] = ContainerFacts.OVER
+    desk.engine.containers["u"] = ContainerFacts.OVER
     assert desk.tick(1001.0) == []
     assert desk.guard.is_done
-    assert desk.words[-1].over == {"u"}
+    assert desk.statuses[-1].over == {"u"}
 
 
 def test_what_has_ended_by_itself_is_not_struck() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = ContainerFacts.OVER
+    desk.engine.containers["u"] = ContainerFacts.OVER
     assert desk.tick(200.0) == []
-    assert desk.words[-1].struck == {}
+    assert desk.statuses[-1].fenced == {}
     assert desk.guard.is_done
 
 
 def test_what_may_still_come_is_struck_and_killed_when_it_does() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = ContainerFacts.ABSENT
+    desk.engine.containers["u"] = ContainerFacts.ABSENT
     desk.tick(80.0)
     assert not desk.guard.is_done
-    assert desk.tick(99.0) == ["struck u", "KILL u"]
+    assert desk.tick(99.0) == ["fenced u", "KILL u"]
     assert desk.guard.is_done
     assert desk.tick(100.0) == ["KILL u"]
 
 
 def test_a_guard_that_begins_late_looks_once_before_it_strikes() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = ContainerFacts.NOTHING
+    desk.engine.containers["u"] = ContainerFacts.NOTHING
     assert desk.tick(200.0) == []
-    assert desk.tick(200.0 + FIRST_LOOK_SECONDS) == ["struck u", "KILL u"]
+    assert desk.tick(200.0 + FIRST_INSPECTION_SECONDS) == ["fenced u", "KILL u"]
 
 
 def test_the_next_guard_knows_whom_the_last_one_struck() -> None:
@@ -158,28 +158,28 @@ def test_the_next_guard_knows_whom_the_last_one_struck() -> None:
     desk.show(u=ExclusiveAttempt(1000.0, 30.0, 10.0))
     desk.begin()
     assert desk.tick(91.0) == ["TERM u"]
-    assert desk.words[-1].struck == {"u": 98.5}
+    assert desk.statuses[-1].fenced == {"u": 98.5}
 
 
 def test_a_list_of_another_boot_speaks_of_the_past() -> None:
     desk = Desk()
     desk.list = Watchlist(1, BEFORE, {"u": ITEM})
-    assert desk.tick(1.0) == ["struck u", "KILL u"]
+    assert desk.tick(1.0) == ["fenced u", "KILL u"]
 
 
 def test_the_word_of_another_boot_is_not_believed() -> None:
     desk = Desk(u=ITEM)
-    desk.words.append(GuardStatus(1, BEFORE, 90.0, {"u": 1.0}))
+    desk.statuses.append(GuardStatus(1, BEFORE, 90.0, {"u": 1.0}))
     desk.begin()
     assert "KILL u" not in desk.tick(10.0)
-    assert desk.words[-1].struck == {}
+    assert desk.statuses[-1].fenced == {}
 
 
 def test_who_is_not_on_the_list_any_more_is_forgotten() -> None:
     desk = Desk(u=ITEM)
     desk.tick(99.0)
     desk.show()
-    assert desk.tick(99.1) == ["forget u", "struck "]
+    assert desk.tick(99.1) == ["forget u", "fenced "]
     assert desk.guard.is_done
 
 
@@ -187,10 +187,10 @@ def test_it_says_each_second_that_it_lives_and_at_once_what_is_new() -> None:
     desk = Desk(u=ITEM)
     for now in (1.0, 1.5, 2.0, 2.5):
         desk.tick(now)
-    assert [word.at for word in desk.words] == [1.0, 2.0]
+    assert [status.at for status in desk.statuses] == [1.0, 2.0]
     desk.show(u=ITEM, v=ITEM)
     desk.tick(2.6)
-    assert desk.words[-1].number == 2
+    assert desk.statuses[-1].number == 2
 
 
 def test_it_wakes_for_the_next_thing_to_do() -> None:
@@ -208,22 +208,22 @@ def test_it_wakes_for_the_next_thing_to_do() -> None:
 
 def test_it_does_not_wake_for_what_has_ended() -> None:
     desk = Desk(u=ITEM, v=ITEM)
-    desk.hands.containers["u"] = ContainerFacts.OVER
+    desk.engine.containers["u"] = ContainerFacts.OVER
     desk.tick(90.0)
-    desk.hands.containers["v"] = ContainerFacts.OVER
+    desk.engine.containers["v"] = ContainerFacts.OVER
     assert desk.tick(99.0) == []
     assert desk.guard.wakes_at(99.0) == 100.0
 
 
 def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
     desk = Desk(u=ITEM)
-    desk.hands.containers["u"] = ContainerFacts.NOTHING
+    desk.engine.containers["u"] = ContainerFacts.NOTHING
     desk.tick(200.0)
-    assert desk.guard.wakes_at(200.0) == 200.0 + FIRST_LOOK_SECONDS
+    assert desk.guard.wakes_at(200.0) == 200.0 + FIRST_INSPECTION_SECONDS
 
 
 @pytest.mark.parametrize(
-    ("word", "now", "answer"),
+    ("status", "now", "answer"),
     [
         (GuardStatus(2, HERE, 10.0), 10.1, Permit.YES),
         (GuardStatus(3, HERE, 10.0), 10.1, Permit.YES),
@@ -236,9 +236,9 @@ def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
     ],
 )
 def test_nothing_starts_that_the_guard_does_not_watch(
-    word: GuardStatus, now: float, answer: Permit
+    status: GuardStatus, now: float, answer: Permit
 ) -> None:
-    assert permit(Watchlist(2, HERE, {"u": ITEM}), word, "u", now) is answer
+    assert permit(Watchlist(2, HERE, {"u": ITEM}), status, "u", now) is answer
 
 
 def test_who_is_not_on_the_list_never_starts() -> None:
@@ -250,5 +250,5 @@ def test_list_and_word_come_back_as_they_were_written() -> None:
         3, HERE, {"u": ITEM, "v": ExclusiveAttempt(1.0, 2.0, 3.0, "INT")}, is_last=True
     )
     assert Watchlist.read(watchlist.body()) == watchlist
-    word = GuardStatus(3, HERE, 1.5, {"u": 98.5}, frozenset({"v"}))
-    assert GuardStatus.read(word.body()) == word
+    status = GuardStatus(3, HERE, 1.5, {"u": 98.5}, frozenset({"v"}))
+    assert GuardStatus.read(status.body()) == status

@@ -16,9 +16,9 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> N
             raise RuntimeError("can't start new thread")
         return True
 
-    monkeypatch.setattr(ConsumerWatch, "look", look)
+    monkeypatch.setattr(ConsumerWatch, "check", look)
     stuck = threading.Event()
-    watch = ConsumerWatch("redis://127.0.0.1:1/0", ["q"], stuck.set, look_seconds=0.001)
+    watch = ConsumerWatch("redis://127.0.0.1:1/0", ["q"], stuck.set, poll_seconds=0.001)
     watch.start()
     assert stuck.wait(30)
     watch.close()

@@ -2,7 +2,7 @@
 
 from workers.agent.inputs import OrderMessage
 from workers.attempt.events import EndedEvent, StartedEvent
-from workers.service.host import Incoming, without_the_past
+from workers.service.host import Incoming, without_superseded
 
 
 def test_start_of_what_ended_in_the_same_round_is_left_out() -> None:
@@ -13,7 +13,7 @@ def test_start_of_what_ended_in_the_same_round_is_left_out() -> None:
         ("c", StartedEvent("b", 1.5)),
         ("c", ended),
     ]
-    assert without_the_past(batch) == [batch[0], batch[2], batch[3]]
+    assert without_superseded(batch) == [batch[0], batch[2], batch[3]]
 
 
 def test_start_stays_that_tells_more_than_the_end() -> None:
@@ -25,4 +25,4 @@ def test_start_stays_that_tells_more_than_the_end() -> None:
         [("c", StartedEvent("a", 1.0)), ("another", known)],
     )
     for batch in batches:
-        assert without_the_past(batch) == batch
+        assert without_superseded(batch) == batch

@@ -16,7 +16,7 @@ def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> N
 
     leaver = ShutdownThread(leave)
     leaver.start()
-    before = signal.signal(signal.SIGUSR1, lambda *_: leaver.ask())
+    before = signal.signal(signal.SIGUSR1, lambda *_: leaver.request())
     try:
         with lock:
             signal.raise_signal(signal.SIGUSR1)
@@ -34,6 +34,6 @@ def test_nobody_waits_for_one_that_was_not_asked() -> None:
     leaver.start()
     leaver.join()
     assert not left.is_set()
-    leaver.ask()
+    leaver.request()
     leaver.join()
     assert left.is_set()

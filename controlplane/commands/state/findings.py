@@ -1,15 +1,19 @@
-"""Closing alerts by hand; one whose cause is still there is raised again."""
+"""Findings for operators: dead letters, and alerts that are closed by hand."""
 
 from datetime import datetime
 
 from django.db import transaction
 
+from controlplane.contract.codec import clean_text
 from controlplane.domain.errors import NotFound
-from controlplane.models import Alert, AuditLine
+from controlplane.models import Alert, AuditLine, DeadLetter
 
 
 def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> None:
-    """Close the alert, if it is open; an audit line has the actor. Raise NotFound."""
+    """Close the alert, if it is open; an audit line has the actor. Raise NotFound.
+
+    An alert whose cause is still there is raised again.
+    """
     with transaction.atomic():
         found = Alert.objects.select_for_update().filter(pk=alert_id).first()
         if found is None:
@@ -25,3 +29,10 @@ def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> Non
             subject=f"alert {found}"[:400],
             text="; ".join(filter(None, (reason.strip(), found.text))),
         )
+
+
+def add_dead_letter(*, source: str, error: str, body: str, now: datetime) -> None:
+    """Keep a message for people, its text bounded."""
+    DeadLetter.objects.create(
+        at=now, source=source, error=clean_text(error, 4_000), body=clean_text(body)
+    )

@@ -1,9 +1,9 @@
-"""Rule 7: what waits for something that came true, or never will."""
+"""Rules 7 and 8: jobs that wait for others, that end with others, or whose gangs are requeued."""
 
 from collections.abc import Sequence
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.states import OPEN
+from controlplane.domain.state.states import JOB_STATES, OPEN, TERMINAL
 from controlplane.queries.locks import HAS_RUN
 from controlplane.queries.sql import rows
 
@@ -41,6 +41,24 @@ WAITING_JOBS = f"""
                    AND {_HAS_FAILED}
                   WHERE g.job_id = j.id AND g.startable_at IS NULL
                     AND g.counts[{TaskState.PENDING + 1}] > 0)
+    """
+
+UNSUCCESSFUL = ", ".join(
+    f"{state:d}" for state in sorted((JOB_STATES & TERMINAL) - {TaskState.SUCCEEDED})
+)
+
+ORPHANED_JOBS = f"""
+    FROM controlplane_job j JOIN controlplane_job p ON p.id = j.parent_id
+    WHERE j.parent_id IS NOT NULL AND j.finished_at IS NULL AND j.ending_as IS NULL
+      AND coalesce(p.ending_as, p.state) IN ({UNSUCCESSFUL})
+    """
+
+BOUNCING_JOBS = """
+    FROM controlplane_job j WHERE j.is_bouncing AND j.finished_at IS NULL
+    """
+
+ENDING_JOBS = """
+    FROM controlplane_job j WHERE j.ending_as IS NOT NULL AND j.finished_at IS NULL
     """
 
 

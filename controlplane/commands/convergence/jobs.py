@@ -1,27 +1,29 @@
-"""Rule 8: end jobs with their descendants, and requeue gangs, page by page."""
+"""Rules 7 and 8: jobs start or end with others; ending jobs and gangs are worked off in pages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Protocol
 
-from controlplane.commands.convergence.job_pages import give_back, take_turn
-from controlplane.commands.convergence.rule import JOBS_PER_TICK, RuleContext
+from controlplane.commands.convergence.job_pages import JOBS_PER_TICK, give_back, take_turn
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.jobs.cancel import PAGE, end_page
-from controlplane.commands.state.apply import apply_changes
-from controlplane.commands.state.dispatch import send_after_commit
+from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.contract.states import TaskState
-from controlplane.domain.convergence.endings import decide_bounced
-from controlplane.domain.state.effects import EndJob
+from controlplane.domain.convergence.endings import decide_bounced, decide_hopeless
+from controlplane.domain.state.effects import Effects, EndJob
+from controlplane.domain.state.job_rollup import impossible_groups
 from controlplane.domain.state.states import ACTIVE, Reason
 from controlplane.outbox import wakes
+from controlplane.queries.convergence.jobs import find_pending_of_groups
 from controlplane.queries.jobs.dependencies import (
+    DependencyFacts,
     find_bouncing_page,
+    load_dependencies,
     load_parents,
     load_stop_seconds,
 )
-from controlplane.queries.locks import lock_jobs
+from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
 # Pages of all jobs in one tick, of each kind: a job has at most ten. Between two ticks the worker
@@ -29,11 +31,62 @@ from controlplane.queries.task_facts import load_facts_of_tasks
 PAGES_PER_TICK = 50
 
 
-class EndingPage(Protocol):
-    """Works off one page of a job."""
+def follow(look: RuleContext) -> Mapping[str, int]:
+    """Jobs that wait for other jobs, and groups that wait for groups."""
+    counts = {}
+    if "blocked_jobs" in look.due:
+        blocked = take_turn("blocked_jobs", now=look.now)
+        counts["unblocked"] = follow_dependencies(blocked.job_ids, now=look.now)
+    if "waiting_jobs" in look.due:
+        waiting = take_turn("waiting_jobs", now=look.now)
+        counts["hopeless"] = end_hopeless(waiting.job_ids, now=look.now, page=look.policy.page)
+    return counts
 
-    def __call__(self, job_id: int, *, now: datetime) -> int:
-        """How much was done; 0: nothing is left."""
+
+def follow_dependencies(job_ids: Sequence[int], *, now: datetime) -> int:
+    """Let the jobs start whose dependencies are all met, end those with one that failed; how many.
+
+    A job that waits for something that can no longer come true ends KILLED, with that as reason.
+    """
+
+    def work(batch: Sequence[int]) -> int:
+        jobs = lock_jobs(batch)
+        dependencies = load_dependencies(batch)
+        endings, unblocked = [], []
+        for job_id in jobs:
+            waits = dependencies.get(job_id, [])
+            failed = next((item for item in waits if item.is_failed), None)
+            if failed is not None:
+                reason = Reason.JOB_DEPENDENCY_FAILED
+                endings.append(EndJob(job_id, TaskState.KILLED, reason, _in_vain(failed)))
+            elif all(item.is_met for item in waits):
+                unblocked.append(job_id)
+        effects = Effects(endings=endings, unblocked=unblocked)
+        apply(effects, jobs=jobs, now=now, actor="convergence")
+        return len(endings) + len(unblocked)
+
+    return sum(for_each_batch(job_ids, work, what="dependencies of jobs"))
+
+
+def end_hopeless(job_ids: Sequence[int], *, now: datetime, page: int) -> int:
+    """Kill the tasks of groups whose dependency can no longer hold; how many."""
+
+    def work(batch: Sequence[int]) -> int:
+        jobs = lock_jobs(batch)
+        groups = [
+            group.group_id
+            for listed in load_groups(batch).values()
+            for group in impossible_groups({row.facts.name: row.facts for row in listed})
+        ]
+        task_ids = find_pending_of_groups(groups, page) if groups else []
+        changes = [decide_hopeless(facts, now=now) for facts in load_facts_of_tasks(task_ids)]
+        return apply(Effects(changes), jobs=jobs, now=now, actor="convergence").changed
+
+    return sum(for_each_batch(list(job_ids), work, what="dependencies"))
+
+
+def _in_vain(failed: DependencyFacts) -> str:
+    return f"waited until job {failed.name} has {failed.until}, which can no longer be"
 
 
 def go_on(look: RuleContext) -> Mapping[str, int]:
@@ -80,8 +133,7 @@ def end_children(job_ids: Sequence[int], *, now: datetime) -> set[int]:
             )
             for child, (parent, name) in load_parents(batch).items()
         ]
-        applied = apply_changes([], jobs=jobs, now=now, actor="convergence", endings=endings)
-        send_after_commit(applied)
+        apply(Effects(endings=endings), jobs=jobs, now=now, actor="convergence")
         return [ending.job_id for ending in endings]
 
     return set(chain.from_iterable(for_each_batch(job_ids, work, what="children")))
@@ -99,15 +151,14 @@ def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
             for facts in load_facts_of_tasks(task_ids)
             if facts.state in ACTIVE
         ]
-        applied = apply_changes(changes, jobs=jobs, now=now, actor="convergence", again=[job_id])
-        send_after_commit(applied)
-        return applied.changed
+        effects = Effects(changes, derived=[job_id])
+        return apply(effects, jobs=jobs, now=now, actor="convergence").changed
 
     return run_in_transaction(requeue)
 
 
-def _work_in_pages(what: str, work: EndingPage, now: datetime) -> int:
-    """Run `work` on each of the jobs until it has nothing left, oldest first; return the total.
+def _work_in_pages(what: str, work: Callable[..., int], now: datetime) -> int:
+    """Run `work(job_id, now=now)` on each job until it returns 0, oldest first; return the sum.
 
     The next tick, which is woken, takes what exceeds the pages of this one.
     """

@@ -1,0 +1,137 @@
+"""Rules 1 and 6: cells that are lost, that are unreliable, or that can be relied upon again."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from controlplane.commands.cells.image_failures import hold_images
+from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.state.apply import apply
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.contract.wire.queues import cell_queue
+from controlplane.domain.convergence.cell_health import (
+    decide_cleared,
+    decide_failing,
+    decide_stuck_stops,
+)
+from controlplane.domain.convergence.lost_cells import HELD, decide_lost, held_alert
+from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.state.effects import ClearAlert, Effects
+from controlplane.outbox import transport
+from controlplane.queries.convergence.cell_health import (
+    find_cleared_cells,
+    find_failing_cells,
+    find_stuck_stops,
+)
+from controlplane.queries.convergence.lost_cells import (
+    find_freed_attempts,
+    find_held_attempts,
+    list_pool_silences,
+    list_silent_leases,
+    lock_silent_cells,
+)
+from controlplane.queries.sql import execute
+
+
+def count_silence(*, now: datetime, silent_since: datetime) -> None:
+    """Count this tick for the cells without a message since `silent_since`.
+
+    A message from the future was received before the clock was put back: it counts from now on,
+    otherwise a dead cell would live until the clock is there again.
+    """
+    execute(
+        """
+        WITH ahead AS MATERIALIZED (
+            SELECT l.cell_id FROM controlplane_celllease l WHERE l.last_heard_at > %(ahead)s
+            ORDER BY l.cell_id FOR NO KEY UPDATE
+        )
+        UPDATE controlplane_celllease l
+        SET last_heard_at = %(now)s, expires_at = %(now)s + (l.expires_at - l.last_heard_at)
+        FROM ahead WHERE l.cell_id = ahead.cell_id
+        """,
+        # Heartbeats that came since the tick began are none of these.
+        {"now": now, "ahead": now + (now - silent_since)},
+    )
+    execute(
+        """
+        WITH silent AS MATERIALIZED (
+            SELECT l.cell_id FROM controlplane_celllease l
+            JOIN controlplane_cell c ON c.id = l.cell_id
+            WHERE l.last_heard_at <= %s AND c.state <> 'LOST'
+            ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        )
+        UPDATE controlplane_celllease l SET silent_ticks = l.silent_ticks + 1
+        FROM silent WHERE l.cell_id = silent.cell_id
+        """,
+        [silent_since],
+    )
+
+
+def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
+    """Declare LOST the cells whose silence is proven, unless too many of a pool are silent.
+
+    One transaction, in which no message of these cells is applied and no operator confirms a loss:
+    half of it would be an alert without a suppressed loss, or the reverse.
+    """
+
+    def work() -> tuple[Effects, list[str]]:
+        lock_silent_cells(look.now, look.policy)
+        leases = list_silent_leases(look.now, look.policy)
+        pools = list_pool_silences({lease.pool_id for lease in leases}, look.now)
+        effects = decide_lost(leases, pools, now=look.now, policy=look.policy)
+        moved = apply(effects, now=look.now).moved
+        lost = [lease for lease in leases if lease.cell_id in moved]
+        return effects, [cell_queue(lease.name, lease.incarnation) for lease in lost]
+
+    effects, queues = run_in_transaction(work)
+    for queue in queues:  # they go with their incarnation
+        transport.drop(queue)
+    held = sum(pool.held_at is not None for pool in effects.pools)
+    over = len(effects.pools) - held
+    return {"cells_lost": len(queues), "losses_held": held, "losses_over": over}
+
+
+def watch_held_attempts(look: RuleContext) -> Mapping[str, int]:
+    """Raise alerts about attempts that only their lost cell or an operator can release."""
+    freed = find_freed_attempts() if "freed_attempts" in look.due else []
+    held = find_held_attempts() if "held_attempts" in look.due else []
+    effects = Effects(
+        alerts=[held_alert(uid, task_id) for uid, task_id in held],
+        cleared=[ClearAlert(HELD, subject) for subject in freed],
+    )
+    apply(effects, now=look.now)
+    return {"held": len(held), "freed": len(freed)}
+
+
+def judge_cells(look: RuleContext) -> Mapping[str, int]:
+    """Quarantine cells that do not confirm stops or fail everything; release the others."""
+    counts, now, policy = {}, look.now, look.policy
+    if "stuck_stops" in look.due:
+        counts["cells_suspected"] = suspect_cells(now=now, policy=policy)
+    if "failing_cells" in look.due:
+        failing = find_failing_cells(now, policy)
+        counts["cells_avoided"] = _move(decide_failing(failing, now=now, policy=policy), now)
+    if "cleared_cells" in look.due:
+        counts["cells_cleared"] = clear_cells(now=now, policy=policy)
+    return counts
+
+
+def suspect_cells(*, now: datetime, policy: Policy) -> int:
+    """Quarantine the cells that do not confirm stops, or raise the alert again; return how many."""
+    return _move(decide_stuck_stops(find_stuck_stops(now, policy), now=now), now)
+
+
+def clear_cells(*, now: datetime, policy: Policy) -> int:
+    """End the quarantine of cells; return how many.
+
+    For cells with another cause of quarantine, only the alert about their stops is cleared.
+    """
+    return _move(decide_cleared(find_cleared_cells(now, policy), now=now), now)
+
+
+def _move(effects: Effects, now: datetime) -> int:
+    return len(run_in_transaction(lambda: apply(effects, now=now)).moved)
+
+
+def hold_images_back(look: RuleContext) -> Mapping[str, int]:
+    """Delay the tasks of images that cells could not pull, or resume them."""
+    return {"held_by_images": hold_images(now=look.now)}

@@ -1,0 +1,206 @@
+"""The part of `apply` about jobs: counts of groups, derived states, dependencies, callbacks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from controlplane import clock
+from controlplane.commands.state import apply_sql
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.state.dependencies import DependencyStatus, job_standing
+from controlplane.domain.state.effects import EndJob
+from controlplane.domain.state.group_counts import JobContext, Move, move_counts
+from controlplane.domain.state.job_rollup import (
+    GroupRow,
+    JobRow,
+    StartableGroup,
+    has_follow_up,
+    milestones_of,
+    newly_startable,
+    roll_job,
+)
+from controlplane.domain.state.states import CallbackOn
+from controlplane.queries.locks import (
+    find_open_dependencies,
+    find_unreleased_jobs,
+    load_groups,
+)
+from controlplane.queries.sql import execute
+
+_STATE_SLOTS = max(S) + 1
+
+
+@dataclass(slots=True)
+class TickWakes:
+    """The ticks that have work after the commit, and are woken."""
+
+    placement: bool = False
+    callbacks: bool = False
+    convergence: bool = False
+
+
+def follow_tasks(
+    jobs: Mapping[int, JobRow],
+    touched: set[int],
+    moves: Sequence[Move],
+    given: JobContext,
+    *,
+    now: datetime,
+    actor: str,
+    woken: TickWakes,
+) -> None:
+    """Move the counts of groups by `moves`, and let each touched job follow."""
+    if not touched:
+        return
+    groups = load_groups(sorted(touched))
+    move_counts(groups, moves)
+    before = {job_id: jobs[job_id] for job_id in touched}
+    after: dict[int, JobRow] = {}
+    startable: list[StartableGroup] = []
+    for job_id in sorted(touched):
+        job, listed = given.add_to(before[job_id]), groups.get(job_id, ())
+        after[job_id] = roll_job(job, listed, now=now)
+        startable += newly_startable(after[job_id], listed, now=now)
+    after = _settle(_ended_under_lock(before, after), now)
+    _write_groups(groups, moves, startable)
+    _write_jobs(before, after, given.endings, now, actor)
+    _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
+    woken.placement |= bool(startable)
+    settled = [
+        job_id
+        for job_id, job in after.items()
+        if job.callback_on is CallbackOn.JOB
+        and job.settled_at is not None
+        and before[job_id].settled_at is None
+    ]
+    if settled:
+        woken.callbacks |= bool(execute(apply_sql.ADD_JOB_CALLBACKS, [now, now, now, settled]))
+    for job_id, job in after.items():
+        woken.placement |= before[job_id].is_bouncing and not job.is_bouncing
+        woken.convergence |= has_follow_up(job) and job != before[job_id]
+
+
+def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
+    """Record which dependencies on `jobs` came true, or never will."""
+    watched = {job.job_id: job for job in jobs if job.is_watched}
+    if not watched:
+        return
+    stamped = []
+    for dependency_id, on_job_id, until in find_open_dependencies(list(watched)):
+        standing = job_standing(milestones_of(watched[on_job_id]), until)
+        if standing is not DependencyStatus.OPEN:
+            stamped.append((dependency_id, standing is DependencyStatus.SATISFIED))
+    if stamped:
+        parameters = {
+            "id": [dependency_id for dependency_id, _ in stamped],
+            "met_at": [now if is_met else None for _, is_met in stamped],
+            "failed_at": [None if is_met else now for _, is_met in stamped],
+        }
+        execute(apply_sql.STAMP_DEPENDENCIES, parameters)
+
+
+def _ended_under_lock(
+    before: Mapping[int, JobRow], after: Mapping[int, JobRow]
+) -> dict[int, JobRow]:
+    """Jobs end no earlier than what was placed while their locks were waited for."""
+    ended = {job_id for job_id, job in after.items() if job.finished_at} - {
+        job_id for job_id, job in before.items() if job.finished_at
+    }
+    now = clock.now() if ended else None
+    return {
+        job_id: replace(job, finished_at=max(job.finished_at, now))
+        if now and job.finished_at and job_id in ended
+        else job
+        for job_id, job in after.items()
+    }
+
+
+def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
+    """A finished job is settled when no attempt of it holds capacity any more."""
+    finished = [
+        job_id for job_id, job in jobs.items() if job.finished_at and job.settled_at is None
+    ]
+    holding = find_unreleased_jobs(finished) if finished else set()
+    return {
+        job_id: replace(job, settled_at=now)
+        if job_id in finished and job_id not in holding
+        else job
+        for job_id, job in jobs.items()
+    }
+
+
+def _write_groups(
+    groups: Mapping[int, list[GroupRow]], moves: Sequence[Move], startable: Sequence[StartableGroup]
+) -> None:
+    starts = {item.group_id: item for item in startable}
+    moved = {group_id for _, group_id, *_ in moves} | set(starts)
+    written = [row for listed in groups.values() for row in listed if row.facts.group_id in moved]
+    if not written:
+        return
+    found = [starts.get(row.facts.group_id) for row in written]
+    parameters = {
+        "group_id": [row.facts.group_id for row in written],
+        "counts": [counts_literal(row.facts.counts) for row in written],
+        "excused": [row.killed_by_dependency for row in written],
+        "startable_at": [
+            start.at if start else row.facts.startable_at
+            for row, start in zip(written, found, strict=True)
+        ],
+        "deadline_at": [start.deadline if start else None for start in found],
+    }
+    execute(apply_sql.WRITE_GROUPS, parameters)
+
+
+def counts_literal(counts: Mapping[S, int]) -> str:
+    slots = [0] * _STATE_SLOTS
+    for state, amount in counts.items():
+        slots[state] = amount
+    return apply_sql.array_of(slots) or "{}"
+
+
+def _write_jobs(
+    before: Mapping[int, JobRow],
+    after: Mapping[int, JobRow],
+    endings: Mapping[int, EndJob],
+    now: datetime,
+    actor: str,
+) -> None:
+    written = [job for job_id, job in after.items() if job != before[job_id] or job_id in endings]
+    if not written:
+        return
+    parameters = {
+        "job_id": [job.job_id for job in written],
+        "state": [int(job.state) for job in written],
+        "ending_as": [job.ending_as and int(job.ending_as) for job in written],
+        "ending_reason": [job.ending_reason for job in written],
+        "force": [job.job_id in endings and endings[job.job_id].force for job in written],
+        "failure_reason": [job.failure_reason for job in written],
+        "started_at": [job.started_at for job in written],
+        "finished_at": [job.finished_at for job in written],
+        "settled_at": [job.settled_at for job in written],
+        "is_bouncing": [job.is_bouncing for job in written],
+        "waits_for_jobs": [job.waits_for_jobs for job in written],
+    }
+    execute(apply_sql.WRITE_JOBS, parameters)
+    moved = [job for job in written if job.state is not before[job.job_id].state]
+    if moved:
+        _add_job_history(moved, before, now, actor)
+
+
+def _add_job_history(
+    jobs: Sequence[JobRow], before: Mapping[int, JobRow], now: datetime, actor: str
+) -> None:
+    nothing = [None] * len(jobs)
+    parameters = {
+        "job_id": [job.job_id for job in jobs],
+        "task_id": nothing,
+        "uid": nothing,
+        "state_from": [int(before[job.job_id].state) for job in jobs],
+        "state_to": [int(job.state) for job in jobs],
+        "attempt_state": nothing,
+        "reason": [job.ending_reason or "tasks_decided" for job in jobs],
+        "message": [job.failure_reason for job in jobs],
+        "at": [now] * len(jobs),
+        "actor": actor,
+    }
+    execute(apply_sql.ADD_HISTORY, parameters)
