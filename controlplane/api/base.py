@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.utils.functional import cached_property
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
+from rest_framework.metadata import SimpleMetadata
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
@@ -95,6 +96,14 @@ class IgnoreAccept(DefaultContentNegotiation):
         return first, first.media_type
 
 
+class Metadata(SimpleMetadata):
+    """Answer OPTIONS without the fields of bodies, which the OpenAPI description has."""
+
+    def determine_actions(self, request: Request, view: APIView) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
 class ApiView(GenericViewSet[Any]):
     """Base of the views: parse, call one command or query, answer."""
 
@@ -104,6 +113,7 @@ class ApiView(GenericViewSet[Any]):
     renderer_classes = (JSONRenderer,)
     pagination_class = KeysetPagination
     content_negotiation_class = IgnoreAccept
+    metadata_class = Metadata
     document: Any = None
     """The pydantic model of the answers of views that have no serializer."""
 

@@ -363,3 +363,20 @@ def test_every_answer_is_what_the_description_says(
         check_described("Change", change)
     check_described("Batch", submitter.post("/jobs:batch", [JOB]).json)
     check_described("Problem", submitter.post("/jobs", {}).json)
+
+
+def test_options_and_head_are_answered_as_get_is(submitter: Caller) -> None:
+    job_id = submit(submitter)
+    for path in ("/jobs", f"/jobs/{job_id}", "/tasks", "/cells", "/pools/default", "/quotas"):
+        got = submitter.get(path)
+        head = submitter.send("HEAD", path)
+        assert (head.status, head.content) == (200, b"")
+        assert head.headers["Content-Type"] == got.headers["Content-Type"]
+        assert submitter.send("OPTIONS", path).status == 200
+    for path in (f"/jobs/{job_id}/cancel", "/cells/cell-1/cordon", "/secrets/a", "/callback-key"):
+        answer = submitter.send("OPTIONS", path)
+        assert answer.status == 200
+        assert "OPTIONS" in answer.headers["Allow"]
+    refused = submitter.send("PATCH", "/pools/default")
+    assert (refused.status, refused.headers["Content-Type"]) == (405, "application/problem+json")
+    assert refused.headers["Allow"] == "GET, PUT, HEAD, OPTIONS"
