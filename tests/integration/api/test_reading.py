@@ -377,6 +377,6 @@ def test_options_and_head_are_answered_as_get_is(submitter: Caller) -> None:
         answer = submitter.send("OPTIONS", path)
         assert answer.status == 200
         assert "OPTIONS" in answer.headers["Allow"]
-    refused = submitter.send("PATCH", "/pools/default")
+    refused = submitter.send("PATCH", "/jobs")
     assert (refused.status, refused.headers["Content-Type"]) == (405, "application/problem+json")
-    assert refused.headers["Allow"] == "GET, PUT, HEAD, OPTIONS"
+    assert refused.headers["Allow"] == "GET, POST, HEAD, OPTIONS"
