@@ -91,9 +91,9 @@ format: setup ## write the code the way `make check` wants it
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
-docs: setup ## write the pages that follow from the code
-	@$(BIN)/python -m docgen.generate
+docs: setup ## write the pages and the client's types that follow from the code
 	@DJANGO_SETTINGS_MODULE=tests.lint_settings $(BIN)/python -W ignore manage.py spectacular --file docs/openapi.yaml
+	@$(BIN)/python -m docgen.generate
 
 bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
 	@test "$(ENGINE)" = none || $(STACK) engine

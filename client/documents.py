@@ -1,30 +1,13 @@
-"""Define the API's response documents as types; fields of newer servers are ignored."""
+"""Types of the API's response documents; fields of newer servers are ignored.
+
+Generated from docs/openapi.yaml by `make docs`.
+"""
 
 from typing import Any, TypedDict
 
-TERMINAL_STATES = frozenset(
-    {"SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE", "PREEMPTED"}
-)
-
-
-class PendingReason(TypedDict):
-    """Why a task is not placed."""
-
-    code: str
-    text: str
-
-
-class JobWait(TypedDict):
-    """Another job that a job waits for; `state` is open, met or failed."""
-
-    job: int
-    name: str
-    until: str
-    state: str
-
 
 class JobGroup(TypedDict):
-    """A group of a job, with the values in force."""
+    """A group of a job, with what it has by default where nothing was written."""
 
     name: str
     tasks: int
@@ -33,12 +16,23 @@ class JobGroup(TypedDict):
     prepared: dict[str, Any] | None
 
 
+class JobWait(TypedDict):
+    """Another job that this one waits for: settled, if it takes the place of that one."""
+
+    job: int
+    name: str
+    until: str
+    state: str
+
+
 class Job(TypedDict):
-    """A job; `task_status_count` is {group: {"phase": {STATE: n}}}. Lists leave large specs out."""
+    """A job. In lists, `spec` is null where it is larger than 4 KiB."""
 
     id: int
     guid: str | None
     name: str
+    domain: str
+    project: str
     pool: str
     band: str
     kind: str
@@ -55,6 +49,8 @@ class Job(TypedDict):
     children: int
     retry_of: int | None
     waits_for: list[JobWait]
+    labels: dict[str, str]
+    annotation: str
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -62,22 +58,49 @@ class Job(TypedDict):
     spec: dict[str, Any] | None
 
 
+class PendingReason(TypedDict):
+    """Why a task waits: a code, a sentence, and the figures behind it."""
+
+    code: str
+    text: str
+
+
 class Task(TypedDict):
-    """A task with what its current attempt came to."""
+    """A task with what its present attempt came to."""
 
     id: int
+    guid: str
+    domain: str | None
     job: int
     group: str
     index: int
     state: str
+    state_number: int
+    lifecycle: str
+    stopping: bool
     pending_reason: PendingReason | None
+    not_before: str | None
     attempt_number: int
     attempt_uid: str | None
     cell_id: str | None
+    failed: bool
     failure_reason: str
     failure_kind: str | None
     exit_code: int | None
     result: str | None
+    result_truncated: bool
+    annotation: str
+    failure_count: int
+    preemption_count: int
+    system_failure_count: int
+    cache_status: str
+    cache_key: str | None
+    created_at: str
+    created_at_ns: int
+    updated_at: str
+    updated_at_ns: int
+    first_completed_at: str | None
+    first_completed_at_ns: int | None
     started_at: str | None
     finished_at: str | None
 
@@ -86,13 +109,20 @@ class Attempt(TypedDict):
     """One try at a task."""
 
     uid: str
+    task: int
+    job: int
     number: int
     state: str
-    phase: str
+    phase: str | None
+    progress: int | None
+    plugin_phase: str | None
     cell_id: str
+    container_id: str | None
     addresses: dict[str, str]
     exit_code: int | None
+    failure_kind: str | None
     failure_reason: str
+    usage: dict[str, Any] | None
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -101,7 +131,7 @@ class Attempt(TypedDict):
 
 
 class Artifact(TypedDict):
-    """A file that an attempt left; `uri`: a path of the API, or an address elsewhere."""
+    """A file that an attempt left; `uri` is a path of this API, or an address elsewhere."""
 
     name: str
     size: int
@@ -110,7 +140,10 @@ class Artifact(TypedDict):
 
 
 class Change(TypedDict):
-    """A row of the history, or `count` of them as one entry, between `first_at` and `last_at`."""
+    """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
+    Fields that differ between them are null; of `message` and `actor` the newest few are
+    listed.
+    """
 
     id: int
     job: int
@@ -127,6 +160,7 @@ class Change(TypedDict):
     message: str
     actor: str
     actor_kind: str
+    at: str
     first_at: str
     last_at: str
     count: int
@@ -137,7 +171,7 @@ class Change(TypedDict):
 
 
 class Cell(TypedDict):
-    """A cell with what it has and what of it is free."""
+    """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
     name: str
     state: str
@@ -145,9 +179,11 @@ class Cell(TypedDict):
     pool: str
     labels: dict[str, str]
     tags: list[str]
+    incarnation: str | None
     capacity: dict[str, float]
     free: dict[str, float]
     drivers: list[str]
+    task_types: list[str]
     last_seen_at: str | None
     drain_deadline_at: str | None
     quarantined_until: str | None
@@ -155,8 +191,15 @@ class Cell(TypedDict):
     silent: bool
 
 
+class AllowedMount(TypedDict):
+    """A file or folder of the cells' hosts that tasks may mount, with all below it."""
+
+    path: str
+    read_only: bool
+
+
 class Pool(TypedDict):
-    """A pool: how work is given to its cells."""
+    """A pool, and whether a loss of many of its cells at once is held back."""
 
     name: str
     sequencer: str
@@ -172,23 +215,12 @@ class Pool(TypedDict):
     mass_loss: str
     loss_held_at: str | None
     tokens: dict[str, int]
-
-
-class Secret(TypedDict):
-    """A secret of a project, without its value."""
-
-    name: str
-    domain: str
-    project: str
-    size: int
-    version: int
-    written_by: str | None
-    created_at: str
-    updated_at: str
+    allowed_mounts: list[AllowedMount]
+    privileged_allowed: bool
 
 
 class QuotaUsage(TypedDict):
-    """The current usage of a quota owner."""
+    """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
 
     resources: dict[str, float]
     running_tasks: int
@@ -197,7 +229,9 @@ class QuotaUsage(TypedDict):
 
 
 class Quota(TypedDict):
-    """The limits (None: unlimited) and the usage of a quota owner."""
+    """What a user, project or domain may have at once, and has; null, and what is not named, is
+    not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
+    """
 
     kind: str
     name: str
@@ -207,3 +241,16 @@ class Quota(TypedDict):
     pending_tasks: int | None
     weight: float
     usage: QuotaUsage
+
+
+class StoredSecret(TypedDict):
+    """A secret without its value, which is never shown."""
+
+    name: str
+    domain: str
+    project: str
+    size: int
+    version: int
+    written_by: str | None
+    created_at: str
+    updated_at: str

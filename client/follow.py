@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client.documents import TERMINAL_STATES, Job, Task
+from client.documents import Job, Task
 from client.polling import PollInterval, beats
 from client.session import Session
+from client.states import TERMINAL_STATES
 
 STREAMS = ("stdout", "stderr")
 # What an attempt wrote is shipped apart from the report of its end: after the end, and before its

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.documents import TERMINAL_STATES, Cell, Job, Task
+from client.documents import Cell, Job, Task
+from client.states import TERMINAL_STATES
 from client.task_options import show_marks, show_wishes
 
 # Iris, "Dashboard Display". The command runs where the control plane is not installed, so they

@@ -2,26 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import requests
 
-from client.documents import (
-    TERMINAL_STATES,
-    Artifact,
-    Attempt,
-    Cell,
-    Change,
-    Job,
-    Pool,
-    Quota,
-    Secret,
-    Task,
-)
+from client.documents import Artifact, Attempt, Cell, Change, Job, Pool, Quota, StoredSecret, Task
 from client.errors import ApiError, Unreachable
 from client.polling import PollInterval, beats
 from client.settings import ClientSettings, load_settings
+from client.states import TERMINAL_STATES
 
 # A submission of 10,000 tasks takes seconds; a failing connection should not.
 CONNECT_SECONDS = 5.0
@@ -69,30 +59,27 @@ class Session:
 
     def submit(self, spec: Mapping[str, Any]) -> Job:
         """Submit a job. With a guid it is safe to repeat: the same job comes back."""
-        return cast(Job, self._call("POST", "/jobs", body=spec))
+        return self._call("POST", "/jobs", body=spec)
 
     def dry_run(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Where a job would go now, and why the rest of it would wait. Changes nothing."""
-        return cast(dict[str, Any], self._call("POST", "/jobs:dry-run", body=spec))
+        return self._call("POST", "/jobs:dry-run", body=spec)
 
     def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
         """The newest `limit` jobs; filters: state, pool, label, name."""
-        return cast(Iterator[Job], self._pages("/jobs", limit, filters))
+        return self._pages("/jobs", limit, filters)
 
     def job(self, job_id: int) -> Job:
         """One job."""
-        return cast(Job, self._call("GET", f"/jobs/{job_id}"))
+        return self._call("GET", f"/jobs/{job_id}")
 
     def cancel_job(self, job_id: int, *, reason: str = "", force: bool = False) -> Job | None:
         """Ask for the end of a job; its tasks end soon after. `force` kills without grace."""
-        return cast(
-            "Job | None",
-            self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force}),
-        )
+        return self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force})
 
     def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
         """Make a new job of the tasks that did not succeed. The same key, the same new job."""
-        return cast(Job, self._call("POST", f"/jobs/{job_id}/retry", key=key))
+        return self._call("POST", f"/jobs/{job_id}/retry", key=key)
 
     def delete_job(self, job_id: int) -> None:
         """Hide a job that has ended, with all that belongs to it. This cannot be undone."""
@@ -126,24 +113,24 @@ class Session:
 
     def tasks(self, job_id: int, *, limit: int = 100_000) -> Iterator[Task]:
         """The tasks of a job by group and index."""
-        return cast(Iterator[Task], self._pages(f"/jobs/{job_id}/tasks", limit, {}))
+        return self._pages(f"/jobs/{job_id}/tasks", limit, {})
 
     def task(self, task_id: int | str) -> Task:
         """One task."""
-        return cast(Task, self._call("GET", f"/tasks/{quote(str(task_id), safe='')}"))
+        return self._call("GET", f"/tasks/{quote(str(task_id), safe='')}")
 
     def explain(self, task_id: int) -> dict[str, Any]:
         """Why a task is where it is."""
-        return cast(dict[str, Any], self._call("GET", f"/tasks/{task_id}/explain"))
+        return self._call("GET", f"/tasks/{task_id}/explain")
 
     def attempts(self, task_id: int) -> list[Attempt]:
         """The attempts of a task, oldest first."""
-        attempts = cast(Iterator[Attempt], self._pages(f"/tasks/{task_id}/attempts", 100_000, {}))
+        attempts = self._pages(f"/tasks/{task_id}/attempts", 100_000, {})
         return sorted(attempts, key=lambda attempt: attempt["number"])
 
     def attempt(self, uid: str) -> Attempt:
         """One attempt."""
-        return cast(Attempt, self._call("GET", f"/attempts/{quote(uid, safe='')}"))
+        return self._call("GET", f"/attempts/{quote(uid, safe='')}")
 
     def log(self, uid: str, stream: str = "stdout", after: str = "0") -> LogPiece:
         """What an attempt wrote to `stream` after the cursor `after`; may be a part of it."""
@@ -166,12 +153,12 @@ class Session:
         """What happened to one of them, newest first; not `merged`: each row for itself."""
         path = f"/{of}/{quote(str(key), safe='')}/history"
         query = {"merged": "true" if merged else "false"}
-        return cast(Iterator[Change], self._pages(path, limit, query))
+        return self._pages(path, limit, query)
 
     def artifacts(self, uid: str) -> list[Artifact]:
         """What an attempt left, by name."""
         path = f"/attempts/{quote(uid, safe='')}/artifacts"
-        return cast(list[Artifact], self._call("GET", path)["results"])
+        return self._call("GET", path)["results"]
 
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
         """The content of what an attempt left, in pieces."""
@@ -185,22 +172,22 @@ class Session:
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Confirm that nothing is left of an attempt that has ended (operators)."""
         path = f"/attempts/{quote(uid, safe='')}/release"
-        return cast(Attempt, self._call("POST", path, body={"reason": reason}))
+        return self._call("POST", path, body={"reason": reason})
 
     # ----------------------------------------------------------------- cells
 
     def cells(self) -> list[Cell]:
         """All cells."""
-        return list(cast(Iterator[Cell], self._pages("/cells", 100_000, {})))
+        return list(self._pages("/cells", 100_000, {}))
 
     def cell(self, name: str) -> Cell:
         """One cell."""
-        return cast(Cell, self._call("GET", f"/cells/{quote(name, safe='')}"))
+        return self._call("GET", f"/cells/{quote(name, safe='')}")
 
     def drain(self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS) -> Cell | None:
         """Have a cell's work leave it (operators); what is still there then is moved, if ever."""
         path, body = f"/cells/{quote(name, safe='')}/drain", {"deadline_seconds": deadline_seconds}
-        return cast("Cell | None", self._call("POST", path, body=body))
+        return self._call("POST", path, body=body)
 
     def cordon(self, name: str) -> Cell:
         """Keep new work from a cell (operators)."""
@@ -215,53 +202,55 @@ class Session:
         return self._order_cell(name, "unquarantine")
 
     def _order_cell(self, name: str, order: str) -> Cell:
-        return cast(Cell, self._call("POST", f"/cells/{quote(name, safe='')}/{order}", body={}))
+        return self._call("POST", f"/cells/{quote(name, safe='')}/{order}", body={})
 
     # ---------------------------------------------------------- pools, quotas
 
     def pools(self) -> list[Pool]:
         """All pools."""
-        return list(cast(Iterator[Pool], self._pages("/pools", 100_000, {})))
+        return list(self._pages("/pools", 100_000, {}))
 
     def pool(self, name: str) -> Pool:
         """One pool."""
-        return cast(Pool, self._call("GET", f"/pools/{quote(name, safe='')}"))
+        return self._call("GET", f"/pools/{quote(name, safe='')}")
 
     def put_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
         """Make a pool or change one; what is left out stays as it is (operators)."""
-        return cast(Pool, self._call("PUT", f"/pools/{quote(name, safe='')}", body=changes))
+        return self._call("PUT", f"/pools/{quote(name, safe='')}", body=changes)
 
     def confirm_loss(self, pool: str) -> Pool:
         """Give up the silent cells of a pool whose loss is held back (operators)."""
-        return cast(Pool, self._call("POST", f"/pools/{quote(pool, safe='')}/confirm-loss"))
+        return self._call("POST", f"/pools/{quote(pool, safe='')}/confirm-loss")
 
     def quotas(self, *, kind: str | None = None) -> list[Quota]:
         """The quotas that there are, with usage; `kind`: user, project or domain."""
-        return list(cast(Iterator[Quota], self._pages("/quotas", 100_000, {"kind": kind})))
+        return list(self._pages("/quotas", 100_000, {"kind": kind}))
 
     def quota(self, kind: str, name: str) -> Quota:
         """What a user, project ("domain/name") or domain may have at once, and has."""
-        return cast(Quota, self._call("GET", _quota_path(kind, name)))
+        return self._call("GET", _quota_path(kind, name))
 
     def put_quota(self, kind: str, name: str, changes: Mapping[str, Any]) -> Quota:
         """Set limits; what is left out stays as it is, None is no limit (operators)."""
-        return cast(Quota, self._call("PUT", _quota_path(kind, name), body=changes))
+        return self._call("PUT", _quota_path(kind, name), body=changes)
 
     # --------------------------------------------------------------- secrets
 
-    def secrets(self, *, project: str = "default") -> list[Secret]:
+    def secrets(self, *, project: str = "default") -> list[StoredSecret]:
         """A project's secrets by name, without their values; `project` may be domain/name."""
-        return list(cast(Iterator[Secret], self._pages("/secrets", 100_000, _whose(project))))
+        return list(self._pages("/secrets", 100_000, _whose(project)))
 
-    def secret(self, name: str, *, project: str = "default") -> Secret:
+    def secret(self, name: str, *, project: str = "default") -> StoredSecret:
         """Return the metadata of one secret."""
         path = f"/secrets/{quote(name, safe='')}"
-        return cast(Secret, self._call("GET", path, query=_whose(project)))
+        return self._call("GET", path, query=_whose(project))
 
-    def put_secret(self, name: str, body: Mapping[str, Any], *, project: str = "default") -> Secret:
+    def put_secret(
+        self, name: str, body: Mapping[str, Any], *, project: str = "default"
+    ) -> StoredSecret:
         """Write a secret: `value`, `value_base64`, or `registry` with `username`, `password`."""
         path = f"/secrets/{quote(name, safe='')}"
-        return cast(Secret, self._call("PUT", path, query=_whose(project), body=body))
+        return self._call("PUT", path, query=_whose(project), body=body)
 
     def delete_secret(self, name: str, *, project: str = "default") -> None:
         """Delete a secret."""

@@ -19,6 +19,11 @@ Deadline = Annotated[
     typer.Option("--deadline", min=0, metavar="SECONDS", help="Give up waiting after this long."),
 ]
 
+Which = Annotated[
+    str, typer.Argument(metavar="ID", help="A job, an attempt's uid, or a task (--task).")
+]
+IsTask = Annotated[bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")]
+
 
 class VisibleConsole(Console):
     """Draws what it is given with control characters escaped: none but its own styles act."""

@@ -1,4 +1,4 @@
-"""Writes those pages of the documentation that follow from the code.
+"""Writes what follows from the code: pages of the documentation, and the client's types.
 
 `python -m docgen.generate` (or `make docs`) writes them; a test holds that the committed ones are
 what it would write.
@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controlplane.domain.integrity import render_document
-from docgen import placement_page, scenarios_page, settings_page, states_page, states_picture
+from docgen import (
+    client_documents,
+    placement_page,
+    scenarios_page,
+    settings_page,
+    states_page,
+    states_picture,
+)
 
 FOLDER = Path(__file__).parents[1] / "docs"
 
@@ -21,6 +28,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page.write,
     "placement.md": placement_page.write,
     "invariants.md": render_document,
+    "../client/documents.py": client_documents.write,
 }
 
 
@@ -30,7 +38,7 @@ def main() -> int:
         path, text = FOLDER / name, write()
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
-            sys.stdout.write(f"docs/{name}\n")
+            sys.stdout.write(f"{path.resolve()}\n")
     return 0
 
 

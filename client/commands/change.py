@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from client.documents import TERMINAL_STATES
 from client.errors import EXIT_FAILED
 from client.render import finished_count
 from client.session import DRAIN_SECONDS, connect
+from client.states import TERMINAL_STATES
 from client.terminal import JsonFlag, agrees, show
 
 

@@ -9,20 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from client.commands.watch import UID
-from client.documents import TERMINAL_STATES, Change
+from client.documents import Change
 from client.errors import ApiError
 from client.render import instant_text, length_text, new_table, state_text
 from client.session import Session, connect
-from client.terminal import JsonFlag, show
+from client.states import TERMINAL_STATES
+from client.terminal import IsTask, JsonFlag, Which, show
 
 
 def history(
-    which: Annotated[
-        str, typer.Argument(metavar="ID", help="A job, an attempt's uid, or a task (--task).")
-    ],
-    is_task: Annotated[
-        bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
-    ] = False,
+    which: Which,
+    is_task: IsTask = False,
     is_whole: Annotated[
         bool, typer.Option("--unmerged", help="A line for each change, also where they repeat.")
     ] = False,

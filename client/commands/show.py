@@ -18,7 +18,7 @@ from client.render import (
     state_text,
 )
 from client.session import connect
-from client.terminal import JsonFlag, show
+from client.terminal import IsTask, JsonFlag, show
 
 Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
@@ -52,9 +52,7 @@ def job(
 
 def explain(
     which: Annotated[str, typer.Argument(metavar="ID", help="A job, or a task (--task).")],
-    is_task: Annotated[
-        bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
-    ] = False,
+    is_task: IsTask = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Explain why a task is pending, or where it is. Of a job: the first pending task of each

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from client.documents import TERMINAL_STATES, Job, Task
+from client.documents import Job, Task
 from client.errors import EXIT_FAILED, ApiError, ClientError
 from client.follow import LogFollower, Write, follow_job
 from client.polling import PollInterval, beats
 from client.render import finished_count, state_text
 from client.session import Session, connect
-from client.terminal import Deadline, JsonFlag, show_json, stderr
+from client.states import TERMINAL_STATES
+from client.terminal import Deadline, IsTask, JsonFlag, Which, show_json, stderr
 from client.visible import print_line
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -36,13 +37,9 @@ def wait(
 
 
 def logs(
-    which: Annotated[
-        str, typer.Argument(metavar="ID", help="A job, an attempt's uid, or a task (--task).")
-    ],
+    which: Which,
     follow_on: Annotated[bool, typer.Option("-f", "--follow", help="Until the end.")] = False,
-    is_task: Annotated[
-        bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")
-    ] = False,
+    is_task: IsTask = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Do not escape control characters on a terminal.")
     ] = False,

@@ -6,10 +6,9 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as StockUserAdmin
 from django.contrib.auth.models import Group, User
-from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import instant
-from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin
+from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin, column
 from controlplane.models import ApiToken
 
 if apps.is_installed("unfold"):
@@ -42,20 +41,11 @@ class ApiTokenAdmin(ReadOnlyAdmin):
     list_display = ("prefix", "name", "user", "shown_scopes", "created", "expires")
     list_select_related = ("user",)
 
-    @admin.display(description="scopes")
-    def shown_scopes(self, token: ApiToken) -> str:
-        """What it may do."""
-        return ", ".join(token.scopes)
-
-    @admin.display(description="created", ordering="pk")
-    def created(self, token: ApiToken) -> SafeString | str:
-        """When it was made."""
-        return instant(token.created_at)
-
-    @admin.display(description="expires")
-    def expires(self, token: ApiToken) -> SafeString | str:
-        """When it ends, if ever."""
-        return instant(token.expires_at) if token.expires_at else "never"
+    shown_scopes = column(lambda token: ", ".join(token.scopes), "scopes")
+    created = column(lambda token: instant(token.created_at), "created", ordering="pk")
+    expires = column(
+        lambda token: instant(token.expires_at) if token.expires_at else "never", "expires"
+    )
 
     def facts(self, obj: ApiToken) -> list[tuple[str, Any]]:
         """All that is known of it."""

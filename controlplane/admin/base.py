@@ -5,6 +5,7 @@ The classes work on django-unfold's admin and on Django's own.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any, ClassVar
 
 from django.apps import apps
@@ -13,7 +14,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -32,6 +33,22 @@ STYLES = {"all": ["controlplane/admin.css"]}
 MAX_SELECTED = 200
 
 
+def column(
+    render: Callable[[Any], Any], description: str, *, ordering: str | None = None
+) -> Callable[[Any, Any], Any]:
+    """Return a column of a list that shows what `render` makes of a row."""
+    return admin.display(
+        lambda model_admin, row: render(row), description=description, ordering=ordering
+    )
+
+
+def loaded_column(render: Callable[[Any, Any], Any], description: str) -> Callable[[Any, Any], Any]:
+    """Return a column that shows what `render` makes of a row and of what `load` found for it."""
+    return admin.display(
+        lambda model_admin, row: render(row, model_admin.loaded(row)), description=description
+    )
+
+
 class StyledAdmin(_ModelAdmin):
     """A model's pages with bounded counts; still writable where its permissions allow it."""
 
@@ -41,6 +58,8 @@ class StyledAdmin(_ModelAdmin):
     list_max_show_all = 25
     list_fullwidth = True
     empty_value_display = NOTHING
+    linked_lookups: ClassVar[Sequence[str]] = ()
+    """Lookups that other pages link to, besides those of the filters."""
 
     class Media:
         css = STYLES
@@ -54,20 +73,37 @@ class StyledAdmin(_ModelAdmin):
         return made
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """A list whose rows `complete_rows` saw as a whole, so that columns ask for nothing."""
+        """Return a list that calls `load` once for its rows, so that columns ask for nothing."""
         base: type[ChangeList] = super().get_changelist(request, **kwargs)
 
         class Completed(base):  # type: ignore[misc, valid-type]
             def get_results(self, request: HttpRequest) -> None:
                 super().get_results(request)
                 rows = list(self.result_list)  # type: ignore[has-type]
-                self.model_admin.complete_rows(rows)
+                self.model_admin.load_rows(rows)
                 self.result_list = rows
 
         return Completed
 
-    def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch for all rows of a page at once what its columns show."""
+    def load(self, rows: list[Any]) -> Mapping[Any, Any]:
+        """Return by key what the columns of `rows` show besides their own values."""
+        return {}
+
+    def load_rows(self, rows: list[Any]) -> None:
+        """Call `load`, and keep what it returns for `loaded`."""
+        found = self.load(rows)
+        for row in rows:
+            row.loaded = found.get(row.pk)
+
+    def loaded(self, row: Any) -> Any:
+        """Return what `load` found for the row; a list reads it once for all its rows."""
+        if not hasattr(row, "loaded"):
+            self.load_rows([row])
+        return row.loaded
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow also `linked_lookups`."""
+        return lookup in self.linked_lookups or bool(super().lookup_allowed(lookup, value, request))
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may run actions: Django's permission to change this model."""
@@ -118,6 +154,8 @@ class ReadOnlyAdmin(StyledAdmin):
     ordering: ClassVar[Sequence[str]] = ("-id",)
     defer_fields: ClassVar[Sequence[str]] = ()
     """What lists never load: specs and launch documents may be megabytes."""
+    hides_deleted = False
+    """Whether rows of deleted jobs are excluded."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Never."""
@@ -133,7 +171,25 @@ class ReadOnlyAdmin(StyledAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Without what no list shows."""
-        return super().get_queryset(request).defer(*self.defer_fields)
+        found = super().get_queryset(request).defer(*self.defer_fields)
+        return found.visible() if self.hides_deleted else found
+
+    def matching(self, term: str) -> Q | None:
+        """Return the condition of a search, which an index serves; None: the stock search."""
+        return None
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Search by `matching`."""
+        term = search_term.strip()
+        condition = self.matching(term) if term else Q()
+        if condition is None:
+            found: tuple[QuerySet[Any], bool] = super().get_search_results(
+                request, queryset, search_term
+            )
+            return found
+        return queryset.filter(condition), False
 
     def facts(self, obj: Any) -> list[tuple[str, Any]]:
         """Return the names and values that the page shows for a row, without empty values."""
@@ -196,6 +252,28 @@ class ReadOnlyAdmin(StyledAdmin):
         return [(name, str(allowed[name][2])) for name in wanted if name in allowed]
 
 
+class IndexedFilter(admin.SimpleListFilter):
+    """A filter with few choices, for which partial indexes exist."""
+
+    options: ClassVar[Mapping[str, tuple[str, Q]]] = {}
+    """By value in the address: text and condition."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """Return the choices beside all."""
+        return [(value, text) for value, (text, _) in self.options.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows of the choice."""
+        chosen = self.options.get(self.value() or "")
+        return queryset.filter(chosen[1]) if chosen else queryset
+
+
+def by_number(column: str, term: str) -> Q:
+    """Return the condition that a column is the number `term`; false if that is no number."""
+    is_number = term.isascii() and term.isdigit() and len(term) < 19
+    return Q(**{column: int(term)}) if is_number else Q(pk__in=[])
+
+
 @dataclass(frozen=True, slots=True)
 class ActionConfirmation:
     """What is asked before an action, and the action. `fields`: see confirm.html."""
@@ -207,6 +285,27 @@ class ActionConfirmation:
     done: str
     act: Callable[[Any], object]
     fields: Sequence[str] = ()
+
+
+def confirmed_action(
+    description: str, *, title: str, text: str, button: str, done: str, fields: Sequence[str] = ()
+) -> Callable[[Callable[[Any, HttpRequest, Any], object]], Any]:
+    """Make an action, which asks first, of the decorated method, which acts on one row."""
+
+    def decorate(method: Callable[[Any, HttpRequest, Any], object]) -> Any:
+        @admin.action(description=description, permissions=["operate"])
+        @wraps(method)
+        def ask(
+            model_admin: StyledAdmin, request: HttpRequest, rows: QuerySet[Any]
+        ) -> HttpResponse | None:
+            act = partial(method, model_admin, request)
+            name = method.__name__
+            question = ActionConfirmation(name, title, text, button, done, act, fields)
+            return model_admin.confirmed(request, rows, question)
+
+        return ask
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
 """Admin pages of cells: resources, usage and operators' actions."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -22,7 +20,14 @@ from controlplane.admin.badges import (
     quantities,
     with_note,
 )
-from controlplane.admin.base import ActionConfirmation, ReadOnlyAdmin, Section, Table
+from controlplane.admin.base import (
+    ReadOnlyAdmin,
+    Section,
+    Table,
+    column,
+    confirmed_action,
+    loaded_column,
+)
 from controlplane.admin.work.attempts import attempt_badge
 from controlplane.commands.cells.operate import (
     cordon_cell,
@@ -50,88 +55,68 @@ class CellAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     actions = ("drain", "cordon", "uncordon", "unquarantine")
 
-    def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch what is held of all rows at once."""
+    def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
+        """Return of each cell what is held of its resources, and by how many attempts."""
         ids = [cell.pk for cell in rows]
         usage, held = load_usage(ids), count_held_attempts(ids)
-        for cell in rows:
-            cell.shown_usage, cell.shown_held = usage.get(cell.pk, {}), held.get(cell.pk, 0)
+        return {key: (usage.get(key, {}), held.get(key, 0)) for key in ids}
 
-    @admin.display(description="state")
-    def shown_state(self, cell: Cell) -> SafeString:
-        """Its state and why."""
-        return with_note(_badges(cell), cell.state_reason)
+    shown_state = column(lambda cell: with_note(_badges(cell), cell.state_reason), "state")
+    last_heard = column(
+        lambda cell: instant(cell.lease.last_heard_at) if hasattr(cell, "lease") else "never",
+        "last heartbeat",
+    )
 
-    @admin.display(description="cpu in use")
-    def cpu(self, cell: Cell) -> SafeString | str:
-        """Cores held of all."""
-        return _meter(cell, "cpu_millis")
+    cpu = loaded_column(lambda cell, loaded: _meter(cell, loaded[0], "cpu_millis"), "cpu in use")
+    memory = loaded_column(
+        lambda cell, loaded: _meter(cell, loaded[0], "memory_mib"), "memory in use"
+    )
+    held = loaded_column(lambda cell, loaded: loaded[1], "attempts")
 
-    @admin.display(description="memory in use")
-    def memory(self, cell: Cell) -> SafeString | str:
-        """Memory held of all."""
-        return _meter(cell, "memory_mib")
-
-    @admin.display(description="attempts")
-    def held(self, cell: Cell) -> int:
-        """How many attempts hold its capacity."""
-        return int(cell.shown_held)  # type: ignore[attr-defined]
-
-    @admin.display(description="last heartbeat")
-    def last_heard(self, cell: Cell) -> SafeString | str:
-        """When it last spoke to us."""
-        return instant(cell.lease.last_heard_at) if hasattr(cell, "lease") else "never"
-
-    @admin.action(description="Drain", permissions=["operate"])
-    def drain(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+    @confirmed_action(
+        "Drain",
+        title="Drain these cells?",
+        text="They take no new work, and what they have leaves them by finishing; what is still"
+        " there in an hour is moved elsewhere, free of charge.",
+        button="Drain",
+        done="Cells now to drain",
+    )
+    def drain(self, request: HttpRequest, cell: Cell) -> None:
         """No new work; what runs leaves."""
-        text = (
-            "They take no new work, and what they have leaves them by finishing; what is still"
-            " there in an hour is moved elsewhere, free of charge."
-        )
-        act = partial(drain_cell, now=clock.now())
-        question = self._question(request, "drain", "Drain these cells?", text, act)
-        return self.confirmed(request, rows, question)
+        drain_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
-    @admin.action(description="Cordon", permissions=["operate"])
-    def cordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+    @confirmed_action(
+        "Cordon",
+        title="Cordon these cells?",
+        text="They take no new work; running attempts continue.",
+        button="Cordon",
+        done="Cells now to cordon",
+    )
+    def cordon(self, request: HttpRequest, cell: Cell) -> None:
         """No new work."""
-        text = "They take no new work; running attempts continue."
-        act = partial(cordon_cell, now=clock.now())
-        question = self._question(request, "cordon", "Cordon these cells?", text, act)
-        return self.confirmed(request, rows, question)
+        cordon_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
-    @admin.action(description="Uncordon", permissions=["operate"])
-    def uncordon(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+    @confirmed_action(
+        "Uncordon",
+        title="Uncordon these cells?",
+        text="They take new work again, and what failed there is forgotten.",
+        button="Uncordon",
+        done="Cells now to uncordon",
+    )
+    def uncordon(self, request: HttpRequest, cell: Cell) -> None:
         """Work again."""
-        text = "They take new work again, and what failed there is forgotten."
-        act = partial(uncordon_cell, now=clock.now())
-        question = self._question(request, "uncordon", "Uncordon these cells?", text, act)
-        return self.confirmed(request, rows, question)
+        uncordon_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
-    @admin.action(description="Lift the quarantine", permissions=["operate"])
-    def unquarantine(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+    @confirmed_action(
+        "Lift the quarantine",
+        title="Lift the quarantine of these cells?",
+        text="They are trusted again, and what failed there is forgotten.",
+        button="Unquarantine",
+        done="Cells now to unquarantine",
+    )
+    def unquarantine(self, request: HttpRequest, cell: Cell) -> None:
         """Trusted again."""
-        text = "They are trusted again, and what failed there is forgotten."
-        act = partial(unquarantine_cell, now=clock.now())
-        title = "Lift the quarantine of these cells?"
-        question = self._question(request, "unquarantine", title, text, act)
-        return self.confirmed(request, rows, question)
-
-    def _question(
-        self, request: HttpRequest, action: str, title: str, text: str, act: Callable[..., object]
-    ) -> ActionConfirmation:
-        def act_on(cell: Cell) -> None:
-            act(name=cell.name, actor=str(request.user))
-
-        return ActionConfirmation(
-            action=action,
-            title=title,
-            text=text,
-            button=action.capitalize(),
-            done=f"Cells now to {action}",
-            act=act_on,
-        )
+        unquarantine_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Cell) -> list[str]:
         """What changes something in its state."""
@@ -222,7 +207,6 @@ def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:+.1f} s"
 
 
-def _meter(cell: Cell, name: str) -> SafeString | str:
+def _meter(cell: Cell, usage: Mapping[str, int], name: str) -> SafeString | str:
     capacity = cell.capacity.get(name, 0)
-    used = cell.shown_usage.get(name, 0)  # type: ignore[attr-defined]
-    return meter(name, used, capacity) if capacity else NOTHING
+    return meter(name, usage.get(name, 0), capacity) if capacity else NOTHING

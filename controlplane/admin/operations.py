@@ -1,33 +1,31 @@
 """Admin pages of alerts, dead letters and the audit log."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString
+from django.db.models import Q
+from django.http import HttpRequest
 
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant
-from controlplane.admin.base import ActionConfirmation, MonospaceText, ReadOnlyAdmin, Section
+from controlplane.admin.base import (
+    IndexedFilter,
+    MonospaceText,
+    ReadOnlyAdmin,
+    Section,
+    column,
+    confirmed_action,
+)
 from controlplane.commands.state.findings import close_alert
 from controlplane.models import Alert, AuditLine, DeadLetter
 
 
-class ClearedFilter(admin.SimpleListFilter):
+class ClearedFilter(IndexedFilter):
     """Open alerts alone, or all."""
 
     title = "open"
     parameter_name = "open"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """One choice beside all."""
-        return (("yes", "Open"),)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The alerts chosen."""
-        return queryset.filter(cleared_at=None) if self.value() == "yes" else queryset
+    options: ClassVar = {"yes": ("Open", Q(cleared_at=None))}
 
 
 @admin.register(Alert)
@@ -40,34 +38,19 @@ class AlertAdmin(ReadOnlyAdmin):
     search_help_text = "A kind of alert, or its subject"
     actions = ("close_alerts",)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Alert], search_term: str
-    ) -> tuple[QuerySet[Alert], bool]:
+    def matching(self, term: str) -> Q:
         """Whole kinds and subjects."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return queryset.filter(kind=term) | queryset.filter(subject=term), False
+        return Q(kind=term) | Q(subject=term)
 
-    @admin.display(description="state")
-    def shown_state(self, alert: Alert) -> SafeString:
-        """Whether it is open."""
-        return flag_badge("closed" if alert.cleared_at else "open", good=bool(alert.cleared_at))
-
-    @admin.display(description="raised", ordering="pk")
-    def raised(self, alert: Alert) -> SafeString | str:
-        """When it was raised."""
-        return instant(alert.raised_at)
-
-    @admin.display(description="last found so")
-    def again(self, alert: Alert) -> SafeString | str:
-        """When it was last raised again."""
-        return instant(alert.last_raised_at)
-
-    @admin.display(description="closed")
-    def cleared(self, alert: Alert) -> SafeString | str:
-        """When it was closed."""
-        return instant(alert.cleared_at)
+    shown_state = column(
+        lambda alert: flag_badge(
+            "closed" if alert.cleared_at else "open", good=bool(alert.cleared_at)
+        ),
+        "state",
+    )
+    raised = column(lambda alert: instant(alert.raised_at), "raised", ordering="pk")
+    again = column(lambda alert: instant(alert.last_raised_at), "last found so")
+    cleared = column(lambda alert: instant(alert.cleared_at), "closed")
 
     def heading(self, obj: Alert) -> dict[str, Any]:
         """Whether it is open."""
@@ -87,26 +70,19 @@ class AlertAdmin(ReadOnlyAdmin):
         """An open one can be closed."""
         return [] if obj.cleared_at else ["close_alerts"]
 
-    @admin.action(description="Close alert", permissions=["operate"])
-    def close_alerts(self, request: HttpRequest, rows: QuerySet[Alert]) -> HttpResponse | None:
-        """Close alerts by hand; an audit line has the actor and the reason."""
-        reason = request.POST.get("reason", "")
-
-        def close(alert: Alert) -> None:
-            actor = str(request.user)
-            close_alert(alert_id=alert.pk, actor=actor, reason=reason, now=clock.now())
-
-        question = ActionConfirmation(
-            action="close_alerts",
-            title="Close these alerts?",
-            text="Closing one changes nothing of what it is about: as long as that is found again,"
-            " the alert is raised again.",
-            button="Close alerts",
-            done="Alerts closed",
-            act=close,
-            fields=("reason",),
-        )
-        return self.confirmed(request, rows, question)
+    @confirmed_action(
+        "Close alert",
+        title="Close these alerts?",
+        text="Closing one changes nothing of what it is about: as long as that is found again,"
+        " the alert is raised again.",
+        button="Close alerts",
+        done="Alerts closed",
+        fields=("reason",),
+    )
+    def close_alerts(self, request: HttpRequest, alert: Alert) -> None:
+        """Close an alert by hand; an audit line has the actor and the reason."""
+        reason, actor = request.POST.get("reason", ""), str(request.user)
+        close_alert(alert_id=alert.pk, actor=actor, reason=reason, now=clock.now())
 
 
 @admin.register(DeadLetter)
@@ -117,15 +93,8 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     list_display_links = ("number", "error")
     defer_fields: ClassVar = ("body",)
 
-    @admin.display(description="letter", ordering="pk")
-    def number(self, letter: DeadLetter) -> int:
-        """Its id."""
-        return letter.pk
-
-    @admin.display(description="at", ordering="pk")
-    def arrived(self, letter: DeadLetter) -> SafeString | str:
-        """When it came."""
-        return instant(letter.at)
+    number = column(lambda letter: letter.pk, "letter", ordering="pk")
+    arrived = column(lambda letter: instant(letter.at), "at", ordering="pk")
 
     def facts(self, obj: DeadLetter) -> list[tuple[str, Any]]:
         """Whose it is, and when."""
@@ -145,25 +114,12 @@ class AuditAdmin(ReadOnlyAdmin):
     search_fields = ("subject",)
     search_help_text = "A part of the subject, or the whole name of the actor"
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[AuditLine], search_term: str
-    ) -> tuple[QuerySet[AuditLine], bool]:
+    def matching(self, term: str) -> Q:
         """Search parts of subjects, which reads every line: a rare search may be slow."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        found = queryset.filter(subject__icontains=term) | queryset.filter(actor=term)
-        return found, False
+        return Q(subject__icontains=term) | Q(actor=term)
 
-    @admin.display(description="line", ordering="pk")
-    def number(self, line: AuditLine) -> int:
-        """Its id."""
-        return line.pk
-
-    @admin.display(description="when", ordering="pk")
-    def when(self, line: AuditLine) -> SafeString | str:
-        """When it was done."""
-        return instant(line.at)
+    number = column(lambda line: line.pk, "line", ordering="pk")
+    when = column(lambda line: instant(line.at), "when", ordering="pk")
 
     def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
         """Return the actor, the action and the subject."""

@@ -4,8 +4,8 @@ from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Field, Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import Field, Model
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -19,7 +19,7 @@ from controlplane.admin.badges import (
     small_table,
     with_note,
 )
-from controlplane.admin.base import ActionConfirmation, StyledAdmin
+from controlplane.admin.base import StyledAdmin, confirmed_action, loaded_column
 from controlplane.admin.fields import (
     AllowedMountsField,
     PluginField,
@@ -119,16 +119,14 @@ class PoolAdmin(StyledAdmin):
         """Written as the API writes it."""
         save_pool(obj)
 
-    def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch how all pools of a page stand at once."""
-        uses = load_pool_uses([pool.pk for pool in rows], now=clock.now())
-        for pool in rows:
-            pool.shown_use = uses[pool.pk]
+    def load(self, rows: list[Any]) -> dict[int, PoolUse]:
+        """Return how the pools stand."""
+        return load_pool_uses([pool.pk for pool in rows], now=clock.now())
 
     @admin.display(description="cells")
     def cells_now(self, pool: Pool) -> SafeString | str:
         """Its cells by state."""
-        cells = sorted(self._use(pool).cells.items())
+        cells = sorted(self.loaded(pool).cells.items())
         counts = ((number, cell_badge(state)) for state, number in cells)
         pair = '<span class="cellrun-pair">{} {}</span>'
         shown = format_html_join(" ", pair, counts)
@@ -136,20 +134,9 @@ class PoolAdmin(StyledAdmin):
             return with_note(shown, "the loss of many at once is held back")
         return shown or "none"
 
-    @admin.display(description="cpu in use")
-    def cpu(self, pool: Pool) -> SafeString | str:
-        """Cores held of all of the ready cells."""
-        return self._meter(pool, "cpu_millis")
-
-    @admin.display(description="memory in use")
-    def memory(self, pool: Pool) -> SafeString | str:
-        """Memory held of all of the ready cells."""
-        return self._meter(pool, "memory_mib")
-
-    @admin.display(description="waiting")
-    def waiting(self, pool: Pool) -> int:
-        """Tasks that wait."""
-        return self._use(pool).waiting_tasks
+    cpu = loaded_column(lambda pool, use: _meter(use, "cpu_millis"), "cpu in use")
+    memory = loaded_column(lambda pool, use: _meter(use, "memory_mib"), "memory in use")
+    waiting = loaded_column(lambda pool, use: use.waiting_tasks, "waiting")
 
     @admin.display(description="Mass loss")
     def mass_loss_now(self, pool: Pool) -> SafeString | str:
@@ -164,31 +151,25 @@ class PoolAdmin(StyledAdmin):
             self.list_url(),
         )
 
-    @admin.action(description="Confirm the loss", permissions=["operate"])
-    def confirm_losses(self, request: HttpRequest, rows: QuerySet[Pool]) -> HttpResponse | None:
+    @confirmed_action(
+        "Confirm the loss",
+        title="Confirm the loss of their silent cells?",
+        text="More than half of their cells fell silent at once, so none was marked lost. On"
+        " confirmation, the silent cells are lost and their tasks run elsewhere, even if they"
+        " still run there. Cells that report from now on are not affected.",
+        button="Confirm the loss",
+        done="Losses confirmed",
+    )
+    def confirm_losses(self, request: HttpRequest, pool: Pool) -> None:
         """Give up the cells of a pool that fell silent all at once."""
-
-        def confirm(pool: Pool) -> None:
-            confirm_loss(name=pool.name, actor=str(request.user), now=clock.now())
-
-        question = ActionConfirmation(
-            action="confirm_losses",
-            title="Confirm the loss of their silent cells?",
-            text="More than half of their cells fell silent at once, so none was marked lost. On"
-            " confirmation, the silent cells are lost and their tasks run elsewhere, even if they"
-            " still run there. Cells that report from now on are not affected.",
-            button="Confirm the loss",
-            done="Losses confirmed",
-            act=confirm,
-        )
-        return self.confirmed(request, rows, question)
+        confirm_loss(name=pool.name, actor=str(request.user), now=clock.now())
 
     @admin.display(description="In use")
     def in_use(self, pool: Pool) -> SafeString | str:
         """Each resource of its ready cells, and what is held of it."""
-        use = self._use(pool)
+        use: PoolUse = self.loaded(pool)
         names = in_order({*use.capacity, *use.held} - {*pool.tokens})
-        rows = [(_title(name), self._meter(pool, name)) for name in names]
+        rows = [(_title(name), _meter(use, name)) for name in names]
         rows = [row for row in rows if row[1] != NOTHING]
         return (
             small_table(("resource", "held of what its ready cells have"), rows)
@@ -199,7 +180,7 @@ class PoolAdmin(StyledAdmin):
     @admin.display(description="Tokens in use")
     def tokens_in_use(self, pool: Pool) -> SafeString | str:
         """Each token, and how many of it are held."""
-        held = self._use(pool).held
+        held = self.loaded(pool).held
         rows = [
             (name, meter(name, held.get(name, 0), pool.tokens[name]))
             for name in in_order(pool.tokens)
@@ -209,21 +190,14 @@ class PoolAdmin(StyledAdmin):
     @admin.display(description="Waiting")
     def waits_for(self, pool: Pool) -> SafeString | str:
         """How many tasks wait for what."""
-        rows = [(waits.tasks, waits.code, waits.text) for waits in self._use(pool).waiting]
+        rows = [(waits.tasks, waits.code, waits.text) for waits in self.loaded(pool).waiting]
         columns = ("tasks", "reason", "most frequent message")
         return small_table(columns, rows) if rows else "nothing"
-
-    def _meter(self, pool: Pool, name: str) -> SafeString | str:
-        use = self._use(pool)
-        return meter(name, use.held.get(name, 0), use.capacity.get(name) or None)
-
-    def _use(self, pool: Pool) -> PoolUse:
-        """Return its usage; read once for each row of the list."""
-        if not hasattr(pool, "shown_use"):
-            self.complete_rows([pool])
-        found: PoolUse = pool.shown_use  # type: ignore[attr-defined]
-        return found
 
 
 def _title(name: str) -> str:
     return name.removesuffix("_millis").removesuffix("_mib")
+
+
+def _meter(use: PoolUse, name: str) -> SafeString | str:
+    return meter(name, use.held.get(name, 0), use.capacity.get(name) or None)

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import meter, small_table
-from controlplane.admin.base import StyledAdmin
+from controlplane.admin.base import StyledAdmin, loaded_column
 from controlplane.admin.fields import ResourcesField
 from controlplane.commands.tenancy.quotas import drop_quotas, save_quota
 from controlplane.models import Quota
@@ -82,12 +82,11 @@ class QuotaAdmin(StyledAdmin):
         """Nothing is limited any more."""
         drop_quotas(list(queryset.values_list("pk", flat=True)))
 
-    def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch what is used of all quotas of a page at once."""
-        scopes = [scope_of(quota).scope for quota in rows]
-        uses = load_uses(scopes)
-        for quota, scope in zip(rows, scopes, strict=True):
-            quota.shown_use = uses[scope]
+    def load(self, rows: list[Any]) -> dict[int, QuotaUse]:
+        """Return what is used of each quota."""
+        scopes = {quota.pk: scope_of(quota).scope for quota in rows}
+        uses = load_uses(list(scopes.values()))
+        return {key: uses[scope] for key, scope in scopes.items()}
 
     @admin.display(description="whose")
     def whose(self, quota: Quota) -> SafeString:
@@ -95,53 +94,34 @@ class QuotaAdmin(StyledAdmin):
         named = scope_of(quota)
         return format_html("{} <b>{}</b>", named.scope.kind, named.name)
 
-    @admin.display(description="cpu")
-    def cpu(self, quota: Quota) -> SafeString | str:
-        """Cores held of those that it may have."""
-        return self._meter(quota, "cpu_millis")
-
-    @admin.display(description="memory")
-    def memory(self, quota: Quota) -> SafeString | str:
-        """Memory held of what it may have."""
-        return self._meter(quota, "memory_mib")
-
-    @admin.display(description="running tasks")
-    def running_tasks_used(self, quota: Quota) -> SafeString | str:
-        """Tasks that hold something."""
-        return meter("tasks", self._use(quota).held.tasks, quota.running_tasks)
-
-    @admin.display(description="running jobs")
-    def running_jobs_used(self, quota: Quota) -> SafeString | str:
-        """Jobs that hold something."""
-        return meter("jobs", len(self._use(quota).held.jobs), quota.running_jobs)
-
-    @admin.display(description="waiting tasks")
-    def waiting(self, quota: Quota) -> SafeString | str:
-        """Tasks that wait."""
-        return meter("tasks", self._use(quota).waiting, quota.pending_tasks)
+    cpu = loaded_column(lambda quota, use: _meter(quota, use, "cpu_millis"), "cpu")
+    memory = loaded_column(lambda quota, use: _meter(quota, use, "memory_mib"), "memory")
+    running_tasks_used = loaded_column(
+        lambda quota, use: meter("tasks", use.held.tasks, quota.running_tasks), "running tasks"
+    )
+    running_jobs_used = loaded_column(
+        lambda quota, use: meter("jobs", len(use.held.jobs), quota.running_jobs), "running jobs"
+    )
+    waiting = loaded_column(
+        lambda quota, use: meter("tasks", use.waiting, quota.pending_tasks), "waiting tasks"
+    )
 
     @admin.display(description="In use")
     def in_use(self, quota: Quota) -> SafeString | str:
         """Everything that is limited or held."""
-        names = in_order({*quota.resources, *self._use(quota).held.resources})
+        use: QuotaUse = self.loaded(quota)
+        names = in_order({*quota.resources, *use.held.resources})
         rows: list[tuple[str, Any]] = [
             ("running tasks", self.running_tasks_used(quota)),
             ("running jobs", self.running_jobs_used(quota)),
             ("waiting tasks", self.waiting(quota)),
             *(
-                (name.removesuffix("_millis").removesuffix("_mib"), self._meter(quota, name))
+                (name.removesuffix("_millis").removesuffix("_mib"), _meter(quota, use, name))
                 for name in names
             ),
         ]
         return small_table(("what", "used"), rows)
 
-    def _meter(self, quota: Quota, name: str) -> SafeString | str:
-        held = self._use(quota).held.resources.get(name, 0)
-        return meter(name, held, quota.resources.get(name))
 
-    def _use(self, quota: Quota) -> QuotaUse:
-        """Return the usage; read once for each row of the list."""
-        if not hasattr(quota, "shown_use"):
-            self.complete_rows([quota])
-        found: QuotaUse = quota.shown_use  # type: ignore[attr-defined]
-        return found
+def _meter(quota: Quota, use: QuotaUse, name: str) -> SafeString | str:
+    return meter(name, use.held.resources.get(name, 0), quota.resources.get(name))

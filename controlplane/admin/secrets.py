@@ -10,12 +10,11 @@ from django.core.validators import RegexValidator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
-from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_post_parameters
 
 from controlplane import clock
 from controlplane.admin.badges import instant
-from controlplane.admin.base import StyledAdmin
+from controlplane.admin.base import StyledAdmin, column
 from controlplane.commands.tenancy.secrets import drop_secrets, put_secret
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES
 from controlplane.models import Secret
@@ -118,17 +117,10 @@ class SecretAdmin(StyledAdmin):
         """What names them from now on fails for want of them."""
         drop_secrets(list(queryset.values_list("pk", flat=True)))
 
-    @admin.display(description="written by", ordering="written_by__username")
-    def writer(self, secret: Secret) -> str | None:
-        """Return its last writer."""
-        return secret.written_by.get_username() if secret.written_by else None
-
-    @admin.display(description="created", ordering="created_at")
-    def created(self, secret: Secret) -> SafeString | str:
-        """When it was first written."""
-        return instant(secret.created_at)
-
-    @admin.display(description="written", ordering="updated_at")
-    def written(self, secret: Secret) -> SafeString | str:
-        """When it was last written."""
-        return instant(secret.updated_at)
+    writer = column(
+        lambda secret: secret.written_by.get_username() if secret.written_by else None,
+        "written by",
+        ordering="written_by__username",
+    )
+    created = column(lambda secret: instant(secret.created_at), "created", ordering="created_at")
+    written = column(lambda secret: instant(secret.updated_at), "written", ordering="updated_at")

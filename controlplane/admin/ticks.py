@@ -6,46 +6,38 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import duration, figures, instant, length, list_link, page_link
-from controlplane.admin.base import ReadOnlyAdmin, Section, Table
+from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column
 from controlplane.models import TickRun, TickState
 
 _SHOWN_RUNS = 25
 
 
+def longest_phases(phases: Mapping[str, int], shown: int = 3) -> str:
+    """The phases that took longest: `deletion 40 ms, endings 12 ms`."""
+    ordered = sorted(phases.items(), key=lambda item: -item[1])
+    listed = [f"{name}\N{NO-BREAK SPACE}{took}\N{NO-BREAK SPACE}ms" for name, took in ordered]
+    return ", ".join(listed[:shown])
+
+
+class RunColumns(ReadOnlyAdmin):
+    """The columns of a run, and of the last run of a tick."""
+
+    took = column(lambda run: duration(run.started_at, run.finished_at), "took")
+    lag = column(lambda run: length(run.lag_seconds), "late by")
+    did = column(lambda run: figures(run.counts), "did")
+    took_most = column(lambda run: longest_phases(run.phases), "phases")
+
+
 @admin.register(TickState)
-class TickAdmin(ReadOnlyAdmin):
+class TickAdmin(RunColumns):
     """The ticks and when they last ran."""
 
     ordering: ClassVar = ("name",)
     list_display = ("name", "finished", "took", "lag", "did", "took_most", "mark")
 
-    @admin.display(description="last end")
-    def finished(self, tick: TickState) -> SafeString | str:
-        """When its last run ended."""
-        return instant(tick.finished_at)
-
-    @admin.display(description="took")
-    def took(self, tick: TickState) -> str:
-        """How long that run took."""
-        return duration(tick.started_at, tick.finished_at)
-
-    @admin.display(description="late by")
-    def lag(self, tick: TickState) -> str:
-        """How much later than it should it began."""
-        return length(tick.lag_seconds)
-
-    @admin.display(description="did")
-    def did(self, tick: TickState) -> str:
-        """What it did."""
-        return figures(tick.counts)
-
-    @admin.display(description="phases")
-    def took_most(self, tick: TickState) -> str:
-        """The phases that took longest."""
-        return longest_phases(tick.phases)
+    finished = column(lambda tick: instant(tick.finished_at), "last end")
 
     def facts(self, obj: TickState) -> list[tuple[str, Any]]:
         """The last run."""
@@ -101,42 +93,15 @@ class TickFilter(admin.SimpleListFilter):
 
 
 @admin.register(TickRun)
-class TickRunAdmin(ReadOnlyAdmin):
+class TickRunAdmin(RunColumns):
     """Runs of ticks that did something, or were late, newest first."""
 
     list_display = ("number", "name", "start", "took", "lag", "did", "took_most")
     list_display_links = ("number", "name")
     list_filter = (TickFilter,)
 
-    @admin.display(description="run", ordering="pk")
-    def number(self, run: TickRun) -> int:
-        """Its id."""
-        return run.pk
-
-    @admin.display(description="start", ordering="pk")
-    def start(self, run: TickRun) -> SafeString | str:
-        """When it began."""
-        return instant(run.started_at)
-
-    @admin.display(description="took")
-    def took(self, run: TickRun) -> str:
-        """How long it took."""
-        return duration(run.started_at, run.finished_at)
-
-    @admin.display(description="late by")
-    def lag(self, run: TickRun) -> str:
-        """How much later than it should it began."""
-        return length(run.lag_seconds)
-
-    @admin.display(description="did")
-    def did(self, run: TickRun) -> str:
-        """What it did."""
-        return figures(run.counts)
-
-    @admin.display(description="phases")
-    def took_most(self, run: TickRun) -> str:
-        """The phases that took longest."""
-        return longest_phases(run.phases)
+    number = column(lambda run: run.pk, "run", ordering="pk")
+    start = column(lambda run: instant(run.started_at), "start", ordering="pk")
 
     def facts(self, obj: TickRun) -> list[tuple[str, Any]]:
         """When, and how long."""
@@ -151,13 +116,6 @@ class TickRunAdmin(ReadOnlyAdmin):
     def sections(self, obj: TickRun) -> list[Section]:
         """What it did, and the time of each phase."""
         return list(run_sections(obj))
-
-
-def longest_phases(phases: Mapping[str, int], shown: int = 3) -> str:
-    """The phases that took longest: `deletion 40 ms, endings 12 ms`."""
-    ordered = sorted(phases.items(), key=lambda item: -item[1])
-    listed = [f"{name}\N{NO-BREAK SPACE}{took}\N{NO-BREAK SPACE}ms" for name, took in ordered]
-    return ", ".join(listed[:shown])
 
 
 def run_sections(run: TickState | TickRun) -> list[Table]:

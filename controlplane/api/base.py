@@ -1,20 +1,25 @@
 """Provide the base views of the API: bearer tokens, scopes and problem documents."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.http import HttpResponse
+from django.utils.functional import cached_property
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
-from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.metadata import SimpleMetadata
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
 
 from controlplane import clock
-from controlplane.api.problems import answer_error
+from controlplane.api import openapi
+from controlplane.api.pages import KeysetPagination, ListQuery
+from controlplane.api.requests import PARSERS, Parameters
 from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT, digest_of
 from controlplane.queries.tenancy.accounts import Credential, find_credential
 
@@ -80,12 +85,8 @@ class ReadOrOperate(MayOperate):
         return request.method in _LOOKING or super().has_permission(request, view)
 
 
-class FirstRenderer(BaseContentNegotiation):
-    """Select the view's first renderer, whatever Accept is: documents are JSON, logs are text."""
-
-    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
-        """No parser: bodies are read by `bodies`."""
-        return next(iter(parsers), None)
+class IgnoreAccept(DefaultContentNegotiation):
+    """Select the first renderer whatever Accept is: documents are JSON, logs are text."""
 
     def select_renderer(
         self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
@@ -95,18 +96,64 @@ class FirstRenderer(BaseContentNegotiation):
         return first, first.media_type
 
 
-class ApiView(APIView):
+class Metadata(SimpleMetadata):
+    """Answer OPTIONS without the fields of bodies, which the OpenAPI description has."""
+
+    def determine_actions(self, request: Request, view: APIView) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+class ApiView(GenericViewSet[Any]):
     """Base of the views: parse, call one command or query, answer."""
 
     authentication_classes: Sequence[Any] = (BearerAuthentication,)
     permission_classes: Sequence[Any] = (IsAuthenticated, MaySubmit)
+    parser_classes: Sequence[Any] = PARSERS
     renderer_classes = (JSONRenderer,)
-    parser_classes = ()
-    content_negotiation_class = FirstRenderer
+    pagination_class = KeysetPagination
+    content_negotiation_class = IgnoreAccept
+    metadata_class = Metadata
+    document: Any = None
+    """The pydantic model of the answers of views that have no serializer."""
 
-    def get_exception_handler(self) -> Callable[[Exception, Any], HttpResponse]:
-        """Ours, instead of the framework's."""
-        return answer_error
+    @cached_property
+    def query(self) -> Parameters:
+        """The query's parameters; one that the action does not describe is refused."""
+        known = openapi.operation_of(self).query
+        return Parameters(self.request, *(parameter.name for parameter in known))
+
+    @property
+    def actor(self) -> str:
+        """The name of the caller."""
+        return self.request.user.get_username()
+
+    def begin_page(self) -> KeysetPagination:
+        """Read which part of a list is asked for. Raise BadQuery."""
+        paginator: Any = self.paginator
+        return paginator.begin(self.query)
+
+    def answer_page(self, find: ListQuery, key: str, by: str = "before") -> Response:
+        """Return a page of a list. Its cursor is a `key`, which `find` takes by the name `by`."""
+        found = self.begin_page().take(find, key, by)
+        return self.get_paginated_response(self.represent(found))
+
+    def answer(self, document: Any, status: int = 200) -> Response:
+        """Return one document."""
+        return Response(self.represent(document), status=status)
+
+    def represent(self, document: Any) -> Any:
+        """Return a document, or several, by the view's serializer if it has one."""
+        if self.serializer_class is None:
+            return document
+        return self.get_serializer(document, many=isinstance(document, list)).data
+
+
+class SignedView(ApiView):
+    """Base of the views of cells, which sign their requests instead of presenting a token."""
+
+    authentication_classes = ()
+    permission_classes = ()
 
 
 def scopes_of(request: Request) -> frozenset[str]:

@@ -1,47 +1,26 @@
-"""Build the OpenAPI description from the views and the document models."""
+"""Derive the OpenAPI description from the viewsets: operation ids, pages, bodies and problems."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from drf_spectacular.extensions import (
+    OpenApiAuthenticationExtension,
+    OpenApiSerializerExtension,
+)
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent
+from drf_spectacular.utils import OpenApiParameter
+from pydantic.json_schema import model_json_schema
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.serializers import BaseSerializer
 
-from controlplane.api import callback_schemas, schemas, secret_schemas
-from controlplane.spec.one_off import OneOffRequest
+from controlplane.api.schemas import Problem
 from controlplane.spec.parsing import job_schemas
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _REF = "#/components/schemas/{model}"
-_ANSWERS: tuple[type[BaseModel], ...] = (
-    schemas.Job,
-    schemas.Batch,
-    schemas.Task,
-    schemas.Claim,
-    schemas.Explanation,
-    schemas.DryRun,
-    schemas.Attempt,
-    schemas.Artifact,
-    schemas.Change,
-    callback_schemas.CallbackDetail,
-    callback_schemas.CallbackKey,
-    schemas.Cell,
-    schemas.Pool,
-    schemas.Quota,
-    secret_schemas.StoredSecret,
-    schemas.UploadSize,
-    schemas.Problem,
-)
-_REQUESTS: tuple[type[BaseModel], ...] = (
-    schemas.CancelRequest,
-    schemas.ReleaseRequest,
-    schemas.DrainRequest,
-    schemas.EmptyRequest,
-    schemas.PoolRequest,
-    schemas.QuotaRequest,
-    secret_schemas.SecretRequest,
-    OneOffRequest,
-)
 _PROBLEMS = {
     400: "The body or the query cannot be read.",
     401: "The token is missing, unknown or expired.",
@@ -53,7 +32,164 @@ _PROBLEMS = {
     415: "The body is neither JSON nor YAML.",
     422: "Fields are wrong, or limits exceeded; all are named.",
 }
-BYTES = {"application/octet-stream": {"type": "string", "format": "binary"}}
+_BYTES = {"type": "string", "format": "binary"}
+_IDS = {
+    "list": "list_{noun}s",
+    "create": "submit_{noun}",
+    "retrieve": "get_{noun}",
+    "update": "put_{noun}",
+    "destroy": "delete_{noun}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A decorator of a view's method: what cannot be derived from it. Its docstring is the text.
+
+    `id`: if it is neither that of a standard action nor the method's name. `answer`: a serializer
+    or model if it is not the view's, or a media type. `codes`: if not 200, or 204 of a deletion.
+    `page`: the answer is a page of a list. `body`: a model, a JSON schema, or bytes.
+    `parameters` of the query, which are also those that `ApiView.query` takes. `problems` besides
+    those that follow from method, path, parameters and body.
+    """
+
+    id: str | None = None
+    answer: Any = None
+    codes: Sequence[int] = (200,)
+    page: bool = False
+    body: Any = None
+    parameters: Sequence[OpenApiParameter] = ()
+    problems: Sequence[int] = ()
+
+    def __call__(self, method: F) -> F:
+        """Attach the description to the method."""
+        method.operation = self  # type: ignore[attr-defined]
+        return method
+
+    @property
+    def query(self) -> list[OpenApiParameter]:
+        """All parameters of the query."""
+        return [*self.parameters, *(PAGING if self.page else ())]
+
+
+def operation_of(view: Any) -> Operation:
+    """The description of the action that the view performs."""
+    found: Operation = getattr(getattr(view, view.action), "operation", Operation())
+    return found
+
+
+def parameter(name: str, text: str, kind: type = str, *, many: bool = False) -> OpenApiParameter:
+    """A parameter of the query."""
+    return OpenApiParameter(name, kind, description=text, many=many)
+
+
+PAGING = [
+    parameter("limit", "At most so many, up to 1000; 100 if it is missing.", int),
+    parameter("cursor", "Where the page begins; taken from `next`."),
+]
+
+
+class ApiSchema(AutoSchema):
+    """The description of one operation."""
+
+    view: Any
+
+    @property
+    def operation(self) -> Operation:
+        """What cannot be derived."""
+        return operation_of(self.view)
+
+    def get_operation_id(self) -> str:
+        """Name the operation after its method, or after the resource."""
+        action = self.view.action
+        derived = _IDS.get(action, action).format(noun=self.view.basename)
+        return self.operation.id or derived
+
+    def get_override_parameters(self) -> list[Any]:
+        """Parameters of the query."""
+        return self.operation.query
+
+    def _is_list_view(self, serializer: Any = None) -> bool:
+        return self.operation.page
+
+    def _get_request_body(self, direction: str = "request") -> dict[str, Any] | None:
+        body = self.operation.body
+        if body is None:
+            return None
+        if body is bytes:
+            return {"content": {"application/octet-stream": {"schema": _BYTES}}}
+        schema = body if isinstance(body, dict) else self._ref(body, direction)
+        return {"content": {name: {"schema": schema} for name in self.map_parsers()}}
+
+    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
+        bodies: dict[str, Any] = {str(code): self._answer() for code in self.operation.codes}
+        if self.view.action == "destroy":
+            bodies = {"204": {"description": "No response body"}}
+        problem = {"application/problem+json": {"schema": self._ref(Problem)}}
+        for code in sorted(self._problems()):
+            bodies[str(code)] = {"content": problem, "description": _PROBLEMS[code]}
+        return bodies
+
+    def _answer(self) -> dict[str, Any]:
+        answer = self.operation.answer or self.view.serializer_class or self.view.document
+        if isinstance(answer, str):
+            text = _BYTES if answer == "application/octet-stream" else {"type": "string"}
+            return {"content": {answer: {"schema": text}}, "description": ""}
+        schema = self._ref(answer)
+        if self.operation.page:
+            schema = {"type": "array", "items": schema}
+            schema = self.view.pagination_class().get_paginated_response_schema(schema)
+        return {"content": {"application/json": {"schema": schema}}, "description": ""}
+
+    def _problems(self) -> set[int]:
+        operation, codes = self.operation, set(self.operation.problems)
+        if self.view.get_authenticators():
+            codes |= {401} if self.method in SAFE_METHODS else {401, 403}
+        if "{" in self.path:
+            codes.add(404)
+        if operation.query:
+            codes.add(400)
+        if operation.body not in (None, bytes):
+            codes |= {400, 413, 415, 422}
+        return codes
+
+    def _ref(self, model: Any, direction: Any = "response") -> dict[str, Any]:
+        ref: dict[str, Any] = self.resolve_serializer(model, direction).ref
+        return ref
+
+    def _postprocess_serializer_schema(
+        self, schema: dict[str, Any], serializer: Any, direction: str
+    ) -> dict[str, Any]:
+        """Require all fields of serializers, which only write."""
+        if not isinstance(serializer, BaseSerializer):
+            return schema
+        fields = schema["properties"]
+        for field in fields.values():
+            field.pop("x-spec-enum-id", None)
+            field.pop("readOnly", None)
+        return {**schema, "required": [*fields], "additionalProperties": False}
+
+
+class PydanticModel(OpenApiSerializerExtension):
+    """Describe pydantic models as they are read in a request, or written in a response."""
+
+    target_class = "pydantic.BaseModel"
+    match_subclasses = True
+    priority = 1
+
+    def get_name(self, auto_schema: Any, direction: str) -> str:
+        """The name of the component."""
+        return str(self.target.__name__)
+
+    def map_serializer(self, auto_schema: Any, direction: str) -> dict[str, Any]:
+        """The schema of the model; those of its parts become components, too."""
+        mode: Any = "validation" if direction == "request" else "serialization"
+        schema = model_json_schema(self.target, ref_template=_REF, mode=mode)
+        for name, part in schema.pop("$defs", {}).items():
+            kind = ResolvedComponent.SCHEMA
+            component = ResolvedComponent(name=name, type=kind, object=name, schema=part)
+            auto_schema.registry.register_on_missing(component)
+        return schema
 
 
 class BearerScheme(OpenApiAuthenticationExtension):
@@ -68,72 +204,12 @@ class BearerScheme(OpenApiAuthenticationExtension):
 
 
 def ref(name: str) -> dict[str, Any]:
-    """A reference to the model `name`."""
+    """A reference to the component `name`."""
     return {"$ref": _REF.format(model=name)}
 
 
-def page_of(name: str) -> dict[str, Any]:
-    """A page of a list of `name`."""
-    return {
-        "type": "object",
-        "required": ["results", "next"],
-        "properties": {
-            "results": {"type": "array", "items": ref(name)},
-            "next": {"type": ["string", "null"], "format": "uri"},
-        },
-    }
-
-
-def parameter(name: str, text: str, kind: type = str, *, many: bool = False) -> OpenApiParameter:
-    """A parameter of the query."""
-    return OpenApiParameter(name, kind, description=text, many=many)
-
-
-PAGING = [
-    parameter("limit", "At most so many, up to 1000; 100 if it is missing.", int),
-    parameter("cursor", "Where the page begins; taken from `next`."),
-]
-
-
-def describe(
-    operation: str,
-    *,
-    answers: Mapping[Any, Any],
-    body: str | dict[str, Any] | None = None,
-    parameters: Sequence[OpenApiParameter] = (),
-    problems: Sequence[int] = (),
-    is_open: bool = False,
-) -> Callable[..., Any]:
-    """Describes a method of a view, whose docstring is the text. `is_open`: needs no token."""
-    schema = ref(body) if isinstance(body, str) else body
-    codes = [*problems] if is_open else [401, *problems]
-    responses: dict[Any, Any] = dict(answers)
-    for code in sorted(codes):
-        responses[code, "application/problem+json"] = OpenApiResponse(
-            ref("Problem"), description=_PROBLEMS[code]
-        )
-    request: Any = None
-    if schema is not None:
-        request = {"application/json": schema, "application/yaml": schema}
-        if "type" in schema:
-            request = {"application/octet-stream": schema}
-    options: dict[str, Any] = {"auth": []} if is_open else {}
-    return extend_schema(
-        operation_id=operation,
-        request=request,
-        responses=responses,
-        parameters=list(parameters),
-        **options,
-    )
-
-
-def add_components(result: dict[str, Any], **context: Any) -> dict[str, Any]:
-    """Adds the models that the descriptions refer to (a hook of drf-spectacular)."""
-    _, answered = models_json_schema(
-        [(model, "serialization") for model in _ANSWERS], ref_template=_REF
-    )
-    _, taken = models_json_schema([(model, "validation") for model in _REQUESTS], ref_template=_REF)
-    schemas = {**job_schemas(_REF), **taken["$defs"], **answered["$defs"]}
-    components = result.setdefault("components", {})
-    components["schemas"] = dict(sorted({**components.get("schemas", {}), **schemas}.items()))
+def add_job_schemas(result: dict[str, Any], **context: Any) -> Mapping[str, Any]:
+    """Add the schema of a job, which has two forms (a hook of drf-spectacular)."""
+    schemas = result["components"]["schemas"]
+    result["components"]["schemas"] = dict(sorted({**schemas, **job_schemas(_REF)}.items()))
     return result

@@ -1,29 +1,33 @@
-"""Paginate long lists with `limit` and an opaque `next` cursor."""
+"""Paginate lists that are ordered by a key, with `limit` and an opaque `next` cursor."""
 
 import base64
 import binascii
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.http import HttpResponse
-from rest_framework.request import Request
+from rest_framework.pagination import BasePagination
+from rest_framework.response import Response
 
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import MAX_NUMBER, Parameters
-from controlplane.api.responses import answer
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
-PAGING = ("limit", "cursor")
+
+ListQuery = Callable[..., Sequence[Any]]
+"""A query that takes a cursor (`after` or `before`) and a `limit`."""
 
 
-class PageRequest:
-    """Which part of a list is asked for."""
+class KeysetPagination(BasePagination):
+    """Pages whose cursor is the key of their last row: rows that come or go move no other."""
 
-    def __init__(self, request: Request, parameters: Parameters) -> None:
-        self._request = request
+    def begin(self, parameters: Parameters) -> "KeysetPagination":
+        """Read which part of the list is asked for. Raise BadQuery."""
+        self._request = parameters.request
         self.limit = parameters.number("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
         self._cursor = parameters.text("cursor")
+        self.following: object | None = None
+        return self
 
     @property
     def number(self) -> int | None:
@@ -49,19 +53,30 @@ class PageRequest:
             raise BadQuery("cursor", "is not one of this list")
         return text
 
-    def answer(
-        self, found: Sequence[dict[str, Any]], key: Callable[[dict[str, Any]], object]
-    ) -> HttpResponse:
-        """The page; `found` has one item more than `limit` if there is another page."""
+    def take(self, find: ListQuery, key: str, by: str) -> Sequence[Any]:
+        """Return the rows of the page; see ApiView.answer_page."""
+        cursor = self.name if key == "name" else self.number
+        found = find(**{by: cursor, "limit": self.limit + 1})
         results = found[: self.limit]
-        return self.answer_part(results, key(results[-1]) if len(found) > self.limit else None)
+        last = results[-1] if len(found) > self.limit else None
+        self.following = last[key] if isinstance(last, dict) else getattr(last, key, None)
+        return results
 
-    def answer_part(self, results: Sequence[dict[str, Any]], cursor: object | None) -> HttpResponse:
-        """Return a page of exactly these results; `cursor`: None if there is no other page."""
+    def get_paginated_response(self, data: Any) -> Response:
+        """Return a page; `next` is null if it is the last."""
         following = None
-        if cursor is not None:
-            text = base64.urlsafe_b64encode(str(cursor).encode()).decode().rstrip("=")
+        if self.following is not None:
+            text = base64.urlsafe_b64encode(str(self.following).encode()).decode().rstrip("=")
             query = self._request.query_params.copy()
             query["cursor"] = text
             following = self._request.build_absolute_uri(f"?{query.urlencode()}")
-        return answer({"results": results, "next": following})
+        return Response({"results": data, "next": following})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Describe a page of the list `schema`."""
+        following = {"type": ["string", "null"], "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["results", "next"],
+            "properties": {"results": schema, "next": following},
+        }

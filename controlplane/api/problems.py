@@ -1,5 +1,6 @@
 """Render every error as a problem document (RFC 9457) that names the fields and the limits."""
 
+import json
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +12,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException
 
-from controlplane.api.responses import to_json
 from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
 from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
 from controlplane.domain.errors import Conflict, NotFound
@@ -50,10 +50,8 @@ def problem(
         **({"errors": errors} if errors else {}),
         **more,
     }
-    answer = HttpResponse(to_json(document), content_type=CONTENT_TYPE, status=status)
-    for name, value in (headers or {}).items():
-        answer[name] = value
-    return answer
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return HttpResponse(text, content_type=CONTENT_TYPE, status=status, headers=headers)
 
 
 def answer_error(error: Exception, context: Mapping[str, Any]) -> HttpResponse:

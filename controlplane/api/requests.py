@@ -1,12 +1,14 @@
 """Read requests: a bounded body in JSON or YAML, and query parameters."""
 
-from collections.abc import Collection
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
+from io import BytesIO
+from typing import IO, Any, ClassVar, TypeVar
 from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
 from controlplane.api.problems import BadQuery
@@ -22,13 +24,39 @@ M = TypeVar("M", bound=Model)
 MAX_NUMBER = (1 << 63) - 1
 MAX_PARAMETER_LENGTH = 1_000
 
-_LANGUAGES: dict[str, Language] = {
-    "application/json": "json",
-    "application/yaml": "yaml",
-    "application/x-yaml": "yaml",
-    "text/yaml": "yaml",
-    "text/x-yaml": "yaml",
-}
+
+class JsonParser(BaseParser):
+    """JSON without duplicate keys."""
+
+    media_type = "application/json"
+    language: ClassVar[Language] = "json"
+
+    def parse(
+        self,
+        stream: IO[Any],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the document. Raise UnreadableDocument."""
+        return read_document(stream.read(), self.language)
+
+
+class YamlParser(JsonParser):
+    """The part of YAML that is equivalent to JSON."""
+
+    media_type = "application/yaml"
+    language = "yaml"
+
+
+def _named_yaml(media_type: str) -> type[YamlParser]:
+    return type("YamlParser", (YamlParser,), {"media_type": media_type})
+
+
+PARSERS: tuple[type[JsonParser], ...] = (
+    JsonParser,
+    YamlParser,
+    *map(_named_yaml, ("application/x-yaml", "text/yaml", "text/x-yaml")),
+)
 
 
 def read_bytes(request: Request) -> bytes:
@@ -46,13 +74,16 @@ def read_bytes(request: Request) -> bytes:
 
 def read_body(request: Request) -> Any:
     """The document in the body. Raises UnsupportedMediaType, UnreadableDocument."""
-    given = (request.content_type or "").partition(";")[0].strip().lower()
-    language = _LANGUAGES.get(given)
-    if language is None:
+    # Not `request.data`, which takes a body that is sent in chunks, without a length, for none.
+    negotiator: Any = request.negotiator
+    parser = negotiator.select_parser(request, request.parsers)
+    if parser is None:
+        given = (request.content_type or "").partition(";")[0].strip().lower()
+        expected = " or ".join(parser.media_type for parser in PARSERS)
         raise UnsupportedMediaType(
-            given, f"Content-Type is {given or 'missing'}: {' or '.join(_LANGUAGES)} is expected"
+            given, f"Content-Type is {given or 'missing'}: {expected} is expected"
         )
-    return read_document(read_bytes(request), language)
+    return parser.parse(BytesIO(read_bytes(request)))
 
 
 def read_part(request: Request, model: type[M]) -> M:
@@ -72,6 +103,7 @@ class Parameters:
     """The query's parameters; a name that is not among `known` is refused. Raises BadQuery."""
 
     def __init__(self, request: Request, *known: str) -> None:
+        self.request = request
         self._found = request.query_params
         for name in self._found:
             if name not in known:
@@ -118,22 +150,20 @@ class Parameters:
             raise BadQuery(name, f"must be one of {', '.join(choices)}")
         return value.lower() if value else None
 
-    def states(self, name: str = "state") -> list[TaskState]:
+    def states(self) -> list[TaskState]:
         """States by name, in whatever case; separated by commas, or the parameter repeated."""
-        words = [word for value in self.texts(name) for word in value.split(",") if word]
-        try:
-            return [TaskState[word.strip().upper()] for word in words]
-        except KeyError:
-            names = ", ".join(state.name for state in TaskState)
-            raise BadQuery(name, f"must be some of {names}") from None
+        return [TaskState[word] for word in self._words("state", TaskState.__members__)]
 
-    def lifecycles(self, name: str = "lifecycle") -> list[Lifecycle]:
+    def lifecycles(self) -> list[Lifecycle]:
         """Lifecycles by name, as states are."""
-        words = [word for value in self.texts(name) for word in value.split(",") if word]
-        try:
-            return [Lifecycle(word.strip().upper()) for word in words]
-        except ValueError:
-            raise BadQuery(name, f"must be some of {', '.join(Lifecycle)}") from None
+        return [Lifecycle(word) for word in self._words("lifecycle", tuple(Lifecycle))]
+
+    def _words(self, name: str, known: Collection[str]) -> list[str]:
+        texts = [word for value in self.texts(name) for word in value.split(",") if word]
+        words = [word.strip().upper() for word in texts]
+        if not set(words) <= set(known):
+            raise BadQuery(name, f"must be some of {', '.join(known)}")
+        return words
 
     def claim(self, name: str = "claim") -> UUID | None:
         """Return the claim of the caller that resolves a task."""

@@ -1,15 +1,12 @@
-"""Define the request and response documents of the API for the OpenAPI description."""
+"""Define the documents of jobs, tasks and attempts for the OpenAPI description."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane.domain.convergence.policy import DRAIN_SECONDS
-from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
-from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name
-from controlplane.spec.limits import LimitedResources, Tokens
+from controlplane.spec.fields import Model
 
 MAX_REASON = 1_000
 
@@ -29,88 +26,6 @@ class ReleaseRequest(Model):
 
 class EmptyRequest(Model):
     """An empty document."""
-
-
-class DrainRequest(Model):
-    """How a cell is drained."""
-
-    deadline_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = Field(
-        default=DRAIN_SECONDS,
-        description="What still runs there then is moved elsewhere, free of charge. Null: never.",
-    )
-
-
-PluginName = Annotated[str, Field(min_length=1, max_length=63)]
-Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
-
-class AllowedMount(Model):
-    """A file or folder of the cells' hosts that tasks may mount, with all below it."""
-
-    path: Folder
-    read_only: bool = True
-
-
-class PoolRequest(Model):
-    """What a pool shall be; what is left out stays as it is, and has its default in a new pool."""
-
-    name: Name | None = Field(default=None, description="As in the address, if it is given.")
-    sequencer: PluginName = "fifo"
-    selector: PluginName = "dispersed"
-    validators: list[PluginName] = Field(default=list(DEFAULT_VALIDATORS), max_length=64)
-    strict_fifo: bool = False
-    preemption: bool = True
-    pending_timeout_seconds: Seconds | None = None
-    pull_timeout_seconds: Seconds = 1800
-    create_timeout_seconds: Seconds = 300
-    max_building_per_cell: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
-        default=8, description="Null: any number."
-    )
-    starvation_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] | None = Field(
-        default=300, description="Null: no capacity is reserved."
-    )
-    mass_loss: Literal["hold", "proceed"] = Field(
-        default="hold",
-        description="When more than half of its cells fall silent at once: hold them until they are"
-        " back or an operator confirms, or proceed after one more lease.",
-    )
-    tokens: Tokens = Tokens({})
-    allowed_mounts: list[AllowedMount] = Field(
-        default=[], max_length=64, description="What of a cell's host tasks may mount."
-    )
-    privileged_allowed: bool = Field(
-        default=False, description="Whether tasks may be privileged, or have any capability."
-    )
-    loss_held_at: Any = Field(default=None, description="As in the response; ignored.")
-
-    def changes(self) -> dict[str, Any]:
-        """The fields that stand in the body, as the row has them."""
-        return self.model_dump(exclude_unset=True, exclude={"name", "loss_held_at"})
-
-
-class QuotaRequest(Model):
-    """What someone may have at once; what is left out stays as it is, null is no limit."""
-
-    kind: str | None = Field(default=None, description="As in the address, if it is given.")
-    name: str | None = Field(default=None, description="As in the address, if it is given.")
-    resources: LimitedResources | None = Field(default=None, description="As a whole.")
-    running_tasks: Count | None = None
-    running_jobs: Count | None = None
-    pending_tasks: Count | None = None
-    weight: float | None = Field(default=1.0, ge=0.001, le=MAX_COUNT)
-    usage: Any = Field(default=None, description="As in the response; ignored.")
-
-    def changes(self) -> dict[str, Any]:
-        """The fields that stand in the body, as the row has them."""
-        found = {name: getattr(self, name) for name in self.model_fields_set}
-        for name in ("kind", "name", "usage"):
-            found.pop(name, None)
-        if "resources" in found:
-            found["resources"] = {} if self.resources is None else self.resources.amounts()
-        if "weight" in found and self.weight is None:
-            found["weight"] = 1.0
-        return found
 
 
 class ResponseModel(BaseModel):
@@ -365,6 +280,13 @@ class Artifact(ResponseModel):
     uri: str
 
 
+class Artifacts(ResponseModel):
+    """All files that an attempt left."""
+
+    results: list[Artifact]
+    next: None
+
+
 class Change(ResponseModel):
     """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
 
@@ -397,80 +319,6 @@ class Change(ResponseModel):
     )
     longest_seconds: float | None = Field(description="The longest stay.")
     still: int = Field(description="How many are still in the state that they entered.")
-
-
-class Cell(ResponseModel):
-    """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
-
-    name: str
-    state: Literal["READY", "CORDONED", "DRAINING", "QUARANTINED", "LOST"]
-    state_reason: str
-    pool: str
-    labels: dict[str, str]
-    tags: list[str]
-    incarnation: str | None
-    capacity: dict[str, float]
-    free: dict[str, float]
-    drivers: list[str]
-    task_types: list[str]
-    last_seen_at: datetime | None
-    drain_deadline_at: datetime | None = Field(
-        description="DRAINING: when what still runs there has to leave."
-    )
-    quarantined_until: datetime | None = Field(
-        description="QUARANTINED: when that ends by itself, if a time ends it."
-    )
-    clock_ahead_seconds: float | None = Field(
-        description="By its own estimate, of our clock; below 0, it is behind."
-    )
-    silent: bool = Field(description="No report for two heartbeats, and not yet lost.")
-
-
-class Pool(ResponseModel):
-    """A pool, and whether a loss of many of its cells at once is held back."""
-
-    name: str
-    sequencer: str
-    selector: str
-    validators: list[str]
-    strict_fifo: bool
-    preemption: bool
-    pending_timeout_seconds: int | None
-    pull_timeout_seconds: int
-    create_timeout_seconds: int
-    max_building_per_cell: int | None
-    starvation_seconds: int | None
-    mass_loss: Literal["hold", "proceed"]
-    loss_held_at: datetime | None = Field(
-        description="Since when the loss of most of its cells at once is held back."
-    )
-    tokens: dict[str, int]
-    allowed_mounts: list[AllowedMount]
-    privileged_allowed: bool
-
-
-class QuotaUsage(ResponseModel):
-    """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
-
-    resources: dict[str, float]
-    running_tasks: int
-    running_jobs: int
-    pending_tasks: int
-
-
-class Quota(ResponseModel):
-    """What a user, project or domain may have at once, and has; null, and what is not named, is
-    not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
-    """
-
-    kind: Literal["user", "project", "domain"]
-    name: str = Field(description="A project's is domain/name.")
-    resources: dict[str, float]
-    running_tasks: int | None
-    running_jobs: int | None = Field(description="Jobs that hold something.")
-    pending_tasks: int | None = Field(description="So many take part in placement.")
-    weight: float
-    usage: QuotaUsage
 
 
 class UploadSize(ResponseModel):

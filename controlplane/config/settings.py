@@ -125,7 +125,8 @@ configure_structlog()
 LOGGING = build_logging(CELLRUN.log_level, CELLRUN.process)
 
 REST_FRAMEWORK = {
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "controlplane.api.openapi.ApiSchema",
+    "EXCEPTION_HANDLER": "controlplane.api.problems.answer_error",
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
 }
 
@@ -135,8 +136,9 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "POSTPROCESSING_HOOKS": ["controlplane.api.openapi.add_components"],
+    "POSTPROCESSING_HOOKS": ["controlplane.api.openapi.add_job_schemas"],
     "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     # From our own static files: the documentation works without the Internet.
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.db.models import Case, Q, QuerySet, When
 from django.db.models.functions import Left
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -23,7 +23,15 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import ActionConfirmation, MonospaceText, ReadOnlyAdmin, Section, Table
+from controlplane.admin.base import (
+    IndexedFilter,
+    MonospaceText,
+    ReadOnlyAdmin,
+    Section,
+    Table,
+    column,
+    confirmed_action,
+)
 from controlplane.admin.work.timeline import attempt_timeline
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.states import TaskState
@@ -52,19 +60,12 @@ _OF_A_LINE = (
 )
 
 
-class HeldFilter(admin.SimpleListFilter):
+class HeldFilter(IndexedFilter):
     """Attempts that hold their cell's capacity, found by a partial index."""
 
     title = "capacity"
     parameter_name = "held"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """One choice beside all."""
-        return (("yes", "Held"),)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The attempts chosen."""
-        return queryset.filter(released_at=None) if self.value() == "yes" else queryset
+    options: ClassVar = {"yes": ("Held", Q(released_at=None))}
 
 
 @admin.register(Attempt)
@@ -99,93 +100,54 @@ class AttemptAdmin(ReadOnlyAdmin):
     )
 
     actions = ("release_attempts",)
+    linked_lookups = ("state__exact", "cell__id__exact", "task__id__exact")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         """Of deleted jobs only what still holds a cell: operators must be able to see that."""
         visible = Q(job__deleted_at=None) | Q(released_at=None)
         return super().get_queryset(request).filter(visible)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
-    ) -> tuple[QuerySet[Attempt], bool]:
+    def matching(self, term: str) -> Q:
         """Whole uids alone."""
-        if not search_term.strip():
-            return queryset, False
         try:
-            return queryset.filter(pk=UUID(search_term.strip())), False
+            return Q(pk=UUID(term))
         except ValueError:
-            return queryset.none(), False
+            return Q(pk__in=[])
 
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Also by state and cell, which other pages link to together with `held`, and by task."""
-        linked = lookup in ("state__exact", "cell__id__exact", "task__id__exact")
-        return linked or bool(super().lookup_allowed(lookup, value, request))
+    shown_uid = column(
+        lambda attempt: format_html('<span class="cellrun-uid">{}</span>', attempt.pk),
+        "uid",
+        ordering="uid",
+    )
+    job_link = column(lambda attempt: page_link("job", attempt.job_id, attempt.job), "job")
+    task_link = column(
+        lambda attempt: page_link("task", attempt.task_id, _task_name(attempt)), "task"
+    )
+    shown_state = column(lambda attempt: attempt_badge(attempt), "state")
+    cell_link = column(
+        lambda attempt: page_link("cell", attempt.cell_id, attempt.cell.name), "cell"
+    )
+    created = column(lambda attempt: instant(attempt.created_at), "created", ordering="uid")
+    took = column(lambda attempt: duration(attempt.started_at, attempt.finished_at), "took")
+    flower = column(lambda attempt: flower_link(attempt), "")
 
-    @admin.display(description="uid", ordering="uid")
-    def shown_uid(self, attempt: Attempt) -> SafeString:
-        """Its uid in one line."""
-        return format_html('<span class="cellrun-uid">{}</span>', attempt.pk)
-
-    @admin.display(description="job")
-    def job_link(self, attempt: Attempt) -> SafeString | str:
-        """Its job."""
-        return page_link("job", attempt.job_id, attempt.job)
-
-    @admin.display(description="task")
-    def task_link(self, attempt: Attempt) -> SafeString | str:
-        """Its task."""
-        return page_link("task", attempt.task_id, _task_name(attempt))
-
-    @admin.display(description="state")
-    def shown_state(self, attempt: Attempt) -> SafeString:
-        """Return its state with the message."""
-        return attempt_badge(attempt)
-
-    @admin.display(description="cell")
-    def cell_link(self, attempt: Attempt) -> SafeString | str:
-        """Its cell."""
-        return page_link("cell", attempt.cell_id, attempt.cell.name)
-
-    @admin.display(description="created", ordering="uid")
-    def created(self, attempt: Attempt) -> SafeString | str:
-        """When it was placed."""
-        return instant(attempt.created_at)
-
-    @admin.display(description="took")
-    def took(self, attempt: Attempt) -> str:
-        """From start to end of its program."""
-        return duration(attempt.started_at, attempt.finished_at)
-
-    @admin.display(description="")
-    def flower(self, attempt: Attempt) -> SafeString | str:
-        """The same attempt as Flower sees it."""
-        return flower_link(attempt)
-
-    @admin.action(description="Release attempt", permissions=["operate"])
-    def release_attempts(
-        self, request: HttpRequest, rows: QuerySet[Attempt]
-    ) -> HttpResponse | None:
-        """Vouch that nothing is left of attempts that have ended."""
+    @confirmed_action(
+        "Release attempt",
+        title="Release these attempts?",
+        text="Their cells are not asked: make sure that their containers are gone. If one does"
+        " run on, its task may run twice. Attempts that have not ended stay: cancel their jobs"
+        " first.",
+        button="Release attempts",
+        done="Attempts released",
+        fields=("reason",),
+    )
+    def release_attempts(self, request: HttpRequest, attempt: Attempt) -> None:
+        """Vouch that nothing is left of an attempt that has ended."""
         reason = request.POST.get("reason", "").strip()
-
-        def release(attempt: Attempt) -> None:
-            if not reason:
-                raise Conflict("a reason is required: the history keeps it")
-            actor = str(request.user)
-            release_attempt(uid=attempt.pk, reason=reason, actor=actor, now=clock.now())
-
-        question = ActionConfirmation(
-            action="release_attempts",
-            title="Release these attempts?",
-            text="Their cells are not asked: make sure that their containers are gone. If one does"
-            " run on, its task may run twice. Attempts that have not ended stay: cancel their jobs"
-            " first.",
-            button="Release attempts",
-            done="Attempts released",
-            act=release,
-            fields=("reason",),
-        )
-        return self.confirmed(request, rows, question)
+        if not reason:
+            raise Conflict("a reason is required: the history keeps it")
+        actor = str(request.user)
+        release_attempt(uid=attempt.pk, reason=reason, actor=actor, now=clock.now())
 
     def page_actions(self, obj: Attempt) -> list[str]:
         """Only what has ended and is not released."""

@@ -4,13 +4,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane import clock
 from controlplane.admin.badges import callback_badge, duration, instant, page_link, with_note
-from controlplane.admin.base import ActionConfirmation, ReadOnlyAdmin, Section, Table
+from controlplane.admin.base import (
+    ReadOnlyAdmin,
+    Section,
+    Table,
+    by_number,
+    column,
+    confirmed_action,
+)
 from controlplane.commands.callbacks import repeat_callback
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Delivery
@@ -58,42 +65,20 @@ class CallbackAdmin(ReadOnlyAdmin):
     search_fields = ("host",)
     search_help_text = "A receiver as host:port, or the number of a job"
     actions = ("deliver_again",)
+    hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "task__group__launch")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
-        """Exclude callbacks of deleted jobs."""
-        return super().get_queryset(request).visible()
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Callback], search_term: str
-    ) -> tuple[QuerySet[Callback], bool]:
+    def matching(self, term: str) -> Q:
         """Whole names of receivers, and numbers of jobs."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if term.isascii() and term.isdigit() and len(term) < 19:
-            return queryset.filter(job_id=int(term)), False
-        return queryset.filter(host=term), False
+        return by_number("job_id", term) if term.isdigit() else Q(host=term)
 
-    @admin.display(description="callback", ordering="pk")
-    def number(self, callback: Callback) -> int:
-        """Its id."""
-        return callback.pk
-
-    @admin.display(description="subject")
-    def about(self, callback: Callback) -> SafeString | str:
-        """The task, or the job, that ended."""
-        return about(callback)
-
-    @admin.display(description="state")
-    def shown_state(self, callback: Callback) -> SafeString:
-        """How far it has come, and what went wrong last."""
-        return with_note(callback_badge(callback.state), callback.last_error[:200])
-
-    @admin.display(description="created", ordering="pk")
-    def created(self, callback: Callback) -> SafeString | str:
-        """When its task or job ended."""
-        return instant(callback.created_at)
+    number = column(lambda callback: callback.pk, "callback", ordering="pk")
+    about = column(lambda callback: about(callback), "subject")
+    shown_state = column(
+        lambda callback: with_note(callback_badge(callback.state), callback.last_error[:200]),
+        "state",
+    )
+    created = column(lambda callback: instant(callback.created_at), "created", ordering="pk")
 
     @admin.display(description="next try, or over")
     def next_or_end(self, callback: Callback) -> SafeString | str:
@@ -101,23 +86,17 @@ class CallbackAdmin(ReadOnlyAdmin):
         is_waiting = callback.state == CallbackState.WAITING
         return instant(callback.due_at if is_waiting else callback.ended_at)
 
-    @admin.action(description="Deliver again", permissions=["operate"])
-    def deliver_again(self, request: HttpRequest, rows: QuerySet[Callback]) -> HttpResponse | None:
-        """Try callbacks again now, whatever became of them."""
-
-        def repeat(callback: Callback) -> None:
-            repeat_callback(callback_id=callback.pk, actor=str(request.user), now=clock.now())
-
-        question = ActionConfirmation(
-            action="deliver_again",
-            title="Deliver these callbacks again?",
-            text="Each callback is sent at once and retried for up to one day, even if it was"
-            " delivered before: its receiver may get it twice.",
-            button="Deliver again",
-            done="Callbacks to be delivered again",
-            act=repeat,
-        )
-        return self.confirmed(request, rows, question)
+    @confirmed_action(
+        "Deliver again",
+        title="Deliver these callbacks again?",
+        text="Each callback is sent at once and retried for up to one day, even if it was"
+        " delivered before: its receiver may get it twice.",
+        button="Deliver again",
+        done="Callbacks to be delivered again",
+    )
+    def deliver_again(self, request: HttpRequest, callback: Callback) -> None:
+        """Try a callback again now, whatever became of it."""
+        repeat_callback(callback_id=callback.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Callback) -> list[str]:
         """Any that is not being tried at the moment."""

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import Q
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane import clock
@@ -20,7 +20,16 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import ActionConfirmation, MonospaceText, ReadOnlyAdmin, Section, Table
+from controlplane.admin.base import (
+    MonospaceText,
+    ReadOnlyAdmin,
+    Section,
+    Table,
+    by_number,
+    column,
+    confirmed_action,
+    loaded_column,
+)
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.job_tasks import tasks_section
 from controlplane.admin.work.pending import group_notes
@@ -58,117 +67,68 @@ class JobAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "owner")
     search_fields = ("name",)
     search_help_text = "A job's whole name, number or guid"
+    hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
+    linked_lookups = ("parent__id__exact",)
     actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """Exclude deleted jobs."""
-        return super().get_queryset(request).visible()
-
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Also the children of one job, which its page links to."""
-        return lookup == "parent__id__exact" or bool(super().lookup_allowed(lookup, value, request))
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
-    ) -> tuple[QuerySet[Job], bool]:
+    def matching(self, term: str) -> Q:
         """Whole names, numbers and guids alone: what an index finds among a million."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        found = queryset.filter(name=term) | queryset.filter(guid=term)
-        if term.isascii() and term.isdigit() and len(term) < 19:
-            found |= queryset.filter(pk=int(term))
-        return found, False
+        return Q(name=term) | Q(guid=term) | by_number("pk", term)
 
-    def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch the counts of all rows at once."""
-        counts = count_tasks_of_jobs([job.pk for job in rows])
-        for job in rows:
-            job.shown_counts = counts[job.pk]
+    def load(self, rows: list[Any]) -> Mapping[int, Mapping[int, int]]:
+        """Return the counts of each job's tasks by state."""
+        return count_tasks_of_jobs([job.pk for job in rows])
 
-    @admin.display(description="job", ordering="pk")
-    def number(self, job: Job) -> int:
-        """Its id."""
-        return job.pk
+    number = column(lambda job: job.pk, "job", ordering="pk")
+    shown_state = column(lambda job: _state_with_ending(job), "state")
+    created = column(lambda job: instant(job.created_at), "created", ordering="pk")
+    took = column(lambda job: duration(job.started_at, job.finished_at), "took")
 
-    @admin.display(description="state")
-    def shown_state(self, job: Job) -> SafeString:
-        """Its state, and how it is ending."""
-        return _state_with_ending(job)
+    tasks = loaded_column(lambda job, counts: counts_badges(counts), "tasks")
 
-    @admin.display(description="tasks")
-    def tasks(self, job: Job) -> SafeString:
-        """Its tasks by state."""
-        return counts_badges(job.shown_counts)  # type: ignore[attr-defined]
-
-    @admin.display(description="created", ordering="pk")
-    def created(self, job: Job) -> SafeString | str:
-        """When it was submitted."""
-        return instant(job.created_at)
-
-    @admin.display(description="took")
-    def took(self, job: Job) -> str:
-        """From its first start to its end."""
-        return duration(job.started_at, job.finished_at)
-
-    @admin.action(description="Cancel job", permissions=["operate"])
-    def cancel_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
-        """End jobs KILLED; those that have ended stay as they are."""
-        reason = request.POST.get("reason", "").strip()
-        force = request.POST.get("force") == "on"
-
-        def cancel(job: Job) -> None:
-            actor = str(request.user)
-            cancel_job(job_id=job.pk, reason=reason, force=force, actor=actor, now=clock.now())
-
-        question = ActionConfirmation(
-            action="cancel_jobs",
-            title="Cancel these jobs?",
-            text="Their open tasks end as killed: running containers get their stop signal and,"
-            " after their grace, are killed. Jobs that have ended stay as they are.",
-            button="Cancel jobs",
-            done="Jobs being cancelled",
-            act=cancel,
-            fields=("reason", "force"),
+    @confirmed_action(
+        "Cancel job",
+        title="Cancel these jobs?",
+        text="Their open tasks end as killed: running containers get their stop signal and,"
+        " after their grace, are killed. Jobs that have ended stay as they are.",
+        button="Cancel jobs",
+        done="Jobs being cancelled",
+        fields=("reason", "force"),
+    )
+    def cancel_jobs(self, request: HttpRequest, job: Job) -> None:
+        """End a job KILLED; one that has ended stays as it is."""
+        cancel_job(
+            job_id=job.pk,
+            reason=request.POST.get("reason", "").strip(),
+            force=request.POST.get("force") == "on",
+            actor=str(request.user),
+            now=clock.now(),
         )
-        return self.confirmed(request, rows, question)
 
-    @admin.action(description="Retry job", permissions=["operate"])
-    def retry_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
-        """Make a new job, of the same owner, of the tasks of each that did not succeed."""
+    @confirmed_action(
+        "Retry job",
+        title="Retry these jobs?",
+        text="The tasks of each that did not succeed become a new job of the same owner; what"
+        " succeeded is kept and read from.",
+        button="Retry jobs",
+        done="New jobs",
+    )
+    def retry_jobs(self, request: HttpRequest, job: Job) -> None:
+        """Make a new job, of the same owner, of the tasks that did not succeed."""
+        retry_job(job_id=job.pk, guid=None, actor=str(request.user), now=clock.now())
 
-        def retry(job: Job) -> None:
-            retry_job(job_id=job.pk, guid=None, actor=str(request.user), now=clock.now())
-
-        question = ActionConfirmation(
-            action="retry_jobs",
-            title="Retry these jobs?",
-            text="The tasks of each that did not succeed become a new job of the same owner; what"
-            " succeeded is kept and read from.",
-            button="Retry jobs",
-            done="New jobs",
-            act=retry,
-        )
-        return self.confirmed(request, rows, question)
-
-    @admin.action(description="Delete job", permissions=["operate"])
-    def delete_jobs(self, request: HttpRequest, rows: QuerySet[Job]) -> HttpResponse | None:
-        """Hide jobs that have ended. This cannot be undone."""
-
-        def delete(job: Job) -> None:
-            delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
-
-        question = ActionConfirmation(
-            action="delete_jobs",
-            title="Delete these jobs?",
-            text="The jobs are hidden, with their tasks, attempts, history and output. This"
-            " cannot be undone. Jobs that have not ended are kept.",
-            button="Delete jobs",
-            done="Jobs deleted",
-            act=delete,
-        )
-        return self.confirmed(request, rows, question)
+    @confirmed_action(
+        "Delete job",
+        title="Delete these jobs?",
+        text="The jobs are hidden, with their tasks, attempts, history and output. This"
+        " cannot be undone. Jobs that have not ended are kept.",
+        button="Delete jobs",
+        done="Jobs deleted",
+    )
+    def delete_jobs(self, request: HttpRequest, job: Job) -> None:
+        """Hide a job that has ended. This cannot be undone."""
+        delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Job) -> list[str]:
         """An open job can be cancelled, one that has ended be retried, or deleted.

@@ -1,10 +1,9 @@
 """Admin pages of one-off tasks: by guid, with the claim that is resolving each."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
@@ -16,25 +15,18 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import ReadOnlyAdmin
+from controlplane.admin.base import IndexedFilter, ReadOnlyAdmin, column
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of
 from controlplane.models import OneOff
 
 
-class ResolvingFilter(admin.SimpleListFilter):
+class ResolvingFilter(IndexedFilter):
     """Select one-off tasks that are being resolved, by a partial index."""
 
     title = "lifecycle"
     parameter_name = "resolving"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """One choice beside all."""
-        return (("yes", "Resolving"),)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The tasks chosen."""
-        return queryset.exclude(claim=None) if self.value() == "yes" else queryset
+    options: ClassVar = {"yes": ("Resolving", ~Q(claim=None))}
 
 
 @admin.register(OneOff)
@@ -53,34 +45,23 @@ class OneOffAdmin(ReadOnlyAdmin):
         "task__group__launch",
     )
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[OneOff], search_term: str
-    ) -> tuple[QuerySet[OneOff], bool]:
+    def matching(self, term: str) -> Q:
         """Whole guids and domains alone: what an index finds."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return queryset.filter(guid=term) | queryset.filter(domain=term), False
+        return Q(guid=term) | Q(domain=term)
 
-    @admin.display(description="task", ordering="task_id")
-    def task_link(self, one_off: OneOff) -> SafeString | str:
-        """Its task."""
-        return page_link("task", one_off.task_id, f"task {one_off.task_id}")
-
-    @admin.display(description="lifecycle")
-    def shown_lifecycle(self, one_off: OneOff) -> SafeString:
-        """In Diego's words."""
-        return shown_lifecycle(one_off, TaskState(one_off.task.state))
-
-    @admin.display(description="state")
-    def shown_state(self, one_off: OneOff) -> SafeString:
-        """Its state, and what went wrong."""
-        return with_note(state_badge(one_off.task.state), one_off.task.failure_reason)
-
-    @admin.display(description="claimed")
-    def claimed(self, one_off: OneOff) -> SafeString | str:
-        """Return when resolving began."""
-        return instant(one_off.claimed_at)
+    task_link = column(
+        lambda one_off: page_link("task", one_off.task_id, f"task {one_off.task_id}"),
+        "task",
+        ordering="task_id",
+    )
+    shown_lifecycle = column(
+        lambda one_off: shown_lifecycle(one_off, TaskState(one_off.task.state)), "lifecycle"
+    )
+    shown_state = column(
+        lambda one_off: with_note(state_badge(one_off.task.state), one_off.task.failure_reason),
+        "state",
+    )
+    claimed = column(lambda one_off: instant(one_off.claimed_at), "claimed")
 
     def change_view(
         self,

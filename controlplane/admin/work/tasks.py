@@ -1,16 +1,23 @@
 """Tasks: their state and why they wait, all their attempts, and their whole history."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Q
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.badges import duration, instant, page_link, state_badge, with_note
-from controlplane.admin.base import MonospaceText, ReadOnlyAdmin, Section, Table
+from controlplane.admin.badges import NOTHING, duration, instant, page_link, state_badge, with_note
+from controlplane.admin.base import (
+    IndexedFilter,
+    MonospaceText,
+    ReadOnlyAdmin,
+    Section,
+    Table,
+    by_number,
+    column,
+    loaded_column,
+)
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.one_offs import one_off_facts
@@ -22,25 +29,18 @@ from controlplane.models import Attempt, Callback, OneOff, Task
 _SHOWN_ATTEMPTS = 50
 
 
-class OpenFilter(admin.SimpleListFilter):
+class OpenFilter(IndexedFilter):
     """Tasks that wait, or that hold a cell: partial indexes find both, whatever has piled up."""
 
     title = "what is open"
     parameter_name = "open"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """The two choices."""
-        return (("pending", "Waiting to be placed"), ("held", "On a cell"))
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The tasks chosen."""
-        match self.value():
-            case "pending":
-                return queryset.filter(state=TaskState.PENDING, attempt_open=False)
-            case "held":
-                held = Attempt.objects.filter(released_at=None)
-                return queryset.filter(pk__in=held.values("task_id"))
-        return queryset
+    options: ClassVar = {
+        "pending": ("Waiting to be placed", Q(state=TaskState.PENDING, attempt_open=False)),
+        "held": (
+            "On a cell",
+            Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id")),
+        ),
+    }
 
 
 @admin.register(Task)
@@ -62,70 +62,32 @@ class TaskAdmin(ReadOnlyAdmin):
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "A task's number"
+    linked_lookups = ("job__id__exact",)
+    hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
-        """Exclude tasks of deleted jobs."""
-        return super().get_queryset(request).visible()
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
-    ) -> tuple[QuerySet[Task], bool]:
+    def matching(self, term: str) -> Q:
         """Numbers alone."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if not term.isascii() or not term.isdigit() or len(term) > 18:
-            return queryset.none(), False
-        return queryset.filter(pk=int(term)), False
+        return by_number("pk", term)
 
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Also the tasks of one job, which its page links to."""
-        return lookup == "job__id__exact" or bool(super().lookup_allowed(lookup, value, request))
-
-    def complete_rows(self, rows: list[Any]) -> None:
-        """Fetch the current attempts of all rows at once, and why they wait."""
-        attach_attempts(rows)
+    def load(self, rows: list[Any]) -> dict[int, tuple[Attempt | None, str]]:
+        """Return of each task its latest attempt with its cell, and why it waits."""
+        uids = [task.attempt_uid for task in rows if task.attempt_uid]
+        attempts = Attempt.objects.select_related("cell").in_bulk(uids)
         notes = task_notes(rows, clock.now())
-        for task in rows:
-            task.shown_note = notes.get(task.pk, "")
+        return {task.pk: (attempts.get(task.attempt_uid), notes.get(task.pk, "")) for task in rows}
 
-    @admin.display(description="task", ordering="pk")
-    def number(self, task: Task) -> int:
-        """Its id."""
-        return task.pk
+    number = column(lambda task: task.pk, "task", ordering="pk")
+    job_link = column(lambda task: page_link("job", task.job_id, task.job), "job")
+    name = column(lambda task: f"{task.group.name}.{task.index}", "name")
+    took = column(lambda task: duration(task.started_at, task.finished_at), "took")
 
-    @admin.display(description="job")
-    def job_link(self, task: Task) -> SafeString | str:
-        """Its job."""
-        return page_link("job", task.job_id, task.job)
-
-    @admin.display(description="name")
-    def name(self, task: Task) -> str:
-        """Group and index."""
-        return f"{task.group.name}.{task.index}"
-
-    @admin.display(description="state")
-    def shown_state(self, task: Task) -> SafeString:
-        """Its state, and below it why it is pending or what went wrong."""
-        note = task.shown_note or task.failure_reason  # type: ignore[attr-defined]
-        return with_note(state_badge(task.state), note)
-
-    @admin.display(description="cell")
-    def cell(self, task: Task) -> SafeString | str:
-        """Where its latest attempt is or was."""
-        return cell_of(task)
-
-    @admin.display(description="exit code")
-    def exit_code(self, task: Task) -> int | None:
-        """Of its latest attempt."""
-        attempt = task.shown_attempt  # type: ignore[attr-defined]
-        return None if attempt is None else attempt.exit_code
-
-    @admin.display(description="took")
-    def took(self, task: Task) -> str:
-        """From its first start to its end."""
-        return duration(task.started_at, task.finished_at)
+    shown_state = loaded_column(
+        lambda task, loaded: with_note(state_badge(task.state), loaded[1] or task.failure_reason),
+        "state",
+    )
+    cell = loaded_column(lambda task, loaded: _cell_of(loaded[0]), "cell")
+    exit_code = loaded_column(lambda task, loaded: loaded[0] and loaded[0].exit_code, "exit code")
 
     def heading(self, obj: Task) -> dict[str, Any]:
         """Its state, and why."""
@@ -194,16 +156,5 @@ class TaskAdmin(ReadOnlyAdmin):
         return sections
 
 
-def attach_attempts(tasks: Iterable[Task]) -> None:
-    """Give each task its latest attempt with its cell as `shown_attempt`, in one statement."""
-    wanted = {task.attempt_uid: task for task in tasks if task.attempt_uid}
-    for task in tasks:
-        task.shown_attempt = None  # type: ignore[attr-defined]
-    for attempt in Attempt.objects.filter(pk__in=list(wanted)).select_related("cell"):
-        wanted[attempt.pk].shown_attempt = attempt  # type: ignore[attr-defined]
-
-
-def cell_of(task: Task) -> SafeString | str:
-    """A link to the cell of a task's latest attempt."""
-    attempt: Attempt | None = task.shown_attempt  # type: ignore[attr-defined]
-    return page_link("cell", attempt and attempt.cell_id, attempt and attempt.cell.name)
+def _cell_of(attempt: Attempt | None) -> SafeString | str:
+    return page_link("cell", attempt.cell_id, attempt.cell.name) if attempt else NOTHING

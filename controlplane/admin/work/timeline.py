@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils.safestring import SafeString
@@ -28,17 +28,6 @@ UNFOLDED = 25
 # Parts of 10,000 changes; together they hold the whole history of most jobs of 10,000 tasks.
 _MORE_PARTS = 4
 _NEUTRAL = "#57606a"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One of the changes that an entry was made of."""
-
-    when: SafeString | str
-    subject: SafeString | str
-    place: str
-    message: str
-    stay: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +91,7 @@ class TimelineLine:
         return str(cell) if cell and cell != self.entry.who else ""
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[tuple[Any, ...]]:
         """What it unfolds to, oldest first; of very many the newest."""
         if self.entry.count == 1:
             return ()
@@ -113,14 +102,10 @@ class TimelineLine:
         """How many more there are than it unfolds to."""
         return max(0, self.entry.count - UNFOLDED)
 
-    def _row(self, change: Change) -> Row:
-        return Row(
-            when=instant(change.at),
-            subject=_subject(change) if self.names_tasks else _attempt(change),
-            place=change.cell or "",
-            message=change.message,
-            stay=_stay(change, self.now),
-        )
+    def _row(self, change: Change) -> tuple[Any, ...]:
+        subject = _subject(change) if self.names_tasks else _attempt(change)
+        stay = _stay(change, self.now)
+        return instant(change.at), subject, change.cell or "", change.message, stay
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """Endpoints for signed requests of cells about their own attempts."""
 
 import hashlib
+from collections.abc import Callable
 from uuid import UUID
 
 from django.http import HttpResponse
 from rest_framework.request import Request
 
 from controlplane import clock
-from controlplane.api import openapi
-from controlplane.api.base import ApiView
+from controlplane.api.base import SignedView
+from controlplane.api.openapi import Operation
 from controlplane.api.requests import read_bytes
 from controlplane.commands.attempts.launch_context import seal_gang, seal_launch_context
 from controlplane.commands.attempts.logs import check_upload
@@ -31,45 +32,21 @@ def check_cell(request: Request, uid: UUID) -> str:
     return cell
 
 
-class LaunchContextView(ApiView):
-    """Where a cell asks for what an attempt needs beside its order."""
+class CellRequests(SignedView):
+    """What a cell asks about its attempts; the answers are sealed."""
 
-    authentication_classes = ()
-    permission_classes = ()
-
-    @openapi.describe(
-        "get_briefing",
-        body=openapi.BYTES["application/octet-stream"],
-        answers={200: openapi.BYTES["application/octet-stream"]},
-        problems=(401, 404, 409),
-        is_open=True,
-    )
-    def post(self, request: Request, uid: UUID) -> HttpResponse:
+    @Operation(body=bytes, answer="application/octet-stream", problems=(401, 409))
+    def get_briefing(self, request: Request, uid: UUID) -> HttpResponse:
         """Ask for the secrets and the rest that an attempt needs (cells only, signed); sealed."""
-        cell = check_cell(request, uid)
-        return HttpResponse(
-            seal_launch_context(cell=cell, uid=uid, mac=request.headers[_MAC]),
-            content_type="application/octet-stream",
-        )
+        return _sealed(request, uid, seal_launch_context)
 
-
-class GangView(ApiView):
-    """Where a cell asks what became of the other members of an attempt's gang."""
-
-    authentication_classes = ()
-    permission_classes = ()
-
-    @openapi.describe(
-        "get_gang",
-        body=openapi.BYTES["application/octet-stream"],
-        answers={200: openapi.BYTES["application/octet-stream"]},
-        problems=(401, 404),
-        is_open=True,
-    )
-    def post(self, request: Request, uid: UUID) -> HttpResponse:
+    @Operation(body=bytes, answer="application/octet-stream", problems=(401,))
+    def get_gang(self, request: Request, uid: UUID) -> HttpResponse:
         """Ask where the members of an attempt's gang are reached (cells only, signed); sealed."""
-        cell = check_cell(request, uid)
-        return HttpResponse(
-            seal_gang(cell=cell, uid=uid, mac=request.headers[_MAC]),
-            content_type="application/octet-stream",
-        )
+        return _sealed(request, uid, seal_gang)
+
+
+def _sealed(request: Request, uid: UUID, seal: Callable[..., bytes]) -> HttpResponse:
+    cell = check_cell(request, uid)
+    content = seal(cell=cell, uid=uid, mac=request.headers[_MAC])
+    return HttpResponse(content, content_type="application/octet-stream")

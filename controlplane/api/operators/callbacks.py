@@ -1,17 +1,22 @@
 """Endpoints of callbacks: list delivery attempts, retry them, and return the signing key."""
 
+from functools import partial
+
 from django.conf import settings
-from django.http import HttpResponse
+from rest_framework.decorators import action
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane import clock
-from controlplane.api import openapi
 from controlplane.api.base import ApiView, MaySubmit, caller_of, check_may_change, scopes_of
-from controlplane.api.pages import PAGING, PageRequest
-from controlplane.api.requests import Parameters, read_part
-from controlplane.api.responses import answer
+from controlplane.api.openapi import Operation
+from controlplane.api.operators.serializers import (
+    CallbackDetailSerializer,
+    CallbackKeySerializer,
+)
+from controlplane.api.requests import read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.commands.callbacks import repeat_callback
 from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT
@@ -29,50 +34,38 @@ class _SubmitToRead(MaySubmit):
         return bool(scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE})
 
 
-class JobCallbacks(ApiView):
-    """The callbacks of a job."""
+class Callbacks(ApiView):
+    """Callbacks of ends of jobs and tasks."""
 
-    @openapi.describe(
-        "list_callbacks_of_job",
-        answers={200: openapi.page_of("CallbackDetail")},
-        parameters=openapi.PAGING,
-        problems=(400, 404),
-    )
-    def get(self, request: Request, job_id: int) -> HttpResponse:
+    serializer_class = CallbackDetailSerializer
+    lookup_url_kwarg = "callback_id"
+    lookup_value_converter = "id"
+
+    @Operation(page=True)
+    def list_callbacks_of_job(self, request: Request, job_id: int) -> Response:
         """List the callbacks of a job and its tasks with their last tries, newest first."""
-        page = PageRequest(request, Parameters(request, *PAGING))
-        found = callbacks.list_callbacks(job_id, before=page.number, limit=page.limit + 1)
-        return page.answer(found, lambda callback: callback["id"])
+        return self.answer_page(partial(callbacks.list_callbacks, job_id), "id")
 
-
-class CallbackRepeat(ApiView):
-    """Try a callback again."""
-
-    @openapi.describe(
-        "repeat_callback",
-        body="EmptyRequest",
-        answers={202: openapi.ref("CallbackDetail")},
-        problems=(400, 403, 404, 409, 413, 415, 422),
-    )
-    def post(self, request: Request, callback_id: int) -> HttpResponse:
+    @Operation(body=EmptyRequest, codes=(202,), problems=(409,))
+    @action(detail=True, methods=["post"], url_path="repeat")
+    def repeat_callback(self, request: Request, callback_id: int) -> Response:
         """Try a callback again now, however it ended (its job's submitter, or an operator)."""
         owner_id = callbacks.find_callback_owner(callback_id)
         read_part(request, EmptyRequest)
         check_may_change(request, owner_id, "repeat")
-        repeat_callback(callback_id=callback_id, actor=request.user.get_username(), now=clock.now())
-        return answer(callbacks.get_callback(callback_id), status=202)
+        repeat_callback(callback_id=callback_id, actor=self.actor, now=clock.now())
+        return self.answer(callbacks.get_callback(callback_id), status=202)
 
 
-class CallbackKeyView(ApiView):
+class CallbackKeys(ApiView):
     """The key of the caller's callbacks."""
 
     permission_classes = (IsAuthenticated, _SubmitToRead)
+    serializer_class = CallbackKeySerializer
 
-    @openapi.describe(
-        "get_callback_key", answers={200: openapi.ref("CallbackKey")}, problems=(403,)
-    )
-    def get(self, request: Request) -> HttpResponse:
+    @Operation(problems=(403,))
+    def get_callback_key(self, request: Request) -> Response:
         """Show the key that signs the callbacks of the caller's jobs and tasks."""
         secret = settings.CELLRUN.secret_key
         key = callback_key(secret, user_id=caller_of(request).pk)
-        return answer({"key": key.hex(), "algorithm": "HMAC-SHA256"})
+        return self.answer({"key": key.hex(), "algorithm": "HMAC-SHA256"})

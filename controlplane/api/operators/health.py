@@ -12,7 +12,7 @@ from kombu.connection import Connection
 from controlplane import clock
 from controlplane.commands.state.tick_alerts import SILENT_SECONDS
 from controlplane.queries.ticks import load_heard_at, load_silence, load_tick
-from controlplane.queries.views.alerts import find_alert_text
+from controlplane.queries.views.overviews import find_alert_text
 
 TICK_LATE_SECONDS = 60
 """An idle tick notes itself every 10 s; a restarted process needs some seconds to be back."""

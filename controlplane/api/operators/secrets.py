@@ -1,67 +1,48 @@
 """Endpoints of secrets: submitters write and delete them; values are never returned."""
 
-from django.http import HttpResponse
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api import openapi
 from controlplane.api.base import ApiView, caller_of
-from controlplane.api.pages import PAGING, PageRequest
-from controlplane.api.requests import Parameters, read_part
-from controlplane.api.responses import answer
-from controlplane.api.secret_schemas import SecretRequest
+from controlplane.api.openapi import Operation, parameter
+from controlplane.api.operators.requests import SecretRequest
+from controlplane.api.operators.serializers import StoredSecretSerializer
+from controlplane.api.requests import read_part
 from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.commands.tenancy.secrets import delete_secret, put_secret
 from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
-_WHOSE = ("domain", "project")
 _WHERE = [
-    openapi.parameter("domain", "Of the project; `default` if it is missing."),
-    openapi.parameter("project", "Whose secrets; `default` if it is missing."),
+    parameter("domain", "Of the project; `default` if it is missing."),
+    parameter("project", "Whose secrets; `default` if it is missing."),
 ]
 
 
 class Secrets(ApiView):
-    """All secrets of a project."""
+    """Secrets of a project."""
 
-    @openapi.describe(
-        "list_secrets",
-        answers={200: openapi.page_of("StoredSecret")},
-        parameters=[*_WHERE, *openapi.PAGING],
-        problems=(400, 404),
-    )
-    def get(self, request: Request) -> HttpResponse:
+    serializer_class = StoredSecretSerializer
+    lookup_field = "name"
+    lookup_value_converter = "name"
+
+    @Operation(page=True, parameters=_WHERE, problems=(404,))
+    def list(self, request: Request) -> Response:
         """List a project's secrets by name, without their values."""
-        parameters = Parameters(request, *_WHOSE, *PAGING)
-        page = PageRequest(request, parameters)
-        found = secrets.list_secrets(_project(parameters), after=page.name, limit=page.limit + 1)
-        return page.answer(found, lambda secret: secret["name"])
+        return self.answer_page(
+            lambda **page: secrets.list_secrets(self._project(), **page), "name", "after"
+        )
 
-
-class SecretDetail(ApiView):
-    """One secret."""
-
-    @openapi.describe(
-        "get_secret",
-        answers={200: openapi.ref("StoredSecret")},
-        parameters=_WHERE,
-        problems=(400, 404),
-    )
-    def get(self, request: Request, name: str) -> HttpResponse:
+    @Operation(parameters=_WHERE)
+    def retrieve(self, request: Request, name: str) -> Response:
         """Show a secret: its size, its last writer and the time, but not its value."""
-        return answer(secrets.get_secret(_project(Parameters(request, *_WHOSE)), name))
+        return self.answer(secrets.get_secret(self._project(), name))
 
-    @openapi.describe(
-        "put_secret",
-        body="SecretRequest",
-        answers={200: openapi.ref("StoredSecret"), 201: openapi.ref("StoredSecret")},
-        parameters=_WHERE,
-        problems=(400, 403, 404, 413, 415, 422),
-    )
-    def put(self, request: Request, name: str) -> HttpResponse:
+    @Operation(body=SecretRequest, codes=(200, 201), parameters=_WHERE)
+    def update(self, request: Request, name: str) -> Response:
         """Write a secret, or replace it; attempts that begin from now on get this value."""
-        project_id = _project(Parameters(request, *_WHOSE))
+        project_id = self._project()
         is_new = put_secret(
             project_id=project_id,
             name=name,
@@ -69,24 +50,18 @@ class SecretDetail(ApiView):
             writer=caller_of(request),
             now=clock.now(),
         )
-        return answer(secrets.get_secret(project_id, name), status=201 if is_new else 200)
+        found = secrets.get_secret(project_id, name)
+        return self.answer(found, status=201 if is_new else 200)
 
-    @openapi.describe(
-        "delete_secret",
-        answers={204: None},
-        parameters=_WHERE,
-        problems=(400, 403, 404),
-    )
-    def delete(self, request: Request, name: str) -> HttpResponse:
+    @Operation(parameters=_WHERE)
+    def destroy(self, request: Request, name: str) -> Response:
         """Delete a secret; tasks that name it and begin later fail for want of it."""
-        delete_secret(project_id=_project(Parameters(request, *_WHOSE)), name=name)
-        return HttpResponse(status=204)
+        delete_secret(project_id=self._project(), name=name)
+        return Response(status=204)
 
-
-def _project(parameters: Parameters) -> int:
-    return secrets.find_project(
-        parameters.text("domain") or DEFAULT_NAME, parameters.text("project") or DEFAULT_NAME
-    )
+    def _project(self) -> int:
+        domain, project = self.query.text("domain"), self.query.text("project")
+        return secrets.find_project(domain or DEFAULT_NAME, project or DEFAULT_NAME)
 
 
 def _read_value(request: Request) -> bytes:

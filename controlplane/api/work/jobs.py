@@ -1,43 +1,50 @@
 """Endpoints of jobs: submit, list, show, cancel, retry, delete."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-from django.http import HttpResponse
+from rest_framework.decorators import action
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api import openapi
+from controlplane.api import schemas
 from controlplane.api.base import ApiView, caller_of, check_may_change
-from controlplane.api.pages import PAGING, PageRequest
+from controlplane.api.openapi import Operation, parameter, ref
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_body, read_part
-from controlplane.api.responses import answer
-from controlplane.api.schemas import CancelRequest, EmptyRequest
+from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.dry_run import dry_run
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.jobs.submit import Submission, submit_jobs
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.jobs.submission import JobsRefused
-from controlplane.queries.views import jobs, tasks
+from controlplane.queries.views import history, jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
 MAX_BATCH = 1_000
-_SUBMIT_PROBLEMS = (400, 403, 409, 413, 415, 422)
+_JOB_LIST = {"type": "array", "maxItems": MAX_BATCH, "items": ref("JobDocument")}
+_BATCH = {
+    "anyOf": [
+        _JOB_LIST,
+        {"type": "object", "required": ["jobs"], "properties": {"jobs": _JOB_LIST}},
+    ]
+}
 
 
 class Jobs(ApiView):
-    """Submit a job; list jobs."""
+    """Jobs. Submissions and lists are hot: pydantic reads, and plain documents are answered."""
 
-    @openapi.describe(
-        "submit_job",
-        body="JobDocument",
-        answers={201: openapi.ref("Job"), 200: openapi.ref("Job")},
-        problems=_SUBMIT_PROBLEMS,
-    )
-    def post(self, request: Request) -> HttpResponse:
+    document = schemas.Job
+    lookup_url_kwarg = "job_id"
+    lookup_value_converter = "id"
+
+    @Operation(body=ref("JobDocument"), codes=(201, 200), problems=(409,))
+    def create(self, request: Request) -> Response:
         """Submit a job. 200 if the same guid (or `Idempotency-Key`) and body are there already."""
         Parameters(request)
         body = read_body(request)
@@ -45,60 +52,29 @@ class Jobs(ApiView):
         [submission] = submit_jobs(
             specs=[spec], bodies=[body], owner=caller_of(request), now=clock.now()
         )
-        document = jobs.get_job(submission.job_id)
-        return _answer_submission(request, submission, document)
+        return self._answer_submission(submission)
 
-    @openapi.describe(
-        "list_jobs",
-        answers={200: openapi.page_of("Job")},
+    @Operation(
+        page=True,
         parameters=[
-            openapi.parameter("state", "States by name, separated by commas."),
-            openapi.parameter("pool", "Name of a pool."),
-            openapi.parameter("name", "Name of the jobs."),
-            openapi.parameter("label", "key=value; repeat it for more.", many=True),
-            *openapi.PAGING,
+            parameter("state", "States by name, separated by commas."),
+            parameter("pool", "Name of a pool."),
+            parameter("name", "Name of the jobs."),
+            parameter("label", "key=value; repeat it for more.", many=True),
         ],
-        problems=(400,),
     )
-    def get(self, request: Request) -> HttpResponse:
+    def list(self, request: Request) -> Response:
         """List jobs, newest first."""
-        parameters = Parameters(request, "state", "pool", "name", "label", *PAGING)
         wanted = jobs.JobFilter(
-            states=parameters.states(),
-            pool=parameters.text("pool"),
-            name=parameters.text("name"),
-            labels=parameters.labels(),
+            states=self.query.states(),
+            pool=self.query.text("pool"),
+            name=self.query.text("name"),
+            labels=self.query.labels(),
         )
-        page = PageRequest(request, parameters)
-        found = jobs.list_jobs(wanted, before=page.number, limit=page.limit + 1)
-        return page.answer(found, lambda job: job["id"])
+        return self.answer_page(partial(jobs.list_jobs, wanted), "id")
 
-
-class JobBatch(ApiView):
-    """Submit many jobs."""
-
-    @openapi.describe(
-        "submit_jobs",
-        body={
-            "anyOf": [
-                {"type": "array", "maxItems": MAX_BATCH, "items": openapi.ref("JobDocument")},
-                {
-                    "type": "object",
-                    "required": ["jobs"],
-                    "properties": {
-                        "jobs": {
-                            "type": "array",
-                            "maxItems": MAX_BATCH,
-                            "items": openapi.ref("JobDocument"),
-                        }
-                    },
-                },
-            ]
-        },
-        answers={201: openapi.ref("Batch")},
-        problems=_SUBMIT_PROBLEMS,
-    )
-    def post(self, request: Request) -> HttpResponse:
+    @Operation(body=_BATCH, codes=(201,), answer=schemas.Batch, problems=(409,))
+    def submit_jobs(self, request: Request) -> Response:
         """Submit up to 1,000 jobs: a list, or {"jobs": [...]}. All of them are taken, or none."""
         Parameters(request)
         if "Idempotency-Key" in request.headers:
@@ -112,113 +88,92 @@ class JobBatch(ApiView):
         except JobsRefused as refused:
             faults = [batch.place(position, fault) for position, fault in refused.faults]
             raise InvalidSpec(faults) from None
-        return answer({"results": _results(submissions), "next": None}, status=201)
+        return self.answer({"results": _results(submissions), "next": None}, status=201)
 
+    @Operation(body=ref("JobDocument"), answer=schemas.DryRun, problems=(409,))
+    def dry_run_job(self, request: Request) -> Response:
+        """Forecast where a job would be placed, or why it would wait or be refused."""
+        Parameters(request)
+        body = read_body(request)
+        found = dry_run(spec=parse_job(body), body=body, owner=caller_of(request), now=clock.now())
+        return self.answer(asdict(found))
 
-class JobDetail(ApiView):
-    """One job."""
-
-    @openapi.describe("get_job", answers={200: openapi.ref("Job")}, problems=(404,))
-    def get(self, request: Request, job_id: int) -> HttpResponse:
+    def retrieve(self, request: Request, job_id: int) -> Response:
         """Show one job."""
-        return answer(jobs.get_job(job_id))
+        return self.answer(jobs.get_job(job_id))
 
-    @openapi.describe(
-        "delete_job",
-        answers={204: None},
-        parameters=[openapi.parameter("claim", "Of a one-off task's job: that of the task.")],
-        problems=(400, 403, 404, 409),
+    @Operation(
+        parameters=[parameter("claim", "Of a one-off task's job: that of the task.")],
+        problems=(409,),
     )
-    def delete(self, request: Request, job_id: int) -> HttpResponse:
+    def destroy(self, request: Request, job_id: int) -> Response:
         """Delete a job that has ended (its submitter, or an operator): it is hidden at once.
 
         409: it has not ended, or it is that of a one-off task that is not RESOLVING by the claim.
         """
-        claim = Parameters(request, "claim").claim()
+        claim = self.query.claim()
         check_may_change(request, jobs.find_owner(job_id).owner_id, "delete")
-        actor = request.user.get_username()
-        delete_job(job_id=job_id, claim=claim, actor=actor, now=clock.now())
-        return HttpResponse(status=204)
+        delete_job(job_id=job_id, claim=claim, actor=self.actor, now=clock.now())
+        return Response(status=204)
 
-
-class JobTasks(ApiView):
-    """The tasks of a job."""
-
-    @openapi.describe(
-        "list_tasks_of_job",
-        answers={200: openapi.page_of("Task")},
-        parameters=[
-            openapi.parameter("state", "States by name, separated by commas."),
-            *openapi.PAGING,
-        ],
-        problems=(400, 404),
+    @Operation(
+        page=True,
+        answer=schemas.Task,
+        parameters=[parameter("state", "States by name, separated by commas.")],
     )
-    def get(self, request: Request, job_id: int) -> HttpResponse:
+    @action(detail=True, url_path="tasks")
+    def list_tasks_of_job(self, request: Request, job_id: int) -> Response:
         """List the tasks of a job, by group and index."""
-        parameters = Parameters(request, "state", *PAGING)
-        page = PageRequest(request, parameters)
-        found = tasks.list_tasks(
-            job_id,
-            states=parameters.states(),
-            after=page.number,
-            limit=page.limit + 1,
-            now=clock.now(),
-        )
-        return page.answer(found, lambda task: task["id"])
+        states = self.query.states()
+        found = partial(tasks.list_tasks, job_id, states=states, now=clock.now())
+        return self.answer_page(found, "id", "after")
 
+    @Operation(page=True, answer=schemas.Change, parameters=MERGED)
+    @action(detail=True, url_path="history")
+    def list_history_of_job(self, request: Request, job_id: int) -> Response:
+        """List what happened to a job and its tasks, newest first."""
+        return answer_history(self, partial(history.find_job_history, job_id))
 
-class JobCancel(ApiView):
-    """Cancel a job."""
-
-    @openapi.describe(
-        "cancel_job",
-        body="CancelRequest",
-        answers={202: openapi.ref("Job")},
-        problems=(400, 403, 404, 413, 415, 422),
-    )
-    def post(self, request: Request, job_id: int) -> HttpResponse:
+    @Operation(body=schemas.CancelRequest, codes=(202,))
+    @action(detail=True, methods=["post"], url_path="cancel")
+    def cancel_job(self, request: Request, job_id: int) -> Response:
         """Cancel a job (its submitter, or an operator). A job that has ended stays as it is.
 
         With `force` containers are killed at once, also those whose stop is under way, and those of
         a job that was deleted meanwhile.
         """
-        asked = read_part(request, CancelRequest)
+        asked = read_part(request, schemas.CancelRequest)
         owned = jobs.find_owner(job_id, though_stopping=asked.force)
         check_may_change(request, owned.owner_id)
         cancel_job(
             job_id=job_id,
             reason=asked.reason,
             force=asked.force,
-            actor=request.user.get_username(),
+            actor=self.actor,
             now=clock.now(),
         )
-        return answer(jobs.get_job(job_id, though_deleted=asked.force), status=202)
+        return self.answer(jobs.get_job(job_id, though_deleted=asked.force), status=202)
 
-
-class JobRetry(ApiView):
-    """Retry a job."""
-
-    @openapi.describe(
-        "retry_job",
-        body="EmptyRequest",
-        answers={201: openapi.ref("Job"), 200: openapi.ref("Job")},
-        problems=(400, 403, 404, 409, 413, 415, 422),
-    )
-    def post(self, request: Request, job_id: int) -> HttpResponse:
+    @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409,))
+    @action(detail=True, methods=["post"], url_path="retry")
+    def retry_job(self, request: Request, job_id: int) -> Response:
         """Make a new job of the tasks that did not succeed (its submitter, or an operator).
 
         200 if the same `Idempotency-Key`, which becomes its guid, made it already.
         """
         owned = jobs.find_owner(job_id)
-        read_part(request, EmptyRequest)
+        read_part(request, schemas.EmptyRequest)
         check_may_change(request, owned.owner_id, "retry")
         submission = retry_job(
-            job_id=job_id,
-            guid=_read_key(request),
-            actor=request.user.get_username(),
-            now=clock.now(),
+            job_id=job_id, guid=_read_key(request), actor=self.actor, now=clock.now()
         )
-        return _answer_submission(request, submission, jobs.get_job(submission.job_id))
+        return self._answer_submission(submission)
+
+    def _answer_submission(self, submission: Submission) -> Response:
+        job = jobs.get_job(submission.job_id)
+        made = self.answer(job, status=201 if submission.created else 200)
+        made["Location"] = self.request.build_absolute_uri(f"/api/v1/jobs/{submission.job_id}")
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +222,6 @@ def _results(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
         {**job, "created": submission.created}
         for job, submission in zip(found, submissions, strict=True)
     ]
-
-
-def _answer_submission(
-    request: Request, submission: Submission, document: dict[str, Any]
-) -> HttpResponse:
-    made = answer(document, status=201 if submission.created else 200)
-    made["Location"] = request.build_absolute_uri(f"/api/v1/jobs/{submission.job_id}")
-    return made
 
 
 def _with_key(spec: JobSpec, key: str | None) -> JobSpec:

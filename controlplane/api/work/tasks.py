@@ -1,111 +1,85 @@
-"""Endpoints of tasks: list, show, cancel; create, claim and delete one-off tasks."""
+"""Endpoints of tasks: list, show, explain, cancel; create, claim and delete one-off tasks."""
 
-from django.http import HttpResponse
+from functools import partial
+
+from rest_framework.decorators import action
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api import openapi
+from controlplane.api import schemas
 from controlplane.api.base import ApiView, caller_of, check_may_change
-from controlplane.api.pages import PAGING, PageRequest
+from controlplane.api.openapi import Operation, parameter
 from controlplane.api.requests import Parameters, read_body, read_part
-from controlplane.api.responses import answer
-from controlplane.api.schemas import CancelRequest, EmptyRequest
+from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_task
 from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, desire_task
 from controlplane.queries.jobs.one_offs import find_task_id
-from controlplane.queries.views import attempts, tasks
-from controlplane.spec.one_off import parse_one_off
+from controlplane.queries.views import attempts, history, tasks
+from controlplane.queries.views.explain import explain_task
+from controlplane.spec.one_off import OneOffRequest, parse_one_off
 
 
 class Tasks(ApiView):
-    """Desire a one-off task; list tasks."""
+    """Tasks, by their id or their guid."""
 
-    @openapi.describe(
-        "desire_task",
-        body="OneOffRequest",
-        answers={201: openapi.ref("Task")},
-        problems=(400, 403, 409, 413, 415, 422),
-    )
-    def post(self, request: Request) -> HttpResponse:
+    document = schemas.Task
+    lookup_field = "task"
+    lookup_value_converter = "task"
+
+    @Operation(id="desire_task", body=OneOffRequest, codes=(201,), problems=(409,))
+    def create(self, request: Request) -> Response:
         """Desire a one-off task. 409 if its guid is taken, by whomever, also with the same body."""
         Parameters(request)
         body = read_body(request)
         wanted = parse_one_off(body)
         task_id = desire_task(wanted=wanted, body=body, owner=caller_of(request), now=clock.now())
-        made = answer(tasks.get_task(task_id, now=clock.now()), status=201)
+        made = self._answer(task_id, status=201)
         made["Location"] = request.build_absolute_uri(f"/api/v1/tasks/{wanted.guid}")
         return made
 
-    @openapi.describe(
-        "list_tasks",
-        answers={200: openapi.page_of("Task")},
+    @Operation(
+        page=True,
         parameters=[
-            openapi.parameter("domain", "Of one-off tasks: the label of their client."),
-            openapi.parameter("cell", "Name of the cell where they are, or were last."),
-            openapi.parameter("state", "States by name, separated by commas."),
-            openapi.parameter(
-                "lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING; separated by commas."
-            ),
-            *openapi.PAGING,
+            parameter("domain", "Of one-off tasks: the label of their client."),
+            parameter("cell", "Name of the cell where they are, or were last."),
+            parameter("state", "States by name, separated by commas."),
+            parameter("lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING; separated by commas."),
         ],
-        problems=(400,),
     )
-    def get(self, request: Request) -> HttpResponse:
+    def list(self, request: Request) -> Response:
         """List tasks of all jobs, newest first."""
-        parameters = Parameters(request, "domain", "cell", "state", "lifecycle", *PAGING)
         wanted = tasks.TaskFilter(
-            domain=parameters.text("domain"),
-            cell=parameters.text("cell"),
-            states=parameters.states(),
-            lifecycles=parameters.lifecycles(),
+            domain=self.query.text("domain"),
+            cell=self.query.text("cell"),
+            states=self.query.states(),
+            lifecycles=self.query.lifecycles(),
         )
-        page = PageRequest(request, parameters)
-        found = tasks.find_tasks(wanted, before=page.number, limit=page.limit + 1, now=clock.now())
-        return page.answer(found, lambda task: task["id"])
+        return self.answer_page(partial(tasks.find_tasks, wanted, now=clock.now()), "id")
 
-
-class TaskDetail(ApiView):
-    """One task, by its id or its guid."""
-
-    @openapi.describe("get_task", answers={200: openapi.ref("Task")}, problems=(404,))
-    def get(self, request: Request, task: int | str) -> HttpResponse:
+    def retrieve(self, request: Request, task: int | str) -> Response:
         """Show one task, by its id or its guid."""
-        return answer(tasks.get_task(find_task_id(task), now=clock.now()))
+        return self._answer(find_task_id(task))
 
-    @openapi.describe(
-        "delete_task",
-        answers={204: None},
-        parameters=[openapi.parameter("claim", "The one by which the task is RESOLVING.")],
-        problems=(400, 403, 404, 409),
+    @Operation(
+        parameters=[parameter("claim", "The one by which the task is RESOLVING.")], problems=(409,)
     )
-    def delete(self, request: Request, task: int | str) -> HttpResponse:
+    def destroy(self, request: Request, task: int | str) -> Response:
         """Delete a one-off task that is RESOLVING (its submitter, or an operator).
 
         Its guid is free at once. 409: it is not RESOLVING, or by another claim.
         """
-        claim = Parameters(request, "claim").claim()
+        claim = self.query.claim()
         task_id = find_task_id(task)
         check_may_change(request, tasks.find_task_owner(task_id), "delete")
         delete_resolved_task(
-            task_id=task_id,
-            claim=claim,
-            actor=request.user.get_username(),
-            why="resolved",
-            now=clock.now(),
+            task_id=task_id, claim=claim, actor=self.actor, why="resolved", now=clock.now()
         )
-        return HttpResponse(status=204)
+        return Response(status=204)
 
-
-class TaskResolving(ApiView):
-    """Claim a one-off task that has completed."""
-
-    @openapi.describe(
-        "resolve_task",
-        body="EmptyRequest",
-        answers={200: openapi.ref("Claim")},
-        problems=(400, 403, 404, 409, 413, 415, 422),
-    )
-    def post(self, request: Request, task: int | str) -> HttpResponse:
+    @Operation(body=schemas.EmptyRequest, answer=schemas.Claim, problems=(409,))
+    @action(detail=True, methods=["post"], url_path="resolving")
+    def resolve_task(self, request: Request, task: int | str) -> Response:
         """Claim a completed one-off task for 30 s (its submitter, or an operator).
 
         Of concurrent claims one wins. 409: it has not completed, another client has claimed it, or
@@ -113,51 +87,52 @@ class TaskResolving(ApiView):
         """
         task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)
-        read_part(request, EmptyRequest)
+        read_part(request, schemas.EmptyRequest)
         check_may_change(request, owner_id, "resolve")
-        claim = claim_task(task_id=task_id, by=request.user.get_username(), now=clock.now())
-        return answer({"claim": claim})
+        claim = claim_task(task_id=task_id, by=self.actor, now=clock.now())
+        return self.answer({"claim": claim})
 
-
-class TaskAttempts(ApiView):
-    """The attempts of a task."""
-
-    @openapi.describe(
-        "list_attempts_of_task",
-        answers={200: openapi.page_of("Attempt")},
-        parameters=openapi.PAGING,
-        problems=(400, 404),
-    )
-    def get(self, request: Request, task: int | str) -> HttpResponse:
+    @Operation(page=True, answer=schemas.Attempt)
+    @action(detail=True, url_path="attempts")
+    def list_attempts_of_task(self, request: Request, task: int | str) -> Response:
         """List the attempts of a task, newest first."""
-        page = PageRequest(request, Parameters(request, *PAGING))
-        found = attempts.list_attempts(find_task_id(task), before=page.number, limit=page.limit + 1)
-        return page.answer(found, lambda attempt: attempt["number"])
+        return self.answer_page(
+            lambda **page: attempts.list_attempts(find_task_id(task), **page), "number"
+        )
 
+    @Operation(page=True, answer=schemas.Change, parameters=MERGED)
+    @action(detail=True, url_path="history")
+    def list_history_of_task(self, request: Request, task: int | str) -> Response:
+        """List what happened to a task and its attempts, newest first."""
+        return answer_history(
+            self, lambda **page: history.find_task_history(find_task_id(task), **page)
+        )
 
-class TaskCancel(ApiView):
-    """Cancel a task."""
+    @Operation(answer=schemas.Explanation)
+    @action(detail=True, url_path="explain")
+    def explain_task(self, request: Request, task: int | str) -> Response:
+        """Explain why a task waits, its position in the queue, or where it runs."""
+        return self.answer(explain_task(find_task_id(task), now=clock.now()))
 
-    @openapi.describe(
-        "cancel_task",
-        body="CancelRequest",
-        answers={202: openapi.ref("Task")},
-        problems=(400, 403, 404, 409, 413, 415, 422),
-    )
-    def post(self, request: Request, task: int | str) -> HttpResponse:
+    @Operation(body=schemas.CancelRequest, codes=(202,), problems=(409,))
+    @action(detail=True, methods=["post"], url_path="cancel")
+    def cancel_task(self, request: Request, task: int | str) -> Response:
         """Cancel a task, and with it its job (its submitter, or an operator).
 
         With `force` its container is killed at once, also if its stop is under way.
         """
         task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)
-        asked = read_part(request, CancelRequest)
+        asked = read_part(request, schemas.CancelRequest)
         check_may_change(request, owner_id)
         cancel_task(
             task_id=task_id,
             reason=asked.reason,
             force=asked.force,
-            actor=request.user.get_username(),
+            actor=self.actor,
             now=clock.now(),
         )
-        return answer(tasks.get_task(task_id, now=clock.now()), status=202)
+        return self._answer(task_id, status=202)
+
+    def _answer(self, task_id: int, status: int = 200) -> Response:
+        return self.answer(tasks.get_task(task_id, now=clock.now()), status)

@@ -11,14 +11,11 @@ from controlplane.commands.state.cursors import count_repairs, save_walk
 from controlplane.commands.state.recount import recount_jobs
 from controlplane.commands.state.tick_alerts import CONTRADICTION
 from controlplane.commands.state.transactions import for_each_batch
-from controlplane.domain.integrity.recount import Difference
+from controlplane.domain.integrity import InvariantViolation
 from controlplane.domain.state.effects import ClearAlert, Effects, RaiseAlert
 from controlplane.queries.convergence.cursors import load_cursor
-from controlplane.queries.convergence.repairs import (
-    find_alerts_of_gone_jobs,
-    find_jobs_page,
-    find_told_jobs,
-)
+from controlplane.queries.convergence.repairs import find_alerts_of_jobs
+from controlplane.queries.integrity.invariants import find_page
 from controlplane.queries.locks import lock_jobs
 
 # Jobs that ended earlier were checked often and do not change any more.
@@ -44,41 +41,32 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
 
 def recount(look: RuleContext) -> Mapping[str, int]:
     """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
-    page = find_jobs_page(
+    page = find_page(
         int(load_cursor("recount").after or 0),
         ended_since=look.now - timedelta(seconds=ENDED_SECONDS),
-        told=CONTRADICTION,
+        alert_kind=CONTRADICTION,
     )
 
-    def work(batch: Sequence[int]) -> list[Difference]:
-        differences = recount_jobs(batch, repair=True, now=look.now)
-        if mended := _count_mended(differences):
-            count_repairs("recount", {"recounted": mended}, now=look.now)
-        return differences
+    def work(batch: Sequence[int]) -> list[InvariantViolation]:
+        found = recount_jobs(batch, repair=True, now=look.now)
+        if repaired := _count_repaired(found):
+            count_repairs("recount", {"recounted": repaired}, now=look.now)
+        return found
 
     found = list(chain.from_iterable(for_each_batch(page.job_ids, work, what="recount")))
-    _tell([item for item in found if not item.is_mendable], page.job_ids, look.now)
-    reached = "" if page.reached is None else str(page.reached)
-    save_walk("recount", after=reached, now=look.now)
-    return {"recounted": _count_mended(found)}
-
-
-def _count_mended(differences: Sequence[Difference]) -> int:
-    return sum(item.is_mendable for item in differences)
-
-
-def _tell(left: Sequence[Difference], looked_at: list[int], now: datetime) -> None:
-    """Bring before an operator what cannot be put right; what was, and is not any more, is over."""
-    texts: dict[int, list[str]] = {}
-    for item in left:
-        texts.setdefault(item.job_id, []).append(item.text)
-    told = find_told_jobs(CONTRADICTION, looked_at) if looked_at else set()
-    over = [f"job {job_id}" for job_id in sorted(told - set(texts))]
-    over += find_alerts_of_gone_jobs(CONTRADICTION)
+    texts: dict[str, list[str]] = {}
+    for item in found:
+        if item.repair is None:
+            texts.setdefault(f"job {item.job_id}", []).append(str(item))
+    over = find_alerts_of_jobs(CONTRADICTION, page.job_ids)
     effects = Effects(
-        alerts=[
-            RaiseAlert(CONTRADICTION, f"job {key}", "; ".join(said)) for key, said in texts.items()
-        ],
-        cleared=[ClearAlert(CONTRADICTION, subject) for subject in over],
+        alerts=[RaiseAlert(CONTRADICTION, key, "; ".join(listed)) for key, listed in texts.items()],
+        cleared=[ClearAlert(CONTRADICTION, subject) for subject in over if subject not in texts],
     )
-    apply(effects, now=now)
+    apply(effects, now=look.now)
+    save_walk("recount", after=str(page.reached or ""), now=look.now)
+    return {"recounted": _count_repaired(found)}
+
+
+def _count_repaired(found: Sequence[InvariantViolation]) -> int:
+    return sum(item.repair is not None for item in found)

@@ -20,7 +20,7 @@ from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.recount import WrongFlag
+from controlplane.domain.integrity import Repair
 from controlplane.domain.state.effects import (
     ChangeCell,
     ChangePool,
@@ -348,6 +348,6 @@ def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
     execute(apply_sql.WRITE_COUNTS, [list(counted), counts, excused])
 
 
-def mend_flag(flag: WrongFlag, row_ids: Sequence[int], *, now: datetime) -> None:
+def mend_flag(flag: Repair, row_ids: Sequence[int], *, now: datetime) -> None:
     """Repair the flags of rows that depend on other rows; called with the same locks."""
     execute(apply_sql.MEND_FLAG[flag], {"ids": sorted(row_ids), "now": now})

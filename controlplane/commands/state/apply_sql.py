@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.recount import WrongFlag
+from controlplane.domain.integrity import Repair
 
 
 def _rows(columns: str) -> str:
@@ -340,12 +340,12 @@ WHERE g.id = i.id
 _FLAGGED = "WHERE id = ANY(%(ids)s)"
 MEND_FLAG = MappingProxyType(
     {
-        WrongFlag.HELD: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
-        WrongFlag.FREE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
-        WrongFlag.WATCHED: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
-        WrongFlag.BLOCKED: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
-        WrongFlag.MET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
-        WrongFlag.VAIN: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
+        Repair.OPEN: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
+        Repair.CLOSE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",
+        Repair.WATCH: f"UPDATE controlplane_job SET is_watched = true {_FLAGGED}",
+        Repair.BLOCK: f"UPDATE controlplane_job SET waits_for_jobs = true {_FLAGGED}",
+        Repair.MEET: f"UPDATE controlplane_jobdependency SET met_at = %(now)s {_FLAGGED}",
+        Repair.FAIL: f"UPDATE controlplane_jobdependency SET failed_at = %(now)s {_FLAGGED}",
     }
 )
 """The statement for each flag; the others are states, which are derived."""

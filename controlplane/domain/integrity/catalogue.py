@@ -1,226 +1,45 @@
-"""Catalogue of all invariants by number. Numbers are never reused."""
+"""Catalogue of all invariants, ordered by number."""
 
-from controlplane.domain.integrity.checks import attempts, history, jobs
-from controlplane.domain.integrity.rows import IntegrityRows, Invariant, InvariantViolation
+from collections.abc import Sequence
 
-_EFFECTS = "commands.effects (compare-and-set under the job's lock)"
-_TABLE = "domain.transitions and domain.changes"
+from controlplane.domain.integrity import attempts, history, jobs
+from controlplane.domain.integrity.invariant import Invariant, InvariantViolation
+from controlplane.domain.integrity.rows import IntegrityRows
 
-INVARIANTS: tuple[Invariant, ...] = (
-    Invariant(
-        1,
-        "A task has at most one attempt that is not released.",
-        "constraint task_has_one_unreleased_attempt; statement PLACE_TASKS",
-        attempts.one_unreleased,
-    ),
-    Invariant(
-        2,
-        "`attempt_open` of a task is set exactly while an attempt of it is not released, and that"
-        " one is its present attempt.",
-        "domain.changes",
-        attempts.open_iff_unreleased,
-    ),
-    Invariant(
-        3,
-        "A task is active exactly while an attempt of it is; that is its present one, in the same"
-        " state and not released.",
-        f"{_TABLE}; constraint task_active_has_open_attempt",
-        attempts.active_together,
-    ),
-    Invariant(
-        4,
-        "An attempt is released only after its end, and then has a release kind.",
-        "domain.changes; constraint attempt_released_after_its_end",
-        attempts.released_in_order,
-    ),
-    Invariant(
-        5,
-        "The instants of an attempt are in order: created, started, finished, released.",
-        "domain.reports (a cell's clock is accepted only between creation and now)",
-        attempts.instants_in_order,
-    ),
-    Invariant(
-        6,
-        "An attempt of a task begins only after the one before it was released.",
-        "statement PLACE_TASKS (NOT attempt_open)",
-        attempts.one_after_the_other,
-    ),
-    Invariant(
-        7,
-        "Attempts of a task are numbered from 1 without gaps; the present one is the last.",
-        "constraint attempt_number_unique_in_task; commands.placement",
-        attempts.numbered,
-    ),
-    Invariant(
-        8,
-        "The three counters of a task are the numbers of its attempts charged to each budget: no"
-        " attempt is charged twice.",
-        _EFFECTS,
-        attempts.counters_rederive,
-    ),
-    Invariant(
-        9,
-        "An attempt is charged only by its end.",
-        "domain.changes",
-        attempts.charged_at_the_end,
-    ),
-    Invariant(
-        10,
-        "No open task has used more than its budgets, no ended one more than one beyond.",
-        "domain.transitions",
-        attempts.within_budgets,
-    ),
-    Invariant(
-        11,
-        "A task SUCCEEDED by its last attempt and by no other.",
-        "domain.transitions (terminal is final)",
-        attempts.success_by_an_attempt,
-    ),
-    Invariant(
-        12,
-        "The task, group, job and cell of every row exist and agree.",
-        "commands.submission_rows, commands.effects (these columns have no foreign keys)",
-        attempts.linked,
-    ),
-    Invariant(
-        13,
-        "`finished_at` of a task or attempt is set exactly if its state is terminal; an attempt is"
-        " never PENDING or UNSCHEDULABLE.",
-        "constraints task_finished_iff_terminal, attempt_finished_iff_terminal",
-        attempts.states_known,
-    ),
-    Invariant(
-        14,
-        "A task that runs at most once has no attempt after one that had a container.",
-        "domain.transitions (is_final)",
-        attempts.at_most_once_kept,
-    ),
-    Invariant(
-        15,
-        "A strictly exclusive attempt is never released by the loss of its cell.",
-        "domain.convergence.lost_cells",
-        attempts.strict_not_lost,
-    ),
-    Invariant(
-        20,
-        "A group has `task_count` tasks, each with a different index below its replicas: all"
-        " indices, except in the retry of another job.",
-        "commands.submission_rows; constraint task_index_unique_in_group",
-        jobs.groups_complete,
-    ),
-    Invariant(
-        21,
-        "The counts of a group equal the number of its tasks in each state.",
-        _EFFECTS,
-        jobs.counts_right,
-    ),
-    Invariant(
-        22,
-        "`killed_by_dependency` of a group counts its tasks that a dependency killed.",
-        _EFFECTS,
-        jobs.excused_right,
-    ),
-    Invariant(
-        23,
-        "A job's state follows from its tasks' states, or is the end that was ordered.",
-        "domain.jobs, domain.rollup",
-        jobs.follows_from_tasks,
-    ),
-    Invariant(
-        24,
-        "A job has ended exactly when all its tasks have.",
-        "domain.jobs; constraint job_finished_iff_terminal",
-        jobs.ends_with_its_tasks,
-    ),
-    Invariant(
-        25,
-        "A settled job has ended, and all its attempts are released.",
-        "commands.effects, commands.convergence.repairs",
-        jobs.settled_without_attempts,
-    ),
-    Invariant(
-        26,
-        "No attempt is placed before its group may start, or after its job has ended.",
-        "queries.placement, commands.placement",
-        jobs.placed_when_it_might,
-    ),
-    Invariant(
-        27,
-        "A gang with an active member meets its minima, or is being requeued, or ends.",
-        "domain.gangs, domain.jobs; commands.placement (whole or not at all)",
-        jobs.gangs_whole,
-    ),
-    Invariant(
-        28,
-        "No group of a job may start while the job waits for other jobs.",
-        "domain.jobs.newly_startable",
-        jobs.blocked_not_startable,
-    ),
-    Invariant(
-        30,
-        "The attempts of a cell's present incarnation that are not released never hold more of any"
-        " resource than the cell has.",
-        "commands.placement (checked again under the cell's lock)",
-        jobs.never_over_committed,
-    ),
-    Invariant(
-        31,
-        "A cell that ever registered has a lease, of its present incarnation.",
-        "commands.cell_messages",
-        jobs.lease_of_its_incarnation,
-    ),
-    Invariant(
-        40,
-        "The history of a task or job is connected: each change begins where the one before it"
-        " ended, and the last ends at the present state.",
-        _EFFECTS,
-        history.connected,
-    ),
-    Invariant(
-        41,
-        "Terminal states are final: no task or job ever left one.",
-        "domain.transitions",
-        history.final,
-    ),
-    Invariant(
-        42,
-        "Every change of a task has a row in the transition table.",
-        "domain.transitions",
-        history.legal,
-    ),
-    Invariant(
-        43,
-        "Every change has a known reason.",
-        "domain.states.Reason",
-        history.reasoned,
-    ),
-    Invariant(
-        44,
-        "The history has the placement of every attempt, and its end.",
-        _EFFECTS,
-        history.attempts_recorded,
-    ),
+INVARIANTS: tuple[Invariant, ...] = tuple(
+    sorted(
+        (
+            item
+            for module in (attempts, jobs, history)
+            for item in vars(module).values()
+            if isinstance(item, Invariant)
+        ),
+        key=lambda item: item.number,
+    )
 )
+REPAIRED = tuple(item for item in INVARIANTS if item.repair)
+"""The invariants that a recount checks."""
 
 
-def find_violations(records: IntegrityRows) -> list[InvariantViolation]:
+def find_violations(
+    rows: IntegrityRows, among: Sequence[Invariant] = INVARIANTS
+) -> list[InvariantViolation]:
     """Return all violations, ordered by invariant number."""
     return [
-        InvariantViolation(invariant.number, subject, text)
-        for invariant in INVARIANTS
-        for subject, text in invariant.find(records)
+        InvariantViolation(item.number, *finding) for item in among for finding in item.check(rows)
     ]
 
 
 def render_document() -> str:
     """Return the text of docs/invariants.md."""
-    rows = "\n".join(
-        f"| INV-{item.number} | {item.statement} | {item.upheld_by} |" for item in INVARIANTS
+    table = "\n".join(
+        f"| INV-{item.number} | {item.statement} | {item.upheld_by} | {item.repair} |"
+        for item in INVARIANTS
     )
     return f"""{_INTRODUCTION}
-| | always true | upheld by |
-|---|---|---|
-{rows}
+| | always true | upheld by | corrected by [convergence](convergence.md#repair) |
+|---|---|---|---|
+{table}
 """
 
 

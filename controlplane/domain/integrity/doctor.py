@@ -66,22 +66,14 @@ def judge_tasks(
         if due_at is not None and hold_until is not None:
             due_at = max(due_at, hold_until)
         acts, needs_person = _when(replace(task, due_at=due_at), owner, now, interval)
-        key = (facts.job_id, owner.what)
-        known = found.get(key)
-        if known is None:
-            subject = f"job {facts.job_id}, task {facts.task_id}"
-            found[key] = DoctorEntry(subject, owner.what, task.since, owner.who, acts, needs_person)
-        else:
-            first = known if known.since and known.since <= task.since else None
-            found[key] = DoctorEntry(
-                known.subject if first else f"job {facts.job_id}, task {facts.task_id}",
-                known.what,
-                known.since if first else task.since,
-                known.owner,
-                known.acts if first else acts,
-                known.needs_person or needs_person,
-                known.count + 1,
-            )
+        subject = f"job {facts.job_id}, task {facts.task_id}"
+        entry = DoctorEntry(subject, owner.what, task.since, owner.who, acts, needs_person)
+        known = found.get((facts.job_id, owner.what))
+        if known is not None:
+            first = min(known, entry, key=lambda item: item.since or now)
+            needs_person |= known.needs_person
+            entry = replace(first, needs_person=needs_person, count=known.count + 1)
+        found[facts.job_id, owner.what] = entry
     return sorted(found.values(), key=lambda finding: (not finding.needs_person, finding.subject))
 
 

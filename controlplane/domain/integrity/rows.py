@@ -1,16 +1,16 @@
 """Rows that invariants are checked on: complete jobs, and cells."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.state.dependencies import JobMilestones
 
-K = TypeVar("K")
 R = TypeVar("R")
 
 
@@ -30,6 +30,15 @@ class JobRecord:
     started_at: datetime | None
     finished_at: datetime | None
     settled_at: datetime | None
+    is_watched: bool = False
+
+    @property
+    def job_id(self) -> int:
+        """Return its id, as other records name it."""
+        return self.id
+
+    def __str__(self) -> str:
+        return f"job {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,20 @@ class GroupRecord:
     at_most_once: bool
     exclusive: str
 
+    def __str__(self) -> str:
+        return f"group {self.id} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """Tasks of a group by state. `excused`: those killed by a dependency.
+
+    Excused tasks do not make their job KILLED.
+    """
+
+    counts: Mapping[TaskState, int]
+    excused: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
@@ -69,8 +92,10 @@ class TaskRecord:
     system_failure_count: int
     system_row: int
     consecutive_crashes: int
-    started_at: datetime | None
     finished_at: datetime | None
+
+    def __str__(self) -> str:
+        return f"task {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +107,6 @@ class AttemptRecord:
     group_id: int
     job_id: int
     cell_id: int
-    incarnation: str
     number: int
     state: TaskState
     charged: str
@@ -93,6 +117,9 @@ class AttemptRecord:
     finished_at: datetime | None
     released_at: datetime | None
     release_kind: str
+
+    def __str__(self) -> str:
+        return f"attempt {self.uid}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +135,24 @@ class StepRecord:
     attempt_state: TaskState | None
     reason: str
 
+    def __str__(self) -> str:
+        return f"job {self.job_id}" if self.task_id is None else f"task {self.task_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyRecord:
+    """A dependency of a job that is not met. `other`: the job that it waits for; None: deleted."""
+
+    id: int
+    job_id: int
+    on_job_id: int
+    until: str
+    failed_at: datetime | None
+    other: JobMilestones | None
+
+    def __str__(self) -> str:
+        return f"job {self.job_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
@@ -120,18 +165,40 @@ class CellRecord:
     capacity: Mapping[str, int]
     used: Mapping[str, int]
 
+    def __str__(self) -> str:
+        return f"cell {self.id} ({self.name})"
+
+
+Record = (
+    JobRecord
+    | GroupRecord
+    | TaskRecord
+    | AttemptRecord
+    | StepRecord
+    | DependencyRecord
+    | CellRecord
+)
+"""A row, whose text names it in violations."""
+
 
 @dataclass(frozen=True)
 class IntegrityRows:
-    """All rows of some jobs, and some cells. `known_cells`: the ids of all cells."""
+    """All rows of some jobs, and some cells.
+
+    `task_counts`: by group. `awaited`: jobs with a dependant that waits or a child that has not
+    ended. `known_cells`: the ids of all cells.
+    """
 
     jobs: Sequence[JobRecord] = ()
     groups: Sequence[GroupRecord] = ()
+    task_counts: Mapping[int, TaskCounts] = field(default_factory=dict)
     tasks: Sequence[TaskRecord] = ()
     attempts: Sequence[AttemptRecord] = ()
     steps: Sequence[StepRecord] = ()
+    dependencies: Sequence[DependencyRecord] = ()
+    awaited: frozenset[int] = frozenset()
     cells: Sequence[CellRecord] = ()
-    known_cells: frozenset[int] = field(default_factory=frozenset)
+    known_cells: frozenset[int] = frozenset()
 
     @cached_property
     def job_of(self) -> dict[int, JobRecord]:
@@ -149,72 +216,35 @@ class IntegrityRows:
         return {task.id: task for task in self.tasks}
 
     @cached_property
-    def groups_of_job(self) -> dict[int, list[GroupRecord]]:
+    def groups_of_job(self) -> Mapping[int, list[GroupRecord]]:
         """Return groups by job."""
-        return _by(self.groups, lambda group: group.job_id)
+        return _by("job_id", self.groups)
 
     @cached_property
-    def tasks_of_group(self) -> dict[int, list[TaskRecord]]:
+    def tasks_of_group(self) -> Mapping[int, list[TaskRecord]]:
         """Return tasks by group."""
-        return _by(self.tasks, lambda task: task.group_id)
+        return _by("group_id", self.tasks)
 
     @cached_property
-    def tasks_of_job(self) -> dict[int, list[TaskRecord]]:
-        """Return tasks by job."""
-        return _by(self.tasks, lambda task: task.job_id)
-
-    @cached_property
-    def attempts_of_task(self) -> dict[int, list[AttemptRecord]]:
+    def attempts_of_task(self) -> Mapping[int, list[AttemptRecord]]:
         """Return attempts by task, in order of number."""
-        ordered = sorted(self.attempts, key=lambda attempt: attempt.number)
-        return _by(ordered, lambda attempt: attempt.task_id)
+        return _by("task_id", sorted(self.attempts, key=lambda attempt: attempt.number))
 
     @cached_property
-    def steps_of_task(self) -> dict[int, list[StepRecord]]:
-        """Return history of tasks, oldest first."""
-        ordered = sorted(self.steps, key=lambda step: step.id)
-        return _by((step for step in ordered if step.task_id is not None), _task_of_step)
+    def steps_of(self) -> Mapping[str, list[StepRecord]]:
+        """Return history by "task 7" or "job 7", oldest first."""
+        found = defaultdict(list)
+        for step in sorted(self.steps, key=lambda step: step.id):
+            found[str(step)].append(step)
+        return found
 
-    @cached_property
-    def steps_of_job(self) -> dict[int, list[StepRecord]]:
-        """Return history of the jobs themselves, oldest first."""
-        ordered = sorted(self.steps, key=lambda step: step.id)
-        return _by((step for step in ordered if step.task_id is None), lambda step: step.job_id)
-
-
-@dataclass(frozen=True, slots=True)
-class InvariantViolation:
-    """A violation of invariant `number` by `subject` ("task 7")."""
-
-    number: int
-    subject: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"INV-{self.number} {self.subject}: {self.text}"
+    def counted(self, group: GroupRecord) -> TaskCounts:
+        """Return the tasks of a group by state."""
+        return self.task_counts.get(group.id, TaskCounts({}))
 
 
-Finding = tuple[str, str]
-"""Subject and text of a violation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invariant:
-    """One invariant; `find` yields its violations. `upheld_by`: the component that ensures it."""
-
-    number: int
-    statement: str
-    upheld_by: str
-    find: Callable[[IntegrityRows], Iterable[Finding]]
-
-
-def _task_of_step(step: StepRecord) -> int:
-    assert step.task_id is not None
-    return step.task_id
-
-
-def _by(records: Iterable[R], key: Callable[[R], K]) -> dict[K, list[R]]:
-    found: dict[K, list[R]] = defaultdict(list)
+def _by(column: str, records: Iterable[R]) -> defaultdict[Any, list[R]]:
+    found: defaultdict[Any, list[R]] = defaultdict(list)
     for record in records:
-        found[key(record)].append(record)
+        found[getattr(record, column)].append(record)
     return found

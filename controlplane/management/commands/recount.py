@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from controlplane import clock
-from controlplane.commands.state.recount import recount_page
-from controlplane.domain.integrity.recount import Difference
+from controlplane.commands.state.recount import recount_jobs
+from controlplane.queries.integrity.invariants import find_page
 
 
 class Command(BaseCommand):
@@ -27,25 +27,18 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Recount, page by page."""
         repair = options["repair"]
-        jobs = found = mended = last = 0
-        while (page := recount_page(after=last, repair=repair, now=clock.now())).job_ids:
-            jobs, last = jobs + len(page.job_ids), page.job_ids[-1]
-            for difference in page.differences:
+        jobs = found = repaired = 0
+        after: int | None = 0
+        while after is not None:
+            page = find_page(after)
+            jobs, after = jobs + len(page.job_ids), page.reached
+            for violation in recount_jobs(page.job_ids, repair=repair, now=clock.now()):
                 found += 1
-                is_mended = repair and difference.is_mendable
-                mended += is_mended
-                self.stdout.write(difference.text + _outcome(difference, repair))
-        if found > mended:
-            self.stderr.write(f"{found} differences in {jobs} jobs, {mended} mended")
+                is_repaired = repair and violation.repair is not None
+                repaired += is_repaired
+                outcome = " (mended)" if is_repaired else " (left)" if repair else ""
+                self.stdout.write(f"{violation}{outcome}")
+        if found > repaired:
+            self.stderr.write(f"{found} differences in {jobs} jobs, {repaired} mended")
             sys.exit(1)
-        self.stdout.write(f"{jobs} jobs recounted, {mended} differences mended")
-
-
-def _outcome(difference: Difference, repair: bool) -> str:
-    if not repair:
-        return ""
-    if difference.is_mendable:
-        return " (mended)"
-    if difference.flag is None:  # counts are mended: it is a state, and that of an end
-        return " (left: an end is final)"
-    return " (left: the right value is unknown)"
+        self.stdout.write(f"{jobs} jobs recounted, {repaired} differences mended")

@@ -1,1 +1,1 @@
-"""What invariants and recounts read."""
+"""Rows of invariants and recounts."""

@@ -1,78 +1,149 @@
-"""Read the rows for the invariants, jobs page by page, in one consistent snapshot."""
+"""Load the rows that invariants are checked on, jobs page by page.
+
+`load_repaired` loads what a recount checks: for most tasks only their number by state, so that the
+locks of the jobs are held for some 20 ms. `load_jobs` loads all rows.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, TypeVar
 
 from django.db import connection, transaction
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.integrity.catalogue import find_violations
+from controlplane.domain.integrity import InvariantViolation, find_violations
+from controlplane.domain.integrity.attempts import linked
 from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
+    DependencyRecord,
     GroupRecord,
     IntegrityRows,
-    InvariantViolation,
     JobRecord,
     StepRecord,
+    TaskCounts,
     TaskRecord,
 )
+from controlplane.domain.state.dependencies import JobMilestones
+from controlplane.domain.state.states import Reason
 from controlplane.queries.sql import execute, rows
 
-# Jobs read at once: of 10,000 tasks each they still fit into memory.
-PAGE = 100
+R = TypeVar("R")
+
+# Their locks are held while their tasks are counted: some 20 ms. One job has 10,000 tasks at most.
+MOST_TASKS = 10_000
+MOST_JOBS = 200
+# Ids read for one page of jobs, most of which may have ended long ago: some ms.
+MOST_IDS = 5_000
 
 
-def check_database(*, page: int = PAGE) -> Iterator[InvariantViolation]:
+@dataclass(frozen=True, slots=True)
+class JobsPage:
+    """Jobs to check. `reached`: the job behind which the next page begins; None: it is the last."""
+
+    job_ids: list[int]
+    reached: int | None
+
+
+def find_page(after: int, *, ended_since: datetime | None = None, alert_kind: str = "") -> JobsPage:
+    """Return the next jobs behind the job `after` that are not deleted.
+
+    With `ended_since` only those that are open or ended since then, or have an open alert of the
+    kind `alert_kind`.
+    """
+    ids = "SELECT id FROM controlplane_job WHERE id > %s ORDER BY id LIMIT %s"
+    [(edge, count)] = rows(f"SELECT max(id), count(*) FROM ({ids}) AS page", [after, MOST_IDS])
+    found = rows(
+        """
+        SELECT j.id, (SELECT sum(g.task_count) FROM controlplane_taskgroup g WHERE g.job_id = j.id)
+        FROM controlplane_job j
+        WHERE j.id > %(after)s AND j.id <= %(edge)s AND j.deleted_at IS NULL
+          AND (%(since)s::timestamptz IS NULL OR j.finished_at IS NULL OR j.finished_at > %(since)s
+               OR 'job ' || j.id IN (SELECT subject FROM controlplane_alert
+                                     WHERE kind = %(kind)s AND cleared_at IS NULL))
+        ORDER BY j.id LIMIT %(most)s
+        """,
+        {
+            "after": after,
+            "edge": edge,
+            "since": ended_since,
+            "kind": alert_kind,
+            "most": MOST_JOBS + 1,
+        },
+    )
+    chosen: list[int] = []
+    total = 0
+    for job_id, tasks in found:
+        total += tasks or 0
+        if chosen and (total > MOST_TASKS or len(chosen) == MOST_JOBS):
+            return JobsPage(chosen, chosen[-1])
+        chosen.append(job_id)
+    return JobsPage(chosen, None if count < MOST_IDS else edge)
+
+
+def check_database() -> Iterator[InvariantViolation]:
     """Return every violation. Nothing is locked; writers continue meanwhile."""
     is_own = not connection.in_atomic_block
     with transaction.atomic():
         if is_own:
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        last = 0
-        while job_ids := _page_after(last, page):
-            yield from find_violations(load_jobs(job_ids))
-            last = job_ids[-1]
+        after: int | None = 0
+        while after is not None:
+            page = find_page(after)
+            yield from find_violations(load_jobs(page.job_ids))
+            after = page.reached
         yield from find_violations(load_cells())
-        yield from _orphans()
-
-
-def _page_after(last: int, page: int) -> list[int]:
-    statement = """
-        SELECT id FROM controlplane_job
-        WHERE id > %s AND deleted_at IS NULL ORDER BY id LIMIT %s
-        """
-    return [job_id for (job_id,) in rows(statement, [last, page])]
+        yield from find_violations(_load_orphans(), among=[linked])
 
 
 def check_all() -> list[InvariantViolation]:
-    """Return every violation of a small database, in five statements, for frequent checks."""
-    job_ids = [
-        job_id
-        for (job_id,) in rows(
-            "SELECT id FROM controlplane_job WHERE deleted_at IS NULL ORDER BY id"
-        )
-    ]
+    """Return every violation of a small database, in a few statements, for frequent checks."""
+    job_ids = [job_id for (job_id,) in rows("SELECT id FROM controlplane_job ORDER BY id")]
     return [*find_violations(load_jobs(job_ids)), *find_violations(load_cells())]
 
 
-def load_jobs(job_ids: Sequence[int]) -> IntegrityRows:
-    """The jobs with all that belongs to them."""
-    found = {name: rows(sql, [list(job_ids)]) for name, sql in _OF_JOBS.items()}
+def load_repaired(job_ids: Sequence[int]) -> IntegrityRows:
+    """Return those of the jobs that are not deleted, as the invariants with a repair need them.
+
+    Of their tasks only those whose `attempt_open` contradicts their attempts.
+    """
+    jobs = _load(JobRecord, "job", "id = ANY(%s) AND deleted_at IS NULL", job_ids)
+    known = [job.id for job in jobs]
+    groups = _load(GroupRecord, "taskgroup", "job_id = ANY(%s)", known)
+    counts: dict[int, dict[TaskState, int]] = {group.id: {} for group in groups}
+    for group_id, state, count in rows(_COUNTS, [known]):
+        counts.setdefault(group_id, {})[TaskState(state)] = count
+    excused = dict(rows(_EXCUSED, [known, Reason.DEPENDENCY_FAILED.value]))
+    wrong = [task_id for (task_id,) in rows(_WRONGLY_OPEN, {"jobs": known})]
     return IntegrityRows(
-        jobs=[JobRecord(*_with_states(row, 1, 2)) for row in found["jobs"]],
-        groups=[GroupRecord(*row) for row in found["groups"]],
-        tasks=[TaskRecord(*_with_states(row, 4)) for row in found["tasks"]],
-        attempts=[AttemptRecord(*_with_states(row, 7)) for row in found["attempts"]],
-        steps=[StepRecord(*_with_states(row, 4, 5, 6)) for row in found["steps"]],
-        known_cells=frozenset(cell_id for (cell_id,) in rows("SELECT id FROM controlplane_cell")),
+        jobs=jobs,
+        groups=groups,
+        task_counts={key: TaskCounts(found, excused.get(key, 0)) for key, found in counts.items()},
+        tasks=_load(TaskRecord, "task", "id = ANY(%s)", wrong) if wrong else (),
+        attempts=_load(AttemptRecord, "attempt", "task_id = ANY(%s)", wrong) if wrong else (),
+        dependencies=[_dependency(*row) for row in rows(_DEPENDENCIES, {"jobs": known})],
+        awaited=frozenset(job_id for (job_id,) in rows(_AWAITED, [known])),
+    )
+
+
+def load_jobs(job_ids: Sequence[int]) -> IntegrityRows:
+    """Return those of the jobs that are not deleted, with all that belongs to them."""
+    found = load_repaired(job_ids)
+    known = [job.id for job in found.jobs]
+    tasks = _load(TaskRecord, "task", "job_id = ANY(%s)", known)
+    return replace(
+        found,
+        tasks=tasks,
+        attempts=_load(AttemptRecord, "attempt", "task_id = ANY(%s)", [t.id for t in tasks]),
+        steps=_load(StepRecord, "transition", "job_id = ANY(%s)", known),
+        known_cells=_cell_ids(),
     )
 
 
 def load_cells() -> IntegrityRows:
-    """All cells, with what is held of each; tokens are held of its pool."""
+    """Return all cells, with what is held of each; tokens are held of its pool."""
     usage: dict[int, dict[str, int]] = {}
     for cell_id, resources, count in rows(_USAGE):
         cell = usage.setdefault(cell_id, {})
@@ -90,42 +161,79 @@ def load_cells() -> IntegrityRows:
         of_pool = json.loads(tokens)
         used = {key: n for key, n in usage.get(cell_id, {}).items() if key not in of_pool}
         cells.append(CellRecord(cell_id, name, incarnation, leased, json.loads(capacity), used))
-    return IntegrityRows(cells=cells, known_cells=frozenset(cell.id for cell in cells))
+    return IntegrityRows(cells=cells)
 
 
-_OF_JOBS = MappingProxyType(
-    {
-        "jobs": """
-        SELECT id, state, ending_as, min_available, explicit_minimum, max_task_failures,
-               coscheduled, is_bouncing, waits_for_jobs, started_at, finished_at, settled_at
-        FROM controlplane_job WHERE id = ANY(%s) ORDER BY id
-        """,
-        "groups": """
-        SELECT id, job_id, name, counts, replicas, task_count, min_available,
-               killed_by_dependency, startable_at, retries_failure, retries_preemption,
-               retries_system, at_most_once, exclusive
-        FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY id
-        """,
-        "tasks": """
-        SELECT id, job_id, group_id, index, state, attempt_number, attempt_uid, attempt_open,
-               failure_count, preemption_count, system_failure_count, system_row,
-               consecutive_crashes, started_at, finished_at
-        FROM controlplane_task WHERE job_id = ANY(%s) ORDER BY id
-        """,
-        "attempts": """
-        SELECT uid, task_id, group_id, job_id, cell_id, incarnation, number, state, charged,
-               charge, container_id,
-               created_at, started_at, finished_at, released_at, release_kind
-        FROM controlplane_attempt
-        WHERE task_id IN (SELECT id FROM controlplane_task WHERE job_id = ANY(%s))
-        ORDER BY task_id, number
-        """,
-        "steps": """
-        SELECT id, job_id, task_id, attempt_uid, from_state, to_state, attempt_state, reason
-        FROM controlplane_transition WHERE job_id = ANY(%s) ORDER BY id
-        """,
-    }
-)
+def _dependency(*row: Any) -> DependencyRecord:
+    other = JobMilestones(TaskState(row[5]), row[6], row[7]) if row[5] else None
+    return DependencyRecord(row[0], row[1], row[2], row[3], row[4], other)
+
+
+def _load_orphans() -> IntegrityRows:
+    """Return tasks without a job and attempts without a task, which no page of jobs has."""
+    parentless = "NOT EXISTS (SELECT 1 FROM controlplane_{0} o WHERE o.id = {0}_id)"
+    return IntegrityRows(
+        tasks=_load(TaskRecord, "task", parentless.format("job")),
+        attempts=_load(AttemptRecord, "attempt", parentless.format("task")),
+        known_cells=_cell_ids(),
+    )
+
+
+def _cell_ids() -> frozenset[int]:
+    return frozenset(cell_id for (cell_id,) in rows("SELECT id FROM controlplane_cell"))
+
+
+def _load(kind: type[R], table: str, where: str, *ids: Sequence[Any]) -> list[R]:
+    """Return the rows of a table as records, whose fields are its columns; ordered by the first."""
+    columns = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
+    states = [n for n, of in enumerate(columns.values()) if of in (TaskState, TaskState | None)]
+    found = []
+    for row in rows(
+        f"SELECT {', '.join(columns)} FROM controlplane_{table} WHERE {where} ORDER BY 1",
+        [list(given) for given in ids],
+    ):
+        values = list(row)
+        for place in states:
+            values[place] = None if row[place] is None else TaskState(row[place])
+        found.append(kind(*values))
+    return found
+
+
+_COUNTS = """
+SELECT group_id, state, count(*) FROM controlplane_task WHERE job_id = ANY(%s) GROUP BY 1, 2
+"""
+
+_EXCUSED = f"""
+SELECT t.group_id, count(*) FROM controlplane_task t
+JOIN controlplane_taskgroup g ON g.id = t.group_id AND g.depends_on <> '[]'::jsonb
+WHERE t.job_id = ANY(%s) AND t.state = {TaskState.KILLED:d} AND EXISTS (
+    SELECT 1 FROM controlplane_transition h WHERE h.task_id = t.id AND h.reason = %s)
+GROUP BY 1
+"""
+
+_WRONGLY_OPEN = """
+SELECT t.id FROM controlplane_task t
+LEFT JOIN controlplane_attempt a
+  ON a.task_id = t.id AND a.released_at IS NULL AND a.job_id = ANY(%(jobs)s)
+WHERE t.job_id = ANY(%(jobs)s)
+  AND (t.attempt_open <> (a.uid IS NOT NULL) OR a.uid <> t.attempt_uid)
+"""
+
+_DEPENDENCIES = """
+SELECT d.id, d.job_id, d.on_job_id, d.until, d.failed_at, j.state, j.started_at, j.settled_at
+FROM controlplane_jobdependency d LEFT JOIN controlplane_job j ON j.id = d.on_job_id
+WHERE d.met_at IS NULL AND (d.on_job_id = ANY(%(jobs)s) OR d.job_id = ANY(%(jobs)s))
+ORDER BY d.id
+"""
+
+_AWAITED = """
+SELECT j.id FROM controlplane_job j
+WHERE j.id = ANY(%s) AND (
+    EXISTS (SELECT 1 FROM controlplane_jobdependency d
+            WHERE d.on_job_id = j.id AND d.met_at IS NULL AND d.failed_at IS NULL)
+    OR EXISTS (SELECT 1 FROM controlplane_job c
+               WHERE c.parent_id = j.id AND c.finished_at IS NULL))
+"""
 
 _USAGE = """
 SELECT h.cell_id, g.resources, h.count FROM (
@@ -134,39 +242,3 @@ SELECT h.cell_id, g.resources, h.count FROM (
     WHERE a.released_at IS NULL GROUP BY a.cell_id, a.group_id
 ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
 """
-
-_ORPHANS = (
-    (
-        "attempt",
-        """
-        SELECT a.uid, a.task_id FROM controlplane_attempt a
-        WHERE NOT EXISTS (SELECT 1 FROM controlplane_task t WHERE t.id = a.task_id)
-        ORDER BY a.uid
-        """,
-        "task",
-    ),
-    (
-        "task",
-        """
-        SELECT t.id, t.job_id FROM controlplane_task t
-        WHERE NOT EXISTS (SELECT 1 FROM controlplane_job j WHERE j.id = t.job_id)
-        ORDER BY t.id
-        """,
-        "job",
-    ),
-)
-
-
-def _orphans() -> Iterator[InvariantViolation]:
-    """INV-12 of rows that no page of jobs has."""
-    for kind, sql, owner in _ORPHANS:
-        for subject, missing in rows(sql):
-            yield InvariantViolation(12, f"{kind} {subject}", f"there is no {owner} {missing}")
-
-
-def _with_states(row: tuple[Any, ...], *places: int) -> list[Any]:
-    """The row with the numbers at `places`, where there are any, as states."""
-    return [
-        TaskState(value) if place in places and value is not None else value
-        for place, value in enumerate(row)
-    ]

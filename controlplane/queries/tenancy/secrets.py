@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -40,18 +39,18 @@ def find_project(domain: str, project: str) -> int:
     raise NotFound(f"there is no project {domain}/{project}")
 
 
-def list_secrets(project_id: int, *, after: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return the descriptions of a project's secrets, by name."""
-    found = _told().filter(project_id=project_id, name__gt=after or "").order_by("name")
-    return [_document(secret) for secret in found[:limit]]
+def list_secrets(project_id: int, *, after: str | None, limit: int) -> list[Secret]:
+    """A project's secrets by name, without their values."""
+    found = _described().filter(project_id=project_id, name__gt=after or "")
+    return list(found.order_by("name")[:limit])
 
 
-def get_secret(project_id: int, name: str) -> dict[str, Any]:
-    """Return the description of one. Raise NotFound."""
-    secret = _told().filter(project_id=project_id, name=name).first()
+def get_secret(project_id: int, name: str) -> Secret:
+    """One secret without its value. Raises NotFound."""
+    secret = _described().filter(project_id=project_id, name=name).first()
     if secret is None:
         raise NotFound(f"the project has no secret {name}")
-    return _document(secret)
+    return secret
 
 
 def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
@@ -100,19 +99,6 @@ def open_value(keys: Iterable[bytes], sealed: bytes, project_id: int, name: str)
     raise SealedOtherwise(name)
 
 
-def _told() -> QuerySet[Secret]:
+def _described() -> QuerySet[Secret]:
     """Without the values, sealed as they are."""
     return Secret.objects.defer("sealed").select_related("project__domain", "written_by")
-
-
-def _document(secret: Secret) -> dict[str, Any]:
-    return {
-        "name": secret.name,
-        "domain": secret.project.domain.name,
-        "project": secret.project.name,
-        "size": secret.size,
-        "version": secret.version,
-        "written_by": secret.written_by.get_username() if secret.written_by else None,
-        "created_at": secret.created_at,
-        "updated_at": secret.updated_at,
-    }

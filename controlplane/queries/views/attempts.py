@@ -15,11 +15,12 @@ from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 from controlplane.queries.views.tasks import is_task
 
 _COLUMNS = """
-SELECT a.uid, a.task_id, a.job_id, a.number, a.state, a.phase, a.progress, c.name AS cell,
-       a.container_id,
-       a.exit_code, a.failure_kind, a.reason, a.message, a.usage, a.created_at, a.started_at,
-       a.finished_at, a.released_at, a.release_kind,
-       a.details -> 'addresses' AS addresses, a.details ->> 'plugin_phase' AS plugin_phase
+SELECT a.uid, a.task_id AS task, a.job_id AS job, a.number, a.state, NULLIF(a.phase, '') AS phase,
+       a.progress, a.details ->> 'plugin_phase' AS plugin_phase, c.name AS cell_id,
+       NULLIF(a.container_id, '') AS container_id, a.details -> 'addresses' AS addresses,
+       a.exit_code, NULLIF(a.failure_kind, '') AS failure_kind, a.message AS failure_reason,
+       a.reason, a.usage, a.created_at, a.started_at, a.finished_at, a.released_at,
+       NULLIF(a.release_kind, '') AS release_kind
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id
 """
@@ -88,34 +89,15 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
 
 
 def _document(row: Row) -> dict[str, Any]:
-    state = TaskState(row.state)
-    return {
-        "uid": row.uid,
-        "task": row.task_id,
-        "job": row.job_id,
-        "number": row.number,
-        "state": state.name,
-        "phase": row.phase or None,
-        "progress": row.progress,
-        "plugin_phase": row.plugin_phase,
-        "cell_id": row.cell,
-        "container_id": row.container_id or None,
-        "addresses": decoded(row.addresses) or {},
-        "exit_code": row.exit_code,
-        "failure_kind": row.failure_kind or None,
-        "failure_reason": _failure_reason(state, row.reason, row.message),
-        "usage": decoded(row.usage),
-        "created_at": row.created_at,
-        "started_at": row.started_at,
-        "finished_at": row.finished_at,
-        "released_at": row.released_at,
-        "release_kind": row.release_kind or None,
-    }
-
-
-def _failure_reason(state: TaskState, reason: str, message: str) -> str:
+    document = row._asdict()
+    reason, state = document.pop("reason"), TaskState(row.state)
     if state not in TERMINAL or state is TaskState.SUCCEEDED:
-        return ""
-    if message:
-        return message
-    return REASONS[Reason(reason)] if reason in set(Reason) else reason
+        document["failure_reason"] = ""
+    elif not row.failure_reason:
+        document["failure_reason"] = REASONS[Reason(reason)] if reason in set(Reason) else reason
+    return {
+        **document,
+        "state": state.name,
+        "addresses": decoded(row.addresses) or {},
+        "usage": decoded(row.usage),
+    }

@@ -9,11 +9,12 @@ from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.sql import Row, decoded, named_rows
 from controlplane.queries.views.amounts import free_of, shown_amounts
 
-_COLUMNS = """
-SELECT c.id, c.name, c.state, c.state_reason, pool.name AS pool, c.labels, c.tags, c.incarnation,
-       c.capacity, c.drivers, c.task_types, l.last_heard_at, c.drain_deadline_at,
-       c.quarantined_until, l.clock_ahead_seconds,
-       c.state <> 'LOST' AND COALESCE(l.silent_ticks, 0) > 0 AS silent
+_COLUMNS = f"""
+SELECT c.id, c.name, c.state, c.state_reason, pool.name AS pool, c.labels, c.tags,
+       NULLIF(c.incarnation, '') AS incarnation, c.capacity, c.drivers, c.task_types,
+       l.last_heard_at AS last_seen_at, c.quarantined_until, l.clock_ahead_seconds,
+       CASE WHEN c.state = '{CellState.DRAINING}' THEN c.drain_deadline_at END AS drain_deadline_at,
+       c.state <> '{CellState.LOST}' AND COALESCE(l.silent_ticks, 0) > 0 AS silent
 FROM controlplane_cell c
 JOIN controlplane_pool pool ON pool.id = c.pool_id
 LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
@@ -44,22 +45,9 @@ def _documents(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _document(row: Row, used: Mapping[str, int]) -> dict[str, Any]:
     capacity: dict[str, int] = decoded(row.capacity)
-    free = free_of(capacity, used)
     return {
-        "name": row.name,
-        "state": row.state,
-        "state_reason": row.state_reason,
-        "pool": row.pool,
+        **row._asdict(),
         "labels": decoded(row.labels),
-        "tags": row.tags,
-        "incarnation": row.incarnation or None,
         "capacity": shown_amounts(capacity),
-        "free": shown_amounts(free),
-        "drivers": row.drivers,
-        "task_types": row.task_types,
-        "last_seen_at": row.last_heard_at,
-        "drain_deadline_at": row.drain_deadline_at if row.state == CellState.DRAINING else None,
-        "quarantined_until": row.quarantined_until,
-        "clock_ahead_seconds": row.clock_ahead_seconds,
-        "silent": row.silent,
+        "free": shown_amounts(free_of(capacity, used)),
     }

@@ -9,7 +9,8 @@ from uuid import UUID
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.timeline import Change, TimelineEntry, first_entries, measure
-from controlplane.queries.sql import Row, first_row, named_rows, rows, scalar
+from controlplane.models import Task
+from controlplane.queries.sql import Row, first_row, named_rows, rows
 from controlplane.queries.views.jobs import is_job
 
 # Read at first for merged entries, which may be of many changes each; four times as much each time
@@ -54,8 +55,8 @@ def find_task_history(
 
     Its submission, which the job's history has for all tasks in one row, is its first change.
     """
-    job_id = scalar("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
-    if job_id is None or not is_job(job_id):
+    job_id = Task.objects.visible().filter(pk=task_id).values_list("job_id", flat=True).first()
+    if job_id is None:
         raise NotFound(f"there is no task {task_id}")
     course = _HistoryScope(
         "task_id = %(task)s", {"task": task_id}, task_id=task_id, submitted_with=job_id
@@ -228,22 +229,8 @@ def _left_at(
 
 
 def _change(row: Row) -> Change:
-    return Change(
-        id=row.id,
-        job_id=row.job_id,
-        task_id=row.task_id,
-        task_name=row.task_name,
-        attempt_uid=row.attempt_uid,
-        attempt_number=row.attempt_number,
-        cell=row.cell,
-        from_state=_state(row.from_state),
-        to_state=_state(row.to_state),
-        attempt_state=_state(row.attempt_state),
-        reason=row.reason,
-        message=row.message,
-        actor=row.actor,
-        at=row.at,
-    )
+    states = ("from_state", "to_state", "attempt_state")
+    return Change(**row._asdict() | {name: _state(getattr(row, name)) for name in states})
 
 
 def _state(number: int | None) -> TaskState | None:

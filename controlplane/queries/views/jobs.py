@@ -10,6 +10,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import Band
+from controlplane.models import Job
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 
@@ -41,7 +42,8 @@ class JobOwner:
 _COLUMNS = """
 j.id, j.guid, j.name, d.name AS domain, p.name AS project, pool.name AS pool, j.band, j.kind,
 j.state, j.ending_as, j.failure_reason, j.min_available, j.max_task_failures, j.labels,
-j.annotation, j.created_at, j.started_at, j.finished_at, j.settled_at, j.coscheduled, j.is_bouncing,
+j.annotation, j.created_at, j.started_at, j.finished_at, j.settled_at, j.coscheduled,
+j.is_bouncing AS bouncing,
 (SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL)
     AS parent,
 (SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL)
@@ -114,9 +116,7 @@ def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
 
 def is_job(job_id: int) -> bool:
     """Return whether the job exists and is not deleted."""
-    return bool(
-        rows("SELECT 1 FROM controlplane_job WHERE id = %s AND deleted_at IS NULL", [job_id])
-    )
+    return Job.objects.visible().filter(pk=job_id).exists()
 
 
 def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
@@ -157,7 +157,8 @@ class _Group:
 def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[_Group]]:
     found = named_rows(
         """
-        SELECT job_id, name, counts, task_count, min_available, launch ->> 'network' AS network,
+        SELECT job_id, counts, name, task_count AS tasks, min_available,
+               launch ->> 'network' AS network,
                CASE WHEN %s::int IS NULL OR pg_column_size(prepared) <= %s THEN prepared END
                    AS prepared
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
@@ -166,13 +167,8 @@ def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[
     )
     groups: dict[int, list[_Group]] = {}
     for row in found:
-        shown = {
-            "name": row.name,
-            "tasks": row.task_count,
-            "min_available": row.min_available,
-            "network": row.network,
-            "prepared": decoded(row.prepared),
-        }
+        shown = row._asdict() | {"prepared": decoded(row.prepared)}
+        del shown["job_id"], shown["counts"]
         groups.setdefault(row.job_id, []).append(_Group(shown, row.counts))
     return groups
 
@@ -205,32 +201,13 @@ def _document(
     row: Row, groups: Sequence[_Group], waits_for: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "id": row.id,
-        "guid": row.guid,
-        "name": row.name,
-        "domain": row.domain,
-        "project": row.project,
-        "pool": row.pool,
+        **row._asdict(),
         "band": Band(row.band).name.lower(),
-        "kind": row.kind,
         "state": TaskState(row.state).name,
         "ending_as": None if row.ending_as is None else TaskState(row.ending_as).name,
-        "failure_reason": row.failure_reason,
-        "min_available": row.min_available,
-        "max_task_failures": row.max_task_failures,
         "task_status_count": {group.shown["name"]: _status_count(group.counts) for group in groups},
         "groups": [group.shown for group in groups],
-        "coscheduled": row.coscheduled,
-        "bouncing": row.is_bouncing,
-        "parent": row.parent,
-        "children": row.children,
-        "retry_of": row.retry_of,
         "waits_for": waits_for,
         "labels": decoded(row.labels),
-        "annotation": row.annotation,
-        "created_at": row.created_at,
-        "started_at": row.started_at,
-        "finished_at": row.finished_at,
-        "settled_at": row.settled_at,
         "spec": decoded(row.spec),
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import OPEN, CellState
 from controlplane.queries.sql import decoded, named_rows, rows
+from controlplane.queries.views.overviews import count_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def _open_tasks() -> Iterator[Figure]:
 
 
 def _cells() -> Iterator[Figure]:
-    found = dict(rows("SELECT state, count(*) FROM controlplane_cell GROUP BY state"))
+    found = count_cells()
     for state in CellState:
         yield Figure("cellrun_cells", "Enrolled cells.", {"state": state}, found.get(state, 0))
 

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import CallbackState
+from controlplane.models import Alert, Attempt, Callback, Cell, OneOff, Task
 from controlplane.queries.sql import rows
 
 
@@ -36,43 +40,38 @@ def count_tasks_of_jobs(job_ids: Sequence[int]) -> dict[int, dict[int, int]]:
 
 def count_held_attempts(cell_ids: Sequence[int]) -> dict[int, int]:
     """Attempts that hold a cell's capacity, per cell."""
-    statement = """
-        SELECT cell_id, count(*) FROM controlplane_attempt
-        WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id
-        """
-    return dict(rows(statement, [list(cell_ids)]))
+    held = Attempt.objects.filter(cell_id__in=cell_ids, released_at=None).order_by()
+    return dict(held.values_list("cell_id").annotate(Count("uid")))
+
+
+def count_cells() -> dict[str, int]:
+    """Cells by state."""
+    return dict(Cell.objects.order_by("state").values_list("state").annotate(Count("id")))
+
+
+def find_alert_text(kind: str, *, since: datetime) -> str | None:
+    """The text of an open alert of that kind that was raised, or raised again, since then."""
+    found = Alert.objects.filter(kind=kind, cleared_at=None, last_raised_at__gt=since)
+    return found.values_list("text", flat=True).first()
 
 
 def count_open_alerts() -> int:
     """Return the open alerts."""
-    [(number,)] = rows("SELECT count(*) FROM controlplane_alert WHERE cleared_at IS NULL")
-    return int(number)
+    return Alert.objects.filter(cleared_at=None).count()
 
 
-def count_open_callbacks() -> dict[str, int]:
-    """Return the counts of waiting and claimed callbacks, by state."""
-    # Each half by a partial index of its own: what is over is never read.
-    [(waiting, claimed)] = rows(
-        """
-        SELECT (SELECT count(*) FROM controlplane_callback WHERE state = 'waiting'),
-               (SELECT count(*) FROM controlplane_callback WHERE state = 'claimed')
-        """
-    )
-    return {CallbackState.WAITING: int(waiting), CallbackState.CLAIMED: int(claimed)}
+def count_callbacks(*states: CallbackState) -> dict[str, int]:
+    """Callbacks by state, each by a partial index of its own: what is delivered is never read."""
+    return {state: Callback.objects.filter(state=state).count() for state in states}
 
 
 def count_resolving() -> int:
     """Return the count of one-off tasks that are RESOLVING."""
-    [(number,)] = rows("SELECT count(*) FROM controlplane_oneoff WHERE claim IS NOT NULL")
-    return int(number)
+    return OneOff.objects.filter(claim__isnull=False).count()
 
 
 def load_overview() -> Overview:
     """The figures of the first page."""
-    [(pending,)] = rows(
-        "SELECT count(*) FROM controlplane_task WHERE state = %s AND NOT attempt_open",
-        [int(TaskState.PENDING)],
-    )
     held = rows(
         """
         SELECT CASE WHEN finished_at IS NULL THEN state END, count(*)
@@ -81,11 +80,11 @@ def load_overview() -> Overview:
     )
     by_state = {state: number for state, number in held if state is not None}
     return Overview(
-        pending_tasks=int(pending),
+        pending_tasks=Task.objects.filter(state=TaskState.PENDING, attempt_open=False).count(),
         active=by_state,
         stopping=sum(number for state, number in held if state is None),
-        cells=dict(rows("SELECT state, count(*) FROM controlplane_cell GROUP BY 1 ORDER BY 1")),
+        cells=count_cells(),
         open_alerts=count_open_alerts(),
-        callbacks=count_open_callbacks(),
+        callbacks=count_callbacks(CallbackState.WAITING, CallbackState.CLAIMED),
         resolving=count_resolving(),
     )

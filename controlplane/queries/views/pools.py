@@ -43,39 +43,39 @@ GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2
 """
 
 
+FIELDS = (
+    "name",
+    "sequencer",
+    "selector",
+    "validators",
+    "strict_fifo",
+    "preemption",
+    "pending_timeout_seconds",
+    "pull_timeout_seconds",
+    "create_timeout_seconds",
+    "max_building_per_cell",
+    "starvation_seconds",
+    "mass_loss",
+    "loss_held_at",
+    "tokens",
+    "allowed_mounts",
+    "privileged_allowed",
+)
+"""What is shown of a pool."""
+
+
 def list_pools(*, after: str | None, limit: int) -> list[dict[str, Any]]:
     """At most `limit` pools behind the name `after`, by name."""
-    found = Pool.objects.filter(name__gt=after or "").order_by("name")[:limit]
-    return [_document(pool) for pool in found]
+    found = Pool.objects.filter(name__gt=after or "").order_by("name")
+    return list(found.values(*FIELDS)[:limit])
 
 
 def get_pool(name: str) -> dict[str, Any]:
     """One pool. Raises NotFound."""
-    pool = Pool.objects.filter(name=name).first()
+    pool = Pool.objects.filter(name=name).values(*FIELDS).first()
     if pool is None:
         raise NotFound(f"there is no pool {name}")
-    return _document(pool)
-
-
-def _document(pool: Pool) -> dict[str, Any]:
-    return {
-        "name": pool.name,
-        "sequencer": pool.sequencer,
-        "selector": pool.selector,
-        "validators": pool.validators,
-        "strict_fifo": pool.strict_fifo,
-        "preemption": pool.preemption,
-        "pending_timeout_seconds": pool.pending_timeout_seconds,
-        "pull_timeout_seconds": pool.pull_timeout_seconds,
-        "create_timeout_seconds": pool.create_timeout_seconds,
-        "max_building_per_cell": pool.max_building_per_cell,
-        "starvation_seconds": pool.starvation_seconds,
-        "mass_loss": pool.mass_loss,
-        "loss_held_at": pool.loss_held_at,
-        "tokens": pool.tokens,
-        "allowed_mounts": pool.allowed_mounts,
-        "privileged_allowed": pool.privileged_allowed,
-    }
+    return pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.state.states import ACTIVE, TERMINAL
-from controlplane.queries.sql import Row, first_row, named_rows, rows, scalar
+from controlplane.models import Task
+from controlplane.queries.sql import Row, first_row, named_rows, scalar
 from controlplane.queries.views.jobs import is_job
 from controlplane.queries.views.pending import TASK_COLUMNS, TASK_JOINS, explain_tasks
 
@@ -155,11 +156,7 @@ def _find(task_id: int) -> Row:
 
 def is_task(task_id: int) -> bool:
     """Return whether the task exists and its job is not deleted."""
-    statement = """
-        SELECT 1 FROM controlplane_task t
-        JOIN controlplane_job j ON j.id = t.job_id AND j.deleted_at IS NULL WHERE t.id = %s
-        """
-    return bool(rows(statement, [task_id]))
+    return Task.objects.visible().filter(pk=task_id).exists()
 
 
 def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -180,16 +177,10 @@ def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
 
 def find_task_owner(task_id: int) -> int:
     """Id of the user whose task it is. Raises NotFound."""
-    owner_id = scalar(
-        """
-        SELECT j.owner_id FROM controlplane_task t JOIN controlplane_job j ON j.id = t.job_id
-        WHERE t.id = %s AND j.deleted_at IS NULL
-        """,
-        [task_id],
-    )
-    if owner_id is None:
-        raise NotFound(f"there is no task {task_id}")
-    return int(owner_id)
+    owners = Task.objects.visible().filter(pk=task_id).values_list("job__owner_id", flat=True)
+    for owner_id in owners:
+        return owner_id
+    raise NotFound(f"there is no task {task_id}")
 
 
 def _documents(tasks: Sequence[Row], now: datetime) -> list[dict[str, Any]]:

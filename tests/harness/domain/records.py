@@ -1,17 +1,22 @@
 """Rows of a ledger, in one line each; what is not said is as in a job that just began."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.integrity.invariant import Invariant, Repair
 from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
+    DependencyRecord,
     GroupRecord,
+    IntegrityRows,
     JobRecord,
     StepRecord,
+    TaskCounts,
     TaskRecord,
 )
 
@@ -43,6 +48,7 @@ def job(state: S = S.RUNNING, job_id: int = 1, **changes: Any) -> JobRecord:
         "started_at": None,
         "finished_at": None,
         "settled_at": None,
+        "is_watched": False,
     }
     return JobRecord(**{**facts, **changes})
 
@@ -85,7 +91,6 @@ def task(state: S = S.PENDING, task_id: int = 3, **changes: Any) -> TaskRecord:
         "system_failure_count": 0,
         "system_row": 0,
         "consecutive_crashes": 0,
-        "started_at": None,
         "finished_at": None,
     }
     return TaskRecord(**{**facts, **changes})
@@ -99,7 +104,6 @@ def attempt(state: S = S.RUNNING, number: int = 1, **changes: Any) -> AttemptRec
         "group_id": 2,
         "job_id": 1,
         "cell_id": 5,
-        "incarnation": "one",
         "number": number,
         "state": state,
         "charged": "",
@@ -146,3 +150,41 @@ def cell(**changes: Any) -> CellRecord:
         "used": {},
     }
     return CellRecord(**{**facts, **changes})
+
+
+def dependency(**changes: Any) -> DependencyRecord:
+    """Job 1 waits until job 8 has succeeded; job 8 is deleted."""
+    facts: dict[str, Any] = {
+        "id": 7,
+        "job_id": 1,
+        "on_job_id": 8,
+        "until": "succeeded",
+        "failed_at": None,
+        "other": None,
+    }
+    return DependencyRecord(**{**facts, **changes})
+
+
+def ledger(
+    *, tasks: Sequence[TaskRecord] = (), steps: Sequence[StepRecord] = (), **others: Any
+) -> IntegrityRows:
+    """The rows, with their tasks counted; a step "dependency_failed" tells of its task."""
+    excused = {step.task_id for step in steps if step.reason == "dependency_failed"}
+    counts = {
+        group_id: TaskCounts(
+            Counter(task.state for task in tasks if task.group_id == group_id),
+            sum(task.id in excused for task in tasks if task.group_id == group_id),
+        )
+        for group_id in {task.group_id for task in tasks}
+    }
+    return IntegrityRows(tasks=tasks, steps=steps, task_counts=counts, **others)
+
+
+def found(invariant: Invariant, **rows: Any) -> list[tuple[str, str]]:
+    """What contradicts the invariant, and how."""
+    return [(str(item.row), item.text) for item in invariant.check(ledger(**rows))]
+
+
+def repairs(invariant: Invariant, **rows: Any) -> list[tuple[Repair | None, int]]:
+    """What a recount writes for what contradicts the invariant, to the row with which id."""
+    return [(item.repair, item.row_id) for item in invariant.check(ledger(**rows))]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 from django.test import Client
+from jsonschema import Draft202012Validator
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
@@ -84,6 +86,14 @@ class Caller:
             headers={**self._headers, **named},
         )
         return Answer(answer.status_code, answer.headers, answer.getvalue(), named)
+
+
+def check_described(name: str, document: Any) -> None:
+    """Check a document of the API against the schema `name` of the committed description."""
+    text = (Path(__file__).parents[3] / "docs" / "openapi.yaml").read_text()
+    components = yaml.load(text, Loader=yaml.CSafeLoader)["components"]
+    schema = {"$ref": f"#/components/schemas/{name}", "components": components}
+    Draft202012Validator(schema).validate(document)
 
 
 class Wakes:

@@ -1,12 +1,16 @@
 """Pools over the API: operators make and change them, and what is wrong is named."""
 
+from io import BytesIO
 from typing import Any
 
 import pytest
+from django.core.handlers.asgi import ASGIRequest
+from django.urls import resolve
 
-from controlplane.api import schemas
+from controlplane import clock
+from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, create_api_token
 from controlplane.models import Pool
-from tests.integration.api.conftest import Answer, Caller, Wakes
+from tests.integration.api.conftest import Answer, Caller, Wakes, check_described
 
 DEFAULTS = {
     "sequencer": "fifo",
@@ -37,7 +41,7 @@ def test_a_pool_that_is_new_has_defaults_for_what_is_left_out(operator: Caller) 
     assert {name: made.json[name] for name in expected} == expected
     assert made.json["validators"] == operator.get("/pools/default").json["validators"]
     assert operator.get("/pools/gpu").json == made.json
-    schemas.Pool.model_validate_json(made.content)
+    check_described("Pool", made.json)
     assert [pool["name"] for pool in operator.get("/pools").json["results"]] == ["default", "gpu"]
 
 
@@ -116,6 +120,23 @@ def test_a_pool_that_is_refused_is_not_made(operator: Caller) -> None:
     assert (answer.status, set(answer.faults)) == (422, {"sequencer", "selector"})
     assert operator.get("/pools/gpu").status == 404
     assert put(operator, {}, "Gpu").status == 404
+
+
+def test_a_body_that_is_sent_in_chunks_without_a_length_is_read(operator: Caller) -> None:
+    token = create_api_token(
+        user=operator.user, name="chunks", scopes=(SCOPE_OPERATE,), now=clock.now()
+    )
+    path = "/api/v1/pools/default"
+    headers = [
+        (b"authorization", f"Bearer {token}".encode()),
+        (b"content-type", b"application/json"),
+        (b"transfer-encoding", b"chunked"),
+    ]
+    scope = {"type": "http", "method": "PUT", "path": path, "query_string": b"", "headers": headers}
+    view = resolve(path)
+    request = ASGIRequest(scope, BytesIO(b'{"strict_fifo": true}'))
+    assert view.func(request, **view.kwargs).status_code == 200
+    assert Pool.objects.get().strict_fifo is True
 
 
 def test_only_operators_change_pools(submitter: Caller, operator: Caller, nobody: Caller) -> None:

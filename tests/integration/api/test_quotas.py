@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.api import schemas
 from controlplane.models import Cell, Domain, Project, Quota, Task
-from tests.integration.api.conftest import Answer, Caller, Wakes, make_caller
+from tests.integration.api.conftest import Answer, Caller, Wakes, check_described, make_caller
 from tests.integration.api.test_reading import pages, place, submit
 
 NO_LIMITS = {
@@ -183,7 +182,7 @@ def test_quotas_are_listed_newest_first_in_pages(operator: Caller) -> None:
     assert named("/quotas?kind=project") == [["project/default/default"]]
     assert operator.get("/quotas?kind=team").status == 400
     for quota in operator.get("/quotas").json["results"]:
-        schemas.Quota.model_validate(quota)
+        check_described("Quota", quota)
 
 
 @pytest.mark.django_db(transaction=True)

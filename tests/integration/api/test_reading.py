@@ -10,11 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
-from controlplane.api import schemas
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Job, Task, TaskGroup
 from controlplane.queries.attempts.group_specs import RESULTS_PATH, links_at
-from tests.integration.api.conftest import Answer, Caller, make_caller
+from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
 
 JOB = {"name": "hello", "image": "busybox", "command": ["true"]}
 
@@ -350,17 +349,34 @@ def test_every_answer_is_what_the_description_says(
     job_id, cell = submit(submitter, labels={"a": "b"}, guid="g"), make_cell()
     task = Task.objects.get()
     attempt = place(task, cell, usage={"cpu_seconds": 1.5})
-    shapes_of: dict[str, Any] = {
-        f"/jobs/{job_id}": schemas.Job,
-        f"/tasks/{task.pk}": schemas.Task,
-        f"/tasks/{task.pk}/explain": schemas.Explanation,
-        f"/attempts/{attempt.uid}": schemas.Attempt,
-        "/cells/cell-1": schemas.Cell,
-        "/pools/default": schemas.Pool,
+    schema_of = {
+        f"/jobs/{job_id}": "Job",
+        f"/tasks/{task.pk}": "Task",
+        f"/tasks/{task.pk}/explain": "Explanation",
+        f"/attempts/{attempt.uid}": "Attempt",
+        "/cells/cell-1": "Cell",
+        "/pools/default": "Pool",
     }
-    for path, shape in shapes_of.items():
-        shape.model_validate_json(submitter.get(path).content)
+    for path, name in schema_of.items():
+        check_described(name, submitter.get(path).json)
     for change in submitter.get(f"/jobs/{job_id}/history").json["results"]:
-        schemas.Change.model_validate(change)
-    schemas.Batch.model_validate(submitter.post("/jobs:batch", [JOB]).json)
-    schemas.Problem.model_validate(submitter.post("/jobs", {}).json)
+        check_described("Change", change)
+    check_described("Batch", submitter.post("/jobs:batch", [JOB]).json)
+    check_described("Problem", submitter.post("/jobs", {}).json)
+
+
+def test_options_and_head_are_answered_as_get_is(submitter: Caller) -> None:
+    job_id = submit(submitter)
+    for path in ("/jobs", f"/jobs/{job_id}", "/tasks", "/cells", "/pools/default", "/quotas"):
+        got = submitter.get(path)
+        head = submitter.send("HEAD", path)
+        assert (head.status, head.content) == (200, b"")
+        assert head.headers["Content-Type"] == got.headers["Content-Type"]
+        assert submitter.send("OPTIONS", path).status == 200
+    for path in (f"/jobs/{job_id}/cancel", "/cells/cell-1/cordon", "/secrets/a", "/callback-key"):
+        answer = submitter.send("OPTIONS", path)
+        assert answer.status == 200
+        assert "OPTIONS" in answer.headers["Allow"]
+    refused = submitter.send("PATCH", "/jobs")
+    assert (refused.status, refused.headers["Content-Type"]) == (405, "application/problem+json")
+    assert refused.headers["Allow"] == "GET, POST, HEAD, OPTIONS"

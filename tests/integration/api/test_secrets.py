@@ -12,13 +12,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from django.core.management import CommandError, call_command
 
 from controlplane import clock
-from controlplane.api.secret_schemas import StoredSecret
 from controlplane.contract.messages.launch_context import LaunchContext, Registry
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
 from controlplane.queries.cells.keys import key_of
-from tests.integration.api.conftest import Answer, Caller, make_caller
+from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
 from tests.integration.api.test_reading import JOB, pages, place, submit
 
 VALUE = "hunter2-hunter2"
@@ -68,7 +67,7 @@ def run(submitter: Caller, make_cell: Callable[..., Cell]) -> Callable[..., tupl
 def test_a_secret_is_written_and_told_without_its_value(submitter: Caller) -> None:
     first = put(submitter)
     assert first.status == 201
-    StoredSecret.model_validate(first.json)
+    check_described("StoredSecret", first.json)
     told = {name: first.json[name] for name in ("name", "domain", "project", "size", "version")}
     assert told == {
         "name": "token",

@@ -44,6 +44,7 @@ def plant(number: int, subject: str, *statements: str) -> Planted:
 JOB, GROUP, TASK = "controlplane_job", "controlplane_taskgroup", "controlplane_task"
 ATTEMPT, HISTORY = "controlplane_attempt", "controlplane_transition"
 CELL, LEASE = "controlplane_cell", "controlplane_celllease"
+DEPENDENCY = "controlplane_jobdependency"
 
 PLANTED = [
     plant(
@@ -162,22 +163,22 @@ PLANTED = [
     ),
     plant(
         20,
-        "group {running_group}",
+        "group {running_group} (main)",
         f"DELETE FROM {TASK} WHERE group_id = %(running_group)s AND index = 1",
     ),
     plant(
         21,
-        "group {running_group}",
+        "group {running_group} (main)",
         f"UPDATE {GROUP} SET counts[2] = counts[2] + 1 WHERE id = %(running_group)s",
     ),
     plant(
         21,
-        "group {waiting_group}",
+        "group {waiting_group} (main)",
         f"UPDATE {TASK} SET state = 6, finished_at = now() WHERE group_id = %(waiting_group)s",
     ),
     plant(
         22,
-        "group {hopeless_group}",
+        "group {hopeless_group} (then)",
         f"UPDATE {GROUP} SET killed_by_dependency = 0 WHERE id = %(hopeless_group)s",
     ),
     plant(23, "job {cancelled_job}", f"UPDATE {JOB} SET state = 5 WHERE id = %(cancelled_job)s"),
@@ -205,7 +206,7 @@ PLANTED = [
     ),
     plant(
         28,
-        "group {running_group}",
+        "group {running_group} (main)",
         f"UPDATE {JOB} SET waits_for_jobs = true WHERE id = %(running_job)s",
     ),
     plant(
@@ -251,6 +252,31 @@ PLANTED = [
         "attempt {running_attempt}",
         f"UPDATE {HISTORY} SET attempt_uid = NULL WHERE attempt_uid = %(running_attempt)s",
     ),
+    plant(
+        50,
+        "job {waiting_job}",
+        f"UPDATE {JOB} SET is_watched = false WHERE id = %(waiting_job)s",
+    ),
+    plant(
+        50,
+        "job {retried_job}",
+        f"UPDATE {JOB} SET parent_id = %(retried_job)s WHERE id = %(running_job)s",
+    ),
+    plant(
+        51,
+        "job {dependent_job}",
+        f"UPDATE {JOB} SET waits_for_jobs = false WHERE id = %(dependent_job)s",
+    ),
+    plant(
+        52,
+        "job {dependent_job}",
+        f"UPDATE {DEPENDENCY} SET on_job_id = %(cancelled_job)s WHERE job_id = %(dependent_job)s",
+    ),
+    plant(
+        52,
+        "job {dependent_job}",
+        f"UPDATE {DEPENDENCY} SET on_job_id = 4711 WHERE job_id = %(dependent_job)s",
+    ),
 ]
 
 
@@ -280,8 +306,9 @@ def live(loop: Loop) -> dict[str, Any]:
     cell.report(AttemptReport(str(runs.uid), 0, S.RUNNING, started_at=began))
     cancel_job(job_id=cancelled.pk, reason="", force=False, actor="me", now=clock.now())
     waiting = loop.submit()
-    jobs = (hopeless, retried, running, cancelled, waiting)
-    states = ["FAILED", "SUCCEEDED", "RUNNING", "KILLED", "PENDING"]
+    dependent = loop.submit(depends_on=[{"job": str(waiting.pk)}])
+    jobs = (hopeless, retried, running, cancelled, waiting, dependent)
+    states = ["FAILED", "SUCCEEDED", "RUNNING", "KILLED", "PENDING", "PENDING"]
     assert [loop.state(job) for job in jobs] == states
     failed, succeeded = loop.attempts(retried)
     return {
@@ -297,6 +324,8 @@ def live(loop: Loop) -> dict[str, Any]:
         "cancelled_job": cancelled.pk,
         "cancelled_task": Task.objects.get(job=cancelled).pk,
         "hopeless_group": TaskGroup.objects.get(job=hopeless, name="then").pk,
+        "waiting_job": waiting.pk,
+        "dependent_job": dependent.pk,
         "waiting_group": TaskGroup.objects.get(job=waiting).pk,
     }
 
@@ -327,7 +356,7 @@ def check() -> tuple[int, list[str]]:
 
 
 def test_before_anything_is_planted_the_rows_are_clean(ids: dict[str, Any]) -> None:
-    assert Job.objects.count() == 5
+    assert Job.objects.count() == 6
     assert Attempt.objects.count() > 5
     assert check() == (0, [f"{len(INVARIANTS)} invariants hold"])
 

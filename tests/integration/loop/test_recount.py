@@ -1,6 +1,7 @@
 """`manage.py recount` finds and mends what contradicts the tasks, while everything goes on."""
 
 import random
+import re
 from io import StringIO
 
 import pytest
@@ -9,10 +10,10 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.state.recount import recount_page
+from controlplane.commands.state.recount import recount_jobs
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, TaskGroup, Transition
-from controlplane.queries.integrity import recount
+from controlplane.queries.integrity import invariants
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
@@ -112,7 +113,8 @@ def test_an_end_that_does_not_follow_is_told_and_stays(loop: Loop) -> None:
     code, said = call("--repair")
     assert code == 1
     assert (
-        f"job {job.pk}: is SUCCEEDED, KILLED follows from its tasks (left: an end is final)" in said
+        f"INV-23 job {job.pk}: is SUCCEEDED, KILLED follows from its tasks, but an end is final"
+        " (left)" in said
     )
     assert "2 differences in 1 jobs, 1 mended" in said
     assert Job.objects.get().state == S.SUCCEEDED
@@ -126,7 +128,8 @@ def test_what_contradicts_itself_is_told_and_not_called_an_end(loop: Loop) -> No
     execute("UPDATE controlplane_task SET attempt_uid = gen_random_uuid()")
     code, said = call("--repair")
     assert code == 1
-    assert "is held by an attempt that is not its present one (left: the right value" in said
+    [line] = re.findall(r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(left\)", said)
+    assert str(Attempt.objects.get().uid) in line
     assert loop.states(job) == ["ASSIGNED"]
 
 
@@ -148,7 +151,7 @@ def test_tasks_that_a_dependency_killed_are_counted_from_their_history(loop: Loo
     TaskGroup.objects.update(killed_by_dependency=1)
     code, said = call("--repair")
     assert said.count("(mended)") == 2
-    difference = "killed_by_dependency is 1, a dependency killed 2"
+    difference = "killed_by_dependency is 1, not 2"
     assert f"group {group.pk} (b): {difference} (mended)" in said
     assert (code, loop.state(job)) == (0, state)
     assert TaskGroup.objects.get(name="b").killed_by_dependency == 2
@@ -158,15 +161,20 @@ def test_pages_are_bounded_by_tasks_and_by_jobs(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [loop.submit(replicas=size).pk for size in (4, 4, 4, 9, 1)]
-    monkeypatch.setattr(recount, "MOST_TASKS", 8)
+    monkeypatch.setattr(invariants, "MOST_TASKS", 8)
     seen: list[list[int]] = []
-    while page := recount.find_page(seen[-1][-1] if seen else 0):
-        seen.append(page)
+    after: int | None = 0
+    while after is not None:
+        page = invariants.find_page(after)
+        seen.append(page.job_ids)
+        after = page.reached
     assert seen == [ids[:2], ids[2:3], ids[3:4], ids[4:]]
-    monkeypatch.setattr(recount, "MOST_JOBS", 1)
-    assert recount.find_page(0) == ids[:1]
+    monkeypatch.setattr(invariants, "MOST_JOBS", 1)
+    assert invariants.find_page(0).job_ids == ids[:1]
     Job.objects.filter(pk=ids[0]).update(deleted_at=clock.now())
-    assert recount.find_page(0) == ids[1:2]
+    assert invariants.find_page(0).job_ids == ids[1:2]
+    monkeypatch.setattr(invariants, "MOST_IDS", 1)
+    assert invariants.find_page(0) == invariants.JobsPage([], ids[0])
     execute(MOVED_BY_HAND, [ids[4]])
     assert call()[0] == 1
 
@@ -185,10 +193,11 @@ def test_in_and_after_a_simulated_life_nothing_differs(
 
 def recount_all(found: list[str], *, repair: bool) -> None:
     """Page by page, as the command does."""
-    last = 0
-    while (page := recount_page(after=last, repair=repair, now=clock.now())).job_ids:
-        last = page.job_ids[-1]
-        found.extend(difference.text for difference in page.differences)
+    after: int | None = 0
+    while after is not None:
+        page = invariants.find_page(after)
+        after = page.reached
+        found.extend(map(str, recount_jobs(page.job_ids, repair=repair, now=clock.now())))
 
 
 def busy(loop: Loop, seed: int) -> Crowd:

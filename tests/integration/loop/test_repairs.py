@@ -11,7 +11,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Job, JobDependency, Task, TaskGroup, Walk
-from controlplane.queries.convergence import repairs as pages
+from controlplane.queries.integrity import invariants as pages
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
@@ -144,7 +144,9 @@ def test_what_cannot_be_right_is_told_until_it_is_not_so(loop: Loop) -> None:
     execute("UPDATE controlplane_job SET state = 4, ending_as = NULL")
     assert walk(loop) == {}
     assert alerts("contradiction") == {
-        f"job {job.pk}": f"job {job.pk}: is SUCCEEDED, KILLED follows from its tasks"
+        f"job {job.pk}": (
+            f"INV-23 job {job.pk}: is SUCCEEDED, KILLED follows from its tasks, but an end is final"
+        )
     }
     execute("UPDATE controlplane_job SET state = 6, ending_as = 6")
     walk(loop)
@@ -268,7 +270,7 @@ def test_jobs_that_ended_long_ago_are_left_alone_and_passed_over(
     for job in (old, new):
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     execute("UPDATE controlplane_job SET finished_at = %s", [clock.now() - timedelta(days=2)])
-    monkeypatch.setattr(pages, "_LOOKED_THROUGH", 1)
+    monkeypatch.setattr(pages, "MOST_IDS", 1)
     execute("UPDATE controlplane_taskgroup SET counts[7] = 0, counts[2] = 1")
     for after in (str(old.pk), str(new.pk), ""):
         assert walk(loop) == {}

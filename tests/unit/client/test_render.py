@@ -5,7 +5,6 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from client.documents import TERMINAL_STATES
 from client.render import (
     COLOURS,
     cell_table,
@@ -19,6 +18,7 @@ from client.render import (
     state_text,
     task_table,
 )
+from client.states import TERMINAL_STATES
 from controlplane.domain.state import states
 from tests.unit.client.documents import a_cell, a_job, a_task
 

@@ -168,13 +168,13 @@ def test_a_building_attempt_has_no_start() -> None:
     ],
 )
 def test_an_end_is_within_the_earliest_start_and_now(
-    started: int | None, told_start: int | None, end_reported: int, expected: int
+    started: int | None, told_start: int | None, told_end: int, expected: int
 ) -> None:
     known = None if started is None else CREATED + started * SECOND
     said = report(
         S.SUCCEEDED,
         started_at=None if told_start is None else EPOCH + told_start,
-        finished_at=EPOCH + end_reported,
+        finished_at=EPOCH + told_end,
     )
     facts = task(S.RUNNING, attempt(started_at=known))
     assert written(said, facts).finished_at == CREATED + expected * SECOND

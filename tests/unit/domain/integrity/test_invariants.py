@@ -13,11 +13,14 @@ from controlplane.domain.integrity import INVARIANTS, IntegrityRows, find_violat
 from controlplane.domain.integrity.rows import (
     AttemptRecord,
     CellRecord,
+    DependencyRecord,
     GroupRecord,
     JobRecord,
     StepRecord,
+    TaskCounts,
     TaskRecord,
 )
+from controlplane.domain.state.dependencies import JobMilestones
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST, SECOND, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -29,7 +32,7 @@ def at(seconds: float) -> datetime:
 
 def attempt(uid: UUID, task_id: int, number: int, state: S, **more: Any) -> AttemptRecord:
     facts = AttemptRecord(
-        uid, task_id, 1, 1, 1, "one", number, state, "", 0, "", at(1), None, None, None, ""
+        uid, task_id, 1, 1, 1, number, state, "", 0, "", at(1), None, None, None, ""
     )
     return replace(facts, **more)
 
@@ -42,7 +45,7 @@ def counts(**states: int) -> list[int]:
 
 
 def task(task_id: int, index: int, state: S, **more: Any) -> TaskRecord:
-    facts = TaskRecord(task_id, 1, 1, index, state, 0, None, False, 0, 0, 0, 0, 0, None, None)
+    facts = TaskRecord(task_id, 1, 1, index, state, 0, None, False, 0, 0, 0, 0, 0, None)
     return replace(facts, **more)
 
 
@@ -68,6 +71,7 @@ LEDGER = IntegrityRows(
             "",
         )
     ],
+    task_counts={1: TaskCounts({S.SUCCEEDED: 1, S.ASSIGNED: 1})},
     tasks=[
         task(
             1,
@@ -129,6 +133,7 @@ def both(
     return lambda ledger: other(one(ledger))
 
 
+WAITING = JobMilestones(S.PENDING, None, None)
 PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (1, add("attempts", attempt(UUID(int=4), 2, 2, S.ASSIGNED))),
     (2, change("tasks", 1, attempt_open=False)),
@@ -167,6 +172,9 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (42, change("steps", 1, to_state=S.UNSCHEDULABLE, from_state=S.RUNNING)),
     (43, change("steps", 1, reason="because")),
     (44, change("steps", 6, attempt_uid=None)),
+    (50, lambda ledger: replace(ledger, awaited=frozenset({1}))),
+    (51, add("dependencies", DependencyRecord(1, 1, 2, "finished", None, WAITING))),
+    (52, add("dependencies", DependencyRecord(1, 1, 2, "finished", None, None))),
 ]
 
 

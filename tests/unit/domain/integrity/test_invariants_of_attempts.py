@@ -1,27 +1,34 @@
 """Each invariant of tasks and attempts: what contradicts it, word for word, and what does not."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.integrity.checks import attempts as inv
-from controlplane.domain.integrity.rows import Finding, IntegrityRows
+from controlplane.domain.integrity import attempts as inv
+from controlplane.domain.integrity.invariant import Repair
 from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, TERMINAL
-from tests.harness.domain.records import T0, at, attempt, group, job, released, task, uid
+from tests.harness.domain.records import (
+    T0,
+    at,
+    attempt,
+    found,
+    group,
+    job,
+    released,
+    repairs,
+    task,
+    uid,
+)
 
 OK, F, K, P, R, A = S.SUCCEEDED, S.FAILED, S.KILLED, S.PENDING, S.RUNNING, S.ASSIGNED
 A1 = f"attempt {uid(1)}"
-
-
-def found(find: Callable[[IntegrityRows], Iterable[Finding]], **rows: Any) -> list[Finding]:
-    return list(find(IntegrityRows(**rows)))
+Line = tuple[str, str]
 
 
 def test_inv_1_one_attempt_that_is_not_released() -> None:
-    def of(*held: object) -> list[Finding]:
-        return found(inv.one_unreleased, attempts=held)
+    def of(*held: object) -> list[Line]:
+        return found(inv.one_unreleased, tasks=[task()], attempts=held)
 
     assert of(attempt(F), attempt(number=2)) == [("task 3", "2 attempts of it are not released")]
     assert of(released(F), attempt(number=2)) == []
@@ -29,23 +36,41 @@ def test_inv_1_one_attempt_that_is_not_released() -> None:
 
 
 def test_inv_2_open_while_an_attempt_is_not_released() -> None:
-    def of(row: object, *held: object) -> list[Finding]:
+    def of(row: object, *held: object) -> list[Line]:
         return found(inv.open_iff_unreleased, tasks=[row], attempts=held)
 
     opened: dict[str, Any] = {"attempt_open": True, "attempt_uid": uid(1)}
     assert of(task(R, **opened), attempt()) == []
     assert of(task(), released(F)) == []
     assert of(task()) == []
-    assert of(task(R), attempt()) == [("task 3", "attempt_open is False, unreleased: 1")]
-    assert of(task(**opened), released(F)) == [("task 3", "attempt_open is True, unreleased: 0")]
+    assert of(task(R), attempt()) == [("task 3", "RUNNING, attempt_open is False, unreleased: 1")]
+    assert of(task(**opened), released(F)) == [
+        ("task 3", "PENDING, attempt_open is True, unreleased: 0")
+    ]
+    for state in sorted(ACTIVE):
+        assert of(task(state, **opened)) == [
+            ("task 3", f"{state.name}, attempt_open is True, unreleased: 0")
+        ]
     other: dict[str, Any] = {"attempt_open": True, "attempt_uid": uid(2)}
     text = f"its present attempt is {uid(2)}, not {uid(1)}"
     assert of(task(R, **other), attempt(), released(F, 2)) == [("task 3", text)]
 
 
+def test_inv_2_a_recount_sets_the_flag_or_requeues_the_task() -> None:
+    def of(row: object, *held: object) -> list[Any]:
+        return repairs(inv.open_iff_unreleased, tasks=[row], attempts=held)
+
+    opened: dict[str, Any] = {"attempt_open": True, "attempt_uid": uid(1)}
+    assert of(task(R), attempt()) == [(Repair.OPEN, 3)]
+    assert of(task(P, **opened), released(F)) == [(Repair.CLOSE, 3)]
+    for state in sorted(ACTIVE):
+        assert of(task(state, **opened)) == [(Repair.REQUEUE, 3)]
+    assert of(task(R, attempt_open=True, attempt_uid=uid(2)), attempt()) == [(None, 0)]
+
+
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 def test_inv_3_active_together(state: S) -> None:
-    def of(row: object, *held: object) -> list[Finding]:
+    def of(row: object, *held: object) -> list[Line]:
         return found(inv.active_together, tasks=[row], attempts=held)
 
     present = task(state, attempt_uid=uid(1))
@@ -62,7 +87,7 @@ def test_inv_3_active_together(state: S) -> None:
 
 
 def test_inv_4_released_after_the_end_by_somebody() -> None:
-    def of(one: object) -> list[Finding]:
+    def of(one: object) -> list[Line]:
         return found(inv.released_in_order, attempts=[one])
 
     for kind in ("confirmed", "cell_lost", "operator"):
@@ -93,8 +118,8 @@ def test_inv_5_instants_in_order(name: str) -> None:
 
 
 def test_inv_6_one_after_the_other() -> None:
-    def of(*held: object) -> list[Finding]:
-        return found(inv.one_after_the_other, attempts=held)
+    def of(*held: object) -> list[Line]:
+        return found(inv.one_after_the_other, tasks=[task()], attempts=held)
 
     wrong = [("task 3", "attempt 2 began before 1 was released")]
     assert of(released(F, 1, 5), attempt(number=2, created_at=at(5))) == []
@@ -105,7 +130,7 @@ def test_inv_6_one_after_the_other() -> None:
 
 
 def test_inv_7_numbered_without_gaps() -> None:
-    def of(row: object, *numbers: int) -> list[Finding]:
+    def of(row: object, *numbers: int) -> list[Line]:
         return found(inv.numbered, tasks=[row], attempts=[released(F, n) for n in numbers])
 
     assert of(task()) == []
@@ -147,7 +172,7 @@ def test_inv_8_counters_are_the_charges(budget: str, column: str) -> None:
 
 
 def test_inv_9_charged_by_the_end() -> None:
-    def of(one: object) -> list[Finding]:
+    def of(one: object) -> list[Line]:
         return found(inv.charged_at_the_end, attempts=[one])
 
     assert of(attempt()) == []
@@ -171,7 +196,7 @@ def test_inv_10_within_the_budgets(
 ) -> None:
     groups = [group(retries_failure=2, retries_preemption=5, retries_system=3)]
 
-    def of(used: int) -> list[Finding]:
+    def of(used: int) -> list[Line]:
         return found(inv.within_budgets, tasks=[task(state, **{column: used})], groups=groups)
 
     most = limit + surplus
@@ -183,7 +208,7 @@ def test_inv_10_within_the_budgets(
 
 
 def test_inv_11_success_by_the_last_attempt() -> None:
-    def of(row: object, *held: object) -> list[Finding]:
+    def of(row: object, *held: object) -> list[Line]:
         return found(inv.success_by_an_attempt, tasks=[row], attempts=held)
 
     done = task(OK, attempt_number=2)
@@ -225,7 +250,7 @@ def test_inv_12_links_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("state", sorted(S))
 def test_inv_13_finished_if_terminal(state: S) -> None:
-    def of(finished: bool) -> list[Finding]:
+    def of(finished: bool) -> list[Line]:
         row: dict[str, Any] = {"finished_at": T0 if finished else None}
         return found(inv.states_known, tasks=[task(state, **row)], attempts=[attempt(state, **row)])
 
@@ -237,7 +262,7 @@ def test_inv_13_finished_if_terminal(state: S) -> None:
 
 
 def test_inv_14_at_most_once() -> None:
-    def of(at_most_once: bool, *held: object) -> list[Finding]:
+    def of(at_most_once: bool, *held: object) -> list[Line]:
         groups = [group(at_most_once=at_most_once)]
         return found(inv.at_most_once_kept, tasks=[task()], groups=groups, attempts=held)
 
@@ -256,7 +281,7 @@ def test_inv_14_at_most_once() -> None:
 
 
 def test_inv_15_strict_is_not_released_by_a_loss() -> None:
-    def of(exclusive: str, kind: str) -> list[Finding]:
+    def of(exclusive: str, kind: str) -> list[Line]:
         groups = [group(exclusive=exclusive)]
         held = [released(F, release_kind=kind)]
         return found(inv.strict_not_lost, groups=groups, attempts=held)

@@ -1,0 +1,75 @@
+"""An invariant: number, statement, the component that upholds it, check, and repair."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from controlplane.domain.integrity.rows import CellRecord, IntegrityRows, Record
+
+
+class Repair(Enum):
+    """What a repair writes to a row."""
+
+    OPEN = "set attempt_open"
+    CLOSE = "clear attempt_open"
+    REQUEUE = "requeue the task"
+    WATCH = "set is_watched"
+    BLOCK = "set waits_for_jobs"
+    MEET = "mark a dependency as met"
+    FAIL = "mark a dependency as failed"
+    COUNT = "write the counts"
+    ROLL = "derive the job again"
+
+
+class Finding(NamedTuple):
+    """A violation by `row`. `repair`: to apply to the row `row_id`; None: it cannot be repaired."""
+
+    row: Record
+    text: str
+    repair: Repair | None = None
+    row_id: int = 0
+
+
+Check = Callable[[IntegrityRows], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One invariant; `check` yields its violations.
+
+    `upheld_by`: the component that ensures it. `repair`: what `manage.py recount --repair` and rule
+    12 of convergence do about a violation; empty: they do not check it.
+    """
+
+    number: int
+    statement: str
+    upheld_by: str
+    repair: str
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantViolation:
+    """A violation of invariant `number`; the other fields are those of its finding."""
+
+    number: int
+    row: Record
+    text: str
+    repair: Repair | None
+    row_id: int
+
+    @property
+    def job_id(self) -> int:
+        """Return the job of the row; 0: it is a cell."""
+        return 0 if isinstance(self.row, CellRecord) else self.row.job_id
+
+    def __str__(self) -> str:
+        return f"INV-{self.number} {self.row}: {self.text}"
+
+
+def invariant(
+    number: int, statement: str, *, upheld_by: str, repair: str = ""
+) -> Callable[[Check], Invariant]:
+    """Make the decorated check the invariant `number`. Numbers are never reused."""
+    return lambda check: Invariant(number, statement, upheld_by, repair, check)
