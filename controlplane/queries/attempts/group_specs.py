@@ -98,7 +98,7 @@ def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
     group_id, job_id, job_name, name, replicas, resources, launch = row
-    # What a newer version knew is left out only if nothing is asked with it: no half obedience.
+    # Options of a newer version are left out only if they are empty: none is obeyed in part.
     told = {
         key: value
         for key, value in launch.items()
