@@ -40,7 +40,7 @@ class VisibleConsole(Console):
 
 
 def stdout() -> Console:
-    """For what was asked for. Away from a terminal, tables are as wide as they need to be."""
+    """For requested output. Away from a terminal, tables are as wide as they need to be."""
     return _console(sys.stdout)
 
 

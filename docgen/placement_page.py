@@ -53,7 +53,7 @@ depends on shares (`drf`, `fair_share`) or on a plugin, and if more than 2,000 g
 the order of tries: in a pool that is not strict, tasks that fit pass others.
 
 `nomination` is the cell on which capacity is reserved for the task, and the end of that
-reservation: after an eviction, for its bouncing gang, or after `starvation_seconds`.
+reservation: after an eviction, for its requeued gang, or after `starvation_seconds`.
 
 ## Asking before submitting
 

@@ -260,7 +260,7 @@ NOT_BUILT = (
     (
         "S1.4",
         "Flyte",
-        "a cache that is looked up before a task runs: a hit ends the task SUCCEEDED with the "
+        "a cache that is searched before a task runs: a hit ends the task SUCCEEDED with the "
         "cached outputs; outputs are written to the cache after success",
         "`cache.enabled`, `cache.key`, `cache.version`, `cache.overwrite`",
     ),

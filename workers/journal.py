@@ -21,8 +21,8 @@ from controlplane.contract.messages.orders import (
 )
 from controlplane.contract.messages.phases import read_phases
 from controlplane.contract.messages.reports import AttemptReport
-from workers.attempt_record import AttemptRecord
-from workers.journal_file import NO_ROOM, Store
+from workers.cell_attempt import CellAttempt
+from workers.journal_file import NO_ROOM, JournalStore
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class JournalState:
     starts: int = 0
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
-    attempts: dict[str, AttemptRecord] = field(default_factory=dict)
+    attempts: dict[str, CellAttempt] = field(default_factory=dict)
     done: dict[str, FinishedAttempt] = field(default_factory=dict)
 
     @property
@@ -129,10 +129,10 @@ class JournalState:
         """The control plane has all reports up to `number`."""
         self.acked = max(self.acked, number)
 
-    def take(self, run: RunAttempt, spec: GroupSpec) -> AttemptRecord:
+    def take(self, run: RunAttempt, spec: GroupSpec) -> CellAttempt:
         """Add an attempt and return its record; an existing record stays as it is."""
         self.specs[spec.id] = spec
-        return self.attempts.setdefault(run.uid, AttemptRecord(run, spec))
+        return self.attempts.setdefault(run.uid, CellAttempt(run, spec))
 
     def stop(self, stop: StopAttempt) -> None:
         """A stop is ordered."""
@@ -150,7 +150,7 @@ class JournalState:
         self.done[uid] = FinishedAttempt(until, never_created)
 
     @staticmethod
-    def _apply_to_attempt(record: AttemptRecord, kind: str, facts: list[Any]) -> None:
+    def _apply_to_attempt(record: CellAttempt, kind: str, facts: list[Any]) -> None:
         match kind, facts:
             case "start", [at, container_id]:
                 record.apply_start(at, container_id)
@@ -167,7 +167,7 @@ class JournalState:
 class JournalFile:
     """The journals of the cells of one process, in one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: JournalStore) -> None:
         self._store = store
         self._journals: dict[str, CellJournal] = {}
         self._buffer: list[bytes] = []
@@ -258,11 +258,11 @@ class CellJournal:
         self._cell = cell
         self.memory = memory
 
-    def find(self, uid: str) -> AttemptRecord | None:
+    def find(self, uid: str) -> CellAttempt | None:
         """Return the record of an attempt whose end is not acknowledged, if there is one."""
         return self.memory.attempts.get(uid)
 
-    def open_attempts(self) -> list[AttemptRecord]:
+    def open_attempts(self) -> list[CellAttempt]:
         """Return the attempts that have not ended."""
         return [record for record in self.memory.attempts.values() if record.end is None]
 
@@ -280,19 +280,19 @@ class CellJournal:
         self._write("accepted", True)
         self.memory.accept()
 
-    def take(self, run: RunAttempt, spec: GroupSpec) -> AttemptRecord:
+    def take(self, run: RunAttempt, spec: GroupSpec) -> CellAttempt:
         """The cell takes an order; return its record."""
         if self.memory.specs.get(spec.id) != spec:
             self._write("spec", spec.body())
         self._write("take", run.body())
         return self.memory.take(run, spec)
 
-    def start(self, record: AttemptRecord, at: float, container_id: str | None) -> None:
+    def start(self, record: CellAttempt, at: float, container_id: str | None) -> None:
         """The attempt's container runs."""
         self._write("start", record.uid, at, container_id)
         record.apply_start(at, container_id)
 
-    def save_phases(self, record: AttemptRecord) -> None:
+    def save_phases(self, record: CellAttempt) -> None:
         """Make its changes of phase durable before they are reported."""
         if not record.unsaved_phases:
             return
@@ -301,12 +301,12 @@ class CellJournal:
         self._write("phases", record.uid, count, [change.body() for change in changes])
         record.apply_phases(count, changes)
 
-    def crash(self, record: AttemptRecord) -> None:
+    def crash(self, record: CellAttempt) -> None:
         """A process was killed before the attempt made progress."""
         self._write("crash", record.uid)
         record.apply_crash()
 
-    def reach(self, record: AttemptRecord, stage: int) -> None:
+    def reach(self, record: CellAttempt, stage: int) -> None:
         """The attempt got further than before a process was killed: it is not the cause."""
         self._write("reach", record.uid, stage)
         record.apply_reach(stage)
@@ -321,7 +321,7 @@ class CellJournal:
         self._write("stop", stop.body())
         self.memory.stop(stop)
 
-    def move(self, record: AttemptRecord) -> None:
+    def move(self, record: CellAttempt) -> None:
         """The cell is leaving: the attempt is stopped and will run elsewhere."""
         self._write("move", record.uid)
         record.apply_move()

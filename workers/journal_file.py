@@ -20,7 +20,7 @@ MIN_FREE_BYTES = 32 << 20
 _BLOCK_BYTES = 64 << 10
 
 
-class Store(Protocol):
+class JournalStore(Protocol):
     """Where lines are kept. What was appended is safe only after `sync`."""
 
     def read(self) -> bytes:

@@ -69,7 +69,7 @@ def release(
 ) -> None:
     """Release an ended attempt that left nothing running: its task may run again (operators).
 
-    The cell is not asked. If the container is still running, the task runs twice.
+    The cell is not involved. If the container is still running, the task runs twice.
     """
     with connect() as session:
         attempt = session.release_attempt(uid, reason=reason)

@@ -60,7 +60,7 @@ def set_secret(
     project: Project = "default",
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a secret: the value is FILE's, or standard input's, or asked for."""
+    """Write a secret: the value is FILE's, or standard input's, or typed at a prompt."""
     if registry is not None and from_file is not None:
         raise BadInput("--registry takes the password from standard input, or asks for it")
     if registry is not None:

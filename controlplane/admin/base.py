@@ -76,14 +76,14 @@ class StyledAdmin(_ModelAdmin):
         """Return a list that calls `load` once for its rows, so that columns ask for nothing."""
         base: type[ChangeList] = super().get_changelist(request, **kwargs)
 
-        class Completed(base):  # type: ignore[misc, valid-type]
+        class RowCompletion(base):  # type: ignore[misc, valid-type]
             def get_results(self, request: HttpRequest) -> None:
                 super().get_results(request)
                 rows = list(self.result_list)  # type: ignore[has-type]
                 self.model_admin.load_rows(rows)
                 self.result_list = rows
 
-        return Completed
+        return RowCompletion
 
     def load(self, rows: list[Any]) -> Mapping[Any, Any]:
         """Return by key what the columns of `rows` show besides their own values."""
@@ -276,7 +276,7 @@ def by_number(column: str, term: str) -> Q:
 
 @dataclass(frozen=True, slots=True)
 class ActionConfirmation:
-    """What is asked before an action, and the action. `fields`: see confirm.html."""
+    """The confirmation before an action, and the action. `fields`: see confirm.html."""
 
     action: str
     title: str

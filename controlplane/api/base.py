@@ -53,7 +53,7 @@ class BearerAuthentication(BaseAuthentication):
         return credential.user, credential
 
     def authenticate_header(self, request: Request) -> str:
-        """What a caller without a token is asked for."""
+        """The challenge for a caller without a token."""
         return 'Bearer realm="Cellrun"'
 
 
@@ -129,7 +129,7 @@ class ApiView(GenericViewSet[Any]):
         return self.request.user.get_username()
 
     def begin_page(self) -> KeysetPagination:
-        """Read which part of a list is asked for. Raise BadQuery."""
+        """Read the requested part of a list. Raise BadQuery."""
         paginator: Any = self.paginator
         return paginator.begin(self.query)
 

@@ -22,7 +22,7 @@ class KeysetPagination(BasePagination):
     """Pages whose cursor is the key of their last row: rows that come or go move no other."""
 
     def begin(self, parameters: Parameters) -> "KeysetPagination":
-        """Read which part of the list is asked for. Raise BadQuery."""
+        """Read the requested part of the list. Raise BadQuery."""
         self._request = parameters.request
         self.limit = parameters.number("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
         self._cursor = parameters.text("cursor")

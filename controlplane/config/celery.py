@@ -20,7 +20,7 @@ app.add_defaults({"CELERY_DB_REUSE_MAX": 1_000_000_000})
 
 @task_prerun.connect
 def _let_go_of_a_dead_connection(**_: object) -> None:
-    """Whether the connection still lives is asked when the task first uses it."""
+    """The connection is checked when the task first uses it."""
     close_old_connections()
 
 

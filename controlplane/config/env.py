@@ -145,7 +145,7 @@ def _database(text: str) -> Database:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedFormat:
     """What the values of a type are, in the words in which another one is refused."""
 
     text: str
@@ -154,29 +154,32 @@ class Expected:
 Seconds = Annotated[
     float,
     Field(gt=0, le=86_400, allow_inf_nan=False),
-    Expected("a number of seconds above 0 and at most 86400"),
+    ExpectedFormat("a number of seconds above 0 and at most 86400"),
 ]
 # A try must be over, and noted, before its claim is taken back.
 TrySeconds = Annotated[
     float,
     Field(gt=0, le=MAX_TRY_SECONDS, allow_inf_nan=False),
-    Expected(f"a number of seconds above 0 and at most {MAX_TRY_SECONDS:g}"),
+    ExpectedFormat(f"a number of seconds above 0 and at most {MAX_TRY_SECONDS:g}"),
 ]
 Count = Annotated[
     int,
     BeforeValidator(_digits),
     Field(ge=1, le=1_000_000_000),
-    Expected("a whole number from 1 to 1000000000"),
+    ExpectedFormat("a whole number from 1 to 1000000000"),
 ]
 # Each is a connection of one process.
 AtOnce = Annotated[
-    int, BeforeValidator(_digits), Field(ge=1, le=1000), Expected("a whole number from 1 to 1000")
+    int,
+    BeforeValidator(_digits),
+    Field(ge=1, le=1000),
+    ExpectedFormat("a whole number from 1 to 1000"),
 ]
 Days = Annotated[
     int,
     BeforeValidator(_digits),
     Field(ge=1, le=36_500),
-    Expected("a whole number of days from 1 to 36500"),
+    ExpectedFormat("a whole number of days from 1 to 36500"),
 ]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
 Folder = Annotated[Path, BeforeValidator(_folder)]
@@ -211,9 +214,13 @@ class ControlPlaneSettings(BaseModel):
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         default_factory=lambda read: _local_hosts(read["public_url"])
     )
-    process: Annotated[Process, Expected("one of " + ", ".join(get_args(Process)))] = "command"
+    process: Annotated[Process, ExpectedFormat("one of " + ", ".join(get_args(Process)))] = (
+        "command"
+    )
     debug: Switch = False
-    log_level: Annotated[LogLevel, Expected("one of " + ", ".join(get_args(LogLevel)))] = "INFO"
+    log_level: Annotated[LogLevel, ExpectedFormat("one of " + ", ".join(get_args(LogLevel)))] = (
+        "INFO"
+    )
     advisory_locks: Switch = True
     heartbeat_seconds: Seconds = 5.0
     lease_seconds: Seconds = Field(default=30.0, validate_default=True)
@@ -290,7 +297,7 @@ def _describe(fault: ErrorDetails, texts: Mapping[str, str]) -> str:
     if fault["type"] == "value_error":  # its error already names what is expected
         words = str(fault["ctx"]["error"])
     else:
-        words = next(item.text for item in known.metadata if isinstance(item, Expected))
+        words = next(item.text for item in known.metadata if isinstance(item, ExpectedFormat))
     text = texts.get(name) or ""
     shown = f", not {text!r}" if text and known.repr else ""
     return f"{name}: expected {words}{shown}"

@@ -69,7 +69,7 @@ class Inbox:
         return bool(self._beats)
 
     def apply(self, raw: Sequence[str], queues: Sequence[str] | None = None) -> bool:
-        """Apply a batch; answer heartbeats if it is time. Whether the database was asked.
+        """Apply a batch; answer heartbeats if it is time. Return whether the database was used.
 
         `queues`: the queue that each message came through, see `sort_messages`. Raises only if the
         database is away.

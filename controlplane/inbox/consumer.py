@@ -98,6 +98,6 @@ class InboxStep(bootsteps.ConsumerStep):
             log.exception("batch_failed", messages=len(batch))
             self._inbox.note_lost(len(batch), error)
         finally:
-            # It costs the next batch a statement; heartbeats that only wait have asked nothing.
+            # It costs the next batch a statement; heartbeats that only wait have cost none.
             if has_asked:
                 close_old_connections()

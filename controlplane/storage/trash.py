@@ -1,4 +1,4 @@
-"""Folders that nobody needs any more: out of the way at once, and deleted bit by bit afterwards.
+"""Folders that are not needed any more: moved away at once, and deleted in steps afterwards.
 
 discarded/<random>      a folder with all that was in it
 """

@@ -1,4 +1,4 @@
-"""Claims and notes for the courier: whatever it asks of the database goes through one thread."""
+"""Claims and results of callback deliveries: all database work goes through one thread."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class CallbackStore:
-    """Asked from one event loop, any number at once; each waits for its turn."""
+    """Called from one event loop, any number at once; each call waits for its turn."""
 
     def __init__(self) -> None:
         self._database = ThreadPoolExecutor(1, thread_name_prefix="callbacks-database")
@@ -39,7 +39,7 @@ class CallbackStore:
         self.is_stopping = False
 
     def close(self) -> None:
-        """When all that was asked for is done. Nothing is asked for after that."""
+        """Wait until all calls are done. Nothing is called after that."""
         self._database.submit(connections.close_all)
         self._database.shutdown()
 

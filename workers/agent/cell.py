@@ -45,7 +45,7 @@ from workers.attempt.events import (
     always,
 )
 from workers.attempt.outcome import STOPPED, VANISHED
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.config import CellConfig
 from workers.drivers.base import Driver
 from workers.guard.link import GuardLink
@@ -87,7 +87,7 @@ class Cell:
         self.exclusives = Exclusives(guard, self._log)
         self.outbox = Outbox(config, journal)
         self.actions = DeferredActions(driver, self._log)
-        self.ended: list[AttemptRecord] = []
+        self.ended: list[CellAttempt] = []
         self.is_registered = False
         self.is_leaving = False
         self.is_drawing_anew = False
@@ -303,7 +303,7 @@ class Cell:
             return
         why = self._why_not(run, spec, now)
         if why is not None:
-            ids = AttemptRecord(run, spec).ids
+            ids = CellAttempt(run, spec).ids
             self._log.warning("attempt_refused", **ids, why=why)
             never = self._has_swept  # otherwise an earlier container of it may still be there
             self.journal.finish(uid, run.start_before, never_created=never)
@@ -368,17 +368,17 @@ class Cell:
                     report = refusal(record.uid, _BLAME, now.wall, phases=phases)
                 self._finish(record, report)
 
-    def _finish(self, record: AttemptRecord, report: AttemptReport) -> None:
+    def _finish(self, record: CellAttempt, report: AttemptReport) -> None:
         self.journal.end(report)
         self._conclude(record, report)
         self.actions.remove(record.uid)
 
-    def _conclude(self, record: AttemptRecord, report: AttemptReport) -> None:
+    def _conclude(self, record: CellAttempt, report: AttemptReport) -> None:
         self.exclusives.drop(record)
         self.ended.append(record)
         self.reporter.add(report)
 
-    def _adopt(self, record: AttemptRecord, now: ClockReading) -> None:
+    def _adopt(self, record: CellAttempt, now: ClockReading) -> None:
         if record.state is TaskState.ASSIGNED and record.stage < STAGES[Phase.CHECKING]:
             self.journal.crash(record)
             record.is_blamed = record.crashes > MAX_CRASHES
@@ -395,7 +395,7 @@ class Cell:
         if stop is not None:
             self.actions.stop(stop)
 
-    def _launch(self, record: AttemptRecord) -> Launch:
+    def _launch(self, record: CellAttempt) -> Launch:
         env = build_environment(record.run, record.spec, self.name)
         permit = partial(self.exclusives.permit, record.uid) if record.spec.exclusive else always
         return Launch(record.run, record.spec, env, permit, record.started_at)

@@ -11,7 +11,7 @@ from structlog.stdlib import BoundLogger
 from controlplane.contract.messages.orders import GroupSpec
 from workers.agent.lease import Lease
 from workers.attempt.events import Permit
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.guard.link import GuardLink
 from workers.guard.watchlist import ExclusiveAttempt, Watchlist
 
@@ -32,7 +32,7 @@ class Exclusives:
 
     # ------------------------------------------------------------------ watched attempts
 
-    def begin(self, records: Iterable[AttemptRecord]) -> None:
+    def begin(self, records: Iterable[CellAttempt]) -> None:
         """A process of the cell starts: what an earlier one had watched still is.
 
         An attempt on the watchlist without a record keeps its deadline, which nothing renews.
@@ -48,17 +48,17 @@ class Exclusives:
         self._orphans = known
         self._is_dirty = bool(earlier.attempts or self._attempts)
 
-    def add(self, record: AttemptRecord, lease: Lease) -> None:
+    def add(self, record: CellAttempt, lease: Lease) -> None:
         """An exclusive attempt is taken."""
         self._deadline = lease.expires_at
         self._add(record, _watched(record.spec, lease))
 
-    def drop(self, record: AttemptRecord) -> None:
+    def drop(self, record: CellAttempt) -> None:
         """It is over."""
         if self._attempts.pop(record.uid, None) is not None:
             self._is_dirty = True
 
-    def _add(self, record: AttemptRecord, watched: ExclusiveAttempt | None) -> None:
+    def _add(self, record: CellAttempt, watched: ExclusiveAttempt | None) -> None:
         # Without a list there was no lease: whatever runs of it has to end.
         self._attempts[record.uid] = watched or _watched(record.spec, Lease())
         self._is_dirty = True
@@ -77,7 +77,7 @@ class Exclusives:
         """Whether its container may be created or started now; from any thread."""
         return Permit.NEVER if self._link is None else self._link.permit(uid)
 
-    def is_fenced(self, record: AttemptRecord) -> bool:
+    def is_fenced(self, record: CellAttempt) -> bool:
         """Return whether the guard ended it."""
         if self._link is None or not record.spec.exclusive:
             return False

@@ -7,12 +7,10 @@ from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind, TaskState
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import KILLED_OUTSIDE, LEASE_OVER, LIMITS, STOPPED
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 
 
-def judge_end(
-    record: AttemptRecord, event: EndedEvent, *, is_fenced: bool = False
-) -> AttemptReport:
+def judge_end(record: CellAttempt, event: EndedEvent, *, is_fenced: bool = False) -> AttemptReport:
     """Return the final report: state and facts. The container is gone or stopped permanently.
 
     `is_fenced`: the guard ended it, so that its own account of its end does not count.
@@ -72,7 +70,7 @@ def refusal(
     )
 
 
-def _state(record: AttemptRecord, event: EndedEvent) -> TaskState:
+def _state(record: CellAttempt, event: EndedEvent) -> TaskState:
     if event.reason in LIMITS:
         return TaskState.KILLED
     # Many programs end with exit status 0 after a stop signal: that is not a success.

@@ -13,7 +13,7 @@ from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import Phase
 from workers.agent.inputs import ClockReading
 from workers.attempt.events import BuildingEvent, ReconciledEvent, StageFailedEvent
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.journal import CellJournal
 
 # A phase that lasts longer is reported while it lasts. A container that is created from an image
@@ -56,7 +56,7 @@ class Progress:
 
     def note(
         self,
-        record: AttemptRecord,
+        record: CellAttempt,
         event: BuildingEvent | StageFailedEvent | ReconciledEvent,
         now: ClockReading,
     ) -> None:
@@ -85,7 +85,7 @@ class Progress:
             self._preparing.pop(record.uid, None)
             self._waiting.setdefault(record.uid, due)
 
-    def report(self, record: AttemptRecord) -> None:
+    def report(self, record: CellAttempt) -> None:
         """Report all facts of an attempt that has not ended."""
         self._waiting.pop(record.uid, None)
         self._preparing.pop(record.uid, None)
@@ -121,7 +121,7 @@ class Progress:
         self.report(record)
         return True
 
-    def _note_stage(self, record: AttemptRecord, phase: Phase) -> None:
+    def _note_stage(self, record: CellAttempt, phase: Phase) -> None:
         """A process that is killed while the attempt gets on is not killed by it."""
         stage = STAGES.get(phase, 0)
         if record.crashes and stage > record.stage and not record.is_blamed:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from controlplane.contract.messages.reports import HeldAttempt, Register
 from controlplane.contract.wire import envelope
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.config import CellConfig
 
 TASK_TYPES = {
@@ -21,7 +21,7 @@ def offered_types(config: CellConfig) -> tuple[str, ...]:
     return (*TASK_TYPES[config.driver], *runners)
 
 
-def make_register(config: CellConfig, running: Iterable[AttemptRecord]) -> Register:
+def make_register(config: CellConfig, running: Iterable[CellAttempt]) -> Register:
     """The Register of a cell that still has `running`."""
     return Register(
         capacity=config.capacity,

@@ -31,7 +31,7 @@ class DiskFull(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class StreamCursor:
     """The last entry of a stream: its time, how many of exactly that time are written, all bytes.
 
     The parts of one long line carry the time of its first, so the time alone is not exact.
@@ -43,16 +43,16 @@ class Cursor:
     size: int = 0
     is_within: bool = False
 
-    def after(self, entries: Sequence["LogEntry"], size: int) -> "Cursor":
+    def after(self, entries: Sequence["LogEntry"], size: int) -> "StreamCursor":
         """Where the stream stands, `size` bytes long, once these entries of it are written."""
         at, count, is_within = self.nanoseconds, self.entries, self.is_within
         for entry in entries:
             count = count + 1 if entry.nanoseconds == at else 1
             at, is_within = entry.nanoseconds, entry.is_part
-        return Cursor(at, count, size, is_within)
+        return StreamCursor(at, count, size, is_within)
 
 
-Cursors = Mapping[str, Cursor]
+Cursors = Mapping[str, StreamCursor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class Capture:
     def _read_cursors(self) -> Cursors:
         try:
             found = json.loads(self._cursor_path.read_text(encoding="ascii"))
-            return {name: Cursor(**found[name]) for name in STREAMS}
+            return {name: StreamCursor(**found[name]) for name in STREAMS}
         except (OSError, ValueError, TypeError, KeyError):
-            return dict.fromkeys(STREAMS, Cursor())
+            return dict.fromkeys(STREAMS, StreamCursor())
 
     def _cut_back(self, name: str, size: int) -> int:
         with open(self.folder / name, "ab") as file:

@@ -13,7 +13,7 @@ import structlog
 from celery import Celery
 
 from controlplane.contract.states import TaskState
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 
 log = structlog.get_logger(__name__)
 
@@ -46,12 +46,12 @@ class FlowerEvents:
         self._stopping.set()
         self._thread.join(timeout=2.0)
 
-    def attempt_running(self, record: AttemptRecord, *, received: float) -> None:
+    def attempt_running(self, record: CellAttempt, *, received: float) -> None:
         """The attempt runs, and will for a while."""
         self._put("task-received", {**_names(record), "timestamp": received})
         self._put("task-started", {**_names(record), "timestamp": record.started_at or received})
 
-    def attempt_ended(self, record: AttemptRecord) -> None:
+    def attempt_ended(self, record: CellAttempt) -> None:
         """The attempt is over."""
         report = record.end
         if report is None:
@@ -110,7 +110,7 @@ class FlowerEvents:
         return self._dispatcher
 
 
-def _names(record: AttemptRecord) -> dict[str, Any]:
+def _names(record: CellAttempt) -> dict[str, Any]:
     return {
         "uuid": record.uid,
         "name": f"attempt.{record.spec.job_name}",

@@ -19,7 +19,7 @@ from workers.agent.cell import Cell
 from workers.agent.inputs import CellInput, ClockReading
 from workers.attempt.events import EndedEvent, StartedEvent
 from workers.attempt.runtime import EngineAway
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.journal import JournalFile
 from workers.service.bus import BrokerClient
 
@@ -52,10 +52,10 @@ Incoming = tuple[str, CellInput]
 class AttemptObserver(Protocol):
     """A receiver of the changes of attempts."""
 
-    def attempt_running(self, record: AttemptRecord, *, received: float) -> None:
+    def attempt_running(self, record: CellAttempt, *, received: float) -> None:
         """The attempt runs."""
 
-    def attempt_ended(self, record: AttemptRecord) -> None:
+    def attempt_ended(self, record: CellAttempt) -> None:
         """The attempt is over."""
 
 

@@ -26,7 +26,7 @@ GREETING_SECONDS = 2
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 as long as the web process can answer at all; nothing else is asked."""
+    """Answer 200 as long as the web process can answer at all; nothing else is checked."""
     return JsonResponse({"status": "ok"})
 
 

@@ -153,7 +153,7 @@ class LogUploads(SignedView):
 
 
 def read_log_query(parameters: Parameters) -> tuple[str, int, int | None]:
-    """Stream, cursor and tail that are asked for. Raises BadQuery."""
+    """Return the requested stream, cursor and tail. Raise BadQuery."""
     parameters.flag("follow")
     return (
         parameters.choice("stream", artifacts.STREAMS) or artifacts.STREAMS[0],

@@ -24,7 +24,7 @@ from controlplane.queries.attempts import artifacts
 from controlplane.queries.views import attempts
 
 _PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
-# New output is shown within this time; the attempt itself is asked after far less often.
+# New output is shown within this time; the attempt itself is read far less often.
 LOOK_SECONDS = 0.25
 LOOKS_BETWEEN_QUESTIONS = 4
 # The end of the output may come a moment after the attempt's release.

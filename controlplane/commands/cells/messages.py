@@ -31,7 +31,7 @@ from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute, scalar
 
-# What a cell that is registered has left behind; a twin that is still there raises its own again.
+# Alerts that a registration clears; a duplicate that is still there raises its own again.
 _ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
 
 

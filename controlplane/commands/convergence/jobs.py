@@ -90,7 +90,7 @@ def _in_vain(failed: DependencyFacts) -> str:
 
 
 def go_on(look: RuleContext) -> Mapping[str, int]:
-    """End children, bounce gangs, end tasks: as far as this tick comes."""
+    """End children, requeue gangs and end tasks, as many as the time of the tick allows."""
     counts: dict[str, int] = {}
     if orphaned := _end_generations(look.now):
         counts["orphaned"] = orphaned

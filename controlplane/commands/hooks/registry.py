@@ -115,7 +115,7 @@ def moments_of(kind: str) -> frozenset[HookEvent]:
         hook = plugins.get(Kind.HOOK, kind)
     except NotInstalled:
         return _NONE
-    # Read without running code of another package: this is asked with locks held.
+    # Read without running code of another package: callers hold locks.
     return frozenset(
         at for at, name in _METHODS.items() if callable(getattr_static(hook, name, None))
     )

@@ -66,7 +66,7 @@ class DryRun:
 def dry_run(*, spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
     """Return what would come of submitting the job now. Raise what `submit_jobs` would."""
     with transaction.atomic():
-        # Whatever is read below, and whoever changes it one day: it writes nothing.
+        # Whatever is read below, now or after a change of it: nothing is written.
         execute("SET TRANSACTION READ ONLY")
         return _forecast(spec, body, owner, now)
 

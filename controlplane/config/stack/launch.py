@@ -1,4 +1,4 @@
-"""Starts one process of the stack: waits for what it needs, says so, then becomes it.
+"""Start one process of the stack: wait for what it needs, report that, then become it.
 
     python -m controlplane.config.stack.launch --process web --run RUN \
         --needs database,preparation -- uvicorn …

@@ -61,7 +61,7 @@ def read_options(environ: Mapping[str, str]) -> Options:
 
 
 def choose_ports(options: Options) -> tuple[int, int]:
-    """Return web's and Flower's port: as asked, or any free one where 0 was asked."""
+    """Return web's and Flower's port: the configured ones, or free ones instead of 0."""
     taken: set[int] = set()
     chosen = []
     for name, port in (("WEB_PORT", options.web_port), ("FLOWER_PORT", options.flower_port)):

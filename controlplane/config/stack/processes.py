@@ -12,7 +12,7 @@ from controlplane.config.stack.parts.home import StackHome
 
 PROJECT = Path(__file__).resolve().parents[3]
 
-# Started in this order, stopped in the reverse one: cells say goodbye while the inbox runs.
+# Started in this order, stopped in the reverse one: cells send Goodbye while the inbox runs.
 GROUPS = ("services", "control", "cells")
 
 # A cell that stops its containers gives each its grace (10 s by default) and then reports.

@@ -171,7 +171,7 @@ def read_off(
         if group_id in cells:
             there = cells[group_id]
             there[names[cell_id]] = there.get(names[cell_id], 0) + count
-    found, accounting = _Found(screened, plan), QuotaAccounting(snapshot)
+    found, accounting = _ForecastEntry(screened, plan), QuotaAccounting(snapshot)
     forecasts = []
     for group in candidate.groups:
         placed = dict(sorted(cells[group.group_id].items()))
@@ -188,7 +188,7 @@ def read_off(
     return forecasts
 
 
-class _Found:
+class _ForecastEntry:
     """Reasons of waiting groups by source: final rejection by a validator, gang, shape."""
 
     def __init__(self, screened: PrefilterResult, plan: PlacementPlan) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py doctor`: list what looks stuck, its owner, and when that acts (docs/operations.md).
+"""`manage.py doctor`: list what may be stuck, its owner, and when that acts (docs/operations.md).
 
 Exits with 0 if nothing needs a person, with 1 if something does. Changes and locks nothing.
 """

@@ -1,6 +1,6 @@
 """`manage.py recount`: derives counts and job states again from the tasks (docs/operations.md).
 
-Exits with 0 if all were right or have been mended, with 1 if something is not as it must be.
+Exits with 0 if all were right or have been repaired, with 1 if something is still wrong.
 """
 
 import sys
@@ -14,7 +14,7 @@ from controlplane.queries.integrity.invariants import find_page
 
 
 class Command(BaseCommand):
-    """List every difference with its ids; mend them if that is asked for."""
+    """List every difference with its ids; repair them on request."""
 
     help = "Derive status counts and job states again from the tasks; exit with 1 if any differed."
 

@@ -1,1 +1,1 @@
-"""What a cell is given of its attempts: group specs, briefing, gang, artifacts."""
+"""What a cell receives about its attempts: group specs, launch context, gang, artifacts."""

@@ -98,7 +98,7 @@ def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
     group_id, job_id, job_name, name, replicas, resources, launch = row
-    # Fields of a newer version are left out only if they have no effect: no half obedience.
+    # Fields of a newer version are left out only if they are empty: none is obeyed in part.
     sent = {
         key: value
         for key, value in launch.items()

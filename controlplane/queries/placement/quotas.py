@@ -81,7 +81,7 @@ class LimitedScope:
 class ScopeUsage:
     """What the unreleased attempts of a scope hold.
 
-    Ids, if they were asked for: `jobs` of all of them, `open_jobs` of those that have not ended.
+    Ids, if they are requested: `jobs` of all of them, `open_jobs` of those that have not ended.
     """
 
     resources: dict[str, int] = field(default_factory=dict)

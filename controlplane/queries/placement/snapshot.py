@@ -163,7 +163,7 @@ def load_snapshot(
 ) -> PoolSnapshot:
     """The first step: the pool's cells, what is used, and the `shapes` that wait.
 
-    `with_owners`: what each owner holds in the pool is asked for; `with_nominations`: so is what
+    `with_owners`: load what each owner holds in the pool; `with_nominations`: so is what
     room is kept.
     """
     cells = load_cells(pool_id)

@@ -106,7 +106,7 @@ def find_tasks(
 
 
 def _states_of(wanted: TaskFilter) -> frozenset[TaskState]:
-    """The states in which a task can be that is asked for."""
+    """The states of the requested tasks."""
     lives = frozenset(
         state
         for state in TaskState

@@ -9,7 +9,7 @@ from controlplane.contract.messages.orders import GroupSpec, RunAttempt, StopAtt
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState
 from tests.harness.small_disk import mounted
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.journal import (
     KNOWN_SECONDS,
     CellJournal,
@@ -46,7 +46,7 @@ def opened(path: Path, cell: str = "a") -> tuple[JournalFile, CellJournal]:
     return file, file.journal(cell)
 
 
-def record(journal: CellJournal, uid: str) -> AttemptRecord:
+def record(journal: CellJournal, uid: str) -> CellAttempt:
     found = journal.find(uid)
     assert found is not None
     return found

@@ -61,11 +61,11 @@ class GangSupervisor:
             threading.Thread(target=self._follow, args=call, name=name, daemon=True).start()
 
     def _follow(self, job_id: int, has_new: threading.Event) -> None:
-        pace, news = PollInterval(), WrittenStates()
+        pace, news = GangPollInterval(), WrittenStates()
         while members := self._living(job_id):
             if has_new.is_set():
                 has_new.clear()
-                pace = PollInterval()  # others usually follow
+                pace = GangPollInterval()  # others usually follow
             gang, took = None, 0.0
             try:
                 gang = fetch_gang(members)
@@ -119,7 +119,7 @@ class WrittenStates:
         }
 
 
-class PollInterval:
+class GangPollInterval:
     """How long to wait between two questions, by what came of them."""
 
     def __init__(self) -> None:

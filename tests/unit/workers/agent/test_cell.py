@@ -23,7 +23,7 @@ from workers.agent.final_report import judge_end
 from workers.agent.inputs import ScanResult
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import KILLED_OUTSIDE, STOPPED
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 
 
 @pytest.fixture
@@ -343,7 +343,7 @@ def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
 def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
     is_stopped: bool, is_moving: bool, state: S
 ) -> None:
-    book = AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
     told = EndedEvent("u", 1.0, exit_code=0, reason=STOPPED)
@@ -354,7 +354,7 @@ def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
 
 @pytest.mark.parametrize("is_moving", [False, True])
 def test_a_signal_that_was_ours_is_not_told_as_somebody_elses(is_moving: bool) -> None:
-    book = AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.is_moving, book.stop = is_moving, None if is_moving else StopAttempt("u", "cancelled")
     killed = EndedEvent("u", 1.0, 137, FailureKind.OUTSIDE, KILLED_OUTSIDE, "killed from outside")
     report = judge_end(book, killed)

@@ -13,7 +13,7 @@ from tests.harness.cell_bench import Bench
 from workers.agent.final_report import judge_end
 from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.guard.local import LocalGuardLink
 
 
@@ -88,7 +88,7 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> N
 def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
     reason: str | None, is_stopped: bool, is_moving: bool, state: S
 ) -> None:
-    book = AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
+    book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
     told = EndedEvent("u", 1.0, exit_code=0, reason=reason)

@@ -16,7 +16,7 @@ from workers.attempt.gangs.files import (
     see_peers,
     ssh_config,
 )
-from workers.attempt.gangs.gang import PollInterval
+from workers.attempt.gangs.gang import GangPollInterval
 
 WORKER = GangGroup("worker", network="gang", ports=("http", "ssh"))
 OPEN = GangGroup("open", network="default", ports=("http", "ssh"))
@@ -175,7 +175,7 @@ def test_a_briefing_shows_no_key() -> None:
 
 
 def test_web_is_asked_often_at_first_then_less_and_least_when_it_is_away() -> None:
-    pace = PollInterval()
+    pace = GangPollInterval()
     coming, settled = Gang((member(0), member(1, state=S.BUILDING))), Gang((member(0),))
     assert [pace.after(coming) for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
     assert pace.after(settled) == 5.0

@@ -20,7 +20,7 @@ from workers.attempt.events import EndedEvent, Launch, StartedEvent
 from workers.attempt.health import get
 from workers.attempt.idleness import SENT_BYTES, ActivitySample, is_active, read_sample
 from workers.attempt.outcome import HEALTH, IDLE, LIFETIME, Exit, judge_exit
-from workers.attempt_record import AttemptRecord
+from workers.cell_attempt import CellAttempt
 from workers.config import CellConfig
 from workers.drivers.docker.container import container_body, ports_of, use_of
 from workers.drivers.process.procfs import Ports
@@ -88,8 +88,8 @@ def test_an_end_by_its_health_check_is_a_failure_unless_a_stop_was_ordered() -> 
     assert judge_end(stopped, ended).state is S.KILLED
 
 
-def book(**spec: object) -> AttemptRecord:
-    return AttemptRecord(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
+def book(**spec: object) -> CellAttempt:
+    return CellAttempt(RunAttempt("u", 1, 1, 0, 1, 60.0), GroupSpec(1, 1, "j", "g", 1, **spec))  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------------------- the cell

@@ -1,4 +1,4 @@
-"""A cell's record of one attempt: what its journal restores, and what this process has observed."""
+"""A cell's record of an attempt: what its journal restores, and what this process has observed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from controlplane.contract.states import Phase, TaskState
 
 
 @dataclass(slots=True)
-class AttemptRecord:
+class CellAttempt:
     """One attempt. Only journal entries change the fields of the first block (`JournalState`).
 
     `is_moving`: the cell is leaving and has stopped the attempt, which will run elsewhere.
