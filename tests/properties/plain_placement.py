@@ -168,12 +168,18 @@ class Plain:
             if counts[place]:
                 yield other, cell_id, counts[place]
 
-    def with_kept(self, place: int, *, claims: bool = False) -> "Plain":
-        """The same, but what is kept for others of the row's bands is taken from quotas, tokens."""
-        other = copy(self)
+    def with_kept(self, place: int, *, claims: bool = False, is_in_turn: bool = False) -> "Plain":
+        """The same, but what is kept for others of the row's bands is taken from quotas, tokens.
+
+        `is_in_turn`: only what is kept for rows before it. Reservations may exceed a limit together
+        (it was lowered, for example); then the first ones are used.
+        """
+        one, other = self.pool.rows[place], copy(self)
         other.accounts, other.tokens = deepcopy(self.accounts), dict(self.tokens)
-        for row, _, count in self._kept_rows(self.pool.rows[place], place, claims):
-            other._count(row, count)
+        before = self.pool.rows[:place] if is_in_turn else self.pool.rows
+        for row, _, count in self._kept_rows(one, place, claims):
+            if any(row is one_before for one_before in before):
+                other._count(row, count)
         return other
 
     def open_cells(self, place: int) -> list[CellFacts]:

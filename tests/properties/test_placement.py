@@ -38,7 +38,7 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
             # The minima of a gang start at once, however many its cells prepare at a time.
             assert now.slots[cell_id] > 0 or at_once.get(one.job_id, 0) > 0
             at_once[one.job_id] = at_once.get(one.job_id, 0) - 1
-            books = now.with_kept(place)
+            books = now.with_kept(place, is_in_turn=one.nominated_cell_id is not None)
             assert books.violations(one) == []
             assert books.short_tokens(one) == {}
             now.put(place, cell_id)

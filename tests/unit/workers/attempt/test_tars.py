@@ -152,6 +152,32 @@ def test_a_link_out_comes_back_as_often_as_it_is_tried(tmp_path: Path) -> None:
     assert (tmp_path / "root" / "b").samefile(tmp_path / "root" / "a")
 
 
+def test_no_mode_comes_back_that_gives_rights_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the library removes such bits by itself (from Python 3.11.4 on) or not."""
+    root = tmp_path / "root"
+    (root / "ckpt").mkdir(parents=True)
+    for name, mode in (("root", 0o4755), ("group", 0o2755), ("shared", 0o777)):
+        (root / "ckpt" / name).write_bytes(b"x")
+        (root / "ckpt" / name).chmod(mode)
+    assert save_below(root, "/ckpt/", tmp_path / "tar", free)
+    new = tarfile.TarFile.extractall
+
+    def trusting(
+        tar: tarfile.TarFile, path: Path, members: Any = None, *, numeric_owner: bool = False
+    ) -> None:
+        new(tar, path, members, numeric_owner=numeric_owner, filter="fully_trusted")
+
+    for folder in (tmp_path / "filtered", tmp_path / "trusted"):
+        restore_below(folder, "/ckpt", tmp_path / "tar")
+        back = {path.name: path.stat().st_mode & 0o7777 for path in (folder / "ckpt").iterdir()}
+        assert back == {"root": 0o755, "group": 0o755, "shared": 0o755}
+        monkeypatch.setattr(tarfile.TarFile, "extractall", trusting)
+        monkeypatch.delattr(tarfile, "tar_filter", raising=False)
+        monkeypatch.delattr(tarfile.TarInfo, "replace", raising=False)
+
+
 def test_unpacking_needs_no_filters_of_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
