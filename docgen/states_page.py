@@ -104,6 +104,9 @@ RELEASES: Mapping[ReleaseKind, str] = MappingProxyType(
     }
 )
 
+_ON_OTHER_PAGES = (11, 12)
+"""Numbers of the rules whose time limits and results another page describes."""
+
 
 def write() -> str:
     """The whole page."""
@@ -129,8 +132,8 @@ def _head() -> list[str]:
     return [
         "# States\n\n<!-- Written by `make docs` from controlplane/domain; do not edit. -->",
         "Tasks, attempts and jobs have one of ten states. A state changes only according to the"
-        " table below\n(`controlplane/domain/state/transitions.py`); any other change is refused."
-        " A terminal state is final. Numbers and\nnames are those of Iris.",
+        " [table](#changes)\n(`controlplane/domain/state/transitions.py`). A terminal state is"
+        " final. Numbers and names are those of Iris.",
         states,
         "![The life of a task](images/states.svg)",
     ]
@@ -230,8 +233,9 @@ def _budgets() -> list[str]:
         "## Who owns a state",
         "Each state that is not final has an owner: the first matching row.",
         _owners("a task that is", TASK_OWNERS),
-        "Jobs and cells:",
-        _owners("what", OTHER_OWNERS),
+        "Jobs and cells ([retention](retention.md) and [convergence](convergence.md#repair)"
+        " describe rules 11 and 12):",
+        _owners("what", (item for item in OTHER_OWNERS if item.number not in _ON_OTHER_PAGES)),
     ]
 
 
@@ -244,8 +248,7 @@ def _others() -> list[str]:
     return [
         "## A job's state",
         "It is computed whenever the state of a task changes"
-        " (`controlplane/domain/state/rollup.py`). The first rule\nthat holds applies. A terminal"
-        " state is final.\n\n"
+        " (`controlplane/domain/state/rollup.py`). The first rule\nthat holds applies.\n\n"
         + "\n".join(
             f"{number}. {rule.when}: **{rule.state.name}**" for number, rule in enumerate(RULES, 1)
         ),
@@ -256,8 +259,9 @@ def _others() -> list[str]:
         "## Cells",
         table(("state", "meaning"), ((f"**{s.value}**", CELLS[s]) for s in CellState)),
         "## Reasons",
-        "Each row of the history has a reason; API, admin and command show the same text. The third"
-        " column is the\n`failure_reason` of a failed task.",
+        "Each row of the history has a reason; API, admin and command show the same text. It is the"
+        " `failure_reason` of a\ntask that ends without success, unless the third column has"
+        " another.",
         table(
             ("code", "text", "`failure_reason`"),
             ((f"`{code.value}`", text, _failure(code)) for code, text in REASONS.items()),
@@ -265,21 +269,6 @@ def _others() -> list[str]:
     ]
 
 
-# No task ends with these, or none as failed.
-_NO_FAILURES = frozenset(
-    {
-        Reason.SUBMITTED,
-        Reason.PLACED,
-        Reason.BUILDING,
-        Reason.STARTED,
-        Reason.SUCCEEDED,
-        Reason.CACHE_HIT,
-        Reason.GANG_BOUNCED,
-        Reason.RELEASED,
-        Reason.RELEASED_BY_OPERATOR,
-        Reason.TASKS_DECIDED,
-    }
-)
 _CLOSER: Mapping[Reason, str] = MappingProxyType(
     {
         Reason.EXIT_STATUS: "exit status 1 (the actual status)",
@@ -293,6 +282,6 @@ _CLOSER: Mapping[Reason, str] = MappingProxyType(
 
 
 def _failure(reason: Reason) -> str:
-    if reason in _NO_FAILURES:
-        return ""
-    return _CLOSER.get(reason) or failure_reason_of(reason)
+    """Return the failure reason of a task if it is not the text of its reason."""
+    found = _CLOSER.get(reason) or failure_reason_of(reason)
+    return "" if found == REASONS[reason] else found

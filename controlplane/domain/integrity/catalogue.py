@@ -55,15 +55,14 @@ containers that the machines created:
   that runs at most once;
 * a container runs only as long as its attempt is not released, unless its cell was declared lost or
   an operator released it; rows of a deleted job stay as long as one of its containers runs;
-* no container is created before the dependencies of its group and job are met on the machines, nor
-  beside one of a job that was replaced, nor for a gang below its minima that is not being requeued;
-* a gang is always placed with its minima or not at all, and after it fell below them, not before
-  every member was requeued;
+* no container is created before the dependencies of its group and job are met, beside one of a job
+  that was replaced, or for a gang below its minima that is not being requeued;
+* a gang is placed with its minima or not at all; below them, only after every member was requeued;
 * a one-off task has one claim until that is released or its 30 s are over, and its guid has one
   task that is not deleted; every requested callback is delivered, and delivered again only after a
   delivery that was lost with its process;
-* no job is deleted for its age while another job waits for it, depends on it or reads from it, and
-  most cells of a pool are not declared lost at once unless an operator confirms it;
+* no job is deleted for its age while another job waits for it, depends on it or reads from it;
+* most cells of a pool are not declared lost at once unless an operator confirms it;
 * once faults stop, every job ends in the expected state and is settled; expired data is deleted.
 
 Outages of the control plane (ten minutes), of its inbox or of the broker (five) with two hundred
@@ -71,5 +70,5 @@ tasks running lose no cell and fail no task, in virtual time and with real proce
 
 `manage.py check_invariants` checks a live database in one read-only snapshot, page by page, lists
 every violation with its ids, and exits with 1 if there is one. The end-to-end tests run it on every
-stack before they stop it, even after processes were killed.
+stack before they stop it.
 """
