@@ -29,11 +29,16 @@ from controlplane.commands.state.apply import apply
 from controlplane.commands.state.findings import add_dead_letter
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.codec import clean_text
-from controlplane.contract.messages.reports import Goodbye
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.inbox.floods import FloodMeter
-from controlplane.inbox.sorting import Directory, RegistrationMessage, SortedBatch, sort_messages
+from controlplane.inbox.sorting import (
+    Directory,
+    GoodbyeMessage,
+    RegistrationMessage,
+    SortedBatch,
+    sort_messages,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -127,10 +132,11 @@ class Inbox:
             hear_probes(found.probes, now=now)
         if found.reported:
             self._record(found, now)
-        for item in found.registrations:
-            self._register(item, now)
-        for address, goodbye, seq in found.goodbyes:
-            self._part_with(address, goodbye, seq, now)
+        for item in found.arrivals_and_departures:
+            if isinstance(item, RegistrationMessage):
+                self._register(item, now)
+            else:
+                self._depart(item, now)
 
     def _forget_keys(self) -> None:
         seconds, last = self._timer(), self._forgot_at
@@ -139,13 +145,13 @@ class Inbox:
             self._directory.forget()
 
     @staticmethod
-    def _part_with(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime) -> None:
+    def _depart(item: GoodbyeMessage, now: datetime) -> None:
         try:
-            record_goodbye(address, goodbye, seq=seq, now=now)
+            record_goodbye(item.address, item.goodbye, seq=item.seq, now=now)
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:  # as with registrations; its lease runs out by itself
-            log.error("goodbye_failed", cell=address.name, error=str(error))
+            log.error("goodbye_failed", cell=item.address.name, error=str(error))
 
     @staticmethod
     def _register(item: RegistrationMessage, now: datetime) -> None:

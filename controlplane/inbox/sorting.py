@@ -50,12 +50,23 @@ SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMessage:
-    """A Register with its sender."""
+    """A Register with its sender. `position`: its place among the Registers and Goodbyes."""
 
     address: CellAddress
     register: Register
     seq: int
     spoken: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoodbyeMessage:
+    """A Goodbye with its sender. `position`: its place among the Registers and Goodbyes."""
+
+    address: CellAddress
+    goodbye: Goodbye
+    seq: int
+    position: int
 
 
 @dataclass(slots=True)
@@ -68,12 +79,20 @@ class SortedBatch:
 
     registrations: list[RegistrationMessage] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
-    goodbyes: list[tuple[CellAddress, Goodbye, int]] = field(default_factory=list)
+    goodbyes: list[GoodbyeMessage] = field(default_factory=list)
     reported: list[ReceivedReport] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     probes: list[int] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    @property
+    def arrivals_and_departures(self) -> list[RegistrationMessage | GoodbyeMessage]:
+        """Registers and Goodbyes in the order of their arrival.
+
+        A Goodbye raises the number that the Register of a restored journal is compared with.
+        """
+        return sorted([*self.registrations, *self.goodbyes], key=lambda item: item.position)
 
     @property
     def is_more_than_beats(self) -> bool:
@@ -169,7 +188,7 @@ def sort_messages(
         except Exception as error:
             drops.add(error, message.cell)
     found.registrations = _newest(found.registrations, lambda item: item.address, drops)
-    found.goodbyes = _newest(found.goodbyes, lambda item: item[0], drops)
+    found.goodbyes = _newest(found.goodbyes, lambda item: item.address, drops)
     found.dropped = drops.counts
     drops.log()
     return found
@@ -223,15 +242,18 @@ def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_DropCou
 
 def _sort(message: Envelope, address: CellAddress, found: SortedBatch) -> None:
     body = read_message(message.content())
+    position = len(found.registrations) + len(found.goodbyes)
     match body:
         case Register():
             spoken = message.version == VERSION
-            found.registrations.append(RegistrationMessage(address, body, message.seq, spoken))
+            found.registrations.append(
+                RegistrationMessage(address, body, message.seq, spoken, position)
+            )
         case Heartbeat():
             held = {item.uid: item.state for item in body.held}
             found.beats.append(Beat(address, message.seq, held, body.unfit, body.clock_ahead))
         case Goodbye():
-            found.goodbyes.append((address, body, message.seq))
+            found.goodbyes.append(GoodbyeMessage(address, body, message.seq, position))
         case Reports():
             sender = ReportSender(address.cell_id, address.incarnation)
             found.reported += [ReceivedReport(sender, report) for report in body.reports]

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from controlplane import clock
-from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat
+from controlplane.contract.messages.orders import RegistrationResult
+from controlplane.contract.messages.reports import AttemptReport, Goodbye, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire.queues import INBOX_SHARDS
 from controlplane.domain.convergence.policy import Policy
@@ -43,6 +44,34 @@ def test_a_heartbeat_that_comes_again_keeps_no_lease_alive(loop: Loop) -> None:
     cell.seq -= 1
     cell.say(Heartbeat(()).body())
     assert CellLease.objects.values().get() == before
+
+
+def test_a_restored_journal_shows_though_the_goodbye_before_it_is_in_the_same_batch(
+    loop: Loop,
+) -> None:
+    """The Goodbye came first; otherwise it would cordon the restored cell, which goes on."""
+    cell = loop.cell()
+    held = cell.seq
+    sent: list[str] = []
+    loop.inbox, inbox = Collector(sent), loop.inbox  # type: ignore[assignment]
+    cell.seq += 9
+    cell.say(Goodbye(0).body())
+    cell.seq = held
+    cell.say(Register(cell.capacity, drivers=("docker",), task_types=("container",)).body())
+    loop.inbox = inbox
+    loop.inbox.apply(sent)
+    answers = [order for order in cell.orders() if isinstance(order, RegistrationResult)]
+    assert [answer.verdict for answer in answers][1:] == ["draw_anew"]
+
+
+class Collector:
+    """In place of the inbox: it keeps the messages of a batch."""
+
+    def __init__(self, sent: list[str]) -> None:
+        self._sent = sent
+
+    def apply(self, raw: list[str]) -> None:
+        self._sent += raw
 
 
 def test_attempts_of_a_past_incarnation_are_ended_when_the_cell_is_there_again(loop: Loop) -> None:

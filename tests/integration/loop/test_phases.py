@@ -12,7 +12,7 @@ from controlplane.contract.states import FailureKind, Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.models import Attempt, Job, Task, Transition
-from controlplane.queries.attempts.launch_context import load_briefing
+from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.views.history import change_document, find_attempt_history
 from tests.integration.loop.conftest import Hand, Loop
 
@@ -265,4 +265,4 @@ def test_a_build_that_took_too_long_stays_a_system_failure_whatever_its_cell_rep
     assert first.released_at is not None
     Task.objects.update(not_before=None, avoid_cell_ids=None)
     loop.place()
-    assert load_briefing(Attempt.objects.get(number=2).uid).plugin_state == {"key": "a"}
+    assert load_launch_context(Attempt.objects.get(number=2).uid).plugin_state == {"key": "a"}

@@ -270,7 +270,7 @@ def test_of_many_registers_and_goodbyes_of_a_cell_only_the_newest_are_read() -> 
     found = sort_messages([*raw, seal(register, 3, "b")], Directory(find))
     got = [(item.address.name, item.address.incarnation, item.seq) for item in found.registrations]
     assert got == [("a", "i7", 7), ("a", "i8", 8), ("b", "one", 3)]
-    assert [seq for _, _, seq in found.goodbyes] == [89]
+    assert [item.seq for item in found.goodbyes] == [89]
     assert found.dropped == {"over_limit": 57 + 39}
 
 
