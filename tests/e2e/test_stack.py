@@ -1,11 +1,13 @@
 """The stack of `make up`: whole or not at all, kept alive, and gone without a trace."""
 
+import json
 import os
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,16 +99,23 @@ def test_a_killed_process_comes_back_by_itself(stack: RunningStack, name: str) -
     )
 
 
-def is_ready(stack: RunningStack) -> bool:
+def find_faults(stack: RunningStack) -> dict[str, str]:
+    """Return the checks of /readyz that fail."""
     try:
         with urllib.request.urlopen(stack.environment["CELLRUN_URL"] + "/readyz", timeout=5):
-            return True
-    except OSError:
-        return False
+            return {}
+    except urllib.error.HTTPError as answer:
+        checks = json.load(answer)["checks"]
+        return {name: text for name, text in checks.items() if text != "ok"}
+    except OSError as error:
+        return {"web": str(error)}
 
 
 def test_after_all_that_the_stack_is_ready_again(stack: RunningStack) -> None:
-    wait_until(lambda: is_ready(stack), seconds=60, what="readyz answers 200")
+    try:
+        wait_until(lambda: not find_faults(stack), seconds=60, what="/readyz answers 200")
+    except AssertionError as fault:
+        raise AssertionError(f"not ready: {find_faults(stack)}") from fault
 
 
 def test_whoever_is_killed_nothing_is_left_and_the_next_start_works() -> None:

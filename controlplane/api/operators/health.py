@@ -12,14 +12,15 @@ from kombu.connection import Connection
 from controlplane import clock
 from controlplane.commands.state.tick_alerts import SILENT_SECONDS
 from controlplane.queries.ticks import load_heard_at, load_silence, load_tick
-from controlplane.queries.views.overviews import find_alert_text
+from controlplane.queries.views.overviews import find_recurring_alert
 
 TICK_LATE_SECONDS = 60
 """An idle tick notes itself every 10 s; a restarted process needs some seconds to be back."""
 
 
 LOST_BATCHES_FOR = timedelta(seconds=120)
-"""An alert that is raised all the time is written once a minute."""
+"""A loss that recurs is written to its alert at most once a minute. A single loss, such as that of
+a database which restarts, is repaired by the cells, which send their messages again."""
 
 GREETING_SECONDS = 2
 """The shortest time that libpq knows."""
@@ -75,7 +76,7 @@ def _ask_inbox(convergence: str, now: datetime) -> str:
         return "never asked"
     if now - heard_at > timedelta(seconds=TICK_LATE_SECONDS):
         return f"nothing came through it for {(now - heard_at).total_seconds():.0f} s"
-    return find_alert_text("inbox_batch_lost", since=now - LOST_BATCHES_FOR) or "ok"
+    return find_recurring_alert("inbox_batch_lost", since=now - LOST_BATCHES_FOR) or "ok"
 
 
 def _ask_cells(now: datetime) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
+from django.db.models import Count, F
+from django.db.models.functions import Greatest
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import CallbackState
@@ -49,9 +50,11 @@ def count_cells() -> dict[str, int]:
     return dict(Cell.objects.order_by("state").values_list("state").annotate(Count("id")))
 
 
-def find_alert_text(kind: str, *, since: datetime) -> str | None:
-    """The text of an open alert of that kind that was raised, or raised again, since then."""
-    found = Alert.objects.filter(kind=kind, cleared_at=None, last_raised_at__gt=since)
+def find_recurring_alert(kind: str, *, since: datetime) -> str | None:
+    """Return the text of an open alert of that kind that was raised again since then."""
+    found = Alert.objects.filter(
+        kind=kind, cleared_at=None, last_raised_at__gt=Greatest(F("raised_at"), since)
+    )
     return found.values_list("text", flat=True).first()
 
 
