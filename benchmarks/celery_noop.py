@@ -27,7 +27,7 @@ def noop() -> None:
 
 @app.task(name="finish")
 def finish() -> None:
-    """Say that everything before it was taken."""
+    """Echo that everything before it was taken."""
     redis.Redis.from_url(os.environ[BROKER]).lpush(DONE, 1)
 
 

@@ -44,7 +44,7 @@ class Job(TypedDict):
     task_status_count: dict[str, dict[str, dict[str, int]]]
     groups: list[JobGroup]
     coscheduled: bool
-    bouncing: bool
+    requeuing: bool
     parent: int | None
     children: int
     retry_of: int | None

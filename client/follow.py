@@ -44,7 +44,7 @@ class LogFollower:
         self._of_task: dict[int, list[_LogTail]] = {}
         self._numbers: dict[int, int] = {}
 
-    def look(self, task: Task) -> None:
+    def follow_task(self, task: Task) -> None:
         """Note a task's attempts, also those that came and went between two polls."""
         known, number = self._numbers.get(task["id"], 0), task["attempt_number"]
         uid, tails = task["attempt_uid"], self._of_task.setdefault(task["id"], [])
@@ -60,7 +60,7 @@ class LogFollower:
         for tail in tails:
             tail.ended = tail.uid != uid or task["state"] in TERMINAL_STATES
 
-    def look_at_attempt(self, uid: str, name: str, *, ended: bool) -> None:
+    def follow_attempt(self, uid: str, name: str, *, ended: bool) -> None:
         """Take notice of one attempt alone."""
         self._tails.setdefault(uid, _LogTail(name, uid)).ended = ended
 
@@ -132,7 +132,7 @@ def follow_job(
             # The job first: what its tasks did before it was terminal is seen afterwards.
             job = session.patiently(lambda: session.job(job_id), pace)
             for task in session.patiently(lambda: list(session.tasks(job_id)), pace):
-                follower.look(task)
+                follower.follow_task(task)
             if session.patiently(follower.read, pace):
                 pace.reset()
             elif job["state"] in TERMINAL_STATES and follower.is_through():

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from client.documents import Cell, Job, Task
 from client.states import TERMINAL_STATES
-from client.task_options import show_marks, show_wishes
+from client.task_options import describe_constraints, show_marks
 
 # Iris, "Dashboard Display". The command runs where the control plane is not installed, so they
 # stand here once more; a test holds them equal.
@@ -117,8 +117,8 @@ def note(task: Task) -> str:
 def _cell_state(cell: Cell) -> str:
     """Its state, and why it takes no work if it takes none."""
     state = cell["state"].lower()
-    told = state if state == "ready" else f"{state}: {cell['state_reason']}"
-    return f"{told} (silent)" if cell["silent"] else told
+    parts = state if state == "ready" else f"{state}: {cell['state_reason']}"
+    return f"{parts} (silent)" if cell["silent"] else parts
 
 
 def cell_table(cells: Iterable[Cell]) -> Table:
@@ -212,23 +212,23 @@ def _facts(job: Job) -> str:
 
 def _relations(job: Job) -> list[str]:
     """What the job has to do with others, and its own tasks with each other."""
-    told = []
+    parts = []
     spec = job["spec"] or {}
     if job["coscheduled"]:
         where = f" on cells with one {spec['group_by']}" if spec.get("group_by") else ""
-        told.append(f"a gang{where}" + (", going back to wait" if job["bouncing"] else ""))
-    if wishes := show_wishes(spec):
-        told.append(f"asks for {wishes}")
+        parts.append(f"a gang{where}" + (", going back to wait" if job["requeuing"] else ""))
+    if constraints := describe_constraints(spec):
+        parts.append(f"asks for {constraints}")
     if job["retry_of"] is not None:
-        told.append(f"a retry of job {job['retry_of']}")
+        parts.append(f"a retry of job {job['retry_of']}")
     if job["parent"] is not None:
-        told.append(f"a child of job {job['parent']}")
+        parts.append(f"a child of job {job['parent']}")
     if job["children"]:
-        told.append("1 child" if job["children"] == 1 else f"{job['children']} children")
+        parts.append("1 child" if job["children"] == 1 else f"{job['children']} children")
     for item in job["waits_for"]:
         how = {"open": "waits", "met": "waited", "failed": "waited in vain"}[item["state"]]
-        told.append(f"{how} until job {item['name']} has {item['until']}")
-    return told
+        parts.append(f"{how} until job {item['name']} has {item['until']}")
+    return parts
 
 
 def _share(cell: Cell, name: str, unit: str) -> str:

@@ -258,18 +258,18 @@ class Session:
 
     # ------------------------------------------------------------- transport
 
-    def patiently(self, ask: Callable[[], T], pace: PollInterval) -> T:
+    def patiently(self, request: Callable[[], T], pace: PollInterval) -> T:
         """Ask again while the server is away for a moment."""
         for _ in range(PATIENCE_TRIES):
             try:
-                return ask()
+                return request()
             except Unreachable:
                 pace.rest(f"server {self.url}")
             except ApiError as fault:
                 if fault.status not in _PASSING:
                     raise
                 pace.rest(f"server {self.url}")
-        return ask()
+        return request()
 
     def _pages(self, path: str, limit: int, query: Query) -> Iterator[Any]:
         page = self._call("GET", path, query={**query, "limit": min(limit, 1000)})

@@ -49,7 +49,7 @@ def show_constraint(written: Mapping[str, Any]) -> str:
     return f"{key}{_SIGNS.get(op, '=')}{','.join(values)}{mark}"
 
 
-def show_wishes(spec: Mapping[str, Any]) -> str:
+def describe_constraints(spec: Mapping[str, Any]) -> str:
     """The constraints and tags of a job or group as it was submitted: `zone=a, tag quiet`."""
     words = [show_constraint(item) for item in spec.get("constraints") or ()]
     return ", ".join([*words, *(f"tag {tag}" for tag in spec.get("placement_tags") or ())])

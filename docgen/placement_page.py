@@ -165,7 +165,7 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
             "Another group of the job has not reached the required state.",
         ),
         "waiting_for_gang_to_leave": (
-            lambda: _pending(is_bouncing=True),
+            lambda: _pending(is_requeuing=True),
             "A member was lost; the gang starts again when all members are requeued.",
         ),
         "waiting_for_start_time": (

@@ -81,7 +81,7 @@ EVENTS: Mapping[Event, str] = MappingProxyType(
         Event.HEALTH_FAILED: "kind `inference`: it was RUNNING, and its health check failed, or its"
         " program ended",
         Event.GANG_BROKEN: "a member of its gang failed finally",
-        Event.GANG_BOUNCED: "its gang fell below its minimum",
+        Event.GANG_REQUEUED: "its gang fell below its minimum",
     }
 )
 
@@ -240,7 +240,7 @@ def _budgets() -> list[str]:
 
 
 def _owners(head: str, owners: Iterable[Owner]) -> str:
-    rows = ((item.what, item.who, item.longest, item.then) for item in owners)
+    rows = ((item.what, item.actor, item.longest, item.then) for item in owners)
     return table((head, "owner", "time limit", "then"), rows)
 
 

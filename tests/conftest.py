@@ -10,7 +10,7 @@ draw()
 
 
 def pytest_report_header() -> str:
-    """Say which simulations these are, so that they can be had again."""
+    """Echo which simulations these are, so that they can be had again."""
     return f"simulation: SIMULATION_BASE={os.environ['SIMULATION_BASE']}"
 
 

@@ -66,7 +66,7 @@ class Web:
         headers = self._headers(path, body)
         sealed = self._send("POST", path, body, headers, HTTP_SECONDS)
         about = keys.about_answer(
-            cell=self._cell, attempt=uid, door=what, mac=headers["X-Cellrun-Mac"]
+            cell=self._cell, attempt=uid, endpoint=what, mac=headers["X-Cellrun-Mac"]
         )
         try:
             text = ChaCha20Poly1305(self._seal_key).decrypt(

@@ -22,14 +22,14 @@ def cancel(
         answer = session.cancel_job(job_id, reason=reason, force=force) or session.job(job_id)
     state = answer["state"].lower()
     if answer["state"] not in TERMINAL_STATES:
-        said = f"job {job_id} is being cancelled"
+        text = f"job {job_id} is being cancelled"
     elif state != "killed":
-        said = f"job {job_id} has already ended: it is {state}"
+        text = f"job {job_id} has already ended: it is {state}"
     elif answer.get("settled_at") is None:
-        said = f"job {job_id} is killed; its running attempts are being stopped"
+        text = f"job {job_id} is killed; its running attempts are being stopped"
     else:
-        said = f"job {job_id} is killed"
-    show(as_json, answer, said)
+        text = f"job {job_id} is killed"
+    show(as_json, answer, text)
 
 
 def retry(

@@ -21,7 +21,7 @@ def login(
     as_json: JsonFlag = False,
 ) -> None:
     """Store a server's address and your token, once they are known to work."""
-    token = token or os.environ.get("CELLRUN_TOKEN") or _ask_token()
+    token = token or os.environ.get("CELLRUN_TOKEN") or _prompt_token()
     settings = ClientSettings(check_url(url), token)
     with Session(settings) as session:
         list(session.jobs(limit=1))
@@ -30,7 +30,7 @@ def login(
     show(as_json, answer, f"logged in to {settings.url} (stored in {path})")
 
 
-def _ask_token() -> str:
+def _prompt_token() -> str:
     if sys.stdin.isatty():
         token = str(typer.prompt("Token", hide_input=True, err=True))
     else:

@@ -64,7 +64,7 @@ def set_secret(
     if registry is not None and from_file is not None:
         raise BadInput("--registry takes the password from standard input, or asks for it")
     if registry is not None:
-        password = _ask("Password") if is_terminal() else sys.stdin.readline().rstrip("\r\n")
+        password = _prompt("Password") if is_terminal() else sys.stdin.readline().rstrip("\r\n")
         body: dict[str, Any] = {"registry": {"username": registry, "password": password}}
     else:
         body = {"value_base64": base64.b64encode(_read_value(from_file)).decode()}
@@ -97,7 +97,7 @@ def is_terminal() -> bool:
 def _read_value(file: Path | None) -> bytes:
     if file is None:
         if is_terminal():
-            return _ask("Value").encode()
+            return _prompt("Value").encode()
         return sys.stdin.buffer.read()
     try:
         return file.read_bytes()
@@ -105,5 +105,5 @@ def _read_value(file: Path | None) -> bytes:
         raise BadInput(f"{file}: {error.strerror or error}") from None
 
 
-def _ask(what: str) -> str:
+def _prompt(what: str) -> str:
     return str(typer.prompt(what, hide_input=True, confirmation_prompt=True, err=True))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client.commands.watch import end_of, follow, say_why, wait_for
+from client.commands.watch import end_of, follow, print_failure, wait_for
 from client.documents import Job
 from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from client.forecast import forecast
@@ -28,7 +28,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
     follow_logs: Annotated[bool, typer.Option("--follow", help="Follow its logs.")] = False,
     deadline: Deadline = None,
-    only_asks: Annotated[
+    only_validate: Annotated[
         bool,
         typer.Option("--dry-run", help="Show where it would be placed now, or why it would wait."),
     ] = False,
@@ -36,10 +36,10 @@ def submit(
 ) -> None:
     """Submit a job. With --wait or --follow: exit with 0 only if it SUCCEEDED."""
     spec = read_spec(file, changes or ())
-    if only_asks and (wait or follow_logs):
+    if only_validate and (wait or follow_logs):
         raise BadInput("--dry-run submits nothing: there is nothing to wait for or to follow")
     with connect() as session:
-        if only_asks:
+        if only_validate:
             document = session.dry_run(spec)
             show(as_json, document, forecast(document))
             return
@@ -93,8 +93,8 @@ def run(
     image, command = (None, words) if process else (words[0], words[1:])
     resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
     resources |= dict(read_resource(item) for item in named or ())
-    wishes = [read_constraint(item) for item in constraint or ()]
-    wishes += [read_constraint(item, required=False) for item in prefer or ()]
+    constraints = [read_constraint(item) for item in constraint or ()]
+    constraints += [read_constraint(item, required=False) for item in prefer or ()]
     spec: dict[str, Any] = {
         "name": name or _name_after(image or command[0]),
         "image": image,
@@ -103,7 +103,7 @@ def run(
         "replicas": replicas,
         "env": dict(_split(item) for item in env or ()) or None,
         "resources": {k: v for k, v in resources.items() if v is not None} or None,
-        "constraints": wishes or None,
+        "constraints": constraints or None,
         "placement_tags": tag or None,
         "timeout_seconds": timeout,
         "pool": pool,
@@ -137,7 +137,7 @@ def _exit_code(session: Session, job: Job) -> int:
     failed = next((task for task in tasks if task["exit_code"]), None)
     reason = job["failure_reason"] or next((t["failure_reason"] for t in tasks), "")
     stderr().print(f"job {job['id']}", state_text(job["state"]), reason)
-    say_why(session, job)
+    print_failure(session, job)
     return failed["exit_code"] or EXIT_FAILED if failed else EXIT_FAILED
 
 

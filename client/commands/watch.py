@@ -109,7 +109,7 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
                         total=total,
                     )
                     if before is None or before["state"] != job["state"]:
-                        _say(job, quiet=console.is_terminal)
+                        _print_state(job, quiet=console.is_terminal)
                 seen[job_id] = job
                 if job["state"] in TERMINAL_STATES:
                     ended[job_id] = job
@@ -130,11 +130,11 @@ def end_of(session: Session, job: Job) -> None:
     """Exit as the job's end demands, saying why on standard error if it did not succeed."""
     if job["state"] != "SUCCEEDED":
         stderr().print(f"job {job['id']}", state_text(job["state"]), job["failure_reason"])
-        say_why(session, job)
+        print_failure(session, job)
         raise typer.Exit(EXIT_FAILED)
 
 
-def say_why(session: Session, job: Job) -> None:
+def print_failure(session: Session, job: Job) -> None:
     """Return the message of the first task that failed without an exit code, if available."""
     try:
         failed = (t for t in session.tasks(job["id"]) if t["state"] in ("FAILED", "WORKER_FAILED"))
@@ -146,7 +146,7 @@ def say_why(session: Session, job: Job) -> None:
         stderr().print(f"  {task['group']}.{task['index']}: {attempts[-1]['failure_reason']}")
 
 
-def _say(job: Job, *, quiet: bool) -> None:
+def _print_state(job: Job, *, quiet: bool) -> None:
     if not quiet:
         done, total = finished_count(job)
         stderr().print(f"job {job['id']} {job['state'].lower()} ({done} of {total} tasks ended)")
@@ -166,7 +166,7 @@ def _attempt_logs(
     follower, pace = LogFollower(session, write), PollInterval(deadline)
     for _ in beats(pace, f"attempt {uid}"):
         attempt = session.attempt(uid)
-        follower.look_at_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
+        follower.follow_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
         came = follower.read()
         if not follow_on or (not came and follower.is_through()):
             break
@@ -179,7 +179,7 @@ def _task_logs(
     follower, pace = LogFollower(session, write), PollInterval(deadline)
     for _ in beats(pace, "the task"):
         for task in tasks:
-            follower.look(task)
+            follower.follow_task(task)
         came = follower.read()
         ended = all(task["state"] in TERMINAL_STATES for task in tasks)
         if not follow_on or (not came and ended and follower.is_through()):

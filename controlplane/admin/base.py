@@ -295,7 +295,7 @@ def confirmed_action(
     def decorate(method: Callable[[Any, HttpRequest, Any], object]) -> Any:
         @admin.action(description=description, permissions=["operate"])
         @wraps(method)
-        def ask(
+        def run_action(
             model_admin: StyledAdmin, request: HttpRequest, rows: QuerySet[Any]
         ) -> HttpResponse | None:
             act = partial(method, model_admin, request)
@@ -303,7 +303,7 @@ def confirmed_action(
             question = ActionConfirmation(name, title, text, button, done, act, fields)
             return model_admin.confirmed(request, rows, question)
 
-        return ask
+        return run_action
 
     return decorate
 

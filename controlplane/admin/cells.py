@@ -48,7 +48,16 @@ class CellAdmin(ReadOnlyAdmin):
     """Cells by name."""
 
     ordering: ClassVar = ("name",)
-    list_display = ("name", "shown_state", "pool", "cpu", "memory", "held", "drivers", "last_heard")
+    list_display = (
+        "name",
+        "shown_state",
+        "pool",
+        "cpu",
+        "memory",
+        "held",
+        "drivers",
+        "last_message",
+    )
     list_filter = ("state", "pool")
     list_select_related = ("pool", "lease")
     list_per_page = 100
@@ -62,8 +71,8 @@ class CellAdmin(ReadOnlyAdmin):
         return {key: (usage.get(key, {}), held.get(key, 0)) for key in ids}
 
     shown_state = column(lambda cell: with_note(_badges(cell), cell.state_reason), "state")
-    last_heard = column(
-        lambda cell: instant(cell.lease.last_heard_at) if hasattr(cell, "lease") else "never",
+    last_message = column(
+        lambda cell: instant(cell.lease.last_message_at) if hasattr(cell, "lease") else "never",
         "last heartbeat",
     )
 
@@ -156,7 +165,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("incarnation", obj.incarnation),
             ("enrolled", instant(obj.enrolled_at)),
             ("registered", instant(obj.registered_at)),
-            ("last heartbeat", instant(lease.last_heard_at) if lease else "never"),
+            ("last heartbeat", instant(lease.last_message_at) if lease else "never"),
             ("lease until", instant(lease.expires_at) if lease else None),
             ("ordered", obj.ordered_state if obj.state != obj.ordered_state else None),
             ("drained by", instant(obj.drain_deadline_at)),

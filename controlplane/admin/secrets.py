@@ -24,7 +24,7 @@ if apps.is_installed("unfold"):
 else:
     from django.forms import PasswordInput
 
-_TOLD = ("size", "version", "writer", "created", "written")
+_SUMMARY_FIELDS = ("size", "version", "writer", "created", "written")
 
 
 class SecretForm(forms.ModelForm):
@@ -78,16 +78,18 @@ class SecretAdmin(StyledAdmin):
         """Return its description, once it exists; without permission to change it there are no
         fields.
         """
-        told: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": ("project", "name")})]
+        fieldsets: list[tuple[str | None, dict[str, Any]]] = [
+            (None, {"fields": ("project", "name")})
+        ]
         if obj is not None:
-            told.append(("Now", {"fields": _TOLD}))
+            fieldsets.append(("Now", {"fields": _SUMMARY_FIELDS}))
         if obj is None or self.has_change_permission(request, obj):
-            told.append(("Write", {"fields": ("value",)}))
-        return told
+            fieldsets.append(("Write", {"fields": ("value",)}))
+        return fieldsets
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
         """Return its project, once it is set."""
-        return [] if obj is None else ["project", "name", *_TOLD]
+        return [] if obj is None else ["project", "name", *_SUMMARY_FIELDS]
 
     @method_decorator(sensitive_post_parameters("value"))
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -93,9 +93,9 @@ def read_part(request: Request, model: type[M]) -> M:
     return parse_part(model, read_body(request))
 
 
-def check_named(field: str, said: str | None, *names: str) -> None:
+def check_named(field: str, value: str | None, *names: str) -> None:
     """Raise InvalidSpec unless the name in a body, if given, matches the name in its URL."""
-    if said is not None and said not in names:
+    if value is not None and value not in names:
         raise InvalidSpec([Fault(field, f"must be {names[0]}, as in the address")])
 
 
@@ -140,8 +140,8 @@ class Parameters:
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """true or false; `default` if it is missing."""
-        said = self.choice(name, ("true", "false", "1", "0"))
-        return default if said is None else said in ("true", "1")
+        value = self.choice(name, ("true", "false", "1", "0"))
+        return default if value is None else value in ("true", "1")
 
     def choice(self, name: str, choices: Collection[str]) -> str | None:
         """One of `choices`, in whatever case."""

@@ -91,7 +91,7 @@ class Job(ResponseModel):
     task_status_count: dict[str, dict[Literal["phase"], dict[State, int]]]
     groups: list[JobGroup] = Field(description="In their order, with the values in force.")
     coscheduled: bool
-    bouncing: bool = Field(description="Its gang fell below a minimum and goes back to wait.")
+    requeuing: bool = Field(description="Its gang fell below a minimum and goes back to wait.")
     parent: int | None
     children: int = Field(description="How many jobs have it as their parent.")
     retry_of: int | None = Field(description="The job whose tasks it tries again.")

@@ -84,7 +84,7 @@ urlpatterns = [
         "attempts/<uuid:uid>/logs/<slug:stream>",
         attempts.LogUploads.as_view({"put": "append_logs"}),
     ),
-    path("attempts/<uuid:uid>/briefing", _CELLS({"post": "get_briefing"})),
+    path("attempts/<uuid:uid>/briefing", _CELLS({"post": "get_launch_context"})),
     path("attempts/<uuid:uid>/gang", _CELLS({"post": "get_gang"})),
     path("callback-key", callbacks.CallbackKeys.as_view({"get": "get_callback_key"})),
     path("quotas", _QUOTAS({"get": "list"})),

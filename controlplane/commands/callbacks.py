@@ -131,13 +131,13 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True)
 class ClaimBatch:
-    """The claimed callbacks; `look_again_seconds`: when a callback is due that was postponed.
+    """The claimed callbacks; `retry_seconds`: when a callback is due that was postponed.
 
     `left_off`: passed to the next claim, so that receivers take turns.
     """
 
     items: Sequence[ClaimedCallback] = ()
-    look_again_seconds: float | None = None
+    retry_seconds: float | None = None
     left_off: str = ""
 
 

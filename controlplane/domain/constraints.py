@@ -120,5 +120,5 @@ class Tags:
         """Return whether a task that names these tags may run here (Diego: the cell's required tags
         are among the task's, the task's among the cell's).
         """
-        asked = frozenset(named)
-        return self.required <= asked <= self.required | self.optional
+        requested = frozenset(named)
+        return self.required <= requested <= self.required | self.optional

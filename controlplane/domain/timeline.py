@@ -65,7 +65,7 @@ class Change:
         return "control_plane" if self.actor in CONTROL_PLANE else USER
 
     @property
-    def who(self) -> str:
+    def shown_actor(self) -> str:
         """Return the name of the user, the cell, or the control-plane component."""
         return self.cell or self.actor if self.actor == CELL else self.actor
 
@@ -128,9 +128,9 @@ class TimelineEntry:
         return _few((change.message for change in self.changes), "; ")
 
     @property
-    def who(self) -> str:
+    def shown_actor(self) -> str:
         """Return the actor, or the newest few if they differ."""
-        return _few((change.who for change in self.changes), ", ")
+        return _few((change.shown_actor for change in self.changes), ", ")
 
     def shared(self, read: Callable[[Change], Any]) -> Any:
         """Return the result of `read` if it is equal for all changes, else None."""

@@ -24,7 +24,7 @@ from controlplane.commands.cells.messages import (
     record_goodbye,
     record_registration,
 )
-from controlplane.commands.cells.probes import hear_probes
+from controlplane.commands.cells.probes import record_probes
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.findings import add_dead_letter
 from controlplane.commands.state.transactions import run_in_transaction
@@ -82,7 +82,7 @@ class Inbox:
         self._report_lost()
         found = sort_messages(raw, self._directory, queues)
         # Heartbeats that wait come before all the rest of this batch: leases depend on them.
-        has_asked = self._answer_if_due() or found.is_more_than_beats
+        has_used_database = self._answer_if_due() or found.is_more_than_beats
         if found.is_more_than_beats:
             self._apply(found, clock.now())
         # Not those of a failed batch: their cells send them again. And after the reports of the
@@ -90,7 +90,7 @@ class Inbox:
         self._beats |= {beat.address: beat for beat in found.beats}
         if found.counts:
             self._meter(found)
-        return self._answer_if_due() or has_asked
+        return self._answer_if_due() or has_used_database
 
     def note_lost(self, messages: int, error: Exception) -> None:
         """Remember a batch that could not be applied: the next one that can raises an alert."""
@@ -129,7 +129,7 @@ class Inbox:
         if found.dropped["bad_mac"]:
             self._forget_keys()
         if found.probes:
-            hear_probes(found.probes, now=now)
+            record_probes(found.probes, now=now)
         if found.reported:
             self._record(found, now)
         for item in found.arrivals_and_departures:

@@ -84,9 +84,9 @@ class InboxStep(bootsteps.ConsumerStep):
     def _flush(self) -> None:
         self._scheduled = False
         batch, self._waiting = self._waiting, []
-        has_asked = True
+        has_used_database = True
         try:
-            has_asked = self._inbox.apply(
+            has_used_database = self._inbox.apply(
                 [text for _, text in batch], [queue for queue, _ in batch]
             )
         except (OperationalError, InterfaceError) as error:
@@ -99,5 +99,5 @@ class InboxStep(bootsteps.ConsumerStep):
             self._inbox.note_lost(len(batch), error)
         finally:
             # It costs the next batch a statement; heartbeats that only wait have cost none.
-            if has_asked:
+            if has_used_database:
                 close_old_connections()

@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
                 ('state_reason', models.CharField(blank=True, default='', max_length=255)),
                 ('ordered_state', models.CharField(choices=[('READY', 'READY'), ('CORDONED', 'CORDONED'), ('DRAINING', 'DRAINING')], default=controlplane.domain.state.states.CellState['READY'], help_text='What an operator ordered: it is that whenever nothing else keeps it.', max_length=12)),
                 ('drain_deadline_at', models.DateTimeField(blank=True, help_text='DRAINING: when what still runs there has to leave.', null=True)),
-                ('quarantined_for', models.CharField(blank=True, choices=[('stops', 'stops'), ('failures', 'failures'), ('unfit', 'unfit'), ('strangers', 'strangers'), ('flooding', 'flooding')], default='', max_length=12)),
+                ('quarantined_for', models.CharField(blank=True, choices=[('stops', 'stops'), ('failures', 'failures'), ('unfit', 'unfit'), ('orphans', 'orphans'), ('flooding', 'flooding')], default='', max_length=12)),
                 ('quarantined_until', models.DateTimeField(blank=True, null=True)),
                 ('trusted_at', models.DateTimeField(blank=True, help_text='What failed there before does not count any more.', null=True)),
                 ('incarnation', models.CharField(blank=True, default='', max_length=64)),
@@ -154,7 +154,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('name', models.CharField(max_length=32, primary_key=True, serialize=False)),
                 ('after', models.CharField(blank=True, default='', help_text='Behind which row the next page begins.', max_length=40)),
-                ('looked_at', models.DateTimeField(help_text='When the last page was read.')),
+                ('scanned_at', models.DateTimeField(help_text='When the last page was read.')),
                 ('repaired', models.PositiveIntegerField(default=0, help_text='The number of repairs since this round began.')),
             ],
         ),
@@ -208,7 +208,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('cell', models.OneToOneField(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='lease', serialize=False, to='controlplane.cell')),
                 ('incarnation', models.CharField(max_length=64)),
-                ('last_heard_at', models.DateTimeField()),
+                ('last_message_at', models.DateTimeField()),
                 ('expires_at', models.DateTimeField()),
                 ('silent_ticks', models.PositiveIntegerField(default=0)),
                 ('left_at', models.DateTimeField(blank=True, help_text='Its last message was a final goodbye.', null=True)),
@@ -252,7 +252,7 @@ class Migration(migrations.Migration):
                 ('has_dependencies', models.BooleanField(default=False)),
                 ('coscheduled', models.BooleanField(default=False, help_text='A gang: its minima start together, or nothing of it does.')),
                 ('group_by', models.CharField(blank=True, default='', help_text='A gang: its cells share the value of this label.', max_length=63)),
-                ('is_bouncing', models.BooleanField(default=False, help_text='Its gang fell below a minimum: it goes back to wait, in pages.')),
+                ('is_requeuing', models.BooleanField(default=False, help_text='Its gang fell below a minimum: it goes back to wait, in pages.')),
                 ('waits_for_jobs', models.BooleanField(default=False, help_text='Some job that it depends on has not come as far as it must.')),
                 ('is_watched', models.BooleanField(default=False, help_text='Other jobs depend on it, are its children, or replace it.')),
                 ('scheduling_timeout_seconds', models.FloatField(blank=True, help_text="Its own, or that of all one-off tasks; not its pool's.", null=True)),
@@ -611,7 +611,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(condition=models.Q(('is_bouncing', True)), fields=['id'], name='job_bouncing'),
+            index=models.Index(condition=models.Q(('is_requeuing', True)), fields=['id'], name='job_requeuing'),
         ),
         migrations.AddIndex(
             model_name='job',

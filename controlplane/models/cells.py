@@ -70,7 +70,7 @@ class CellLease(models.Model):
         db_constraint=False,
     )
     incarnation = models.CharField(max_length=64)
-    last_heard_at = models.DateTimeField()
+    last_message_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     silent_ticks = models.PositiveIntegerField(default=0)
     left_at = models.DateTimeField(

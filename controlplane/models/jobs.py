@@ -78,7 +78,7 @@ class Job(models.Model):
         blank=True,
         help_text="A gang: its cells share the value of this label.",
     )
-    is_bouncing = models.BooleanField(
+    is_requeuing = models.BooleanField(
         default=False, help_text="Its gang fell below a minimum: it goes back to wait, in pages."
     )
     waits_for_jobs = models.BooleanField(
@@ -185,7 +185,7 @@ class Job(models.Model):
                 name="job_waits_for_jobs",
                 condition=Q(waits_for_jobs=True, finished_at=None),
             ),
-            models.Index(fields=("id",), name="job_bouncing", condition=Q(is_bouncing=True)),
+            models.Index(fields=("id",), name="job_requeuing", condition=Q(is_requeuing=True)),
             models.Index(fields=("id",), name="job_deleted", condition=Q(deleted_at__isnull=False)),
             models.Index(
                 fields=("expires_at", "id"),

@@ -57,7 +57,7 @@ class Walk(models.Model):
     after = models.CharField(
         max_length=40, default="", blank=True, help_text="Behind which row the next page begins."
     )
-    looked_at = models.DateTimeField(help_text="When the last page was read.")
+    scanned_at = models.DateTimeField(help_text="When the last page was read.")
     repaired = models.PositiveIntegerField(
         default=0, help_text="The number of repairs since this round began."
     )
@@ -71,7 +71,7 @@ class InboxProbe(models.Model):
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     sent_at = models.DateTimeField()
-    heard_at = models.DateTimeField(null=True, blank=True)
+    received_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return f"inbox {self.shard}"

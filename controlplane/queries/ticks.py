@@ -36,12 +36,12 @@ def load_tick(name: str) -> TickFacts:
     return TickFacts(**found._asdict()) if found else TickFacts()
 
 
-def load_heard_at() -> datetime | None:
+def load_probe_time() -> datetime | None:
     """Until when the inbox has brought back what convergence sent through each of its shards."""
-    heard_at: datetime | None = scalar(
+    received_at: datetime | None = scalar(
         "SELECT min(COALESCE(heard_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe"
     )
-    return heard_at
+    return received_at
 
 
 def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
@@ -50,12 +50,12 @@ def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
     These are cells that have registered and did not leave for good, with `lost` also LOST ones.
     """
     statement = """
-        SELECT count(*), max(l.last_heard_at) FROM controlplane_cell c
+        SELECT count(*), max(l.last_message_at) FROM controlplane_cell c
         JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.incarnation <> '' AND l.left_at IS NULL AND (%s OR c.state <> 'LOST')
         """
-    ((cells, heard_at),) = rows(statement, [lost])
-    return cells, heard_at
+    ((cells, received_at),) = rows(statement, [lost])
+    return cells, received_at
 
 
 def try_lock(key: int) -> bool:

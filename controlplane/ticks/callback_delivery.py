@@ -22,15 +22,15 @@ log = structlog.get_logger(__name__)
 
 
 class CallbackDelivery:
-    """Tries due callbacks until it is stopped. Any thread may call `look`."""
+    """Tries due callbacks until it is stopped. Any thread may call `poll`."""
 
     def __init__(self) -> None:
-        self._clerk = CallbackStore()
+        self._store_thread = CallbackStore()
         self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
         self._loop = asyncio.new_event_loop()
         self._due = asyncio.Event()
-        self._has_looked = threading.Event()
-        self._in_hand: set[asyncio.Task[None]] = set()
+        self._has_polled = threading.Event()
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._posts: set[asyncio.Task[CallbackResponse]] = set()
 
     def start(self) -> "CallbackDelivery":
@@ -38,13 +38,13 @@ class CallbackDelivery:
         self._thread.start()
         return self
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Something may be due."""
         self._loop.call_soon_threadsafe(self._due.set)
 
-    def wait_for_first_look(self, seconds: float) -> None:
+    def wait_for_first_poll(self, seconds: float) -> None:
         """Return after one round, successful or not, and after so many seconds in any case."""
-        self._has_looked.wait(seconds)
+        self._has_polled.wait(seconds)
 
     @property
     def is_alive(self) -> bool:
@@ -54,7 +54,7 @@ class CallbackDelivery:
     @property
     def claimed_at(self) -> datetime | None:
         """When it last found out what is due."""
-        return self._clerk.claimed_at
+        return self._store_thread.claimed_at
 
     def stop(self) -> None:
         """End; what is in hand is due again. Repeatable."""
@@ -63,7 +63,7 @@ class CallbackDelivery:
             self._thread.join(_STOP_SECONDS)
 
     def _stop(self) -> None:
-        self._clerk.is_stopping = True
+        self._store_thread.is_stopping = True
         self._due.set()
         for post in self._posts:
             post.cancel()
@@ -73,7 +73,7 @@ class CallbackDelivery:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._deliver())
         finally:
-            self._clerk.close()
+            self._store_thread.close()
 
     async def _deliver(self) -> None:
         async with CallbackClient(
@@ -81,29 +81,29 @@ class CallbackDelivery:
             seconds=settings.CELLRUN.callback_seconds,
             at_once=settings.CELLRUN.callbacks_at_once,
         ) as client:
-            while await self._due.wait() and not self._clerk.is_stopping:
+            while await self._due.wait() and not self._store_thread.is_stopping:
                 self._due.clear()
                 try:
-                    taken, claimed = await self._clerk.claim()
+                    taken, claimed = await self._store_thread.claim()
                 except Exception:  # whatever it was, the clock asks again
                     log.exception("callbacks_not_claimed")
                     continue
                 finally:
-                    self._has_looked.set()
-                if taken.look_again_seconds is not None:
-                    self._loop.call_later(taken.look_again_seconds, self._due.set)
+                    self._has_polled.set()
+                if taken.retry_seconds is not None:
+                    self._loop.call_later(taken.retry_seconds, self._due.set)
                 for item in taken.items:
                     task = self._loop.create_task(self._try(client, item, claimed))
-                    self._in_hand.add(task)
-                    task.add_done_callback(self._in_hand.discard)
-            await asyncio.gather(*self._in_hand)
+                    self._in_flight.add(task)
+                    task.add_done_callback(self._in_flight.discard)
+            await asyncio.gather(*self._in_flight)
 
     async def _try(self, client: CallbackClient, item: ClaimedCallback, claimed: float) -> None:
         began = self._loop.time()
         # After a stall of the process or the database, its claim may expire before the try ends.
         is_late = began - claimed > CLAIM_SECONDS - settings.CELLRUN.callback_seconds
-        if is_late or self._clerk.is_stopping:
-            await self._clerk.give_back(item)
+        if is_late or self._store_thread.is_stopping:
+            await self._store_thread.give_back(item)
             self._due.set()
             return
         key = callback_key(settings.CELLRUN.secret_key, user_id=item.owner_id)
@@ -127,7 +127,7 @@ class CallbackDelivery:
         tried = DeliveryAttempt(
             item.claimed_at, ended_at, answer.status, answer.error, is_cut_short, answer.is_begun
         )
-        again_seconds = await self._clerk.note(item, tried)
+        again_seconds = await self._store_thread.note(item, tried)
         if again_seconds is not None:
             self._loop.call_later(again_seconds, self._due.set)
         self._due.set()

@@ -45,7 +45,7 @@ class CallbackStore:
 
     async def claim(self) -> tuple[ClaimBatch, float]:
         """What is due and within bounds, and the loop's time before. Raises whatever goes wrong."""
-        return await self._ask(partial(self._claim, asyncio.get_running_loop()))
+        return await self._call(partial(self._claim, asyncio.get_running_loop()))
 
     def _claim(self, loop: asyncio.AbstractEventLoop) -> tuple[ClaimBatch, float]:
         began, now = loop.time(), clock.now()
@@ -56,7 +56,7 @@ class CallbackStore:
     async def give_back(self, item: ClaimedCallback) -> None:
         """Nothing was sent."""
         try:
-            await self._ask(lambda: give_back(item, now=clock.now()))
+            await self._call(lambda: give_back(item, now=clock.now()))
         except Exception:  # convergence does so later
             log.exception("callback_not_given_back", callback=item.callback_id)
 
@@ -75,7 +75,7 @@ class CallbackStore:
         give_up = loop.time() + CLAIM_SECONDS
         while True:
             try:
-                done = await self._ask(work)
+                done = await self._call(work)
             except Exception:  # after the end of the claim, convergence releases it
                 log.exception("callback_not_noted", callback=item.callback_id)
                 done = None
@@ -83,11 +83,11 @@ class CallbackStore:
                 return done
             await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
-    async def _ask(self, work: Callable[[], _T]) -> _T:
+    async def _call(self, work: Callable[[], _T]) -> _T:
         """`work` in the thread whose connection to the database is used for nothing else."""
 
-        def ask() -> _T:
+        def call() -> _T:
             close_old_connections()
             return work()
 
-        return await asyncio.get_running_loop().run_in_executor(self._database, ask)
+        return await asyncio.get_running_loop().run_in_executor(self._database, call)

@@ -14,7 +14,7 @@ from controlplane.ticks.callback_delivery import CallbackDelivery
 NAME = "callbacks"
 # Several of its own rounds, and few of those after which the tick is called late.
 _LATELY = timedelta(seconds=20)
-_FIRST_LOOK_SECONDS = 2.0
+_FIRST_POLL_SECONDS = 2.0
 
 
 class CallbacksTask(Task):
@@ -35,11 +35,11 @@ def callbacks(self: CallbacksTask, woken: bool = False) -> None:
     delivery = self.delivery
     if delivery is None or not delivery.is_alive:
         self.delivery = delivery = CallbackDelivery().start()
-        delivery.look()
+        delivery.poll()
         # So that the first run is noted, and not only the clock's next one.
-        delivery.wait_for_first_look(_FIRST_LOOK_SECONDS)
+        delivery.wait_for_first_poll(_FIRST_POLL_SECONDS)
     else:
-        delivery.look()
+        delivery.poll()
     if not woken:
         now, claimed_at = clock.now(), delivery.claimed_at
         if claimed_at is not None and now - claimed_at <= _LATELY:

@@ -82,8 +82,8 @@ def _watch_others(placement: TickFacts, alerts: TickAlerts, now: datetime) -> No
 
 
 def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
-    cells, heard_at = load_silence(lost=False)
-    alerts.watch_cells(cells, heard_at, now=now)
+    cells, received_at = load_silence(lost=False)
+    alerts.watch_cells(cells, received_at, now=now)
 
 
 def _hold_until(

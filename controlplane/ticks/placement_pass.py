@@ -105,9 +105,9 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
         is_late=lambda: time.monotonic() > ends_at,
     )
     placed = _carry_out(plan, snapshot)
-    _tell(name, waiting, faults, now)
-    told = (*screened.reasons, *outdated(snapshot, screened, facts))
-    return PassResult(placed, plan.complete, snapshot, facts, plan, latest(told, plan))
+    _report_faults(name, waiting, faults, now)
+    reasons = (*screened.reasons, *outdated(snapshot, screened, facts))
+    return PassResult(placed, plan.complete, snapshot, facts, plan, latest(reasons, plan))
 
 
 def _carry_out(plan: PlacementPlan, snapshot: PoolSnapshot) -> int:
@@ -126,7 +126,7 @@ def _carry_out(plan: PlacementPlan, snapshot: PoolSnapshot) -> int:
     return placed
 
 
-def _tell(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> None:
+def _report_faults(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> None:
     """Bring before an operator what plugins, or rows that make no sense, held up."""
     alerts = [
         RaiseAlert(PLUGIN_ALERT, f"{plugin} of pool {name}", error)

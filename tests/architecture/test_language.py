@@ -94,9 +94,6 @@ ONE_NAME_MANY_LAYERS = {
 
 PRODUCT = ("controlplane/", "workers/", "client/")
 
-STILL_TO_RENAME = frozenset((Path(__file__).parent / "still_to_rename.txt").read_text().split())
-"""Files with banned parts in identifiers. The list only gets shorter: other files have none."""
-
 DOCUMENTS = sorted(
     path
     for paths in (ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("deploy/*.md"))
@@ -118,9 +115,7 @@ def test_no_identifier_has_a_banned_part() -> None:
         ]
         for source in product()
     }
-    found = {path: names for path, names in found.items() if names}
-    assert {path: names for path, names in found.items() if path not in STILL_TO_RENAME} == {}
-    assert set(found) >= STILL_TO_RENAME, "a file of the list is clean"
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 def names_of(source: Source) -> set[str]:

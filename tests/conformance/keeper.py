@@ -72,7 +72,7 @@ class Keeper:
     def _brief(self, uid: str, request: Request) -> Answer:
         text = json.dumps(self.briefings.get(uid, LaunchContext()).body()).encode()
         key, mac = keys.mac_key(b"k" * 32, keys.SEAL), request.headers["X-Cellrun-Mac"]
-        about = keys.about_answer(cell="cell-1", attempt=uid, door="briefing", mac=mac)
+        about = keys.about_answer(cell="cell-1", attempt=uid, endpoint="briefing", mac=mac)
         return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))
 
     def _put(self, uid: str, path: str, query: str, request: Request) -> Answer:

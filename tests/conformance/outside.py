@@ -145,7 +145,7 @@ class Outside:
     def _sealed(self, uid: str, mac: str) -> bytes:
         briefing = self.briefings.get(uid, LaunchContext())
         text = compact_json(briefing.body()).encode()
-        about = keys.about_answer(cell=self._cell, attempt=uid, door="briefing", mac=mac)
+        about = keys.about_answer(cell=self._cell, attempt=uid, endpoint="briefing", mac=mac)
         return sealing.seal(self._seal_key, text, about=about, nonce=os.urandom(12))
 
 

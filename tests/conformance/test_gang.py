@@ -46,7 +46,7 @@ class GangWeb(Web):
         body = {"gang": told} if what == "briefing" else told
         key = keys.mac_key(b"k" * 32, keys.SEAL)
         mac = request.headers["X-Cellrun-Mac"]
-        about = keys.about_answer(cell="cell-1", attempt=uid, door=what, mac=mac)
+        about = keys.about_answer(cell="cell-1", attempt=uid, endpoint=what, mac=mac)
         nonce = os.urandom(NONCE_BYTES)
         return Answer(200, seal(key, json.dumps(body).encode(), about=about, nonce=nonce))
 

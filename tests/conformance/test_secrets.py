@@ -45,7 +45,7 @@ class Briefer:
         text = json.dumps(LaunchContext(secrets=told, **self.more).body()).encode()
         sealer, nonce = ChaCha20Poly1305(keys.mac_key(b"k" * 32, keys.SEAL)), b"n" * 12
         mac = request.headers["X-Cellrun-Mac"]
-        about = keys.about_answer(cell="cell-1", attempt=uid, door="briefing", mac=mac)
+        about = keys.about_answer(cell="cell-1", attempt=uid, endpoint="briefing", mac=mac)
         return Answer(200, nonce + sealer.encrypt(nonce, text, about.encode()))
 
 

@@ -42,7 +42,7 @@ def test_a_fleet_runs_a_job_end_to_end_and_says_goodbye(stand: Stand) -> None:
             return [*connection.execute(statement, [TASKS // CELLS])]
 
         assert attempts_by_cell() == [(CELLS, TASKS)]
-        silent = "SELECT count(*) FROM controlplane_celllease WHERE last_heard_at > %s"
+        silent = "SELECT count(*) FROM controlplane_celllease WHERE last_message_at > %s"
         ((before,),) = connection.execute("SELECT clock_timestamp()")
         assert stand.stop(FLEET) == 0
 

@@ -201,7 +201,7 @@ def convergences(stack: RunningStack, cell: str) -> float:
     """For how long, by the database's clock, the cell was silent at the latest tick."""
     with psycopg.connect(stack.environment["DATABASE_URL"]) as connection:
         [found] = connection.execute(
-            "SELECT extract(epoch FROM t.finished_at - l.last_heard_at)"
+            "SELECT extract(epoch FROM t.finished_at - l.last_message_at)"
             " FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id,"
             " controlplane_tickstate t WHERE c.name = %s AND t.name = 'convergence'",
             [cell],

@@ -49,7 +49,7 @@ def _start_postgres(folder: Path) -> subprocess.Popen[bytes]:
     cluster = postgres.Cluster(
         folder / "postgres", port=5432, socket_folder=str(sockets), durable=False
     )
-    postgres.hand_over(sockets)
+    postgres.give_to_database_user(sockets)
     postgres.create_cluster(cluster, password=None)
     with (folder / "postgres.log").open("wb") as log:
         server = subprocess.Popen(

@@ -60,9 +60,9 @@ def well(loop: Loop) -> Loop:
         now = clock.now()
         TickState.objects.create(name=name, started_at=now, finished_at=now, covered_at=now)
     for shard in range(len(INBOX_QUEUES)):
-        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), heard_at=clock.now())
-    for name in ("recount", "orphans", "strays"):
-        Walk.objects.create(name=name, looked_at=clock.now())
+        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
+    for name in ("recount", "orphans", "orphan_files"):
+        Walk.objects.create(name=name, scanned_at=clock.now())
     return loop
 
 
@@ -151,7 +151,7 @@ def test_what_only_a_person_can_release_needs_one(well: Loop) -> None:
     well.place()
     [attempt] = well.attempts(job)
     cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
-    CellLease.objects.update(expires_at=ago(60), last_heard_at=ago(90), silent_ticks=9)
+    CellLease.objects.update(expires_at=ago(60), last_message_at=ago(90), silent_ticks=9)
     well.converge()
     Attempt.objects.update(finished_at=ago(100), state_since=ago(100), created_at=ago(200))
     code, said = ask()
@@ -192,7 +192,7 @@ def test_nothing_is_overdue_of_what_a_gap_of_our_own_holds_back(well: Loop) -> N
 
 
 def deaf() -> str:
-    InboxProbe.objects.filter(shard=0).update(heard_at=ago(100))
+    InboxProbe.objects.filter(shard=0).update(received_at=ago(100))
     return "inbox 0"
 
 
@@ -259,7 +259,7 @@ def failing_cell() -> str:
 
 
 def estranged() -> str:
-    Cell.objects.update(state="QUARANTINED", quarantined_for="strangers")
+    Cell.objects.update(state="QUARANTINED", quarantined_for="orphans")
     return "cell cell-1"
 
 
@@ -315,7 +315,7 @@ def test_where_everything_is_wrong_all_is_found(
 
 
 def test_deaf_shards_are_not_blamed_while_nobody_asks_them(well: Loop) -> None:
-    InboxProbe.objects.update(heard_at=ago(100))
+    InboxProbe.objects.update(received_at=ago(100))
     assert "inbox 0" in listed()
     TickState.objects.filter(name="convergence").update(finished_at=ago(100))
     found = listed()

@@ -178,7 +178,7 @@ def waits_for_gang(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, job), "its gang starts together: 3 more must be placed at once, 2 could"
 
 
-def waits_for_bounce(stage: Stage) -> tuple[Task, str]:
+def waits_for_gang_to_leave(stage: Stage) -> tuple[Task, str]:
     stage.cell()
     job = stage.submit_small(coscheduled=True, replicas=2)
     stage.place()
@@ -236,7 +236,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "waiting_for_job": (depends_on_job,),
     "waiting_for_start_time": (starts_later,),
     "waiting_for_gang": (waits_for_gang,),
-    "waiting_for_gang_to_leave": (waits_for_bounce,),
+    "waiting_for_gang_to_leave": (waits_for_gang_to_leave,),
     "waiting_for_previous_attempt": (waits_for_container,),
     "backing_off": (backs_off, lacks_image),
     "queue_position": (stands_behind,),

@@ -100,7 +100,7 @@ def _try_again(
         Event.VANISHED: (S.WORKER_FAILED, S.WORKER_FAILED, "preemption"),
         Event.PREEMPTED: (S.PREEMPTED, S.PREEMPTED, "" if is_assigned else "preemption"),
         Event.DRAINED: (S.PREEMPTED, S.PREEMPTED, ""),
-        Event.GANG_BOUNCED: (S.WORKER_FAILED, S.WORKER_FAILED, ""),
+        Event.GANG_REQUEUED: (S.WORKER_FAILED, S.WORKER_FAILED, ""),
         Event.HEALTH_FAILED: (S.FAILED, S.FAILED, ""),
     }
     if is_assigned:

@@ -25,7 +25,7 @@ def cells(draw: st.DrawFn, pool_id: int) -> list[LeaseFacts]:
             name=f"cell-{number}",
             state=draw(st.sampled_from(sorted(set(CellState) - {CellState.LOST}))),
             incarnation="one",
-            last_heard_at=NOW + draw(SECONDS),
+            last_message_at=NOW + draw(SECONDS),
             expires_at=NOW + draw(SECONDS),
             silent_ticks=draw(st.integers(0, 5)),
             pool_id=pool_id,
@@ -45,7 +45,7 @@ def silence(leases: list[LeaseFacts], pool: PoolSilence) -> PoolSilence:
     at = pool.confirmed_at
     is_given_up = {
         lease.cell_id: lease.silent_ticks > 0
-        and (lease.is_replaced or (at is not None and lease.last_heard_at < at <= NOW))
+        and (lease.is_replaced or (at is not None and lease.last_message_at < at <= NOW))
         for lease in leases
     }
     counted = [lease for lease in leases if counts(lease) and not is_given_up[lease.cell_id]]
@@ -78,7 +78,7 @@ def test_never_more_than_half_of_a_pool_is_lost_in_one_tick(data: st.DataObject)
         gone = [lease for lease in own if lease.cell_id in lost and counts(lease)]
         gone = [lease for lease in gone if not lease.is_replaced]
         if pool.confirmed_at is not None and pool.confirmed_at <= NOW:
-            gone = [lease for lease in gone if lease.last_heard_at >= pool.confirmed_at]
+            gone = [lease for lease in gone if lease.last_message_at >= pool.confirmed_at]
         if len(gone) >= 3 and 2 * len(gone) > pool.cells:
             assert pool.mass_loss is MassLoss.PROCEED
             assert pool.held_at is not None

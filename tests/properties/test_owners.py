@@ -11,7 +11,7 @@ import pytest
 from controlplane.commands.convergence.late_tasks import EndLateTasks
 from controlplane.commands.convergence.rules import RULES as ALL_RULES
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.convergence.endings import decide_bounced, decide_ended
+from controlplane.domain.convergence.endings import decide_ended, decide_gang_requeue
 from controlplane.domain.convergence.owners import (
     OTHER_OWNERS,
     TASK_OWNERS,
@@ -77,8 +77,8 @@ def decide(owner: Owner, task: OwnerFacts, now: datetime) -> ChangeTask:
     """What the owner's rule makes of the task."""
     if owner.rule == "ending_jobs":
         return decide_ended(task.facts, reason=Reason.CANCELLED, message="", force=False, now=now)
-    if owner.rule == "bouncing_jobs":
-        return decide_bounced(task.facts, stop_seconds=10.0, now=now)
+    if owner.rule == "requeuing_jobs":
+        return decide_gang_requeue(task.facts, stop_seconds=10.0, now=now)
     rule = RULES[owner.rule]
     assert rule.is_due(task.facts, now), f"{owner.what}: {owner.rule} does not hold"
     return rule.decide(task.facts, now=now)
@@ -163,8 +163,8 @@ def test_each_rule_owns_something() -> None:
 
 
 def test_each_source_is_looked_at_by_one_rule() -> None:
-    looked_at = [source for rule in ALL_RULES for source in rule.due]
-    assert sorted(looked_at) == sorted(SOURCES)
+    scanned_at = [source for rule in ALL_RULES for source in rule.due]
+    assert sorted(scanned_at) == sorted(SOURCES)
 
 
 def test_the_page_about_convergence_has_the_rules_in_their_order() -> None:

@@ -55,7 +55,7 @@ class Stage(Loop):
             if hand not in silent:
                 hand.beat(*Attempt.objects.filter(cell__name=hand.name, released_at=None))
         send_probes(now=self.now())
-        self.hear_probes()
+        self.record_probes()
 
     def lose(self, hand: Hand) -> None:
         """The cell falls silent until it is given up."""

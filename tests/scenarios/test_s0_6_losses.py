@@ -176,9 +176,9 @@ def test_a_member_that_is_lost_takes_the_gang_back_and_its_siblings_pay_nothing(
     stage.settle()
     assert stage.states(job) == ["PENDING"] * 3
     assert [task.preemption_count for task in stage.tasks(job)] == [1, 0, 0]
-    bounced = stage.newest(job)[1:]
-    assert {(S(row.state).name, row.reason, row.released_at) for row in bounced} == {
-        ("WORKER_FAILED", "gang_bounced", None)
+    requeued = stage.newest(job)[1:]
+    assert {(S(row.state).name, row.reason, row.released_at) for row in requeued} == {
+        ("WORKER_FAILED", "gang_requeued", None)
     }
     stage.place()
     assert stage.states(job) == ["PENDING"] * 3

@@ -239,7 +239,7 @@ def test_who_cannot_hear_gives_nobody_up(stage: Stage) -> None:
         stage.passed += timedelta(seconds=5)
         convergence.run(memory=stage.memory)
     assert states() == ["READY"]
-    stage.hear_probes()
+    stage.record_probes()
     hand.beat(*Attempt.objects.all())
     pass_time(stage, 60)
     assert states() == ["READY"]
@@ -265,11 +265,11 @@ def test_nobody_is_lost_before_something_was_heard_late_in_its_lease(stage: Stag
     stage.passed += timedelta(seconds=5)
     now = stage.now()
     long_ago, just_now = now - timedelta(seconds=60), now - timedelta(seconds=1)
-    CellLease.objects.update(last_heard_at=long_ago, expires_at=just_now, silent_ticks=9)
-    InboxProbe.objects.update(heard_at=now - timedelta(seconds=7))
+    CellLease.objects.update(last_message_at=long_ago, expires_at=just_now, silent_ticks=9)
+    InboxProbe.objects.update(received_at=now - timedelta(seconds=7))
     convergence.run(memory=stage.memory)
     assert states() == ["READY"]
-    stage.hear_probes()
+    stage.record_probes()
     stage.passed += timedelta(seconds=5)
     convergence.run(memory=stage.memory)
     assert states() == ["LOST"]
@@ -409,7 +409,7 @@ def test_a_cell_is_ready_only_when_what_it_has_is_its_own(stage: Stage, is_new: 
         )
     inventory(hand, first, second)
     cell = Cell.objects.get()
-    assert (cell.state, cell.quarantined_for) == ("QUARANTINED", "strangers")
+    assert (cell.state, cell.quarantined_for) == ("QUARANTINED", "orphans")
     count = "2 attempts" if is_new else "1 attempt"
     assert cell.state_reason == f"it registered with {count} that it must not have"
     stopped = {stop.uid for stop in hand.beat(first, second).orders.stops}

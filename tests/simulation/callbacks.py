@@ -46,7 +46,7 @@ class Callbacks(TickPart):
         self._rng = rng
         self._life = 0
         self._lost: set[int] = set()
-        self._in_hand: set[int] = set()
+        self._in_flight: set[int] = set()
         self.is_receiver_well = False
         self.wrong: list[str] = []
         self.told: Counter[int] = Counter()
@@ -55,8 +55,8 @@ class Callbacks(TickPart):
         """Whatever it was trying is lost; it may have been taken all the same."""
         super().die()
         self._life += 1
-        self._lost |= self._in_hand
-        self._in_hand.clear()
+        self._lost |= self._in_flight
+        self._in_flight.clear()
 
     def tick(self, woken: bool) -> None:
         take_wake(NAME)
@@ -65,11 +65,11 @@ class Callbacks(TickPart):
 
     def _try(self, item: ClaimedCallback) -> None:
         number = item.callback_id
-        if number in self._in_hand:
+        if number in self._in_flight:
             self.wrong.append(f"callback {number} is tried twice at the same time")
         if self.told[number] and number not in self._lost:
             self.wrong.append(f"callback {number} is tried again, though it was delivered")
-        self._in_hand.add(number)
+        self._in_flight.add(number)
         began = self._around.timeline.now
         status, seconds = self._draw_answer()
         told = partial(self._answered, item, began, status, self._life)
@@ -102,7 +102,7 @@ class Callbacks(TickPart):
 
     def _note(self, item: ClaimedCallback, tried: DeliveryAttempt) -> None:
         record_try(item, tried)
-        self._in_hand.discard(item.callback_id)
+        self._in_flight.discard(item.callback_id)
 
     def what_is_left(self) -> list[str]:
         """Callbacks that are not over, in words."""

@@ -281,7 +281,7 @@ class Process:
         self.incarnation = self.cell.incarnation
         self.queue = self.cell.queue
         self._planned = float("inf")
-        self._has_looked = False
+        self._has_polled = False
         self._first_news: float | None = None
         self._is_evacuating = False
 
@@ -349,8 +349,8 @@ class Process:
 
     def _look_around(self) -> None:
         """As the first look of `workers.agent.reaper.Reaper`."""
-        if not self._has_looked:
-            self._has_looked = True
+        if not self._has_polled:
+            self._has_polled = True
             found = tuple(item.uid for item in self._fragile.find())
             self._incoming.insert(0, ScanResult(found, ()))
 

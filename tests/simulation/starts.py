@@ -78,7 +78,7 @@ def _below_a_minimum(job: Submitted, seen: Seen) -> Iterator[str]:
     found = rows(
         """
         SELECT g.name, t.state, count(*) FROM controlplane_attempt a
-        JOIN controlplane_job j ON j.id = a.job_id AND j.ending_as IS NULL AND NOT j.is_bouncing
+        JOIN controlplane_job j ON j.id = a.job_id AND j.ending_as IS NULL AND NOT j.is_requeuing
         JOIN controlplane_task t ON t.job_id = j.id
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         WHERE a.uid = %s AND a.finished_at IS NULL GROUP BY g.name, t.state

@@ -274,11 +274,11 @@ def _links_of(job: Submitted) -> dict[str, Any]:
     return links
 
 
-_TOLD = ("depends_on", "parent", "existing_job_policy")
+_SUMMARY_FIELDS = ("depends_on", "parent", "existing_job_policy")
 
 
 def _words(body: dict[str, Any]) -> str:
-    links = [f"{key} {body[key]}" for key in _TOLD if key in body]
+    links = [f"{key} {body[key]}" for key in _SUMMARY_FIELDS if key in body]
     return "; ".join([*(" ".join(group["command"]) for group in body["groups"]), *links])
 
 

@@ -50,7 +50,7 @@ TRACE_LINES = 200
 # A system that is healed and has so long is quiet, or something is lost: the longest of our own
 # patience is the back-off of five minutes, twice in a row.
 QUIET_SECONDS = 1_500.0
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 # What is kept for so long, or less, is gone before all is quiet.
 SHORT_LIFE_SECONDS = 300
 
@@ -139,13 +139,13 @@ class World:
         self.note("-- everything is healed")
         self.healed_at = self.timeline.now
         heal()
-        looked_at = 0.0
+        scanned_at = 0.0
 
         def is_quiet() -> bool:
-            nonlocal looked_at
-            if self.timeline.now < looked_at + LOOK_SECONDS:
+            nonlocal scanned_at
+            if self.timeline.now < scanned_at + POLL_SECONDS:
                 return False
-            looked_at = self.timeline.now
+            scanned_at = self.timeline.now
             return not self.what_is_left()
 
         self._run_until(is_quiet, limit=healed_at + QUIET_SECONDS)

@@ -125,7 +125,7 @@ class PipelineDriver:
     def _is_quick(self, launch: Launch) -> bool:
         """Whether nothing is fetched or waited for before it starts."""
         spec = launch.spec
-        slow = spec.inputs or spec.needs_briefing or spec.exclusive
+        slow = spec.inputs or spec.needs_launch_context or spec.exclusive
         return self._engine.name == "process" and not slow
 
     def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:

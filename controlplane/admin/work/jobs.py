@@ -45,7 +45,7 @@ from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
-_TOLD_WHEN = {CallbackOn.TASK: "each task has ended", CallbackOn.JOB: "the job has settled"}
+_CALLBACK_MOMENTS = {CallbackOn.TASK: "each task has ended", CallbackOn.JOB: "the job has settled"}
 
 
 @admin.register(Job)
@@ -143,8 +143,10 @@ class JobAdmin(ReadOnlyAdmin):
 
     def heading(self, obj: Job) -> dict[str, Any]:
         """Its state."""
-        bouncing = "its gang fell below a minimum and goes back to wait" if obj.is_bouncing else ""
-        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason, bouncing]}
+        requeuing = (
+            "its gang fell below a minimum and goes back to wait" if obj.is_requeuing else ""
+        )
+        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason, requeuing]}
 
     def facts(self, obj: Job) -> list[tuple[str, Any]]:
         """What was submitted and when what happened."""
@@ -167,7 +169,7 @@ class JobAdmin(ReadOnlyAdmin):
             ("all released", instant(obj.settled_at)),
             ("kept for", length(obj.ttl_seconds)),
             ("deleted by itself", instant(obj.expires_at)),
-            ("callback on", _TOLD_WHEN.get(CallbackOn(obj.callback_on))),
+            ("callback on", _CALLBACK_MOMENTS.get(CallbackOn(obj.callback_on))),
             ("callback URL", obj.callback_url),
         ]
 

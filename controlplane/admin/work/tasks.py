@@ -151,8 +151,8 @@ class TaskAdmin(ReadOnlyAdmin):
             cut = " (its first 10 KB)" if attempts[0].result_truncated else ""
             sections.insert(1, MonospaceText(f"Result{cut}", text=attempts[0].result))
         if obj.job.callback_on:
-            told = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
-            sections += callback_section(told)
+            of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
+            sections += callback_section(of_task)
         return sections
 
 

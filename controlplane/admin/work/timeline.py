@@ -88,7 +88,7 @@ class TimelineLine:
     def place(self) -> str:
         """Return the cell, unless the actor of the row is the cell itself."""
         cell = self.entry.shared(lambda change: change.cell)
-        return str(cell) if cell and cell != self.entry.who else ""
+        return str(cell) if cell and cell != self.entry.shown_actor else ""
 
     @property
     def rows(self) -> Sequence[tuple[Any, ...]]:

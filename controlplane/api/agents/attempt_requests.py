@@ -36,7 +36,7 @@ class CellRequests(SignedView):
     """What a cell asks about its attempts; the answers are sealed."""
 
     @Operation(body=bytes, answer="application/octet-stream", problems=(401, 409))
-    def get_briefing(self, request: Request, uid: UUID) -> HttpResponse:
+    def get_launch_context(self, request: Request, uid: UUID) -> HttpResponse:
         """Ask for the secrets and the rest that an attempt needs (cells only, signed); sealed."""
         return _sealed(request, uid, seal_launch_context)
 

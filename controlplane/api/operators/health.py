@@ -11,7 +11,7 @@ from kombu.connection import Connection
 
 from controlplane import clock
 from controlplane.commands.state.tick_alerts import SILENT_SECONDS
-from controlplane.queries.ticks import load_heard_at, load_silence, load_tick
+from controlplane.queries.ticks import load_probe_time, load_silence, load_tick
 from controlplane.queries.views.overviews import find_recurring_alert
 
 TICK_LATE_SECONDS = 60
@@ -33,16 +33,16 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 def readyz(request: HttpRequest) -> HttpResponse:
     """Answer 200 when database, broker and ticks do their work, else 503 with what does not."""
-    checks = {"broker": _ask_broker()}
+    checks = {"broker": _check_broker()}
     try:
         _greet_database()
         now = clock.now()
         checks["database"] = "ok"
-        checks["placement"] = _ask_tick("placement", now)
-        checks["convergence"] = _ask_tick("convergence", now)
-        checks["callbacks"] = _ask_tick("callbacks", now)
-        checks["inbox"] = _ask_inbox(checks["convergence"], now)
-        checks["cells"] = _ask_cells(now)
+        checks["placement"] = _check_tick("placement", now)
+        checks["convergence"] = _check_tick("convergence", now)
+        checks["callbacks"] = _check_tick("callbacks", now)
+        checks["inbox"] = _check_inbox(checks["convergence"], now)
+        checks["cells"] = _check_heartbeats(now)
     except (DatabaseError, psycopg.Error) as fault:
         checks["database"] = f"no answer: {type(fault).__name__}"
     ready = all(answer == "ok" for answer in checks.values())
@@ -59,7 +59,7 @@ def _greet_database() -> None:
     psycopg.connect(**{**parameters, "connect_timeout": GREETING_SECONDS}).close()
 
 
-def _ask_tick(name: str, now: datetime) -> str:
+def _check_tick(name: str, now: datetime) -> str:
     finished_at = load_tick(name).finished_at
     if finished_at is None:
         return "never ran"
@@ -68,25 +68,25 @@ def _ask_tick(name: str, now: datetime) -> str:
     return "ok"
 
 
-def _ask_inbox(convergence: str, now: datetime) -> str:
+def _check_inbox(convergence: str, now: datetime) -> str:
     if convergence != "ok":
         return "not known: convergence, which asks it, does not run"
-    heard_at = load_heard_at()
-    if heard_at is None:
+    received_at = load_probe_time()
+    if received_at is None:
         return "never asked"
-    if now - heard_at > timedelta(seconds=TICK_LATE_SECONDS):
-        return f"nothing came through it for {(now - heard_at).total_seconds():.0f} s"
+    if now - received_at > timedelta(seconds=TICK_LATE_SECONDS):
+        return f"nothing came through it for {(now - received_at).total_seconds():.0f} s"
     return find_recurring_alert("inbox_batch_lost", since=now - LOST_BATCHES_FOR) or "ok"
 
 
-def _ask_cells(now: datetime) -> str:
-    cells, heard_at = load_silence(lost=True)
-    if cells and heard_at is not None and now - heard_at > timedelta(seconds=SILENT_SECONDS):
-        return f"none of {cells} sent a message for {(now - heard_at).total_seconds():.0f} s"
+def _check_heartbeats(now: datetime) -> str:
+    cells, received_at = load_silence(lost=True)
+    if cells and received_at is not None and now - received_at > timedelta(seconds=SILENT_SECONDS):
+        return f"none of {cells} sent a message for {(now - received_at).total_seconds():.0f} s"
     return "ok"
 
 
-def _ask_broker() -> str:
+def _check_broker() -> str:
     options = {**settings.CELERY_BROKER_TRANSPORT_OPTIONS, "max_retries": 1}
     try:
         with Connection(

@@ -57,8 +57,8 @@ class Attempts(ApiView):
     def release_attempt(self, request: Request, uid: UUID) -> Response:
         """Confirm that nothing is left of an ended attempt, without its cell (operators)."""
         attempts.get_attempt(uid, though_deleted=True)
-        asked = read_part(request, schemas.ReleaseRequest)
-        release_attempt(uid=uid, reason=asked.reason, actor=self.actor, now=clock.now())
+        options = read_part(request, schemas.ReleaseRequest)
+        release_attempt(uid=uid, reason=options.reason, actor=self.actor, now=clock.now())
         return self.answer(attempts.get_attempt(uid, though_deleted=True))
 
     @Operation(

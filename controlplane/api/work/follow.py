@@ -25,10 +25,10 @@ from controlplane.queries.views import attempts
 
 _PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
 # New output is shown within this time; the attempt itself is read far less often.
-LOOK_SECONDS = 0.25
-LOOKS_BETWEEN_QUESTIONS = 4
+POLL_SECONDS = 0.25
+POLLS_PER_STATE_CHECK = 4
 # The end of the output may come a moment after the attempt's release.
-EMPTY_LOOKS_TRUSTED = 4
+FINAL_EMPTY_POLLS = 4
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class LogFollow:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         follower = None
-        if scope["type"] == "http" and scope["method"] == "GET" and _asks_to_follow(scope):
+        if scope["type"] == "http" and scope["method"] == "GET" and _is_follow_requested(scope):
             follower = await asyncio.to_thread(_admit, scope)
         if follower is None:
             await self._application(scope, receive, send)
@@ -59,7 +59,7 @@ class LogFollow:
             gone.cancel()
 
 
-def _asks_to_follow(scope: Scope) -> bool:
+def _is_follow_requested(scope: Scope) -> bool:
     return b"follow=" in scope["query_string"] and bool(_PATH.fullmatch(scope["path"]))
 
 
@@ -94,18 +94,18 @@ async def _follow(follower: _Follower, gone: "asyncio.Future[None]", send: Send)
         (b"x-next-cursor", str(follower.offset).encode()),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    looks, empty_looks, is_over = 0, 0, False
-    while not gone.done() and empty_looks < EMPTY_LOOKS_TRUSTED:
+    polls, empty_polls, is_over = 0, 0, False
+    while not gone.done() and empty_polls < FINAL_EMPTY_POLLS:
         piece = await asyncio.to_thread(_read, follower)
         if piece:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            empty_looks = 0
+            empty_polls = 0
             continue
-        if not is_over and looks % LOOKS_BETWEEN_QUESTIONS == 0:
+        if not is_over and polls % POLLS_PER_STATE_CHECK == 0:
             is_over = await asyncio.to_thread(_is_over, follower.uid)
-        looks += 1
-        empty_looks += is_over
-        await asyncio.wait([gone], timeout=LOOK_SECONDS)
+        polls += 1
+        empty_polls += is_over
+        await asyncio.wait([gone], timeout=POLL_SECONDS)
     if not gone.done():
         await send({"type": "http.response.body", "body": b""})
 

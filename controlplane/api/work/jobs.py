@@ -142,17 +142,17 @@ class Jobs(ApiView):
         With `force` containers are killed at once, also those whose stop is under way, and those of
         a job that was deleted meanwhile.
         """
-        asked = read_part(request, schemas.CancelRequest)
-        owned = jobs.find_owner(job_id, though_stopping=asked.force)
+        options = read_part(request, schemas.CancelRequest)
+        owned = jobs.find_owner(job_id, though_stopping=options.force)
         check_may_change(request, owned.owner_id)
         cancel_job(
             job_id=job_id,
-            reason=asked.reason,
-            force=asked.force,
+            reason=options.reason,
+            force=options.force,
             actor=self.actor,
             now=clock.now(),
         )
-        return self.answer(jobs.get_job(job_id, though_deleted=asked.force), status=202)
+        return self.answer(jobs.get_job(job_id, though_deleted=options.force), status=202)
 
     @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409,))
     @action(detail=True, methods=["post"], url_path="retry")

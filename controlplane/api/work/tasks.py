@@ -123,12 +123,12 @@ class Tasks(ApiView):
         """
         task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)
-        asked = read_part(request, schemas.CancelRequest)
+        options = read_part(request, schemas.CancelRequest)
         check_may_change(request, owner_id)
         cancel_task(
             task_id=task_id,
-            reason=asked.reason,
-            force=asked.force,
+            reason=options.reason,
+            force=options.force,
             actor=self.actor,
             now=clock.now(),
         )

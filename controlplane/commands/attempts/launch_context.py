@@ -26,9 +26,9 @@ def seal_gang(*, cell: str, uid: UUID, mac: str) -> bytes:
     return _seal(cell, uid, "gang", mac, load_gang(find_gang_of(uid)).body())
 
 
-def _seal(cell: str, uid: UUID, door: str, mac: str, body: Mapping[str, Any]) -> bytes:
+def _seal(cell: str, uid: UUID, endpoint: str, mac: str, body: Mapping[str, Any]) -> bytes:
     uploader = find_uploader(cell, uid)
     assert uploader is not None, "the request was checked"
     key = keys.mac_key(uploader.key, keys.SEAL)
-    about = keys.about_answer(cell=cell, attempt=str(uid), door=door, mac=mac)
+    about = keys.about_answer(cell=cell, attempt=str(uid), endpoint=endpoint, mac=mac)
     return seal(key, compact_json(body).encode(), about=about, nonce=os.urandom(NONCE_BYTES))

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 
 from controlplane.commands.state.apply import apply, register_cell
-from controlplane.commands.state.dispatch import tell_unreadable
+from controlplane.commands.state.dispatch import report_unreadable
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.messages.orders import GroupSpec, Orders, RegistrationResult, Sync
 from controlplane.contract.messages.reports import Goodbye, Register
@@ -64,7 +64,7 @@ def record_registration(
             incarnation=address.incarnation,
             seq=seq,
             spoken=spoken,
-            strangers=_count_strangers(cell, address, register),
+            unknown_attempts=_count_unknown_attempts(cell, address, register),
         )
         if decision.verdict is RegistrationDecision.ACCEPTED:
             facts = _facts(cell, register, address.incarnation, seq, now)
@@ -143,7 +143,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
             bodies = _write_answer(beat, standing, answer, {}, now)
         messages += [(address, body) for body in bodies]
     cells.send(messages)
-    tell_unreadable(specs.unreadable, unsent)
+    report_unreadable(specs.unreadable, unsent)
     _judge_fitness(
         (
             (beat, standings.get(beat.address.cell_id), wanted.get(beat.address.cell_id, ()))
@@ -217,19 +217,19 @@ def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: dat
     A late or repeated goodbye, after a newer message of the cell, is ignored. Lease and cell change
     at once: otherwise its successor might register in between, and take no work.
     """
-    run_in_transaction(partial(_say_goodbye, address, goodbye, seq, now))
+    run_in_transaction(partial(_record_goodbye, address, goodbye, seq, now))
 
 
-def _say_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime) -> None:
+def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime) -> None:
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
     # The cell before its lease, as a registration locks them.
     cell = Cell.objects.select_for_update(no_key=True).get(pk=address.cell_id)
     # A cell that an operator cordoned or drained needs no successor for the rest of its work.
     is_for_good = not goodbye.expected_seconds or cell.ordered_state != CellState.READY
-    heard = execute(
+    is_current = execute(
         """
         UPDATE controlplane_celllease
-        SET expires_at = GREATEST(expires_at, %(until)s), last_heard_at = %(now)s,
+        SET expires_at = GREATEST(expires_at, %(until)s), last_message_at = %(now)s,
             heartbeat_seq = %(seq)s, left_at = %(left)s
         WHERE cell_id = %(cell)s AND incarnation = %(incarnation)s AND heartbeat_seq < %(seq)s
         """,
@@ -242,7 +242,7 @@ def _say_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime
             "left": now if is_for_good else None,
         },
     )
-    if heard and not goodbye.expected_seconds:
+    if is_current and not goodbye.expected_seconds:
         # No successor takes work; it is LOST when its lease expires, unless one registers.
         ready, reason = frozenset({CellState.READY}), "it has left, and named no successor"
         change = ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)
@@ -271,7 +271,7 @@ def _facts(
     }
 
 
-def _count_strangers(cell: Cell, address: CellAddress, register: Register) -> int:
+def _count_unknown_attempts(cell: Cell, address: CellAddress, register: Register) -> int:
     """How many attempts the cell has that are not, or not any more, of its incarnation."""
     if not register.inventory:
         return 0
@@ -302,12 +302,12 @@ def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now:
     execute(
         """
         INSERT INTO controlplane_celllease AS l
-            (cell_id, incarnation, last_heard_at, expires_at, silent_ticks, heartbeat_seq,
+            (cell_id, incarnation, last_message_at, expires_at, silent_ticks, heartbeat_seq,
             acked_seq)
         VALUES (%(cell)s, %(incarnation)s, %(now)s, %(until)s, 0, %(seq)s, %(seq)s)
         ON CONFLICT (cell_id) DO UPDATE SET
             incarnation = EXCLUDED.incarnation,
-            last_heard_at = EXCLUDED.last_heard_at,
+            last_message_at = EXCLUDED.last_message_at,
             expires_at = GREATEST(l.expires_at, EXCLUDED.expires_at),
             silent_ticks = 0,
             left_at = NULL,
@@ -338,7 +338,7 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
             ORDER BY l.cell_id FOR NO KEY UPDATE OF l
         )
         UPDATE controlplane_celllease l SET
-            last_heard_at = GREATEST(l.last_heard_at, %(now)s),
+            last_message_at = GREATEST(l.last_message_at, %(now)s),
             expires_at = GREATEST(l.expires_at, %(until)s),
             silent_ticks = 0,
             left_at = NULL,

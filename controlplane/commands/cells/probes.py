@@ -28,16 +28,16 @@ def send_probes(*, now: datetime) -> None:
     )
 
 
-def hear_probes(shards: Sequence[int], *, now: datetime) -> None:
-    """The inbox got probes of these shards."""
+def record_probes(shards: Sequence[int], *, now: datetime) -> None:
+    """Record that the inbox returned the probes of these shards."""
     execute(
         """
-        WITH heard AS MATERIALIZED (
+        WITH locked AS MATERIALIZED (
             SELECT shard FROM controlplane_inboxprobe WHERE shard = ANY(%(shards)s)
             ORDER BY shard FOR NO KEY UPDATE
         )
         UPDATE controlplane_inboxprobe p SET heard_at = %(now)s
-        FROM heard WHERE p.shard = heard.shard
+        FROM locked WHERE p.shard = locked.shard
         """,
         {"shards": sorted(set(shards)), "now": now},
     )
@@ -51,5 +51,5 @@ def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
     statement = """
         SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s AND heard_at <= %s
         """
-    heard = scalar(statement, [now - patience, now + patience])
-    return bool(heard < len(INBOX_QUEUES))
+    returned = scalar(statement, [now - patience, now + patience])
+    return bool(returned < len(INBOX_QUEUES))

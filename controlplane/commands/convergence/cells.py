@@ -41,11 +41,11 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
     execute(
         """
         WITH ahead AS MATERIALIZED (
-            SELECT l.cell_id FROM controlplane_celllease l WHERE l.last_heard_at > %(ahead)s
+            SELECT l.cell_id FROM controlplane_celllease l WHERE l.last_message_at > %(ahead)s
             ORDER BY l.cell_id FOR NO KEY UPDATE
         )
         UPDATE controlplane_celllease l
-        SET last_heard_at = %(now)s, expires_at = %(now)s + (l.expires_at - l.last_heard_at)
+        SET last_message_at = %(now)s, expires_at = %(now)s + (l.expires_at - l.last_message_at)
         FROM ahead WHERE l.cell_id = ahead.cell_id
         """,
         # Heartbeats that came since the tick began are none of these.
@@ -56,7 +56,7 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
         WITH silent AS MATERIALIZED (
             SELECT l.cell_id FROM controlplane_celllease l
             JOIN controlplane_cell c ON c.id = l.cell_id
-            WHERE l.last_heard_at <= %s AND c.state <> 'LOST'
+            WHERE l.last_message_at <= %s AND c.state <> 'LOST'
             ORDER BY l.cell_id FOR NO KEY UPDATE OF l
         )
         UPDATE controlplane_celllease l SET silent_ticks = l.silent_ticks + 1
@@ -66,7 +66,7 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
     )
 
 
-def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
+def lose_silent_cells(context: RuleContext) -> Mapping[str, int]:
     """Declare LOST the cells whose silence is proven, unless too many of a pool are silent.
 
     One transaction, in which no message of these cells is applied and no operator confirms a loss:
@@ -74,11 +74,11 @@ def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
     """
 
     def work() -> tuple[Effects, list[str]]:
-        lock_silent_cells(look.now, look.policy)
-        leases = list_silent_leases(look.now, look.policy)
-        pools = list_pool_silences({lease.pool_id for lease in leases}, look.now)
-        effects = decide_lost(leases, pools, now=look.now, policy=look.policy)
-        moved = apply(effects, now=look.now).moved
+        lock_silent_cells(context.now, context.policy)
+        leases = list_silent_leases(context.now, context.policy)
+        pools = list_pool_silences({lease.pool_id for lease in leases}, context.now)
+        effects = decide_lost(leases, pools, now=context.now, policy=context.policy)
+        moved = apply(effects, now=context.now).moved
         lost = [lease for lease in leases if lease.cell_id in moved]
         return effects, [cell_queue(lease.name, lease.incarnation) for lease in lost]
 
@@ -90,27 +90,27 @@ def lose_silent_cells(look: RuleContext) -> Mapping[str, int]:
     return {"cells_lost": len(queues), "losses_held": held, "losses_over": over}
 
 
-def watch_held_attempts(look: RuleContext) -> Mapping[str, int]:
+def watch_held_attempts(context: RuleContext) -> Mapping[str, int]:
     """Raise alerts about attempts that only their lost cell or an operator can release."""
-    freed = find_freed_attempts() if "freed_attempts" in look.due else []
-    held = find_held_attempts() if "held_attempts" in look.due else []
+    freed = find_freed_attempts() if "freed_attempts" in context.due else []
+    held = find_held_attempts() if "held_attempts" in context.due else []
     effects = Effects(
         alerts=[held_alert(uid, task_id) for uid, task_id in held],
         cleared=[ClearAlert(HELD, subject) for subject in freed],
     )
-    apply(effects, now=look.now)
+    apply(effects, now=context.now)
     return {"held": len(held), "freed": len(freed)}
 
 
-def judge_cells(look: RuleContext) -> Mapping[str, int]:
+def judge_cells(context: RuleContext) -> Mapping[str, int]:
     """Quarantine cells that do not confirm stops or fail everything; release the others."""
-    counts, now, policy = {}, look.now, look.policy
-    if "stuck_stops" in look.due:
+    counts, now, policy = {}, context.now, context.policy
+    if "stuck_stops" in context.due:
         counts["cells_suspected"] = suspect_cells(now=now, policy=policy)
-    if "failing_cells" in look.due:
+    if "failing_cells" in context.due:
         failing = find_failing_cells(now, policy)
         counts["cells_avoided"] = _move(decide_failing(failing, now=now, policy=policy), now)
-    if "cleared_cells" in look.due:
+    if "cleared_cells" in context.due:
         counts["cells_cleared"] = clear_cells(now=now, policy=policy)
     return counts
 
@@ -132,6 +132,6 @@ def _move(effects: Effects, now: datetime) -> int:
     return len(run_in_transaction(lambda: apply(effects, now=now)).moved)
 
 
-def hold_images_back(look: RuleContext) -> Mapping[str, int]:
+def hold_images_back(context: RuleContext) -> Mapping[str, int]:
     """Delay the tasks of images that cells could not pull, or resume them."""
-    return {"held_by_images": hold_images(now=look.now)}
+    return {"held_by_images": hold_images(now=context.now)}

@@ -7,7 +7,7 @@ ticks (`ticks.retention`), so that neither a million rows nor cells wait for the
 import time
 from collections.abc import Callable, Mapping
 
-from controlplane.commands.convergence.orphan_files import sweep_strays
+from controlplane.commands.convergence.orphan_files import sweep_orphan_files
 from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.retention.deletion import delete_expired
 from controlplane.commands.retention.purge import PurgeResult, purge_deleted
@@ -19,32 +19,32 @@ from controlplane.queries.sql import execute
 
 STUCK_FILES = "files_not_deleted"
 _STORE = "artifact store"
-_STRAYS = "artifact store, what is of no row"
+_ORPHAN_FILES = "artifact store, what is of no row"
 
 # The longest delay of other messages to the process of convergence.
 _SLICE_SECONDS = 0.25
 _PAGE = 500
 
 
-def delete_expired_jobs(look: RuleContext) -> Mapping[str, int]:
+def delete_expired_jobs(context: RuleContext) -> Mapping[str, int]:
     """Jobs that were kept for their time."""
-    deleted, is_done = delete_expired(now=look.now, is_over=timer())
+    deleted, is_done = delete_expired(now=context.now, is_over=timer())
     _go_on_unless(is_done)
     return {"expired": deleted}
 
 
-def purge(look: RuleContext) -> Mapping[str, int]:
+def purge(context: RuleContext) -> Mapping[str, int]:
     """Rows and files of deleted jobs."""
     done = purge_deleted(timer())  # without any, too: files may be left of earlier ones
-    _report_files(look, done)
+    _report_files(context, done)
     _go_on_unless(done.is_done)
     return {"purged": done.jobs}
 
 
-def forget_records(look: RuleContext) -> Mapping[str, int]:
+def forget_records(context: RuleContext) -> Mapping[str, int]:
     """Audit lines, runs of ticks, dead letters and alerts that are over."""
     deleted, is_over = 0, timer()
-    parameters = {**look.parameters, "page": _PAGE}
+    parameters = {**context.parameters, "page": _PAGE}
     for record in RECORDS:
         statement = f"""
             DELETE FROM {record.table} WHERE id = ANY(ARRAY(
@@ -58,14 +58,14 @@ def forget_records(look: RuleContext) -> Mapping[str, int]:
     return {"records_forgotten": deleted}
 
 
-def sweep(look: RuleContext) -> Mapping[str, int]:
+def sweep(context: RuleContext) -> Mapping[str, int]:
     """Files of attempts of which there is no row. No hurry: the next slice is of a later tick."""
-    done = sweep_strays(look.memory.store_walk, now=look.now, is_over=timer())
+    done = sweep_orphan_files(context.memory.store_walk, now=context.now, is_over=timer())
     if done.fault is not None:
         text = f"files of no row cannot be deleted: {done.fault}"
-        alert = RaiseAlert(STUCK_FILES, _STRAYS, text[:1000])
-        apply(Effects(alerts=[alert]), now=look.now)
-    return {"strays": done.count}
+        alert = RaiseAlert(STUCK_FILES, _ORPHAN_FILES, text[:1000])
+        apply(Effects(alerts=[alert]), now=context.now)
+    return {"orphan_files": done.count}
 
 
 def timer() -> Callable[[], bool]:
@@ -79,12 +79,12 @@ def _go_on_unless(is_done: bool) -> None:
         wakes.wake_retention()
 
 
-def _report_files(look: RuleContext, done: PurgeResult) -> None:
+def _report_files(context: RuleContext, done: PurgeResult) -> None:
     """Keep the alert open while files cannot be deleted; each tick tries again."""
     if done.fault is not None:
         kept = f"attempts that stay until then: {done.kept or 'none'}"
         text = f"files of deleted jobs cannot be deleted: {done.fault}; {kept}"
         alert = RaiseAlert(STUCK_FILES, _STORE, text[:1000])
-        look.memory.alerts.raise_alert(alert, now=look.now)
+        context.memory.alerts.raise_alert(alert, now=context.now)
     elif done.is_done:
-        look.memory.alerts.clear_alert(STUCK_FILES, _STORE, now=look.now)
+        context.memory.alerts.clear_alert(STUCK_FILES, _STORE, now=context.now)

@@ -12,7 +12,7 @@ from controlplane.queries.convergence.due import QUIET_ALERTS
 from controlplane.queries.sql import execute, rows
 
 
-def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
+def close_quiet_alerts(context: RuleContext) -> Mapping[str, int]:
     """Clear alerts that were not raised again for the time in `domain.alerts`."""
     # Checked again under its lock: an alert that is raised meanwhile stays.
     statement = f"""
@@ -21,15 +21,15 @@ def close_quiet_alerts(look: RuleContext) -> Mapping[str, int]:
         )
         UPDATE controlplane_alert a SET cleared_at = %(now)s FROM quiet WHERE a.id = quiet.id
         """
-    return {"alerts_closed": run_in_transaction(lambda: execute(statement, look.parameters))}
+    return {"alerts_closed": run_in_transaction(lambda: execute(statement, context.parameters))}
 
 
 LOST = "the result of the try was never recorded"
 
 
-def release_claims(look: RuleContext) -> Mapping[str, int]:
+def release_claims(context: RuleContext) -> Mapping[str, int]:
     """RESOLVING for too long is COMPLETED again (Diego: 30 s); a lost try is tried again."""
-    before = look.now - timedelta(seconds=look.policy.claim_seconds)
+    before = context.now - timedelta(seconds=context.policy.claim_seconds)
     resolving = execute(
         """
         WITH held AS MATERIALIZED (
@@ -40,10 +40,10 @@ def release_claims(look: RuleContext) -> Mapping[str, int]:
                claim_ended_at = claimed_at + %s
         FROM held WHERE o.task_id = held.task_id
         """,
-        [before, look.now - before],
+        [before, context.now - before],
     )
     with transaction.atomic():
-        lost = _fail_lost_tries(look.now)
+        lost = _fail_lost_tries(context.now)
     return {"claims_let_go": resolving, "tries_lost": lost}
 
 

@@ -10,7 +10,7 @@ from controlplane.commands.jobs.cancel import PAGE, end_page
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.contract.states import TaskState
-from controlplane.domain.convergence.endings import decide_bounced, decide_hopeless
+from controlplane.domain.convergence.endings import decide_gang_requeue, decide_hopeless
 from controlplane.domain.state.effects import Effects, EndJob
 from controlplane.domain.state.job_rollup import impossible_groups
 from controlplane.domain.state.states import ACTIVE, Reason
@@ -18,7 +18,7 @@ from controlplane.outbox import wakes
 from controlplane.queries.convergence.jobs import find_pending_of_groups
 from controlplane.queries.jobs.dependencies import (
     DependencyFacts,
-    find_bouncing_page,
+    find_requeuing_page,
     load_dependencies,
     load_parents,
     load_stop_seconds,
@@ -31,15 +31,17 @@ from controlplane.queries.task_facts import load_facts_of_tasks
 PAGES_PER_TICK = 50
 
 
-def follow(look: RuleContext) -> Mapping[str, int]:
+def follow(context: RuleContext) -> Mapping[str, int]:
     """Jobs that wait for other jobs, and groups that wait for groups."""
     counts = {}
-    if "blocked_jobs" in look.due:
-        blocked = take_turn("blocked_jobs", now=look.now)
-        counts["unblocked"] = follow_dependencies(blocked.job_ids, now=look.now)
-    if "waiting_jobs" in look.due:
-        waiting = take_turn("waiting_jobs", now=look.now)
-        counts["hopeless"] = end_hopeless(waiting.job_ids, now=look.now, page=look.policy.page)
+    if "blocked_jobs" in context.due:
+        blocked = take_turn("blocked_jobs", now=context.now)
+        counts["unblocked"] = follow_dependencies(blocked.job_ids, now=context.now)
+    if "waiting_jobs" in context.due:
+        waiting = take_turn("waiting_jobs", now=context.now)
+        counts["hopeless"] = end_hopeless(
+            waiting.job_ids, now=context.now, page=context.policy.page
+        )
     return counts
 
 
@@ -89,14 +91,14 @@ def _in_vain(failed: DependencyFacts) -> str:
     return f"waited until job {failed.name} has {failed.until}, which can no longer be"
 
 
-def go_on(look: RuleContext) -> Mapping[str, int]:
+def go_on(context: RuleContext) -> Mapping[str, int]:
     """End children, requeue gangs and end tasks, as many as the time of the tick allows."""
     counts: dict[str, int] = {}
-    if orphaned := _end_generations(look.now):
+    if orphaned := _end_generations(context.now):
         counts["orphaned"] = orphaned
-    if bounced := _work_in_pages("bouncing_jobs", bounce_page, look.now):
-        counts["bounced"] = bounced
-    if ended := _work_in_pages("ending_jobs", end_page, look.now):
+    if requeued := _work_in_pages("requeuing_jobs", requeue_page, context.now):
+        counts["requeued"] = requeued
+    if ended := _work_in_pages("ending_jobs", end_page, context.now):
         counts["ended"] = ended
     return counts
 
@@ -139,15 +141,15 @@ def end_children(job_ids: Sequence[int], *, now: datetime) -> set[int]:
     return set(chain.from_iterable(for_each_batch(job_ids, work, what="children")))
 
 
-def bounce_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
+def requeue_page(job_id: int, *, now: datetime, page: int = PAGE) -> int:
     """Requeue up to a page of a gang's members; return how many, 0 when none is left."""
 
     def requeue() -> int:
         jobs = lock_jobs([job_id])
-        task_ids = find_bouncing_page(job_id, page)
+        task_ids = find_requeuing_page(job_id, page)
         graces = load_stop_seconds(job_id)
         changes = [
-            decide_bounced(facts, stop_seconds=graces[facts.group_id], now=now)
+            decide_gang_requeue(facts, stop_seconds=graces[facts.group_id], now=now)
             for facts in load_facts_of_tasks(task_ids)
             if facts.state in ACTIVE
         ]

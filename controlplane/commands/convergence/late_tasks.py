@@ -26,19 +26,19 @@ class EndLateTasks:
 
     rule: TaskRule
 
-    def __call__(self, look: RuleContext) -> Mapping[str, int]:
+    def __call__(self, context: RuleContext) -> Mapping[str, int]:
         """How many tasks changed."""
         changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
         for _ in range(PAGES_PER_TICK):
-            found = find_candidates(self.rule.name, look.parameters, after=after)
-            changed += apply_task_rule(self.rule, found, look)
-            if len(found) < look.policy.page or (changed and time.monotonic() >= until):
+            found = find_candidates(self.rule.name, context.parameters, after=after)
+            changed += apply_task_rule(self.rule, found, context)
+            if len(found) < context.policy.page or (changed and time.monotonic() >= until):
                 break
             after = found[-1].task_id
         return {self.rule.name: changed}
 
 
-def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleContext) -> int:
+def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], context: RuleContext) -> int:
     """Decide about each candidate that is one still, under its job's lock; how many changed."""
     by_job: dict[int, list[int]] = {}
     for candidate in candidates:
@@ -48,14 +48,14 @@ def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], look: RuleCon
         jobs = lock_jobs(job_ids)
         # A report, an operator or a placement may have come in between.
         task_ids = [task_id for job_id in job_ids for task_id in by_job[job_id]]
-        attempts = pick_candidates(rule.name, look.parameters, task_ids)
+        attempts = pick_candidates(rule.name, context.parameters, task_ids)
         changes = [
-            rule.decide(facts, now=look.now)
+            rule.decide(facts, now=context.now)
             for facts in load_facts_of_tasks(list(attempts))
-            if rule.is_due(facts, look.now)
+            if rule.is_due(facts, context.now)
             and (facts.attempt is None or facts.attempt.uid == attempts[facts.task_id])
         ]
         effects = Effects(changes=changes)
-        return apply(effects, jobs=jobs, now=look.now, actor="convergence").changed
+        return apply(effects, jobs=jobs, now=context.now, actor="convergence").changed
 
     return sum(for_each_batch(list(by_job), work, what=rule.name))

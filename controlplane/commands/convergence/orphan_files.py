@@ -13,7 +13,7 @@ from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import rows
 from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_away, walk_store
 
-WALK = "strays"
+WALK = "orphan_files"
 # No upload takes as long; and an operator has as long to notice that the database is not the one.
 AGE = timedelta(days=1)
 # After a longer absence the sweep waits first, as with a new database.
@@ -50,7 +50,7 @@ class StoreWalk:
         self.parts, self.then = None, ""
 
 
-def sweep_strays(
+def sweep_orphan_files(
     walk: StoreWalk, *, now: datetime, is_over: Callable[[], bool]
 ) -> OrphanSweepResult:
     """Put away what is older than a day and of no row, until time `is_over`."""

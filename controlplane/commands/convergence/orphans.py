@@ -67,20 +67,20 @@ PARENTLESS = MappingProxyType(
 """By table, in this order: removes the orphans of a page; its length, its last key, how many."""
 
 
-def remove(look: RuleContext) -> Mapping[str, int]:
+def remove(context: RuleContext) -> Mapping[str, int]:
     """A page of the walk over rows whose links no foreign key holds: those without a parent go."""
     tables = list(PARENTLESS)
     table, _, after = load_cursor("orphans").after.partition(":")
     place = tables.index(table) if table in PARENTLESS else 0
     left, removed, reached = ROWS_PER_PAGE, 0, ""
     while left > 0 and place < len(tables):
-        looked, last, gone = _remove_page(tables[place], after, left, look.now)
+        scanned, last, gone = _remove_page(tables[place], after, left, context.now)
         removed += gone
-        is_end = looked < left
-        left -= looked
+        is_end = scanned < left
+        left -= scanned
         place, after = (place + 1, "") if is_end else (place, last)
         reached = f"{tables[place]}:{after}" if place < len(tables) else ""
-    save_walk("orphans", after=reached, now=look.now)
+    save_walk("orphans", after=reached, now=context.now)
     return {"orphans": removed}
 
 
@@ -88,9 +88,9 @@ def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int
     """Return how many were checked, the key of the last, how many were deleted."""
 
     def work() -> tuple[int, str, int]:
-        [(looked, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
+        [(scanned, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
         if gone:
             count_repairs("orphans", {"orphans": gone}, now=now)
-        return looked, last, gone
+        return scanned, last, gone
 
     return run_in_transaction(work)

@@ -22,10 +22,10 @@ from controlplane.queries.locks import lock_jobs
 ENDED_SECONDS = 86_400.0
 
 
-def settle(look: RuleContext) -> Mapping[str, int]:
+def settle(context: RuleContext) -> Mapping[str, int]:
     """Jobs that have ended, and of which nothing is held any more, are settled."""
-    job_ids = take_turn("unsettled_jobs", now=look.now).job_ids
-    roll_again(job_ids, now=look.now)
+    job_ids = take_turn("unsettled_jobs", now=context.now).job_ids
+    roll_again(job_ids, now=context.now)
     return {"settled": len(job_ids)}
 
 
@@ -39,18 +39,18 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
     for_each_batch(list(job_ids), work, what="settling")
 
 
-def recount(look: RuleContext) -> Mapping[str, int]:
+def recount(context: RuleContext) -> Mapping[str, int]:
     """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
     page = find_page(
         int(load_cursor("recount").after or 0),
-        ended_since=look.now - timedelta(seconds=ENDED_SECONDS),
+        ended_since=context.now - timedelta(seconds=ENDED_SECONDS),
         alert_kind=CONTRADICTION,
     )
 
     def work(batch: Sequence[int]) -> list[InvariantViolation]:
-        found = recount_jobs(batch, repair=True, now=look.now)
+        found = recount_jobs(batch, repair=True, now=context.now)
         if repaired := _count_repaired(found):
-            count_repairs("recount", {"recounted": repaired}, now=look.now)
+            count_repairs("recount", {"recounted": repaired}, now=context.now)
         return found
 
     found = list(chain.from_iterable(for_each_batch(page.job_ids, work, what="recount")))
@@ -63,8 +63,8 @@ def recount(look: RuleContext) -> Mapping[str, int]:
         alerts=[RaiseAlert(CONTRADICTION, key, "; ".join(listed)) for key, listed in texts.items()],
         cleared=[ClearAlert(CONTRADICTION, subject) for subject in over if subject not in texts],
     )
-    apply(effects, now=look.now)
-    save_walk("recount", after=str(page.reached or ""), now=look.now)
+    apply(effects, now=context.now)
+    save_walk("recount", after=str(page.reached or ""), now=context.now)
     return {"recounted": _count_repaired(found)}
 
 

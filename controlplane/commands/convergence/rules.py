@@ -48,7 +48,7 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(
         8,
         "endings",
-        ("orphaned_jobs", "bouncing_jobs", "ending_jobs"),
+        ("orphaned_jobs", "requeuing_jobs", "ending_jobs"),
         jobs.go_on,
         on_wake=True,
     ),
@@ -59,7 +59,7 @@ RULES: tuple[ConvergenceRule, ...] = (
     # Always: files may be left of what was deleted before.
     ConvergenceRule(11, "deletion", ("deleted_jobs",), deletion.purge, waits=True, always=True),
     ConvergenceRule(11, "old_records", ("old_records",), deletion.forget_records, waits=True),
-    ConvergenceRule(11, "strays", ("strays",), deletion.sweep, waits=True),
+    ConvergenceRule(11, "orphan_files", ("orphan_files",), deletion.sweep, waits=True),
     ConvergenceRule(12, "settling", ("unsettled_jobs",), repairs.settle),
     ConvergenceRule(12, "recount", ("recount",), repairs.recount, is_repair=True),
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),

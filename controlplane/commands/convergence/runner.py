@@ -89,12 +89,12 @@ class RuleRunner:
 
     def run(self) -> None:
         """All of them. Raises only if the database is gone."""
-        due = self._look(self.rules)
+        due = self._find_due(self.rules)
         for place, rule in enumerate(self.rules):
             if rule.name in self._failed or (not rule.always and due.isdisjoint(rule.due)):
                 continue
             if self._run(rule, due):
-                due = self._look(self.rules[place + 1 :])
+                due = self._find_due(self.rules[place + 1 :])
 
     def guard(self, name: str, work: Callable[[], None]) -> None:
         """Do `work`; record its failure like that of a rule."""
@@ -104,7 +104,7 @@ class RuleRunner:
         except Exception as error:  # as of a rule
             self._fail(name, error)
 
-    def _look(self, rules: list[ConvergenceRule]) -> frozenset[str]:
+    def _find_due(self, rules: list[ConvergenceRule]) -> frozenset[str]:
         rules = [rule for rule in rules if rule.name not in self._failed]
         try:
             return self._find(rules)

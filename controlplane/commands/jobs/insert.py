@@ -116,7 +116,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "created_at": ("timestamptz", [now] * count),
         "coscheduled": ("bool", [spec.coscheduled for spec in specs]),
         "group_by": ("text", [spec.group_by or "" for spec in specs]),
-        "is_bouncing": ("bool", [False] * count),
+        "is_requeuing": ("bool", [False] * count),
         "waits_for_jobs": ("bool", [waits_for_jobs(spec) for spec in specs]),
         "is_watched": ("bool", [False] * count),
         "retry_of_id": ("bigint", [job.retry_of for job in jobs]),

@@ -75,7 +75,7 @@ def _place_jobs(
     jobs = {
         job_id: job
         for job_id, job in lock_jobs(job_ids).items()
-        if job.ending_as is None and not job.is_bouncing
+        if job.ending_as is None and not job.is_requeuing
     }
     # An earlier holder of these locks may have released attempts: the following reads are younger.
     now = clock.now()

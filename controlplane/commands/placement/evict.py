@@ -34,10 +34,10 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         facts = load_facts_of_tasks(sorted(victims))
         jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
         due = _still_due(evictions, jobs, now)
-        whom = {task_id: eviction for eviction in due for task_id in eviction.victims}
+        eviction_of = {task_id: eviction for eviction in due for task_id in eviction.victims}
         # Load them again, now that the locks keep them from changing.
-        facts = [item for item in load_facts_of_tasks(sorted(whom)) if item.state in ACTIVE]
-        changes = [_preempt(item, whom[item.task_id], now) for item in facts]
+        facts = [item for item in load_facts_of_tasks(sorted(eviction_of)) if item.state in ACTIVE]
+        changes = [_preempt(item, eviction_of[item.task_id], now) for item in facts]
         nominations = [
             NominateTasks(group_id, cell_id, count, eviction.until)
             for eviction in due

@@ -18,13 +18,13 @@ def within_tokens(
     pool_id: int,
 ) -> list[Placement]:
     """Those for which the pool has tokens left, in order; its row is locked if any needs some."""
-    asked = {name for item in placements for name in requests[item.group_id]} & set(tokens)
-    if not asked:
+    requested = {name for item in placements for name in requests[item.group_id]} & set(tokens)
+    if not requested:
         return list(placements)
-    held = lock_tokens(pool_id, asked)
+    held = lock_tokens(pool_id, requested)
     kept = []
     for item in placements:
-        wants = {name: n for name, n in requests[item.group_id].items() if name in asked}
+        wants = {name: n for name, n in requests[item.group_id].items() if name in requested}
         if all(held[name] + amount <= tokens[name] for name, amount in wants.items()):
             kept.append(item)
             for name, amount in wants.items():

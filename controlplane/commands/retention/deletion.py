@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 PAGE = 500
 # Checked at once, because the check passes all jobs that others refer to.
-_PAGES_PER_LOOK = 10
+_PAGES_PER_RUN = 10
 
 # The cursor keeps jobs that something refers to from taking more of a tick than others.
 _CURSOR = "expired_jobs"
@@ -71,7 +71,7 @@ def delete_expired(*, now: datetime, is_over: Callable[[], bool]) -> tuple[int, 
         return len(hide_jobs(picked, actor="convergence", why="kept for its time", now=now))
 
     while not is_over():
-        found = list_expired_jobs(now, PAGE * _PAGES_PER_LOOK, after=reached)
+        found = list_expired_jobs(now, PAGE * _PAGES_PER_RUN, after=reached)
         for start in range(0, len(found.free), PAGE):
             if is_over():
                 return deleted, False

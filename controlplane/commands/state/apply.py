@@ -348,6 +348,6 @@ def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
     execute(apply_sql.WRITE_COUNTS, [list(counted), counts, excused])
 
 
-def mend_flag(flag: Repair, row_ids: Sequence[int], *, now: datetime) -> None:
+def repair_flag(flag: Repair, row_ids: Sequence[int], *, now: datetime) -> None:
     """Repair the flags of rows that depend on other rows; called with the same locks."""
-    execute(apply_sql.MEND_FLAG[flag], {"ids": sorted(row_ids), "now": now})
+    execute(apply_sql.REPAIR_FLAG[flag], {"ids": sorted(row_ids), "now": now})

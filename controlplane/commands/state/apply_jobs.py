@@ -76,7 +76,7 @@ def follow_tasks(
     if settled:
         woken.callbacks |= bool(execute(apply_sql.ADD_JOB_CALLBACKS, [now, now, now, settled]))
     for job_id, job in after.items():
-        woken.placement |= before[job_id].is_bouncing and not job.is_bouncing
+        woken.placement |= before[job_id].is_requeuing and not job.is_requeuing
         woken.convergence |= has_follow_up(job) and job != before[job_id]
 
 
@@ -178,7 +178,7 @@ def _write_jobs(
         "started_at": [job.started_at for job in written],
         "finished_at": [job.finished_at for job in written],
         "settled_at": [job.settled_at for job in written],
-        "is_bouncing": [job.is_bouncing for job in written],
+        "is_requeuing": [job.is_requeuing for job in written],
         "waits_for_jobs": [job.waits_for_jobs for job in written],
     }
     execute(apply_sql.WRITE_JOBS, parameters)

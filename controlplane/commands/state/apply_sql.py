@@ -135,7 +135,7 @@ WHERE g.id = i.group_id
 _JOBS = _rows(
     "job_id bigint, state smallint, ending_as smallint, ending_reason text, force boolean,"
     " failure_reason text, started_at timestamptz, finished_at timestamptz, settled_at"
-    " timestamptz, is_bouncing boolean, waits_for_jobs boolean"
+    " timestamptz, is_requeuing boolean, waits_for_jobs boolean"
 )
 WRITE_JOBS = f"""
 UPDATE controlplane_job j SET
@@ -148,7 +148,7 @@ UPDATE controlplane_job j SET
         CASE WHEN j.is_one_off THEN i.finished_at
              WHEN i.settled_at IS NOT NULL THEN GREATEST(i.settled_at, i.finished_at) END
         + make_interval(secs => j.ttl_seconds)),
-    is_bouncing = i.is_bouncing, waits_for_jobs = i.waits_for_jobs
+    is_requeuing = i.is_requeuing, waits_for_jobs = i.waits_for_jobs
 FROM {_JOBS}
 WHERE j.id = i.job_id AND j.settled_at IS NULL
 """
@@ -338,7 +338,7 @@ WHERE g.id = i.id
 """
 
 _FLAGGED = "WHERE id = ANY(%(ids)s)"
-MEND_FLAG = MappingProxyType(
+REPAIR_FLAG = MappingProxyType(
     {
         Repair.OPEN: f"UPDATE controlplane_task SET attempt_open = true {_FLAGGED}",
         Repair.CLOSE: f"UPDATE controlplane_task SET attempt_open = false {_FLAGGED}",

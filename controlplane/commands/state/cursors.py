@@ -11,9 +11,9 @@ def save_cursor(name: str, *, after: str, now: datetime) -> None:
     """Let the next page of the work `name` begin behind the row `after`; empty: at the front."""
     execute(
         """
-        INSERT INTO controlplane_walk AS w (name, after, looked_at, repaired)
+        INSERT INTO controlplane_walk AS w (name, after, scanned_at, repaired)
         VALUES (%(name)s, %(after)s, %(now)s, 0)
-        ON CONFLICT (name) DO UPDATE SET after = EXCLUDED.after, looked_at = EXCLUDED.looked_at,
+        ON CONFLICT (name) DO UPDATE SET after = EXCLUDED.after, scanned_at = EXCLUDED.scanned_at,
                repaired = CASE WHEN EXCLUDED.after = '' THEN 0 ELSE w.repaired END
         """,
         {"name": name, "after": after, "now": now},
@@ -32,7 +32,7 @@ def count_repairs(name: str, counts: dict[str, int], *, now: datetime) -> None:
     raise_repair(name, counts, now=now)
     execute(
         """
-        INSERT INTO controlplane_walk (name, after, looked_at, repaired)
+        INSERT INTO controlplane_walk (name, after, scanned_at, repaired)
         VALUES (%s, '', '-infinity', %s)
         ON CONFLICT (name) DO UPDATE SET repaired = controlplane_walk.repaired + EXCLUDED.repaired
         """,

@@ -49,10 +49,10 @@ def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> Non
             continue
         messages += [(address, body) for body in orders]
     cells.send(messages)
-    tell_unreadable(specs.unreadable, unsent)
+    report_unreadable(specs.unreadable, unsent)
 
 
-def tell_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) -> None:
+def report_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) -> None:
     """Bring before an operator what cannot be started: errors by group, and by name of cell."""
     alerts = [
         RaiseAlert(UNREADABLE, f"group {group_id}", f"its tasks are not started: {error}"[:1000])

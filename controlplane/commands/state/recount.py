@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from controlplane.commands.state.apply import apply, mend_flag, write_counts
-from controlplane.commands.state.apply_sql import MEND_FLAG
+from controlplane.commands.state.apply import apply, repair_flag, write_counts
+from controlplane.commands.state.apply_sql import REPAIR_FLAG
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.integrity import (
     REPAIRED,
@@ -56,9 +56,9 @@ def _repair(found: Iterable[InvariantViolation], counted: IntegrityRows, now: da
     if wrong := _rows_of(Repair.COUNT, found):
         counts = {key: counted.task_counts[key] for key in wrong}
         write_counts({key: (item.counts, item.excused) for key, item in counts.items()})
-    for flag in MEND_FLAG:
+    for flag in REPAIR_FLAG:
         if row_ids := _rows_of(flag, found):
-            mend_flag(flag, row_ids, now=now)
+            repair_flag(flag, row_ids, now=now)
 
 
 def _rows_of(repair: Repair, found: Iterable[InvariantViolation]) -> list[int]:

@@ -67,13 +67,13 @@ class TickAlerts:
             text = f"the {name} tick was last through at {tick.finished_at:%Y-%m-%d %H:%M:%S} UTC"
         self.raise_alert(RaiseAlert(LATE, name, text), now=now)
 
-    def watch_cells(self, cells: int, heard_at: datetime | None, *, now: datetime) -> None:
+    def watch_cells(self, cells: int, received_at: datetime | None, *, now: datetime) -> None:
         """Raise an alert while no message of any of the `cells` came; clear it afterwards."""
         patience = timedelta(seconds=SILENT_SECONDS)
-        if not cells or heard_at is None or now - heard_at <= patience:
+        if not cells or received_at is None or now - received_at <= patience:
             self.clear_alert(SILENCE, "cells", now=now)
             return
-        text = f"no message of any of {cells} cells came since {heard_at:%Y-%m-%d %H:%M:%S} UTC"
+        text = f"no message of any of {cells} cells came since {received_at:%Y-%m-%d %H:%M:%S} UTC"
         self.raise_alert(RaiseAlert(SILENCE, "cells", text), now=now)
 
     def raise_gap(self, name: str, away_since: datetime | None, *, now: datetime) -> None:

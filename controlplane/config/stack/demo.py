@@ -12,27 +12,27 @@ from controlplane.config.stack import options
 from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.processes import PROJECT, inherited_environment
 from controlplane.config.stack.running import Stack, shell_environment
-from controlplane.config.stack.up import say
+from controlplane.config.stack.up import echo
 
 FOLDER_PREFIX = "demo-"
 
 
 def run() -> int:
     """Return the examples' exit code: 0 only if every one had its documented result."""
-    asked = options.from_process()
-    asked.home.mkdir(parents=True, exist_ok=True)
-    _sweep(asked.home)
-    home = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=asked.home))
+    requested = options.from_process()
+    requested.home.mkdir(parents=True, exist_ok=True)
+    _sweep(requested.home)
+    home = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=requested.home))
     home.chmod(0o755)
-    chosen = dataclasses.replace(asked, home=home, web_port=0, flower_port=0)
+    chosen = dataclasses.replace(requested, home=home, web_port=0, flower_port=0)
     if chosen.engine == "process":
-        say("ENGINE=process: tasks are plain processes of this machine, without isolation")
+        echo("ENGINE=process: tasks are plain processes of this machine, without isolation")
     began = time.monotonic()
     code = 1
     try:
-        with Stack(chosen, say) as stack:
+        with Stack(chosen, echo) as stack:
             assert stack.plan is not None
-            say(f"the stack is up after {time.monotonic() - began:.0f} s; running the examples")
+            echo(f"the stack is up after {time.monotonic() - began:.0f} s; running the examples")
             environment = {
                 **inherited_environment(),
                 **shell_environment(stack.plan),
@@ -44,12 +44,12 @@ def run() -> int:
                 cwd=PROJECT,
                 check=False,
             ).returncode
-            say("stopping the stack")
+            echo("stopping the stack")
     finally:
         if code == 0:
             shutil.rmtree(home, ignore_errors=True)
         else:
-            say(f"the stack's state and logs are kept in {home}")
+            echo(f"the stack's state and logs are kept in {home}")
     return code
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 PR_SET_PDEATHSIG = 1
-LOOK_EVERY_SECONDS = 0.1
-SAY_AGAIN_AFTER_SECONDS = 10.0
+POLL_SECONDS = 0.1
+REPEAT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 1.0
 
 
@@ -59,13 +59,13 @@ def write_pid(path: Path) -> None:
 
 def wait_for(process: str, need: str, missing: Callable[[Path], str], run: Path) -> None:
     """Return once `missing` returns nothing; print its answer when it changes."""
-    said, said_at = "", 0.0
+    printed, printed_at = "", 0.0
     while answer := missing(run):
-        if answer != said or time.monotonic() - said_at > SAY_AGAIN_AFTER_SECONDS:
-            said, said_at = answer, time.monotonic()
+        if answer != printed or time.monotonic() - printed_at > REPEAT_SECONDS:
+            printed, printed_at = answer, time.monotonic()
             print(f"{process} waits for {need}: {answer}", flush=True)
-        time.sleep(LOOK_EVERY_SECONDS)
-    if said:
+        time.sleep(POLL_SECONDS)
+    if printed:
         print(f"{process}: {need} is there", flush=True)
 
 

@@ -15,7 +15,7 @@ from controlplane.config.stack.parts import postgres
 from controlplane.config.stack.parts.home import write_private
 from controlplane.config.stack.processes import PROJECT, StackPlan, inherited_environment
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 DATABASE_READY_SECONDS = 60.0
 
@@ -28,10 +28,10 @@ def check_settings(plan: StackPlan) -> None:
         raise StackError(str(fault)) from None
 
 
-def prepare(plan: StackPlan, say: Say, check_alive: Callable[[], None]) -> None:
+def prepare(plan: StackPlan, echo: Echo, check_alive: Callable[[], None]) -> None:
     """Bring database, tables, accounts and cells to what this version needs. Repeatable."""
     if plan.database:
-        say(f"waiting for PostgreSQL at {plan.database.address}")
+        echo(f"waiting for PostgreSQL at {plan.database.address}")
         try:
             postgres.wait_until_ready(plan.database, deadline_seconds=DATABASE_READY_SECONDS)
         except StackError as fault:
@@ -40,7 +40,7 @@ def prepare(plan: StackPlan, say: Say, check_alive: Callable[[], None]) -> None:
             ) from None
         check_alive()
         _create_database(plan)
-    say("migrating the database")
+    echo("migrating the database")
     for name, key in json.loads(_bring_up_to_date(plan)).items():
         folder = plan.home.cell(name)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,6 +87,6 @@ def _bring_up_to_date(plan: StackPlan) -> str:
         check=False,
     )
     if done.returncode:
-        said = f"{done.stdout}{done.stderr}".rstrip()
-        raise StackError(f"the database could not be prepared:\n{said}")
+        output = f"{done.stdout}{done.stderr}".rstrip()
+        raise StackError(f"the database could not be prepared:\n{output}")
     return done.stdout.splitlines()[-1]

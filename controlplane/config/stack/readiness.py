@@ -10,30 +10,30 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.processes import Process, StackPlan
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 READY_SECONDS = 90.0
-LOOK_EVERY_SECONDS = 0.5
-SAY_AGAIN_AFTER_SECONDS = 10.0
+POLL_SECONDS = 0.5
+REPEAT_SECONDS = 10.0
 LOG_LINES = 15
 
 
 def wait_until_ready(
-    plan: StackPlan, processes: list[Process], say: Say, check_alive: Callable[[], None]
+    plan: StackPlan, processes: list[Process], echo: Echo, check_alive: Callable[[], None]
 ) -> None:
     """Return when nothing is missing; print what is; give up with the logs of what never came."""
     give_up = time.monotonic() + READY_SECONDS
-    said, said_at = "", 0.0
+    printed, printed_at = "", 0.0
     while missing := _missing(plan, processes):
         check_alive()
         now = time.monotonic()
         text = "waiting for " + ", ".join(f"{name} ({why})" for name, why in missing.items())
         if now > give_up:
             raise StackError("\n".join([f"gave up {text}", *log_ends(plan.home, list(missing))]))
-        if (text != said and now - said_at > 1) or now - said_at > SAY_AGAIN_AFTER_SECONDS:
-            said, said_at = text, now
-            say(text)
-        time.sleep(LOOK_EVERY_SECONDS)
+        if (text != printed and now - printed_at > 1) or now - printed_at > REPEAT_SECONDS:
+            printed, printed_at = text, now
+            echo(text)
+        time.sleep(POLL_SECONDS)
 
 
 def _missing(plan: StackPlan, processes: list[Process]) -> dict[str, str]:

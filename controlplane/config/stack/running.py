@@ -24,7 +24,7 @@ from controlplane.config.stack.processes import (
     list_processes,
 )
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 # Cells stop first, then the control plane, then the services: three waits in a row.
 STOP_SECONDS = 120.0
@@ -36,9 +36,9 @@ EXITED = re.compile(r"(?:exited|gave up): (?P<name>\S+)( \(.*\))?")
 class Stack:
     """The stack in one state folder. Use as a context manager: leaving it stops everything."""
 
-    def __init__(self, options: Options, say: Say) -> None:
+    def __init__(self, options: Options, echo: Echo) -> None:
         self._options = options
-        self._say = say
+        self._echo = echo
         self._home = StackHome(options.home)
         self._lock: IO[str] | None = None
         self._keeper: subprocess.Popen[str] | None = None
@@ -66,9 +66,9 @@ class Stack:
         self._home.forget_run()
         self._home.stack_pid_file.write_text(f"{os.getpid()}\n")
         if self._options.driver == "docker":
-            address = engine.require_engine(self._say)
-            self._say(f"containers run on {engine.engine_version(address) or address}")
-            image.require_image(address, self._say)
+            address = engine.require_engine(self._echo)
+            self._echo(f"containers run on {engine.engine_version(address) or address}")
+            image.require_image(address, self._echo)
         plan = self.plan = self._make_plan()
         preparation.check_settings(plan)
         if plan.database:
@@ -76,9 +76,9 @@ class Stack:
         write_private(self._home.environment_file, shell_lines(shell_environment(plan)))
         processes = list_processes(plan)
         self._start_keeper(processes)
-        preparation.prepare(plan, self._say, self._check_keeper)
+        preparation.prepare(plan, self._echo, self._check_keeper)
         self._home.prepared_mark.touch()
-        readiness.wait_until_ready(plan, processes, self._say, self._check_keeper)
+        readiness.wait_until_ready(plan, processes, self._echo, self._check_keeper)
 
     def _make_plan(self) -> StackPlan:
         options, home = self._options, self._home
@@ -125,15 +125,17 @@ class Stack:
             start_new_session=True,
             preexec_fn=_die_with_us,
         )
-        threading.Thread(target=self._tell_exits, args=(self._keeper.stdout,), daemon=True).start()
+        threading.Thread(
+            target=self._report_exits, args=(self._keeper.stdout,), daemon=True
+        ).start()
 
-    def _tell_exits(self, lines: IO[str]) -> None:
+    def _report_exits(self, lines: IO[str]) -> None:
         """Repeat supervisor's lines about processes that die; its own log keeps everything."""
         for line in lines:
             found = EXITED.search(line)
             if found and not self._stopping.is_set():
                 self._exited.append(found["name"])
-                self._say(found[0])
+                self._echo(found[0])
 
     def _check_keeper(self) -> None:
         if self._keeper is not None and self._keeper.poll() is not None:
@@ -146,7 +148,7 @@ class Stack:
         """Return when supervisord ended by itself, which it never should: 1."""
         assert self._keeper is not None
         self._keeper.wait()
-        self._say(f"supervisord ended by itself with {self._keeper.returncode}")
+        self._echo(f"supervisord ended by itself with {self._keeper.returncode}")
         return 1
 
     def stop(self) -> None:
@@ -159,7 +161,7 @@ class Stack:
             try:
                 keeper.wait(timeout=STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                self._say("supervisord does not stop: killing it; its processes follow it")
+                self._echo("supervisord does not stop: killing it; its processes follow it")
                 keeper.kill()
                 keeper.wait()
             self._wait_for_stragglers()
@@ -177,7 +179,7 @@ class Stack:
         give_up = time.monotonic() + STOP_SECONDS
         while left := [name for name, path in files.items() if _is_alive(path)]:
             if time.monotonic() > give_up:
-                self._say(f"still running: {', '.join(left)} (see {self._home.run})")
+                self._echo(f"still running: {', '.join(left)} (see {self._home.run})")
                 return
             time.sleep(0.1)
 

@@ -11,7 +11,7 @@ def run() -> int:
     """Start, print the addresses, wait; return 0 after Ctrl-C, 1 if the stack ended by itself."""
     chosen = options.from_process()
     try:
-        with Stack(chosen, say) as stack:
+        with Stack(chosen, echo) as stack:
             assert stack.plan is not None
             print(welcome(stack.plan, chosen.engine), flush=True)
             try:
@@ -19,14 +19,14 @@ def run() -> int:
             except KeyboardInterrupt:
                 # A second Ctrl-C would only interrupt the clean stop.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-                say("stopping")
+                echo("stopping")
     except KeyboardInterrupt:
         return 130
-    say("stopped")
+    echo("stopped")
     return 0
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Print to the terminal."""
     print(f"cellrun: {text}", flush=True)
 

@@ -12,7 +12,7 @@ from controlplane.config.stack.parts.home import StackHome, read_shell_lines
 DEADLINE_SECONDS = 600.0
 # How long the folder may be unlocked before the conclusion that no stack is being started.
 PATIENCE_SECONDS = 30.0
-LOOK_EVERY_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def run(*, patience: float = PATIENCE_SECONDS) -> int:
@@ -27,7 +27,7 @@ def run(*, patience: float = PATIENCE_SECONDS) -> int:
             raise StackError(f"no stack is being started in {home.root}")
         if now - began > DEADLINE_SECONDS:
             raise StackError(f"the stack in {home.root} does not become ready: {missing}")
-        time.sleep(LOOK_EVERY_SECONDS)
+        time.sleep(POLL_SECONDS)
     print(f"cellrun: the stack in {home.root} is ready")
     return 0
 

@@ -35,8 +35,8 @@ class GroupSpec(Document):
     `exclusive`: its containers must stop when the lease of the cell expires. `ports`: names of the
     published ports. `idle_timeout_seconds`, `lifetime_seconds`: after these the cell ends the
     attempt. `is_gang`: its tasks start together and receive each other's addresses. If
-    `needs_briefing`, the cell fetches a launch context (secrets, the last checkpoint, ...) before
-    the start.
+    `needs_launch_context`, the cell fetches a launch context (secrets, the last checkpoint, ...)
+    before the start.
     """
 
     id: int
@@ -78,7 +78,7 @@ class GroupSpec(Document):
     is_gang: bool = False
 
     @property
-    def needs_briefing(self) -> bool:
+    def needs_launch_context(self) -> bool:
         """Return whether a cell must fetch a launch context before it runs an attempt."""
         return (
             bool(self.secrets or self.outputs or self.registry_secret or self.checkpoint_path)

@@ -29,9 +29,9 @@ def mac_key(cell_key: bytes, direction: bytes) -> bytes:
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 
-def about_answer(*, cell: str, attempt: str, door: str, mac: str) -> str:
+def about_answer(*, cell: str, attempt: str, endpoint: str, mac: str) -> str:
     """Return the context of a sealed response to a cell, with the MAC of the request."""
-    return f"{cell} {attempt} {door} {mac}"
+    return f"{cell} {attempt} {endpoint} {mac}"
 
 
 def encode_key(cell_key: bytes) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from controlplane.domain.convergence.cell_health import clear_suspicions, tell_overdue
+from controlplane.domain.convergence.cell_health import clear_suspicions, describe_overdue
 from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
@@ -40,7 +40,7 @@ def decide_fitness(
         return None
     if cause == Quarantine.UNFIT:
         why = "it reported that it takes work again"
-    elif cause == Quarantine.STRANGERS and not is_estranged:
+    elif cause == Quarantine.ORPHANS and not is_estranged:
         why = "its unknown attempts are gone"
     else:
         return None
@@ -64,7 +64,7 @@ def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
     return replace(
         change,
         state=CellState.QUARANTINED,
-        reason=tell_overdue(overdue),
+        reason=describe_overdue(overdue),
         cause=Quarantine.STOPS,
         cleared=(),
     )

@@ -39,19 +39,19 @@ def decide_registration(
     incarnation: str,
     seq: int,
     spoken: bool,
-    strangers: int = 0,
+    unknown_attempts: int = 0,
 ) -> Registration:
     """Decide on a Register message.
 
     `spoken`: the control plane supports the cell's wire version. `ordered_state`: the state that an
-    operator ordered, which is restored. `strangers`: the number of its attempts that are not of
-    this incarnation; an existing quarantine stays, and ends only when these are gone.
+    operator ordered, which is restored. `unknown_attempts`: the number of its attempts that are not
+    of this incarnation; an existing quarantine stays, and ends only when these are gone.
     """
     if not known_incarnation:
-        return _accept("first registration", ordered_state, spoken, strangers)
+        return _accept("first registration", ordered_state, spoken, unknown_attempts)
     if incarnation != known_incarnation:
         if known_state is CellState.LOST:
-            return _accept("new incarnation", ordered_state, spoken, strangers)
+            return _accept("new incarnation", ordered_state, spoken, unknown_attempts)
         why = "another incarnation of this cell holds its lease; it must be lost first"
         return Registration(RegistrationDecision.REFUSED, why, known_state)
     if known_state is CellState.LOST:
@@ -61,22 +61,22 @@ def decide_registration(
         why = "older than this incarnation's known state: its journal was restored or rolled back"
         return Registration(RegistrationDecision.DRAW_ANEW, why, known_state)
     is_kept = known_state is CellState.QUARANTINED
-    return _accept("restarted", known_state if is_kept else ordered_state, spoken, strangers)
+    return _accept("restarted", known_state if is_kept else ordered_state, spoken, unknown_attempts)
 
 
-def _accept(why: str, state: CellState, spoken: bool, strangers: int) -> Registration:
+def _accept(why: str, state: CellState, spoken: bool, unknown_attempts: int) -> Registration:
     if not spoken:
         return Registration(
             RegistrationDecision.ACCEPTED,
             "cordoned: its wire version is no longer supported",
             CellState.CORDONED,
         )
-    if strangers and state in (CellState.READY, CellState.QUARANTINED):
-        what = "1 attempt" if strangers == 1 else f"{strangers} attempts"
+    if unknown_attempts and state in (CellState.READY, CellState.QUARANTINED):
+        what = "1 attempt" if unknown_attempts == 1 else f"{unknown_attempts} attempts"
         return Registration(
             RegistrationDecision.ACCEPTED,
             f"it registered with {what} that it must not have",
             CellState.QUARANTINED,
-            Quarantine.STRANGERS,
+            Quarantine.ORPHANS,
         )
     return Registration(RegistrationDecision.ACCEPTED, why, state)

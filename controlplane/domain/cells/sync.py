@@ -60,8 +60,8 @@ def decide_sync(
         if item.uid in wanted and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
     )
     ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
-    strangers = _strangers(held, wanted | set(ended))
-    return SyncResponse(runs, (*ended.values(), *strangers))
+    unknown_attempts = _stop_unknown_attempts(held, wanted | set(ended))
+    return SyncResponse(runs, (*ended.values(), *unknown_attempts))
 
 
 def _stop(item: ExpectedAttempt) -> StopAttempt:
@@ -70,5 +70,5 @@ def _stop(item: ExpectedAttempt) -> StopAttempt:
     )
 
 
-def _strangers(held: Iterable[str], known: set[str]) -> tuple[StopAttempt, ...]:
+def _stop_unknown_attempts(held: Iterable[str], known: set[str]) -> tuple[StopAttempt, ...]:
     return tuple(StopAttempt(uid, "not wanted") for uid in held if uid not in known)

@@ -55,7 +55,7 @@ def decide_stuck_stops(stuck: Iterable[StuckCell], *, now: datetime) -> Effects:
 
 
 def _suspect(cell: StuckCell, now: datetime) -> ChangeCell:
-    reason = tell_overdue(cell.stops)
+    reason = describe_overdue(cell.stops)
     change = ChangeCell(
         cell.cell_id,
         _SUSPECT,
@@ -75,7 +75,7 @@ def _suspect(cell: StuckCell, now: datetime) -> ChangeCell:
     return replace(change, trusted_at=now, cleared=(ClearAlert(FAILING, cell.name),))
 
 
-def tell_overdue(count: int) -> str:
+def describe_overdue(count: int) -> str:
     """Return a text with the number of overdue stops."""
     return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
 

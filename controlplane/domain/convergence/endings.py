@@ -29,12 +29,12 @@ def decide_ended(
     return change_task(facts, event, cause, now=now)
 
 
-def decide_bounced(facts: TaskFacts, *, stop_seconds: float, now: datetime) -> ChangeTask:
+def decide_gang_requeue(facts: TaskFacts, *, stop_seconds: float, now: datetime) -> ChangeTask:
     """Rule 8: requeue the task of a gang that fell below a minimum, without charge.
 
     Its capacity is reserved for `stop_seconds`, so that no other task takes it.
     """
-    change = change_task(facts, Event.GANG_BOUNCED, ChangeCause(Reason.GANG_BOUNCED), now=now)
+    change = change_task(facts, Event.GANG_REQUEUED, ChangeCause(Reason.GANG_REQUEUED), now=now)
     if facts.attempt is None:
         return change
     seconds = stop_seconds + NOMINATION_SECONDS

@@ -129,11 +129,11 @@ def _is_over(lease: LeaseFacts, now: datetime, policy: Policy) -> bool:
 
 def _is_confirmed(lease: LeaseFacts, pool: PoolSilence, now: datetime) -> bool:
     at = pool.confirmed_at
-    return at is not None and lease.last_heard_at < at <= now
+    return at is not None and lease.last_message_at < at <= now
 
 
 def _lose(lease: LeaseFacts) -> ChangeCell:
-    since = f"silent since {lease.last_heard_at.isoformat(timespec='seconds')}"
+    since = f"silent since {lease.last_message_at.isoformat(timespec='seconds')}"
     # Unconfirmed stops and failures of a lost cell do not count for its next incarnation.
     cleared = clear_suspicions(lease.name)
     if lease.has_left:

@@ -26,7 +26,7 @@ class OwnerFacts:
     facts: TaskFacts
     is_cell_lost: bool = False
     is_job_ending: bool = False
-    is_job_bouncing: bool = False
+    is_job_requeuing: bool = False
     waits_for_jobs: bool = False
     is_group_startable: bool = True
     has_deadline: bool = False
@@ -41,7 +41,7 @@ class OwnerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One row: while `what` holds, `who` acts within `longest`; the result is `then`.
+    """One row: while `what` holds, `actor` acts within `longest`; the result is `then`.
 
     `number` and `rule`: the convergence rule and its source of work, if there is one; `by`: who
     acts, with {rule} for the rule. `is_bounded`: it ends as the clock advances, without any cell or
@@ -58,7 +58,7 @@ class Owner:
     holds: Callable[[OwnerFacts], bool] | None = None
 
     @property
-    def who(self) -> str:
+    def actor(self) -> str:
         """Return the components that act."""
         return self.by.format(rule=f"convergence, rule {self.number}")
 
@@ -124,9 +124,9 @@ TASK_OWNERS: tuple[Owner, ...] = (
         "active, and its gang is being requeued",
         "PENDING, free",
         8,
-        "bouncing_jobs",
+        "requeuing_jobs",
         holds=lambda task: (
-            task.is_job_bouncing and task.attempt in ACTIVE and not task.facts.at_most_once
+            task.is_job_requeuing and task.attempt in ACTIVE and not task.facts.at_most_once
         ),
     ),
     _of_rule(
@@ -269,7 +269,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "a file of an attempt without a row",
         "deleted",
         11,
-        "strays",
+        "orphan_files",
         "checked once a day, for a part of a second in each 10th tick, when it is a day old",
         is_bounded=False,
     ),

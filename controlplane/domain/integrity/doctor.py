@@ -67,7 +67,7 @@ def judge_tasks(
             due_at = max(due_at, hold_until)
         acts, needs_person = _when(replace(task, due_at=due_at), owner, now, interval)
         subject = f"job {facts.job_id}, task {facts.task_id}"
-        entry = DoctorEntry(subject, owner.what, task.since, owner.who, acts, needs_person)
+        entry = DoctorEntry(subject, owner.what, task.since, owner.actor, acts, needs_person)
         known = found.get((facts.job_id, owner.what))
         if known is not None:
             first = min(known, entry, key=lambda item: item.since or now)
@@ -98,10 +98,10 @@ def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple
     late = (now - task.due_at).total_seconds()
     if late > TICK_LATE_SECONDS:
         return f"overdue since {task.due_at:%H:%M:%S}: convergence did not act", True
-    return tell_instant(task.due_at, now=now, interval=interval), False
+    return describe_due(task.due_at, now=now, interval=interval), False
 
 
-def tell_instant(due_at: datetime, *, now: datetime, interval: float) -> str:
+def describe_due(due_at: datetime, *, now: datetime, interval: float) -> str:
     """Return as text when a rule acts that is due at `due_at`."""
     if due_at <= now:
         return f"in the next tick, within {interval:g} s"

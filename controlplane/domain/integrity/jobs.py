@@ -140,7 +140,7 @@ def placed_when_it_might(rows: IntegrityRows) -> Iterator[Finding]:
 )
 def gangs_whole(rows: IntegrityRows) -> Iterator[Finding]:
     for job in rows.jobs:
-        if not job.coscheduled or job.is_bouncing or job.ending_as or job.state in TERMINAL:
+        if not job.coscheduled or job.is_requeuing or job.ending_as or job.state in TERMINAL:
             continue
         gang = gang_of(_group_rows(job, rows))
         if any(group.movable for group in gang) and not meets_minima(gang, job.min_available):
@@ -262,7 +262,7 @@ def _job_row(job: JobRecord) -> JobRow:
         started_at=job.started_at,
         finished_at=job.finished_at,
         coscheduled=job.coscheduled,
-        is_bouncing=job.is_bouncing,
+        is_requeuing=job.is_requeuing,
     )
 
 

@@ -25,7 +25,7 @@ class JobRecord:
     explicit_minimum: bool
     max_task_failures: int
     coscheduled: bool
-    is_bouncing: bool
+    is_requeuing: bool
     waits_for_jobs: bool
     started_at: datetime | None
     finished_at: datetime | None

@@ -60,7 +60,7 @@ class LeaseFacts:
     name: str
     state: CellState
     incarnation: str
-    last_heard_at: datetime
+    last_message_at: datetime
     expires_at: datetime
     silent_ticks: int
     pool_id: int = 0

@@ -44,7 +44,7 @@ class JobRow:
     finished_at: datetime | None = None
     settled_at: datetime | None = None
     coscheduled: bool = False
-    is_bouncing: bool = False
+    is_requeuing: bool = False
     waits_for_jobs: bool = False
     is_watched: bool = False
     kind: str = "batch"
@@ -69,7 +69,9 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
     follows = job_state(tally)
     all_ended = tally.count(*TERMINAL) == tally.count(*S)
     if job.ending_as is None and follows in TERMINAL and not all_ended:
-        job = replace(job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_bouncing=False)
+        job = replace(
+            job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_requeuing=False
+        )
     if not all_ended:
         # An ending job stays RUNNING, in whatever order its tasks end.
         stays = job.ending_as is not None and job.state is S.RUNNING
@@ -83,7 +85,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
 def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
     """Requeue a gang below its minima, or end one that can no longer meet them."""
     if not job.coscheduled or job.ending_as is not None:
-        return replace(job, is_bouncing=False)
+        return replace(job, is_requeuing=False)
     gang = gang_of(groups)
     verdict = judge_gang(gang, job.min_available)
     if verdict is GangVerdict.BROKEN:
@@ -91,10 +93,10 @@ def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
         left = [without_the_open(group.facts.counts) for group in groups]
         ending_as = job_state(_tally(job, groups, left))
         reason = Reason.GANG_SIBLING_FAILED
-        return replace(job, ending_as=ending_as, ending_reason=reason, is_bouncing=False)
+        return replace(job, ending_as=ending_as, ending_reason=reason, is_requeuing=False)
     fell = verdict is GangVerdict.FELL_BELOW
-    goes_on = job.is_bouncing and any(group.movable for group in gang)
-    return replace(job, is_bouncing=fell or goes_on)
+    goes_on = job.is_requeuing and any(group.movable for group in gang)
+    return replace(job, is_requeuing=fell or goes_on)
 
 
 def gang_of(groups: Sequence[GroupRow]) -> list[GangGroupFacts]:
@@ -143,7 +145,7 @@ def newly_startable(
 def has_follow_up(job: JobRow) -> bool:
     """Return whether convergence must process the job, or jobs that depend on it."""
     is_ending = job.ending_as is not None and job.finished_at is None
-    return is_ending or job.is_bouncing or job.is_watched
+    return is_ending or job.is_requeuing or job.is_watched
 
 
 def milestones_of(job: JobRow) -> JobMilestones:

@@ -72,7 +72,7 @@ class Quarantine(StrEnum):
     STOPS = "stops"  # stops are not confirmed: until they are
     FAILURES = "failures"  # all recent attempts on it failed: for some minutes
     UNFIT = "unfit"  # it reported itself unhealthy: until it reports that it is healthy
-    STRANGERS = "strangers"  # it registered with unknown attempts: until they are gone
+    ORPHANS = "orphans"  # it registered with unknown attempts: until they are gone
     FLOODING = "flooding"  # it sends too many messages: until a minute after the last
 
 
@@ -175,7 +175,7 @@ class Reason(StrEnum):
     HEALTH_CHECK_FAILED = "health_check_failed"
     ENDED_EARLY = "ended_early"
     GANG_SIBLING_FAILED = "gang_sibling_failed"
-    GANG_BOUNCED = "gang_bounced"
+    GANG_REQUEUED = "gang_requeued"
     LEASE_OVER = "lease_over"
     BUILD_TIMEOUT = "build_timeout"
     STOPPED_UNASKED = "stopped_unasked"
@@ -224,7 +224,7 @@ REASONS: dict[Reason, str] = {
     Reason.HEALTH_CHECK_FAILED: "its health check failed",
     Reason.ENDED_EARLY: "its program ended with exit status 0, but must keep running",
     Reason.GANG_SIBLING_FAILED: "another member of its gang failed",
-    Reason.GANG_BOUNCED: "its gang fell below the minimum and is started again",
+    Reason.GANG_REQUEUED: "its gang fell below the minimum and is started again",
     Reason.LEASE_OVER: "ended by its guard before its cell's lease expired",
     Reason.BUILD_TIMEOUT: "pulling or creating its container took too long",
     Reason.STOPPED_UNASKED: "its cell stopped it without an order",

@@ -44,7 +44,7 @@ class Event(StrEnum):
     KILLED = "killed"
     HEALTH_FAILED = "health_failed"
     GANG_BROKEN = "gang_broken"
-    GANG_BOUNCED = "gang_bounced"
+    GANG_REQUEUED = "gang_requeued"
 
 
 class BackoffKind(StrEnum):
@@ -185,7 +185,7 @@ _ROWS: tuple[tuple[frozenset[S], Event, TransitionRule], ...] = (
         Event.GANG_BROKEN,
         TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, RetryBudget.PREEMPTION, exhausts=True),
     ),
-    (ACTIVE, Event.GANG_BOUNCED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),
+    (ACTIVE, Event.GANG_REQUEUED, TransitionRule(S.WORKER_FAILED, S.WORKER_FAILED, requeue=True)),
 )
 
 TRANSITIONS: Mapping[tuple[S, Event], TransitionRule] = MappingProxyType(

@@ -71,7 +71,7 @@ def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) 
         [
             (
                 f"shape {item['shape']}" if "shape" in item else f"group {item['group']}",
-                *_told(item["reason"]),
+                *_format_reason(item["reason"]),
             )
             for item in plan["reasons"]
         ],
@@ -79,7 +79,7 @@ def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) 
     yield "\nrejected for good:"
     yield from _table(
         ("GROUP", "CODE", "TEXT"),
-        [(item["group"], *_told(item["reason"])) for item in plan["rejected"]],
+        [(item["group"], *_format_reason(item["reason"])) for item in plan["rejected"]],
     )
     yield "\nfound no room, and may have some made:"
     yield from _table(
@@ -97,7 +97,7 @@ def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) 
     yield f"\n{spent}"
 
 
-def _told(reason: Mapping[str, Any] | None) -> tuple[str, str]:
+def _format_reason(reason: Mapping[str, Any] | None) -> tuple[str, str]:
     return (
         ("-", "nothing of it waits any more")
         if reason is None

@@ -79,7 +79,10 @@ class Resolver:
             # No request waits for it at the end of the process: it may take as long as its name
             # servers take.
             thread = threading.Thread(
-                target=self._look_up, args=(loop, lookup, owner_id), name="resolve", daemon=True
+                target=self._resolve_name,
+                args=(loop, lookup, owner_id),
+                name="resolve",
+                daemon=True,
             )
             try:
                 thread.start()
@@ -104,7 +107,9 @@ class Resolver:
                     chosen = lookup, caller.owner_id
         return chosen
 
-    def _look_up(self, loop: asyncio.AbstractEventLoop, lookup: _Lookup, owner_id: int) -> None:
+    def _resolve_name(
+        self, loop: asyncio.AbstractEventLoop, lookup: _Lookup, owner_id: int
+    ) -> None:
         found: Found
         try:
             found = list(

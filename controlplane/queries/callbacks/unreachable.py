@@ -12,7 +12,7 @@ MOST_COUNTED = 1_000
 """No more callbacks of one receiver are counted, of each state."""
 
 # Receivers read by name: those with failures, and those with abandoned callbacks.
-_LOOKED_AT = 500
+_SCAN_LIMIT = 500
 # Abandoned callbacks of one receiver that are read to find one whose job is not deleted.
 _NEWEST = 100
 _DAY = timedelta(days=1)
@@ -48,7 +48,7 @@ def find_unreached(now: datetime, *, late: datetime) -> list[str]:
         SELECT k.host, w.n + 1 FROM {name} w, LATERAL (
             SELECT host FROM controlplane_callback WHERE {of} AND host > w.host
             ORDER BY host LIMIT 1) k
-        WHERE w.n < %(looked_at)s
+        WHERE w.n < %(scan_limit)s
         """
     statement = f"""
         WITH RECURSIVE tried AS ({walk.format(of="state = 'waiting' AND is_tried", name="tried")}),
@@ -74,7 +74,7 @@ def find_unreached(now: datetime, *, late: datetime) -> list[str]:
         "late": late,
         "late_hosts": sorted(set(find_receivers(late, behind="").hosts)),
         "day": now - _DAY,
-        "looked_at": _LOOKED_AT,
+        "scan_limit": _SCAN_LIMIT,
         "newest": _NEWEST,
     }
     return [host for (host,) in rows(statement, parameters)]

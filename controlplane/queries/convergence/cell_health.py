@@ -32,7 +32,7 @@ _OVERDUE_STOP = f"""
     AND {SUSPECTED_AT} <= %(now)s
     """
 
-_IS_TOLD = f"""
+_HAS_ALERT = f"""
     EXISTS (SELECT 1 FROM controlplane_alert k
             WHERE k.kind = '{UNCONFIRMED}' AND k.subject = c.name AND k.cleared_at IS NULL)
     """
@@ -43,7 +43,7 @@ _IS_OVER = """
         WHEN 'failures' THEN COALESCE(c.quarantined_until <= %(now)s, FALSE)
         WHEN 'flooding' THEN COALESCE(c.quarantined_until <= %(now)s, FALSE)
         WHEN 'unfit' THEN FALSE  -- it says itself when it takes work again
-        WHEN 'strangers' THEN FALSE  -- its heartbeats say when it has none any more
+        WHEN 'orphans' THEN FALSE  -- its heartbeats say when it has none any more
         ELSE TRUE
         END
     """
@@ -53,7 +53,7 @@ STUCK_STOPS = f"""
     FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
     JOIN controlplane_taskgroup g ON g.id = a.group_id
     WHERE c.state <> 'LOST' AND a.incarnation = c.incarnation AND {_OVERDUE_STOP}
-      AND (c.state <> 'QUARANTINED' OR NOT {_IS_TOLD}
+      AND (c.state <> 'QUARANTINED' OR NOT {_HAS_ALERT}
            OR c.quarantined_for IN ('failures', 'flooding') AND {_IS_OVER})
     """
 
@@ -84,7 +84,7 @@ FAILING_CELLS = """
 
 CLEARED_CELLS = f"""
     FROM controlplane_cell c
-    WHERE c.state = 'QUARANTINED' AND ({_IS_OVER} OR {_IS_TOLD}) AND NOT EXISTS (
+    WHERE c.state = 'QUARANTINED' AND ({_IS_OVER} OR {_HAS_ALERT}) AND NOT EXISTS (
         SELECT 1 FROM controlplane_attempt a
         JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.cell_id = c.id AND a.incarnation = c.incarnation AND {_OVERDUE_STOP})

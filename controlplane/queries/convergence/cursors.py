@@ -23,7 +23,7 @@ def load_cursor(name: str) -> Cursor:
     """Return the cursor of the work `name`; work that never ran has all defaults."""
     found = rows(
         """
-        SELECT after, NULLIF(looked_at, '-infinity'), repaired FROM controlplane_walk
+        SELECT after, NULLIF(scanned_at, '-infinity'), repaired FROM controlplane_walk
         WHERE name = %s
         """,
         [name],

@@ -51,11 +51,11 @@ OLD_RECORDS = f"FROM (VALUES (1)) AS one WHERE {_OLD}"
 
 # A round begins a day after the one before it ended, and its slices are some ticks apart. In a new
 # database the first slice only starts the day.
-STRAYS = """
-    FROM (VALUES ('strays')) AS v(name) WHERE NOT EXISTS (
+ORPHAN_FILES = """
+    FROM (VALUES ('orphan_files')) AS v(name) WHERE NOT EXISTS (
         SELECT 1 FROM controlplane_walk w
-        WHERE w.name = v.name AND w.looked_at <= %(now)s
-          AND w.looked_at > %(now)s - CASE WHEN w.after = '' THEN interval '1 day'
+        WHERE w.name = v.name AND w.scanned_at <= %(now)s
+          AND w.scanned_at > %(now)s - CASE WHEN w.after = '' THEN interval '1 day'
                                            ELSE make_interval(secs => %(walk)s) END)
     """
 

@@ -11,7 +11,7 @@ from controlplane.domain.integrity.doctor import (
     TICK_LATE_SECONDS,
     DoctorEntry,
     OpenTask,
-    tell_instant,
+    describe_due,
 )
 from controlplane.domain.state.states import OPEN, TIMED_QUARANTINES, Quarantine
 from controlplane.queries.callbacks.unreachable import (
@@ -33,7 +33,7 @@ _OPEN = ", ".join(f"{state:d}" for state in sorted(OPEN))
 _TASKS = f"""
     SELECT t.id,
            a.uid IS NOT NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation),
-           j.ending_as IS NOT NULL AND j.finished_at IS NULL, j.is_bouncing, j.waits_for_jobs,
+           j.ending_as IS NOT NULL AND j.finished_at IS NULL, j.is_requeuing, j.waits_for_jobs,
            g.startable_at IS NOT NULL, {DEADLINE} IS NOT NULL AND t.started_at IS NULL,
            g.timeout_seconds IS NOT NULL,
            CASE WHEN a.uid IS NULL THEN t.updated_at
@@ -132,7 +132,7 @@ def _ticks(now: datetime) -> Iterator[DoctorEntry]:
             acts = f"once its worker, beat and Redis run: {waits}"
             yield DoctorEntry(f"tick {name}", what, latest, "an operator", acts, True)
         elif tick.hold_until is not None and tick.hold_until > now:
-            acts = tell_instant(tick.hold_until, now=now, interval=0)
+            acts = describe_due(tick.hold_until, now=now, interval=0)
             what = "listens first, after a gap of its own: nothing is lost or overdue before"
             yield DoctorEntry(f"tick {name}", what, latest, "convergence", acts)
 
@@ -145,17 +145,17 @@ def _shards(now: datetime) -> Iterator[DoctorEntry]:
         """,
         [now - timedelta(seconds=TICK_LATE_SECONDS)],
     )
-    for shard, heard_at in found:
+    for shard, received_at in found:
         acts = "once its worker runs: no cell is lost before"
         yield DoctorEntry(
-            f"inbox {shard}", "brings back no probe", heard_at, "an operator", acts, True
+            f"inbox {shard}", "brings back no probe", received_at, "an operator", acts, True
         )
 
 
 _CURED_BY_HEARTBEATS = MappingProxyType(
     {
         Quarantine.UNFIT: "once it reports that it is fit",
-        Quarantine.STRANGERS: "once its heartbeats show that what it must not have is gone",
+        Quarantine.ORPHANS: "once its heartbeats show that what it must not have is gone",
     }
 )
 
@@ -164,26 +164,26 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     found = rows(
         """
         SELECT c.name, c.state, c.state_reason, c.quarantined_for, c.quarantined_until,
-               l.last_heard_at, l.expires_at
+               l.last_message_at, l.expires_at
         FROM controlplane_cell c LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.incarnation <> ''
           AND (c.state IN ('LOST', 'QUARANTINED') OR l.expires_at <= %s) ORDER BY c.name
         """,
         [now],
     )
-    for name, state, reason, cause, until, heard_at, expires_at in found:
+    for name, state, reason, cause, until, received_at, expires_at in found:
         subject, what = f"cell {name}", f"{state}: {reason}"
         if state == "LOST":
             acts = "declared: nothing waits for it; READY once it is started again"
-            yield DoctorEntry(subject, what, heard_at, "its operator starts it", acts)
+            yield DoctorEntry(subject, what, received_at, "its operator starts it", acts)
         elif state == "QUARANTINED" and cause in TIMED_QUARANTINES and until is not None:
-            acts = tell_instant(until, now=now, interval=policy.interval)
+            acts = describe_due(until, now=now, interval=policy.interval)
             yield DoctorEntry(subject, what, None, "convergence, rule 6", acts)
         elif state == "QUARANTINED":
             by_itself = _CURED_BY_HEARTBEATS.get(cause)
-            who = "the cell itself" if by_itself else "its cell, its loss, or an operator"
+            actor = "the cell itself" if by_itself else "its cell, its loss, or an operator"
             acts = by_itself or "once its stops are confirmed"
-            yield DoctorEntry(subject, what, None, who, acts, not by_itself)
+            yield DoctorEntry(subject, what, None, actor, acts, not by_itself)
         else:
             acts = "LOST after 3 ticks without a message; suppressed if most of its pool is silent"
             yield DoctorEntry(subject, "is silent", expires_at, "convergence, rule 1", acts)
@@ -213,13 +213,13 @@ def _callbacks(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
             what += f"; {item.tried} of them tried before, the last one: {item.fault}"
         elif item.waiting < MOST_COUNTED:
             what += " for their first try"
-        acts = tell_instant(item.due_at, now=now, interval=policy.interval)
+        acts = describe_due(item.due_at, now=now, interval=policy.interval)
         if is_late:
             behind = f"in turn, behind {item.claimed} that are being tried"
             acts = behind if is_at_work else "overdue"
         needed = is_late and not is_at_work
-        who = "the callbacks worker"
-        yield DoctorEntry(subject, what, item.since, who, acts, needed, item.waiting)
+        actor = "the callbacks worker"
+        yield DoctorEntry(subject, what, item.since, actor, acts, needed, item.waiting)
     if len(hosts) > _HOSTS:
         what = f"waiting or given up, at {len(hosts) - _HOSTS} more receivers"
         acts = "each in turn; the admin lists them"
@@ -251,9 +251,9 @@ def _due(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     when = f"in the next tick, within {policy.interval:g} s"
     if not is_in_time(load_tick("convergence"), now):
         when = "once the convergence tick runs"
-    told = {"silent_leases", "cleared_cells", "expired_jobs", "images"}
-    told |= {"recount", "orphans", "strays"}
-    for rule in sorted(due - told):
+    covered = {"silent_leases", "cleared_cells", "expired_jobs", "images"}
+    covered |= {"recount", "orphans", "orphan_files"}
+    for rule in sorted(due - covered):
         owner = owners[rule]
         acts = f"{when}: {owner.then}"
-        yield DoctorEntry(f"rule {rule}", owner.what, None, owner.who, acts)
+        yield DoctorEntry(f"rule {rule}", owner.what, None, owner.actor, acts)

@@ -53,8 +53,8 @@ ORPHANED_JOBS = f"""
       AND coalesce(p.ending_as, p.state) IN ({UNSUCCESSFUL})
     """
 
-BOUNCING_JOBS = """
-    FROM controlplane_job j WHERE j.is_bouncing AND j.finished_at IS NULL
+REQUEUING_JOBS = """
+    FROM controlplane_job j WHERE j.is_requeuing AND j.finished_at IS NULL
     """
 
 ENDING_JOBS = """

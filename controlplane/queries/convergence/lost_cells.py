@@ -31,7 +31,7 @@ _HAS_LEFT = """
 
 # Its cell is there again, in another life, which is refused as long as this one is not lost.
 _IS_REPLACED = """
-    COALESCE(l.successor_at > l.last_heard_at AND l.successor_at <= %(now)s, FALSE)
+    COALESCE(l.successor_at > l.last_message_at AND l.successor_at <= %(now)s, FALSE)
     """
 
 ATTEMPTS_OF_LOST_CELLS = """
@@ -97,7 +97,7 @@ def lock_silent_cells(now: datetime, policy: Policy) -> None:
 def list_silent_leases(now: datetime, policy: Policy) -> list[LeaseFacts]:
     """Cells that are not LOST and whose lease is over, as we see it."""
     statement = f"""
-        SELECT c.id, c.name, c.state, c.incarnation, l.last_heard_at, l.expires_at,
+        SELECT c.id, c.name, c.state, c.incarnation, l.last_message_at, l.expires_at,
                l.silent_ticks, c.pool_id, {_HAS_LEFT}, {_IS_REPLACED}
         {SILENT_LEASES} ORDER BY c.id
         """
@@ -115,13 +115,13 @@ def list_pool_silences(pool_ids: Iterable[int], now: datetime) -> list[PoolSilen
     statement = f"""
         SELECT p.id, p.name, p.mass_loss, p.loss_held_at, p.loss_confirmed_at,
                count(l.cell_id), count(l.cell_id) FILTER (WHERE l.silent_ticks > 0),
-               min(l.last_heard_at) FILTER (WHERE l.silent_ticks > 0)
+               min(l.last_message_at) FILTER (WHERE l.silent_ticks > 0)
         FROM controlplane_pool p LEFT JOIN (
             controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
         ) ON c.pool_id = p.id AND c.state NOT IN ('LOST', 'DRAINING') AND NOT {_HAS_LEFT}
              AND NOT (l.silent_ticks > 0 AND {_IS_REPLACED})
              AND (l.silent_ticks = 0 OR p.loss_confirmed_at IS NULL
-                  OR p.loss_confirmed_at > %(now)s OR l.last_heard_at >= p.loss_confirmed_at)
+                  OR p.loss_confirmed_at > %(now)s OR l.last_message_at >= p.loss_confirmed_at)
         WHERE p.id = ANY(%(pools)s) OR p.loss_held_at IS NOT NULL
         GROUP BY p.id ORDER BY p.id
         """

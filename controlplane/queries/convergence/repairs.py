@@ -24,9 +24,9 @@ def due_walk(name: str) -> str:
     return f"""
         FROM (VALUES ('{name}')) AS v(name) WHERE NOT EXISTS (
             SELECT 1 FROM controlplane_walk w
-            WHERE w.name = v.name AND w.looked_at > %(now)s - make_interval(secs => %(walk)s)
+            WHERE w.name = v.name AND w.scanned_at > %(now)s - make_interval(secs => %(walk)s)
               -- Further ahead than that is from before the clock was put back.
-              AND w.looked_at <= %(now)s + make_interval(secs => %(walk)s))
+              AND w.scanned_at <= %(now)s + make_interval(secs => %(walk)s))
         """
 
 

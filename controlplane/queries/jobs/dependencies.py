@@ -48,13 +48,13 @@ def load_parents(job_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
     return {child: (parent, name) for child, parent, name in found}
 
 
-def find_bouncing_page(job_id: int, limit: int) -> list[int]:
+def find_requeuing_page(job_id: int, limit: int) -> list[int]:
     """Members of the job's gang that hold a place and may leave it, lowest ids first."""
     found = rows(
         """
         SELECT t.id FROM controlplane_task t
         JOIN controlplane_taskgroup g ON g.id = t.group_id AND NOT g.at_most_once
-        JOIN controlplane_job j ON j.id = t.job_id AND j.is_bouncing
+        JOIN controlplane_job j ON j.id = t.job_id AND j.is_requeuing
         WHERE t.job_id = %s AND t.state = ANY(%s) ORDER BY t.id LIMIT %s
         """,
         [job_id, list(_ACTIVE), limit],

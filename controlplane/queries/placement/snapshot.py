@@ -256,7 +256,7 @@ FROM (
 ) w
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
-WHERE j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s
+WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
 ORDER BY w.nominated_cell_id IS NULL, {{order}} LIMIT %(limit)s
 """

@@ -55,17 +55,17 @@ def get_secret(project_id: int, name: str) -> Secret:
 
 def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     """Those of `wanted` (project id, name) that are no secrets."""
-    asked = sorted(set(wanted))
-    if not asked:
+    requested = sorted(set(wanted))
+    if not requested:
         return set()
     found = rows(
         """
         SELECT project_id, name FROM controlplane_secret
         WHERE (project_id, name) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
         """,
-        [[project for project, _ in asked], [name for _, name in asked]],
+        [[project for project, _ in requested], [name for _, name in requested]],
     )
-    return set(asked) - {(project_id, name) for project_id, name in found}
+    return set(requested) - {(project_id, name) for project_id, name in found}
 
 
 def open_secrets(project_id: int, names: Iterable[str]) -> OpenedSecrets:

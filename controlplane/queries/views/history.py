@@ -117,7 +117,7 @@ def change_document(entry: TimelineEntry) -> dict[str, Any]:
         "reason": newest.reason,
         "text": newest.sentence,
         "message": entry.message,
-        "actor": entry.who,
+        "actor": entry.shown_actor,
         "actor_kind": newest.actor_kind,
         "at": entry.last_at,
         "first_at": entry.first_at,

@@ -10,7 +10,7 @@ from controlplane.domain.placement.reasons.pending import PendingTaskFacts, pend
 from controlplane.queries.jobs.dependencies import load_dependencies
 from controlplane.queries.sql import Row, decoded, named_rows
 
-_SHARED = """g.startable_at, g.depends_on, j.id AS job, j.waits_for_jobs, j.is_bouncing,
+_SHARED = """g.startable_at, g.depends_on, j.id AS job, j.waits_for_jobs, j.is_requeuing,
 j.start_after,
 CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
 i.image AS held_image"""
@@ -93,7 +93,7 @@ def _waiting(row: Row, waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFac
         depends_on=decoded(row.depends_on),
         found=decoded(row.found),
         waits_for=waits_for,
-        is_bouncing=row.is_bouncing,
+        is_requeuing=row.is_requeuing,
         start_after=row.start_after,
         held_image=row.held_image,
     )

@@ -26,7 +26,7 @@ FROM (
         WHEN w.backs_off THEN '{pending.BACKING_OFF}'
         WHEN j.waits_for_jobs THEN '{pending.WAITING_FOR_JOB}'
         WHEN g.startable_at IS NULL THEN '{WAITING_FOR_DEPENDENCY}'
-        WHEN j.is_bouncing THEN '{pending.WAITING_FOR_GANG_TO_LEAVE}'
+        WHEN j.is_requeuing THEN '{pending.WAITING_FOR_GANG_TO_LEAVE}'
         WHEN g.startable_at > %(now)s THEN '{WAITING_FOR_START_TIME}'
         ELSE coalesce(why.reason ->> 'code', '{QUEUE_POSITION}') END AS code
     FROM (

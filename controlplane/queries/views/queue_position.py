@@ -18,7 +18,7 @@ MAX_GROUPS = 2_000
 _WAITS = f"""
 t.state = {S.PENDING:d} AND NOT t.attempt_open AND (t.not_before IS NULL OR t.not_before <= %(now)s)
 """
-_MAY_START = "j.ending_as IS NULL AND NOT j.is_bouncing AND g.startable_at <= %(now)s"
+_MAY_START = "j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s"
 
 _OWN = f"""
 SELECT j.pool_id, p.sequencer, t.shape_id, t.group_id, t.index, j.band, j.id, g.position,
@@ -72,24 +72,24 @@ def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
         return None
     pool, sequencer, shape, group, index, band, job, position, is_first, is_child = found[0]
     own = QueuedGroup(Band(band), is_first, is_child, job, position, 0)
-    asked = {"now": now, "pool": pool, "shape": shape, "group": group, "index": index}
-    [(before,)] = rows(_BEFORE, asked)
+    parameters = {"now": now, "pool": pool, "shape": shape, "group": group, "index": index}
+    [(before,)] = rows(_BEFORE, parameters)
     listed = rows(_GROUPS, {"now": now, "limit": MAX_GROUPS + 1})
     if len(listed) > MAX_GROUPS:
-        return _estimate(sequencer, {**asked, "band": band}, job, before)
+        return _estimate(sequencer, {**parameters, "band": band}, job, before)
     columns = {
         "groups": [group_id for _, group_id, _ in listed],
         "counts": [count for _, _, count in listed],
     }
-    found = rows(_OF_POOL, {**asked, **columns})
+    found = rows(_OF_POOL, {**parameters, **columns})
     groups = [QueuedGroup(Band(number), *rest) for number, *rest in found]
     return find_place(groups, own, before, sequencer)
 
 
-def _estimate(sequencer: str, asked: dict[str, Any], job: int, before: int) -> QueuePlace:
+def _estimate(sequencer: str, parameters: dict[str, Any], job: int, before: int) -> QueuePlace:
     """From the numbers of groups alone, as if all that wait might start."""
     how = (">", "min") if sequencer == "lifo" else ("<", "max")
     statement = _ROUGH.format(before=how[0], nearest=how[1])
-    [(total, ahead, nearest)] = rows(statement, asked)
+    [(total, ahead, nearest)] = rows(statement, parameters)
     [(behind, name)] = rows(_JOB, [nearest, job]) or [(None, "")]
     return QueuePlace(int(ahead) + before + 1, int(total), behind, name, is_estimate=True)

@@ -43,7 +43,7 @@ def job(state: S = S.RUNNING, job_id: int = 1, **changes: Any) -> JobRecord:
         "explicit_minimum": False,
         "max_task_failures": 0,
         "coscheduled": False,
-        "is_bouncing": False,
+        "is_requeuing": False,
         "waits_for_jobs": False,
         "started_at": None,
         "finished_at": None,

@@ -71,7 +71,7 @@ def make_installation() -> None:
         )
         if state is not CellState.LOST:
             CellLease.objects.create(
-                cell=cell, incarnation=cell.incarnation, last_heard_at=NOW, expires_at=NOW
+                cell=cell, incarnation=cell.incarnation, last_message_at=NOW, expires_at=NOW
             )
     run = {
         "name": "placement",

@@ -62,7 +62,7 @@ def test_a_page_shows_parent_children_and_who_waits_for_whom(operator: Client) -
     assert f"its child child ({child.pk}) pending" in text
     assert f"waits for it child ({child.pk}) pending started" in text
     assert "gang its minima start together" in text
-    Job.objects.filter(pk=parent.pk).update(is_bouncing=True)
+    Job.objects.filter(pk=parent.pk).update(is_requeuing=True)
     assert "its gang fell below a minimum and goes back to wait" in page_of(operator, parent)
     assert operator.get(f"{JOBS}?parent__id__exact={parent.pk}").status_code == 200
     assert "it has nothing to do with other jobs" in page_of(operator, submit())

@@ -58,7 +58,7 @@ def opened(cell: Cell, uid: object, answer: Answer, what: str = "gang") -> objec
     """The answer as the cell reads it."""
     key = keys.mac_key(key_of(cell), keys.SEAL)
     about = keys.about_answer(
-        cell=cell.name, attempt=str(uid), door=what, mac=answer.asked["X-Cellrun-Mac"]
+        cell=cell.name, attempt=str(uid), endpoint=what, mac=answer.asked["X-Cellrun-Mac"]
     ).encode()
     return json.loads(
         ChaCha20Poly1305(key).decrypt(answer.content[:12], answer.content[12:], about)

@@ -37,10 +37,10 @@ def test_readyz_says_that_nothing_comes_through_the_inbox() -> None:
     assert asked == "not known: convergence, which asks it, does not run"
     TickState.objects.create(name="convergence", finished_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "never asked"
-    InboxProbe.objects.create(shard=0, sent_at=now, heard_at=now)
-    shard = InboxProbe.objects.create(shard=1, sent_at=now, heard_at=now)
+    InboxProbe.objects.create(shard=0, sent_at=now, received_at=now)
+    shard = InboxProbe.objects.create(shard=1, sent_at=now, received_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "ok"
-    shard.heard_at = now - timedelta(seconds=100)
+    shard.received_at = now - timedelta(seconds=100)
     shard.save()
     assert Client().get("/readyz").json()["checks"]["inbox"].startswith("nothing came through it")
 

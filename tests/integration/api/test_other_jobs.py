@@ -156,7 +156,7 @@ def test_a_job_says_for_which_others_it_waits(submitter: Caller, killed: int) ->
         {"job": killed, "name": str(killed), "until": "finished", "state": "met"},
         {"job": killed, "name": str(killed), "until": "started", "state": "failed"},
     ]
-    assert (job["parent"], job["coscheduled"], job["bouncing"]) == (first, False, False)
+    assert (job["parent"], job["coscheduled"], job["requeuing"]) == (first, False, False)
     parent = submitter.get(f"/jobs/{first}").json
     assert (parent["children"], parent["coscheduled"]) == (1, True)
     task = submitter.get(f"/jobs/{second}/tasks").json["results"][0]

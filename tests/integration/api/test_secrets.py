@@ -45,7 +45,7 @@ def briefed(cell: Cell, uid: object) -> LaunchContext:
     assert answer.status == 200, answer.content
     opener = ChaCha20Poly1305(keys.mac_key(key_of(cell), keys.SEAL))
     about = keys.about_answer(
-        cell=cell.name, attempt=str(uid), door="briefing", mac=answer.asked["X-Cellrun-Mac"]
+        cell=cell.name, attempt=str(uid), endpoint="briefing", mac=answer.asked["X-Cellrun-Mac"]
     ).encode()
     return LaunchContext.read(
         json.loads(opener.decrypt(answer.content[:12], answer.content[12:], about))

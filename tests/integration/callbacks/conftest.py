@@ -45,7 +45,7 @@ def allowed(settings: Any) -> Callable[..., None]:
 
 
 @pytest.fixture
-def courier(loop: Loop, allowed: Callable[..., None]) -> Iterator[CallbackDelivery]:
+def delivery(loop: Loop, allowed: Callable[..., None]) -> Iterator[CallbackDelivery]:
     running = CallbackDelivery().start()
     yield running
     running.stop()

@@ -73,16 +73,16 @@ def elsewhere(work: Callable[[], object]) -> None:
 
 
 def test_a_job_that_somebody_has_locked_holds_up_no_other_callback(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200-locked"))
     with locked("controlplane_job", task.job_id):
-        courier.look()
+        delivery.poll()
         receiver.wait_until(
             lambda: Callback.objects.filter(task=task, state="delivered").exists(), "it is noted"
         )
         job = ended_job(loop, receiver.url("200-other"))
-        courier.look()
+        delivery.poll()
         receiver.wait_until(lambda: states_of(job) == ["delivered"], "others are delivered")
         assert OneOff.objects.get(task=task).claimed_by == "callback"
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
@@ -90,17 +90,17 @@ def test_a_job_that_somebody_has_locked_holds_up_no_other_callback(
 
 
 def test_a_callback_that_somebody_has_locked_holds_up_no_other(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     receiver.answers["late"] = "wait"
     job = ended_job(loop, receiver.url("late"))
-    courier.look()
+    delivery.poll()
     receiver.wait_for(1)
     with locked("controlplane_callback", Callback.objects.get(job=job).pk):
         receiver.released.set()
         with Receiver() as prompt:
             other = ended_job(loop, prompt.url("200"))
-            courier.look()
+            delivery.poll()
             prompt.wait_until(lambda: states_of(other) == ["delivered"], "others are delivered")
         assert states_of(job) == ["claimed"]
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is noted")
@@ -149,7 +149,7 @@ def test_what_is_cut_short_again_and_again_waits_no_longer_for_it(
 
 
 def test_what_cannot_end_within_its_claim_is_given_back(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a standstill between the claim and the try: a claim that is as short as a try."""
     taken: list[ClaimBatch] = []
@@ -162,7 +162,7 @@ def test_what_cannot_end_within_its_claim_is_given_back(
 
     monkeypatch.setattr("controlplane.ticks.callback_store.claim_callbacks", claim)
     ended_task(loop, receiver.url("200"))
-    courier.look()
+    delivery.poll()
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
     assert [len(claims.items) for claims in taken[:2]] == [1, 1]
     [request] = receiver.received

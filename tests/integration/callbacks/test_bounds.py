@@ -28,10 +28,10 @@ import django
 django.setup()
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
 from controlplane.ticks.callback_delivery import CallbackDelivery
-courier = CallbackDelivery().start()
+delivery = CallbackDelivery().start()
 for _ in sys.stdin:
-    courier.look()
-courier.stop()
+    delivery.poll()
+delivery.stop()
 """
 
 
@@ -51,15 +51,15 @@ def wake(worker: "subprocess.Popen[bytes]") -> None:
 
 
 def test_a_thousand_to_a_receiver_that_hangs_delay_nobody_else(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     """By what happened, not by the clock: fifty arrive while none of the thousand has ended."""
     hanging = ended_job(loop, receiver.url("hang"), replicas=1_000)
-    courier.look()
+    delivery.poll()
     receiver.wait_for(8)
     with Receiver() as other:
         prompt = ended_job(loop, other.url("200"), replicas=50)
-        courier.look()
+        delivery.poll()
         other.wait_for(50)
         other.wait_until(lambda: states_of(prompt) == ["delivered"] * 50, "all are delivered")
         assert other.most_open <= 8
@@ -176,13 +176,13 @@ class Statements:
 
 
 def test_two_workers_never_try_the_same_one(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200"), replicas=200)
     worker = start_worker()
     try:
         wake(worker)
-        courier.look()
+        delivery.poll()
         receiver.wait_until(lambda: states_of(job) == ["delivered"] * 200, "all are delivered")
     finally:
         worker.communicate(timeout=30)
@@ -192,7 +192,7 @@ def test_two_workers_never_try_the_same_one(
 
 
 def test_what_a_killed_worker_had_in_hand_is_tried_again(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"))
     worker = start_worker()
@@ -200,7 +200,7 @@ def test_what_a_killed_worker_had_in_hand_is_tried_again(
     receiver.wait_for(1)
     worker.send_signal(signal.SIGKILL)
     worker.communicate(timeout=30)
-    courier.look()
+    delivery.poll()
     assert states_of(job) == ["claimed"]
     Callback.objects.filter(job=job).update(claimed_until=clock.now())
     assert loop.converge()["tries_lost"] == 1
@@ -209,7 +209,7 @@ def test_what_a_killed_worker_had_in_hand_is_tried_again(
     assert callback.due_at > Delivery.objects.get(callback=callback).ended_at
     receiver.answers["hang"] = 200
     due_now(job)
-    courier.look()
+    delivery.poll()
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
     assert [request.headers["X-Cellrun-Try"] for request in receiver.received] == ["1", "2"]
     told = list(Delivery.objects.filter(callback__job=job).order_by("id").values_list("error"))

@@ -118,10 +118,10 @@ def test_an_allowed_network_is_taken(submitter: Caller, allowed: Callable[..., N
 
 
 def test_tries_are_listed_and_a_callback_is_repeated(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery, submitter: Caller, operator: Caller
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery, submitter: Caller, operator: Caller
 ) -> None:
     job = ended_job(loop, receiver.url("503"))
-    courier.look()
+    delivery.poll()
     receiver.wait_until(lambda: listed(operator, job.pk)["deliveries"] != [], "a try is kept")
     found = listed(submitter, job.pk)
     assert (found["state"], found["tries"], found["last_error"]) == ("waiting", 1, "answered 503")
@@ -136,7 +136,7 @@ def test_tries_are_listed_and_a_callback_is_repeated(
     repeated = operator.post(path)
     assert (repeated.status, repeated.json["state"]) == (202, "waiting")
     assert "callbacks" in {queue for queue, _ in loop.wire.sent}
-    courier.look()
+    delivery.poll()
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
     line = AuditLine.objects.get(action="repeated")
     assert (line.actor, line.subject) == ("olga", f"callback {found['id']}")
@@ -184,17 +184,17 @@ def delete(job_id: int) -> None:
 
 
 def test_the_tick_is_noted_only_while_the_courier_can_work(
-    loop: Loop, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
+    loop: Loop, delivery: CallbackDelivery, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(ticks.callbacks, "delivery", courier)
+    monkeypatch.setattr(ticks.callbacks, "delivery", delivery)
     broken = monkeypatch.context()
     with broken as context:
         context.setattr("controlplane.ticks.callback_store.claim_callbacks", fail)
         ticks.callbacks()
         ticks.callbacks()
         assert not TickState.objects.filter(name="callbacks", finished_at__isnull=False).exists()
-    courier.look()
-    receiver.wait_until(lambda: courier.claimed_at is not None, "it looked")
+    delivery.poll()
+    receiver.wait_until(lambda: delivery.claimed_at is not None, "it looked")
     ticks.callbacks()
     assert TickState.objects.get(name="callbacks").finished_at is not None
 

@@ -77,7 +77,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
 def brief(
     loop: Loop, allowed: Callable[..., None], servers: NameServers
 ) -> Iterator[CallbackDelivery]:
-    """A courier that gives a try half a second, and an owner one lookup at a time."""
+    """A delivery that gives a try half a second, and an owner one lookup at a time."""
     allowed(callbacks_at_once=8, callback_seconds=0.5)
     running = CallbackDelivery().start()
     yield running
@@ -90,11 +90,11 @@ def test_names_of_one_owner_that_hang_keep_nobody_else_from_being_told(
 ) -> None:
     for number in range(12):
         ended_job(loop, f"http://hangs-{number}.example/")
-    brief.look()
+    brief.poll()
     receiver.wait_until(lambda: Delivery.objects.count() >= 10, "they were tried")
     loop.owner, _ = create_user(name="other", password=None, is_operator=False)
     ended_task(loop, receiver.url("200", host="good.example"))
-    brief.look()
+    brief.poll()
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
     assert len(receiver.received) == 1
     assert servers.asked == ["hangs-0.example", "good.example"]
@@ -104,10 +104,10 @@ def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
     loop: Loop, receiver: Receiver, brief: CallbackDelivery, servers: NameServers
 ) -> None:
     ended_job(loop, "http://hangs.example/")
-    brief.look()
+    brief.poll()
     receiver.wait_until(lambda: servers.asked != [], "it is looked up")
     task = ended_task(loop, receiver.url("200", host="good.example"))
-    brief.look()
+    brief.poll()
     receiver.wait_until(lambda: Delivery.objects.filter(callback__task=task).exists(), "a try")
     told = "its name was not resolved within 0.5 s: too many others are"
     callback = Callback.objects.get(task=task)
@@ -117,7 +117,7 @@ def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
     assert OneOff.objects.filter(task=task).exists()
     servers.released.set()
     Callback.objects.filter(task=task).update(due_at=clock.now())
-    brief.look()
+    brief.poll()
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
     [request] = receiver.received
     assert request.headers["X-Cellrun-Try"] == "2"

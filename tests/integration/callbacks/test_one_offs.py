@@ -36,11 +36,11 @@ def ended_task(loop: Loop, url: str, guid: str = "mine") -> Task:
 
 
 def test_a_delivered_callback_resolves_and_deletes_the_task(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200"))
     job = Job.objects.get(pk=task.job_id)
-    courier.look()
+    delivery.poll()
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
     [request] = receiver.received
     assert request.document == {
@@ -61,11 +61,11 @@ def test_a_delivered_callback_resolves_and_deletes_the_task(
 
 
 def test_it_is_resolving_during_a_try_and_completed_between_two(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("hang"))
     callback = Callback.objects.get(task=task)
-    courier.look()
+    delivery.poll()
     receiver.wait_for(1)
     assert OneOff.objects.get(task=task).claimed_by == "callback"
     with pytest.raises(Conflict):
@@ -77,12 +77,12 @@ def test_it_is_resolving_during_a_try_and_completed_between_two(
     assert Delivery.objects.get(callback=callback).status is None
     receiver.answers["hang"] = 200
     due_now(Job.objects.get(pk=task.job_id))
-    courier.look()
+    delivery.poll()
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
 
 
 def test_who_else_resolves_it_puts_off_the_try(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200"))
     claim = claim_task(task_id=task.pk, by="ann", now=clock.now())
@@ -92,7 +92,7 @@ def test_who_else_resolves_it_puts_off_the_try(
         callback.refresh_from_db()
         return callback.last_error == "task mine is RESOLVING already, by ann"
 
-    courier.look()
+    delivery.poll()
     receiver.wait_until(is_put_off, "it is put off")
     assert (callback.tries, receiver.received) == (0, [])
     assert release_claim(task_id=task.pk, claim=claim, now=clock.now())
@@ -102,12 +102,12 @@ def test_who_else_resolves_it_puts_off_the_try(
 
 
 def test_a_claim_that_was_lost_in_mid_try_does_not_delete_the_task(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     """Somebody resolves it by hand after 30 s of a try: it is theirs to delete."""
     task = ended_task(loop, receiver.url("late"))
     receiver.answers["late"] = "wait"
-    courier.look()
+    delivery.poll()
     receiver.wait_for(1)
     OneOff.objects.filter(task=task).update(claim=None, claimed_at=None, claimed_by="")
     claim = claim_task(task_id=task.pk, by="ann", now=clock.now())

@@ -34,16 +34,16 @@ def tried(receiver: Receiver, callback: Callback, tries: int = 1) -> Delivery:
 
 @pytest.mark.parametrize("status", [200, 202, 204, 299])
 def test_an_answer_of_success_delivers_once(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery, status: int
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery, status: int
 ) -> None:
     job = ended_job(loop, receiver.url(str(status)))
-    courier.look()
+    delivery.poll()
     callback = Callback.objects.get(job=job)
     delivery = tried(receiver, callback)
     assert (delivery.status, delivery.error, delivery.number) == (status, "", 1)
     assert (callback.state, callback.claim, callback.tries) == ("delivered", None, 1)
     assert callback.ended_at == delivery.ended_at >= delivery.began_at
-    courier.look()
+    delivery.poll()
     assert len(receiver.received) == 1
 
 
@@ -51,10 +51,10 @@ def test_an_answer_of_success_delivers_once(
     "host", ["127.1", "127.0.0.1.", "0x7f000001", "0177.1.", "2130706433", "[::ffff:7f00:1]"]
 )
 def test_an_address_gets_it_in_whatever_way_it_is_spelled(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery, host: str
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery, host: str
 ) -> None:
     job = ended_job(loop, receiver.url("200?a=%zz", host=host))
-    courier.look()
+    delivery.poll()
     callback = Callback.objects.get(job=job)
     assert (tried(receiver, callback).error, callback.state) == ("", "delivered")
     assert [item.path for item in receiver.received] == ["200?a=%zz"]
@@ -78,7 +78,7 @@ def test_whatever_else_happens_is_kept_and_tried_again(
     loop: Loop,
     receiver: Receiver,
     allowed: Callable[..., None],
-    courier: CallbackDelivery,
+    delivery: CallbackDelivery,
     path: str,
     status: int | None,
     error: str,
@@ -88,7 +88,7 @@ def test_whatever_else_happens_is_kept_and_tried_again(
     late = CallbackDelivery().start()
     try:
         job = ended_job(loop, receiver.url(path))
-        late.look()
+        late.poll()
         callback = Callback.objects.get(job=job)
         delivery = tried(receiver, callback)
         assert (delivery.status, delivery.error) == (status, error)
@@ -97,7 +97,7 @@ def test_whatever_else_happens_is_kept_and_tried_again(
         assert [request.path for request in receiver.received] == [path]
         receiver.answers[path] = 200
         due_now(job)
-        late.look()
+        late.poll()
         assert tried(receiver, callback, 2).status == 200
         assert (callback.state, callback.tries) == ("delivered", 2)
     finally:
@@ -105,10 +105,10 @@ def test_whatever_else_happens_is_kept_and_tried_again(
 
 
 def test_an_endless_answer_is_not_read_to_its_end(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("endless"))
-    courier.look()
+    delivery.poll()
     assert tried(receiver, Callback.objects.get(job=job)).status == 200
     receiver.wait_until(lambda: receiver.open == 0, "the connection is closed")
 
@@ -120,14 +120,14 @@ def test_an_answer_in_time_counts_though_its_body_does_not_come(
     brief = CallbackDelivery().start()
     try:
         job = ended_job(loop, receiver.url("headers"))
-        brief.look()
+        brief.poll()
         receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
     finally:
         brief.stop()
 
 
 def test_an_answer_that_was_there_before_a_stop_counts(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, read = threading.Event(), aiohttp.StreamReader.read
 
@@ -137,17 +137,17 @@ def test_an_answer_that_was_there_before_a_stop_counts(
 
     monkeypatch.setattr(aiohttp.StreamReader, "read", note)
     job = ended_job(loop, receiver.url("headers"))
-    courier.look()
+    delivery.poll()
     receiver.wait_until(reading.is_set, "its body is waited for")
-    courier.stop()
+    delivery.stop()
     assert states_of(job) == ["delivered"]
 
 
 def test_a_task_is_told_with_what_it_came_to_and_signed(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200?key=a%2Fb"), annotation="of mine")
-    courier.look()
+    delivery.poll()
     [request] = receiver.wait_for(1)
     callback = Callback.objects.get(job=job)
     [task] = loop.tasks(job)
@@ -183,10 +183,10 @@ def test_a_task_is_told_with_what_it_came_to_and_signed(
 
 
 def test_a_job_is_told_once_it_has_settled(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200"), on="job", replicas=3, labels={"team": "x"})
-    courier.look()
+    delivery.poll()
     [request] = receiver.wait_for(1)
     document = request.document
     assert document["event"] == "job"
@@ -197,26 +197,26 @@ def test_a_job_is_told_once_it_has_settled(
 
 
 def test_what_is_deleted_during_a_try_stays_abandoned(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"))
-    courier.look()
+    delivery.poll()
     receiver.wait_for(1)
     delete_job(job_id=job.pk, actor="test", now=clock.now())
     assert states_of(job) == ["abandoned"]
-    courier.stop()
+    delivery.stop()
     [callback] = Callback.objects.filter(job=job)
     assert Delivery.objects.get(callback=callback).error == STOPPED
     assert (callback.state, callback.last_error) == ("abandoned", "what it tells of was deleted")
 
 
 def test_a_stop_gives_back_what_is_in_hand(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"), replicas=20)
-    courier.look()
+    delivery.poll()
     receiver.wait_for(8)
-    courier.stop()
+    delivery.stop()
     assert states_of(job) == ["waiting"] * 20
     # At once: somebody else goes on with them. Nor does one that was cut short count as tried.
     assert not Callback.objects.filter(job=job, due_at__gt=clock.now()).exists()
@@ -225,7 +225,7 @@ def test_a_stop_gives_back_what_is_in_hand(
 
 
 def test_a_certificate_that_nobody_trusts_is_refused(
-    loop: Loop, courier: CallbackDelivery, tmp_path: Path
+    loop: Loop, delivery: CallbackDelivery, tmp_path: Path
 ) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -235,7 +235,7 @@ def test_a_certificate_that_nobody_trusts_is_refused(
     context.load_cert_chain(certificate, key)
     with Receiver(context) as receiver:
         job = ended_job(loop, receiver.url("200").replace("http:", "https:"))
-        courier.look()
+        delivery.poll()
         delivery = tried(receiver, Callback.objects.get(job=job))
         assert delivery.status is None
         assert delivery.error.startswith("TLS: ")
@@ -244,11 +244,11 @@ def test_a_certificate_that_nobody_trusts_is_refused(
 
 
 def test_after_a_day_it_is_abandoned(
-    loop: Loop, receiver: Receiver, courier: CallbackDelivery
+    loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("503"))
     Callback.objects.filter(job=job).update(give_up_at=clock.now())
-    courier.look()
+    delivery.poll()
     callback = Callback.objects.get(job=job)
     assert tried(receiver, callback).status == 503
     assert (callback.state, callback.last_error) == ("abandoned", "answered 503")
@@ -262,7 +262,7 @@ def test_nothing_is_sent_to_where_it_may_not_go(
     loop: Loop,
     receiver: Receiver,
     allowed: Callable[..., None],
-    courier: CallbackDelivery,
+    delivery: CallbackDelivery,
     host: str,
 ) -> None:
     """Not even if the address was allowed when the job was submitted."""
@@ -271,7 +271,7 @@ def test_nothing_is_sent_to_where_it_may_not_go(
     allowed(callback_allowed_networks=())
     strict = CallbackDelivery().start()
     try:
-        strict.look()
+        strict.poll()
         callback = Callback.objects.get(job=job)
         delivery = tried(receiver, callback)
     finally:

@@ -129,7 +129,7 @@ def learn_placements(model: Model, now: datetime) -> None:
 def may_be_placed(task: Task, now: datetime) -> bool:
     """Whether the task waits for nothing but a place."""
     job = task.group.job
-    is_blocked = job.has_ended or job.ending_as is not None or job.is_bouncing or job.waits
+    is_blocked = job.has_ended or job.ending_as is not None or job.is_requeuing or job.waits
     is_ready = task.not_before is None or task.not_before <= now
     waits = task.state is S.PENDING and task.held is None
     return waits and task.group.is_startable and is_ready and not is_blocked
@@ -289,7 +289,7 @@ def attempt_rows() -> dict[str, tuple[object, ...]]:
 
 def said_of_job(job: Job) -> tuple[object, ...]:
     """As `job_rows` has it."""
-    facts = (job.is_bouncing, job.waits, job.has_started, job.is_settled, job.is_deleted)
+    facts = (job.is_requeuing, job.waits, job.has_started, job.is_settled, job.is_deleted)
     return (job.state, job.ending_as, facts, job.parent)
 
 
@@ -297,7 +297,7 @@ def job_rows() -> dict[int, tuple[object, ...]]:
     """What the database says of jobs."""
     found = rows(
         """
-        SELECT id, state, ending_as, is_bouncing, waits_for_jobs, started_at IS NOT NULL,
+        SELECT id, state, ending_as, is_requeuing, waits_for_jobs, started_at IS NOT NULL,
                settled_at IS NOT NULL, deleted_at IS NOT NULL, parent_id
         FROM controlplane_job
         """

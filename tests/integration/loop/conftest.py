@@ -157,16 +157,16 @@ class Loop:
         rest = {"finished_at": clock.now(), "started_at": None, "hold_until": None}
         TickState.objects.update_or_create(name="convergence", defaults=rest)
         for shard in range(len(INBOX_QUEUES)):
-            heard = {"sent_at": clock.now(), "heard_at": clock.now()}
+            heard = {"sent_at": clock.now(), "received_at": clock.now()}
             InboxProbe.objects.get_or_create(shard=shard, defaults=heard)
         for queue, message in list(self.wire.sent):
             if queue in INBOX_QUEUES:
                 self.wire.sent.remove((queue, message))
         counts = convergence.run(memory=self.memory)
-        self.hear_probes()
+        self.record_probes()
         return counts
 
-    def hear_probes(self) -> None:
+    def record_probes(self) -> None:
         for queue, message in list(self.wire.sent):
             if queue in INBOX_QUEUES:
                 self.wire.sent.remove((queue, message))

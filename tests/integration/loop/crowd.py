@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from controlplane import clock
-from controlplane.commands.cells.probes import hear_probes
+from controlplane.commands.cells.probes import record_probes
 from controlplane.commands.jobs.cancel import cancel_job, cancel_task
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
@@ -115,7 +115,7 @@ def tick(dice: random.Random) -> None:
     now = clock.now()
     rest = {"finished_at": now, "started_at": None, "hold_until": None}
     TickState.objects.filter(name="convergence").update(**rest)
-    hear_probes(range(INBOX_SHARDS), now=now)
+    record_probes(range(INBOX_SHARDS), now=now)
     convergence.run()
 
 

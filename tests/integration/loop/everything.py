@@ -61,7 +61,7 @@ class Planting:
                 name=name, defaults={"finished_at": now, "covered_at": now, "started_at": None}
             )
         for shard in range(len(INBOX_QUEUES)):
-            InboxProbe.objects.create(shard=shard, sent_at=clock.now(), heard_at=clock.now())
+            InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
         return self.jobs
 
     def cell(self, name: str) -> Hand:
@@ -144,7 +144,7 @@ class Planting:
         self.begin("exclusive", exclusive=True)
         self.begin("strict", exclusive="strict")
         CellLease.objects.filter(cell__name="gone").update(
-            expires_at=ago(60), last_heard_at=ago(90), silent_ticks=9
+            expires_at=ago(60), last_message_at=ago(90), silent_ticks=9
         )
         for kind, subject in (("exclusive_held", f"attempt {NOBODY}"), ("pool_skipped", "nobody")):
             at = {"raised_at": ago(10**6), "last_raised_at": ago(10**6)}

@@ -120,7 +120,7 @@ class Job:
     state: S = S.PENDING
     ending_as: S | None = None
     is_broken: bool = False
-    is_bouncing: bool = False
+    is_requeuing: bool = False
     has_started: bool = False
     is_deleted: bool = False
     is_gone: bool = False
@@ -254,7 +254,7 @@ class Jobs:
             follows = text.derive(job.told())
             is_open = any(task.state in OPEN for task in job.tasks())
             if job.ending_as is None and follows not in (S.PENDING, S.RUNNING) and is_open:
-                job.ending_as, job.is_bouncing = follows, False
+                job.ending_as, job.is_requeuing = follows, False
             if not is_open:
                 job.state = job.ending_as or follows
             elif job.ending_as is None or job.state is not S.RUNNING:
@@ -268,17 +268,17 @@ class Jobs:
     @staticmethod
     def _judge(job: Job) -> None:
         if not job.coscheduled or job.ending_as is not None:
-            job.is_bouncing = False
+            job.is_requeuing = False
             return
         told = job.told()
         verdict = text.judge(told.groups, job.minimum)
         if verdict == "broken":
             for group in told.groups:
                 group.states = [S.WORKER_FAILED if s in OPEN else s for s in group.states]
-            job.ending_as, job.is_broken, job.is_bouncing = text.derive(told), True, False
+            job.ending_as, job.is_broken, job.is_requeuing = text.derive(told), True, False
             return
         movable = any(s in ACTIVE for g in told.groups if g.is_movable for s in g.states)
-        job.is_bouncing = verdict == "fell_below" or (job.is_bouncing and movable)
+        job.is_requeuing = verdict == "fell_below" or (job.is_requeuing and movable)
 
     @staticmethod
     def standing_of(group: Group) -> str:

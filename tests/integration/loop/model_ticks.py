@@ -112,10 +112,10 @@ class Model(Jobs):
             for job in orphans:
                 self.end(job, S.KILLED)
             self.follow(orphans)
-        for job in [job for job in self.living() if job.is_bouncing and not job.has_ended]:
+        for job in [job for job in self.living() if job.is_requeuing and not job.has_ended]:
             for task in job.tasks():
                 if task.state in ACTIVE and not task.group.once:
-                    self.change(task, Event.GANG_BOUNCED)
+                    self.change(task, Event.GANG_REQUEUED)
             self.follow([job])
         for job in [job for job in self.living() if job.is_ending]:
             self.end_open(job)

@@ -105,7 +105,7 @@ def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
     loop: Loop, where: str
 ) -> None:
     loop.converge()
-    InboxProbe.objects.filter(shard=0).update(heard_at=ago(16))
+    InboxProbe.objects.filter(shard=0).update(received_at=ago(16))
     TickState.objects.update(started_at=ago(5))
 
     def die(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
     assert hold_until > clock.now()
     is_told = Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists
     assert is_told() == (where == "the run")
-    InboxProbe.objects.update(heard_at=clock.now())
+    InboxProbe.objects.update(received_at=clock.now())
     TickState.objects.update(started_at=ago(5))
     convergence.run(memory=memory)
     assert load_tick("convergence").hold_until == hold_until

@@ -151,7 +151,7 @@ def test_convergence_dies_among_three_generations_and_the_next_tick_finishes(
 def test_convergence_dies_while_a_gang_goes_back_and_the_next_tick_finishes(
     loop: Loop, cell: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascades, "bounce_page", partial(cascades.bounce_page, page=PAGE))
+    monkeypatch.setattr(cascades, "requeue_page", partial(cascades.requeue_page, page=PAGE))
     found = set()
     for at in count():
         loop.wire.sent.clear()
@@ -176,7 +176,7 @@ def test_convergence_dies_while_a_gang_goes_back_and_the_next_tick_finishes(
 def check_gone_back(loop: Loop, cell: Hand, gang: Job, others: Sequence[Attempt]) -> None:
     """All wait again, each went back once, only the lost one paid; then the gang makes room."""
     assert set(loop.states(gang)) == {"PENDING"}
-    assert not Job.objects.get(pk=gang.pk).is_bouncing
+    assert not Job.objects.get(pk=gang.pk).is_requeuing
     steps = Transition.objects.filter(job_id=gang.pk, to_state=S.PENDING, task_id__isnull=False)
     assert Counter(steps.exclude(from_state=S.PENDING).values_list("task_id", flat=True)) == {
         task.pk: 1 for task in loop.tasks(gang)

@@ -42,7 +42,7 @@ def state() -> str:
 def lose(loop: Loop) -> None:
     """Its lease is over, and everybody could have heard it."""
     past = clock.now() - timedelta(seconds=60)
-    CellLease.objects.update(expires_at=past, last_heard_at=past, silent_ticks=9)
+    CellLease.objects.update(expires_at=past, last_message_at=past, silent_ticks=9)
     loop.converge()
     assert state() == "LOST"
 

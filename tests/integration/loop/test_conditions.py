@@ -189,7 +189,7 @@ def test_no_member_of_a_gang_that_goes_back_is_placed_by_an_older_plan(loop: Loo
     cell.end(loop.attempts(job)[0], S.WORKER_FAILED, started_at=1.0, reason="vanished")
     Task.objects.update(not_before=None, avoid_cell_ids=None, prefer_cell_id=None)
     job.refresh_from_db()
-    assert job.is_bouncing
+    assert job.is_requeuing
     assert loop.states(job) == ["PENDING", "ASSIGNED", "ASSIGNED"]
     assert write(plan(job)) == 0
     assert loop.states(job) == ["PENDING", "ASSIGNED", "ASSIGNED"]

@@ -52,7 +52,7 @@ BOUNDED = {
 FACTS = {
     "jobs": """
         SELECT name, state, ending_as, ending_reason, finished_at IS NULL, settled_at IS NULL,
-               deleted_at IS NULL, is_bouncing, waits_for_jobs FROM controlplane_job
+               deleted_at IS NULL, is_requeuing, waits_for_jobs FROM controlplane_job
         """,
     "tasks": """
         SELECT id, state, attempt_open, attempt_number, failure_count, preemption_count,
@@ -129,7 +129,7 @@ def differences(
 
 
 def tick(hour: Clock) -> None:
-    InboxProbe.objects.update(heard_at=hour.time)
+    InboxProbe.objects.update(received_at=hour.time)
     convergence.run(memory=hour.memory)
     hour.time += timedelta(seconds=5)
 

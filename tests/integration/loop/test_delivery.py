@@ -23,7 +23,7 @@ def placed(loop: Loop, **body: object) -> tuple[Hand, Job, Attempt]:
 
 def lose(loop: Loop) -> None:
     over = clock.now() - timedelta(seconds=1)
-    CellLease.objects.update(expires_at=over, last_heard_at=over, silent_ticks=3)
+    CellLease.objects.update(expires_at=over, last_message_at=over, silent_ticks=3)
     loop.converge()
     assert Cell.objects.get().state == "LOST"
 

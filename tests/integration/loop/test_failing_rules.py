@@ -268,7 +268,7 @@ def test_nobody_runs_out_of_a_time_that_lies_ahead(loop: Loop) -> None:
 @pytest.mark.parametrize("name", ["recount", "orphans"])
 def test_a_walk_that_was_ahead_of_us_goes_on(loop: Loop, name: str) -> None:
     now = clock.now()
-    Walk.objects.create(name=name, after="", looked_at=now + HOUR, repaired=0)
+    Walk.objects.create(name=name, after="", scanned_at=now + HOUR, repaired=0)
     assert find_due(now, None, Policy(), among=[name]) == {name}
-    Walk.objects.update(looked_at=now + timedelta(seconds=1))
+    Walk.objects.update(scanned_at=now + timedelta(seconds=1))
     assert find_due(now, None, Policy(), among=[name]) == set()

@@ -44,7 +44,7 @@ def test_a_lost_member_takes_the_gang_back_to_wait_and_only_it_pays(loop: Loop) 
     loop.place()
     first, *others = loop.attempts(job)
     cell.end(first, S.WORKER_FAILED, started_at=1.0, reason="vanished")
-    assert Job.objects.get(pk=job.pk).is_bouncing
+    assert Job.objects.get(pk=job.pk).is_requeuing
     loop.converge()
     assert loop.states(job) == ["PENDING"] * 3
     assert [task.preemption_count for task in loop.tasks(job)] == [1, 0, 0]

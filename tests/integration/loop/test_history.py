@@ -39,7 +39,7 @@ def test_a_run_says_who_did_what_on_which_cell_and_how_long_it_took(loop: Loop) 
     cell.end(attempt, S.SUCCEEDED, exit_code=0)
     (task,) = loop.tasks(job)
     found = changes_of(find_task_history(task.pk, limit=ALL))
-    assert [(c.to_state, c.who, c.actor_kind, c.message) for c in found] == [
+    assert [(c.to_state, c.shown_actor, c.actor_kind, c.message) for c in found] == [
         (S.PENDING, "owner", "user", ""),
         (S.ASSIGNED, "placement", "control_plane", ""),
         (S.BUILDING, "cell-7", "cell", "pulling"),
@@ -53,7 +53,7 @@ def test_a_run_says_who_did_what_on_which_cell_and_how_long_it_took(loop: Loop) 
     of_attempt = changes_of(find_attempt_history(attempt.uid, limit=ALL))
     assert of_attempt == found[1:]
     of_job = changes_of(find_job_history(job.pk, limit=ALL))
-    assert [(c.to_state, c.who) for c in of_job if c.task_id is None] == [
+    assert [(c.to_state, c.shown_actor) for c in of_job if c.task_id is None] == [
         (S.PENDING, "owner"),
         (S.RUNNING, "placement"),
         (S.SUCCEEDED, "cell-7"),
@@ -66,7 +66,7 @@ def test_tasks_that_are_cancelled_together_are_one_entry(loop: Loop) -> None:
     now = job.created_at
     cancel_job(job_id=job.pk, reason="enough", force=False, actor="ann", now=now)
     entries = find_job_history(job.pk, limit=ALL).entries
-    assert [(entry.newest.to_state, entry.count, entry.who) for entry in entries] == [
+    assert [(entry.newest.to_state, entry.count, entry.shown_actor) for entry in entries] == [
         (S.KILLED, 1, "ann"),
         (S.KILLED, 300, "ann"),
         (S.PENDING, 1, "owner"),

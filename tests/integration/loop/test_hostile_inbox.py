@@ -258,11 +258,11 @@ def test_cells_that_are_all_silent_are_an_alert_and_the_system_is_not_ready(loop
     assert readiness()["cells"] == "ok"  # there is none yet
     first, second = loop.cell("first"), loop.cell("second")
     CellLease.objects.filter(cell__name="first").update(
-        last_heard_at=clock.now() - timedelta(seconds=61)
+        last_message_at=clock.now() - timedelta(seconds=61)
     )
     loop.converge()
     assert (readiness()["cells"], alerts("cells_silent")) == ("ok", [])
-    CellLease.objects.update(last_heard_at=clock.now() - timedelta(seconds=61))
+    CellLease.objects.update(last_message_at=clock.now() - timedelta(seconds=61))
     loop.converge()
     assert readiness()["cells"].startswith("none of 2 sent a message for 6")
     (text,) = alerts("cells_silent")
@@ -271,5 +271,7 @@ def test_cells_that_are_all_silent_are_an_alert_and_the_system_is_not_ready(loop
     loop.converge()
     assert (readiness()["cells"], alerts("cells_silent")) == ("ok", [])
     assert first.name == "first"
-    CellLease.objects.update(last_heard_at=clock.now() - timedelta(seconds=90), left_at=clock.now())
+    CellLease.objects.update(
+        last_message_at=clock.now() - timedelta(seconds=90), left_at=clock.now()
+    )
     assert readiness()["cells"] == "ok"  # all have left, as they were told to

@@ -225,7 +225,7 @@ def test_a_lost_cell_gives_its_tasks_back_on_the_preemption_budget(loop: Loop) -
     job = loop.submit()
     loop.place()
     long_ago = clock.now() - timedelta(hours=1)
-    CellLease.objects.update(expires_at=long_ago, last_heard_at=long_ago)
+    CellLease.objects.update(expires_at=long_ago, last_message_at=long_ago)
     for _ in range(2):
         loop.converge()
         assert loop.states(job) == ["ASSIGNED"]
@@ -240,11 +240,11 @@ def test_a_lost_cell_gives_its_tasks_back_on_the_preemption_budget(loop: Loop) -
 def test_nobody_is_lost_while_we_cannot_hear(loop: Loop) -> None:
     loop.cell()
     long_ago = clock.now() - timedelta(hours=1)
-    CellLease.objects.update(expires_at=long_ago, last_heard_at=long_ago)
+    CellLease.objects.update(expires_at=long_ago, last_message_at=long_ago)
     for _ in range(6):
         TickState.objects.filter(name="convergence").update(started_at=None)
         convergence.run(memory=loop.memory)
-        InboxProbe.objects.update(heard_at=long_ago)
+        InboxProbe.objects.update(received_at=long_ago)
     assert Cell.objects.get().state == "READY"
 
 

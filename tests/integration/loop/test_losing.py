@@ -44,7 +44,7 @@ FOUR = [f"cell-{number}" for number in range(1, 5)]
 @pytest.fixture
 def four(loop: Loop) -> list[Hand]:
     for shard in range(len(INBOX_QUEUES)):
-        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), heard_at=clock.now())
+        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
     return [loop.cell(name) for name in FOUR]
 
 
@@ -53,8 +53,8 @@ def fall_silent(*names: str) -> None:
     Cell.objects.update(state="READY")
     Pool.objects.update(loss_held_at=None, loss_confirmed_at=None)
     Alert.objects.all().delete()
-    CellLease.objects.update(expires_at=ago(-30), last_heard_at=ago(1), silent_ticks=0)
-    long_ago = {"expires_at": ago(60), "last_heard_at": ago(90), "silent_ticks": 9}
+    CellLease.objects.update(expires_at=ago(-30), last_message_at=ago(1), silent_ticks=0)
+    long_ago = {"expires_at": ago(60), "last_message_at": ago(90), "silent_ticks": 9}
     CellLease.objects.filter(cell__name__in=names).update(**long_ago)
 
 
@@ -154,7 +154,7 @@ def begin_held() -> None:
     lose()
     assert is_held()
     now = clock.now()
-    CellLease.objects.update(expires_at=now + timedelta(30), last_heard_at=now, silent_ticks=0)
+    CellLease.objects.update(expires_at=now + timedelta(30), last_message_at=now, silent_ticks=0)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_was_suspected_of_lost_cells_is_closed_in_one_statement(loop: Loop)
     names = [f"cell-{number}" for number in range(1, 13)]
     for name in names:
         loop.cell(name)
-    InboxProbe.objects.create(shard=0, sent_at=clock.now(), heard_at=clock.now())
+    InboxProbe.objects.create(shard=0, sent_at=clock.now(), received_at=clock.now())
     counts = []
     for silent in (names[:1], names[:5]):
         fall_silent(*silent)
@@ -233,7 +233,7 @@ def test_a_cell_that_comes_with_strangers_just_when_it_may_work_again_does_not(
     Cell.objects.filter(quarantined_for="failures").update(quarantined_until=ago(1))
 
     def come() -> None:
-        Cell.objects.update(quarantined_for="strangers")
+        Cell.objects.update(quarantined_for="orphans")
 
     def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if sql.startswith('UPDATE "controlplane_cell"'):
@@ -246,7 +246,7 @@ def test_a_cell_that_comes_with_strangers_just_when_it_may_work_again_does_not(
         else:
             cell.beat()
     found = Cell.objects.get()
-    assert (found.state, found.quarantined_for) == ("QUARANTINED", "strangers")
+    assert (found.state, found.quarantined_for) == ("QUARANTINED", "orphans")
 
 
 def test_whoever_follows_while_a_cell_leaves_for_good_takes_work(loop: Loop) -> None:

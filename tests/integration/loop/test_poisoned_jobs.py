@@ -80,12 +80,12 @@ def orphaned_jobs(loop: Loop, count: int) -> list[Job]:
     return jobs
 
 
-def bouncing_jobs(loop: Loop, count: int) -> list[Job]:
+def requeuing_jobs(loop: Loop, count: int) -> list[Job]:
     """Gangs that have a place and must go back to wait."""
     loop.cell(cpu=16_000)
     jobs = [loop.submit(coscheduled=True, replicas=2) for _ in range(count)]
     loop.place()
-    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(is_bouncing=True)
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(is_requeuing=True)
     return jobs
 
 
@@ -97,7 +97,7 @@ def ending_jobs(loop: Loop, count: int) -> list[Job]:
     return jobs
 
 
-MAKERS = (blocked_jobs, waiting_jobs, orphaned_jobs, bouncing_jobs, ending_jobs)
+MAKERS = (blocked_jobs, waiting_jobs, orphaned_jobs, requeuing_jobs, ending_jobs)
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)

@@ -127,7 +127,7 @@ def test_a_cell_in_quarantine_that_comes_with_strangers_is_kept_until_they_are_g
     assert state()[1] == cause
     come_with_a_stranger(cell)
     reason = "it registered with 1 attempt that it must not have"
-    with_stranger = ("QUARANTINED", "strangers", reason)
+    with_stranger = ("QUARANTINED", "orphans", reason)
     Cell.objects.filter(quarantined_until__isnull=False).update(quarantined_until=clock.now())
     cell.say(Heartbeat((STRANGER,)).body())
     loop.converge()

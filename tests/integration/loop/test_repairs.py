@@ -23,7 +23,7 @@ DONE = {"recounted", "orphans"}
 
 def walk(loop: Loop) -> dict[str, int]:
     """A tick of the clock with which both walks go on; what they had to put right."""
-    Walk.objects.update(looked_at=clock.now() - timedelta(hours=1))
+    Walk.objects.update(scanned_at=clock.now() - timedelta(hours=1))
     counts = loop.converge()
     assert not Alert.objects.filter(kind="rule_failed").exists()
     return {name: count for name, count in counts.items() if name in DONE and count}

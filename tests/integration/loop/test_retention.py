@@ -67,7 +67,7 @@ def cell(loop: Loop, many_slots: None) -> Hand:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletion, "PAGE", PAGE)
-    monkeypatch.setattr(deletion, "_PAGES_PER_LOOK", 1)
+    monkeypatch.setattr(deletion, "_PAGES_PER_RUN", 1)
     monkeypatch.setattr(purge, "PAGE", PAGE)
     monkeypatch.setattr(purge, "_HISTORY_PAGE", PAGE)
 

@@ -67,7 +67,7 @@ def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand)
     first = next_attempt(loop, 1)
     say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
     over = clock.now() - timedelta(seconds=1)
-    CellLease.objects.update(expires_at=over, last_heard_at=over, silent_ticks=3)
+    CellLease.objects.update(expires_at=over, last_message_at=over, silent_ticks=3)
     loop.converge()
     loop.cell("cell-2")
     assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}

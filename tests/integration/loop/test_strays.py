@@ -11,7 +11,7 @@ from django.conf import settings
 from django.test import override_settings
 
 from controlplane import clock
-from controlplane.commands.convergence.orphan_files import StoreWalk, sweep_strays
+from controlplane.commands.convergence.orphan_files import StoreWalk, sweep_orphan_files
 from controlplane.models import Alert, Attempt, Walk
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.convergence.due import find_due
@@ -70,14 +70,14 @@ def paths_of(uid: UUID) -> list[Path]:
 
 def begin_round(reached: str = "") -> None:
     """The round before ended a day ago, or this one is at some place."""
-    looked_at = clock.now() - (HOUR if reached else DAY + HOUR)
+    scanned_at = clock.now() - (HOUR if reached else DAY + HOUR)
     Walk.objects.update_or_create(
-        name="strays", defaults={"after": reached, "looked_at": looked_at}
+        name="orphan_files", defaults={"after": reached, "scanned_at": scanned_at}
     )
 
 
 def sweep(now: datetime | None = None) -> int:
-    done = sweep_strays(StoreWalk(), now=now or clock.now(), is_over=lambda: False)
+    done = sweep_orphan_files(StoreWalk(), now=now or clock.now(), is_over=lambda: False)
     assert done.fault is None
     return done.count
 
@@ -92,7 +92,7 @@ def test_what_no_row_refers_to_goes_and_what_one_does_stays(loop: Loop, attempt:
     age(days=2)
     before = paths_of(attempt.uid)
     begin_round()
-    assert loop.converge()["strays"] == 3
+    assert loop.converge()["orphan_files"] == 3
     assert paths_of(gone) == []
     assert not (root() / "artifacts" / "zz").exists()
     assert paths_of(attempt.uid) == before
@@ -100,7 +100,7 @@ def test_what_no_row_refers_to_goes_and_what_one_does_stays(loop: Loop, attempt:
     assert [path for path in (root() / "inputs").rglob("*") if path.is_file()]
     loop.converge()
     assert not any((root() / "discarded").iterdir())
-    assert Walk.objects.get(name="strays").after == ""
+    assert Walk.objects.get(name="orphan_files").after == ""
 
 
 def test_what_somebody_wrote_to_within_a_day_stays(attempt: Attempt) -> None:
@@ -158,13 +158,13 @@ def test_a_new_database_or_one_that_was_away_waits_for_a_day(loop: Loop) -> None
     now = clock.now()
     assert sweep(now) == 0
     policy = load_policy()
-    assert find_due(now, None, policy, among=["strays"]) == set()
-    assert find_due(now + DAY, None, policy, among=["strays"]) == {"strays"}
-    for looked_at in (now - 3 * DAY, now + HOUR):
-        Walk.objects.update(looked_at=looked_at)
-        assert find_due(now, None, policy, among=["strays"]) == {"strays"}
+    assert find_due(now, None, policy, among=["orphan_files"]) == set()
+    assert find_due(now + DAY, None, policy, among=["orphan_files"]) == {"orphan_files"}
+    for scanned_at in (now - 3 * DAY, now + HOUR):
+        Walk.objects.update(scanned_at=scanned_at)
+        assert find_due(now, None, policy, among=["orphan_files"]) == {"orphan_files"}
         assert sweep(now) == 0
-        assert Walk.objects.get(name="strays").looked_at == now
+        assert Walk.objects.get(name="orphan_files").scanned_at == now
     assert sweep(now + DAY) == 3
 
 
@@ -180,8 +180,8 @@ def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on_behind_it(
     begin_round()
     counts, reached, walk = [], [], StoreWalk()
     while not reached or reached[-1]:
-        counts.append(sweep_strays(walk, now=clock.now(), is_over=lambda: True).count)
-        reached.append(Walk.objects.get(name="strays").after)
+        counts.append(sweep_orphan_files(walk, now=clock.now(), is_over=lambda: True).count)
+        reached.append(Walk.objects.get(name="orphan_files").after)
         if not is_same_process:
             walk = StoreWalk()
         assert len(counts) < 40
@@ -197,10 +197,10 @@ def test_a_store_that_cannot_be_written_is_told_and_holds_up_nothing(loop: Loop)
     age(days=2)
     (root() / "discarded").touch()  # nothing can be put there: the tests run as root, too
     begin_round()
-    assert loop.converge().get("strays", 0) == 0
+    assert loop.converge().get("orphan_files", 0) == 0
     told = Alert.objects.filter(kind="files_not_deleted", cleared_at=None)
     assert "artifact store, what is of no row" in told.values_list("subject", flat=True)
     assert all(paths_of(uid) for uid in uids)
     (root() / "discarded").unlink()
     begin_round()
-    assert loop.converge()["strays"] == 2
+    assert loop.converge()["orphan_files"] == 2

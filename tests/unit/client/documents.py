@@ -26,7 +26,7 @@ def a_job(**changes: Any) -> Job:
             {"name": "main", "tasks": 2, "min_available": 2, "network": "default", "prepared": {}}
         ],
         "coscheduled": False,
-        "bouncing": False,
+        "requeuing": False,
         "parent": None,
         "children": 0,
         "retry_of": None,

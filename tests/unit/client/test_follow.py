@@ -26,7 +26,7 @@ def test_a_line_cut_anywhere_is_written_whole_even_within_a_sign(
     tell_log(api, "u-1", b"first\nse", b"cond " + snow[:4], snow[4:] + b"\nend")
     lines: list[str] = []
     follower = only_stdout(session, lines)
-    follower.look_at_attempt("u-1", "main.0", ended=False)
+    follower.follow_attempt("u-1", "main.0", ended=False)
     follower.read()
     assert lines == ["main.0 stdout first", "main.0 stdout second schön"]
     follower.close()
@@ -42,7 +42,7 @@ def test_attempts_that_came_and_went_between_two_looks_are_read_too(
     tell_log(api, "u-2", b"two\n")
     lines: list[str] = []
     follower = only_stdout(session, lines)
-    follower.look(a_task(state="RUNNING", attempt_number=2, attempt_uid="u-2"))
+    follower.follow_task(a_task(state="RUNNING", attempt_number=2, attempt_uid="u-2"))
     follower.read()
     assert lines == ["main.0 stdout one", "main.0 stdout two"]
 

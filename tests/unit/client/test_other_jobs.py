@@ -74,7 +74,7 @@ def test_the_page_of_a_job_says_what_it_has_to_do_with_others(environment: Api) 
         wait("5", "started", "met"),
         wait("6", "finished", "failed"),
     ]
-    job = a_job(coscheduled=True, bouncing=True, parent=3, children=2, retry_of=4, waits_for=waits)
+    job = a_job(coscheduled=True, requeuing=True, parent=3, children=2, retry_of=4, waits_for=waits)
     environment.answer("GET /api/v1/jobs/7", job)
     environment.answer("GET /api/v1/jobs/7/tasks", a_page())
     lines = call("job", "7").stdout.splitlines()

@@ -89,7 +89,7 @@ def test_a_task_that_was_refused_seven_times_takes_two_entries_for_it() -> None:
     assert (refused.seconds, refused.longest_seconds, refused.still) == (7 * 9.0, 9.0, 0)
     assert (placed.seconds, placed.tasks) == (7.0, 1)
     assert refused.message == "disk 6; disk 5; disk 4; …"
-    assert refused.who == "cell-1, cell-0, cell-4, …"
+    assert refused.shown_actor == "cell-1, cell-0, cell-4, …"
     assert refused.shared(lambda change: change.cell) is None
     assert refused.shared(lambda change: change.task_id) == 1
 
@@ -274,7 +274,7 @@ def test_an_actor_is_a_cell_a_part_of_the_control_plane_or_a_user(
     uid = UUID(int=1)
     history.add(1, 0, PLACED, Reason.PLACED, actor=actor, cell=cell, attempt_uid=uid)
     (change,) = history.changes
-    assert (change.actor_kind, change.who) == (kind, who)
+    assert (change.actor_kind, change.shown_actor) == (kind, who)
     assert change.sentence == "placed on a cell"
 
 

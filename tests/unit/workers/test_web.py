@@ -24,7 +24,7 @@ def test_only_the_answer_to_this_very_question_is_one() -> None:
     def seal_answer(request: Request) -> Answer:
         *_, uid, door = request.path.split("/")
         about = keys.about_answer(
-            cell="a", attempt=uid, door=door, mac=request.headers["X-Cellrun-Mac"]
+            cell="a", attempt=uid, endpoint=door, mac=request.headers["X-Cellrun-Mac"]
         )
         key = keys.mac_key(KEY, keys.SEAL)
         sealed = seal(key, json.dumps(door).encode(), about=about, nonce=os.urandom(NONCE_BYTES))

@@ -13,7 +13,7 @@ PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
 def read_launch_context(attempt: AttemptRun) -> None:
     """Ask web, if there is anything to ask for. Raises AttemptFailed."""
-    if not attempt.launch.spec.needs_briefing:
+    if not attempt.launch.spec.needs_launch_context:
         return
     attempt.launch_context = _fetch(attempt)
     if attempt.launch_context.missing:

@@ -232,7 +232,7 @@ def is_plain(launch: Launch) -> bool:
     """Whether it needs a process, and nothing else of what the pipeline's steps do."""
     spec = launch.spec
     return not (
-        spec.needs_briefing
+        spec.needs_launch_context
         or spec.inputs
         or spec.result_file  # its folder is made
         or spec.exclusive

@@ -26,7 +26,7 @@ ANSWER_SECONDS = 5.0
 START_SECONDS = 30.0
 START_TRIES = 3
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 def find_engine() -> str | None:
@@ -41,7 +41,7 @@ def find_engine() -> str | None:
     return None
 
 
-def require_engine(say: Say) -> str:
+def require_engine(echo: Echo) -> str:
     """Return the address of an engine, installing and starting one where that is ours to do."""
     found = find_engine()
     if found:
@@ -54,15 +54,15 @@ def require_engine(say: Say) -> str:
             " ENGINE=process (plain processes, no isolation)"
         )
     if not shutil.which("dockerd"):
-        say("no container engine on this machine: installing Debian's docker.io with apt-get")
+        echo("no container engine on this machine: installing Debian's docker.io with apt-get")
         apt_install("docker.io")
     if Path("/run/systemd/system").is_dir():
-        say("starting the service docker; it is left running")
+        echo("starting the service docker; it is left running")
         subprocess.run(["systemctl", "start", "docker"], capture_output=True, check=False)
         if _answers_within(f"unix://{DOCKER_SOCKET}", START_SECONDS):
             return f"unix://{DOCKER_SOCKET}"
         raise StackError("the service docker does not start: see `systemctl status docker`")
-    say(f"starting dockerd in the background (log: {LOG_FILE}); it is left running")
+    echo(f"starting dockerd in the background (log: {LOG_FILE}); it is left running")
     _prepare_cgroups()
     for _ in range(START_TRIES):
         _forget_dead_daemon()

@@ -15,7 +15,7 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 
 from controlplane.config.stack.failure import StackError
-from controlplane.config.stack.parts.engine import Say, apt_install
+from controlplane.config.stack.parts.engine import Echo, apt_install
 
 REPOSITORY, TAG = "cellrun/demo", "latest"
 NAME = f"{REPOSITORY}:{TAG}"
@@ -29,7 +29,7 @@ ACCOUNTS = {
 CHANGES = ["ENV PATH=/bin", "USER 10001:10001", "WORKDIR /work", 'CMD ["sh"]']
 
 
-def require_image(address: str, say: Say) -> None:
+def require_image(address: str, echo: Echo) -> None:
     """Make sure that the engine at `address` has the examples' image."""
     try:
         engine = docker.APIClient(base_url=address, version="auto")
@@ -39,9 +39,9 @@ def require_image(address: str, say: Say) -> None:
         engine.inspect_image(NAME)
         return
     except ImageNotFound:
-        say(f"building the examples' image {NAME} from a static busybox")
+        echo(f"building the examples' image {NAME} from a static busybox")
     try:
-        archive = build_archive(_static_busybox(say))
+        archive = build_archive(_static_busybox(echo))
         engine.import_image_from_data(archive, repository=REPOSITORY, tag=TAG, changes=CHANGES)
         engine.inspect_image(NAME)
     except APIError as fault:
@@ -80,12 +80,12 @@ def _add(
     tar.addfile(entry, io.BytesIO(content))
 
 
-def _static_busybox(say: Say) -> Path:
+def _static_busybox(echo: Echo) -> Path:
     found = _find_static_busybox()
     if found:
         return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        say("installing Debian's busybox-static with apt-get")
+        echo("installing Debian's busybox-static with apt-get")
         apt_install("busybox-static")
         found = _find_static_busybox()
     if not found:

@@ -111,15 +111,15 @@ def create_cluster(cluster: Cluster, *, password: str | None) -> None:
 def wait_until_ready(cluster: Cluster, *, deadline_seconds: float) -> None:
     """Return when the server takes connections, or raise StackError after `deadline_seconds`."""
     host = cluster.socket_folder or "127.0.0.1"
-    ask = [str(binaries() / "pg_isready"), "-q", "-h", host, "-p", str(cluster.port)]
+    is_ready = [str(binaries() / "pg_isready"), "-q", "-h", host, "-p", str(cluster.port)]
     give_up = time.monotonic() + deadline_seconds
-    while subprocess.run(ask, check=False).returncode:
+    while subprocess.run(is_ready, check=False).returncode:
         if time.monotonic() > give_up:
             raise StackError(f"PostgreSQL at {cluster.address} did not become ready")
         time.sleep(0.05)
 
 
-def hand_over(folder: Path) -> None:
+def give_to_database_user(folder: Path) -> None:
     """Let the user that the server runs as write to `folder`."""
     _give_away(folder, _as_unprivileged(folder, None))
 
@@ -129,7 +129,7 @@ def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
     watch = ["--pdeathsig", death_signal] if death_signal and shutil.which("setpriv") else []
     if os.geteuid() != 0:
         return ["setpriv", *watch, "--"] if watch else []
-    switch = ["--reuid=nobody", f"--regid={_group_of_nobody()}", "--clear-groups"]
+    switch = ["--reuid=nobody", f"--regid={_unprivileged_group()}", "--clear-groups"]
     blank = ["env", "HOME=/nonexistent"]
     if _can_reach(["setpriv", *switch], folder):
         return ["setpriv", *watch, *switch, "--", *blank]
@@ -157,8 +157,8 @@ def _can_reach(prefix: list[str], folder: Path) -> bool:
 def _owner(prefix: list[str]) -> tuple[int, int]:
     """Return user and group that a program run with `prefix` writes as."""
     if prefix[:1] == ["setpriv"] and os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        return nobody.pw_uid, nobody.pw_gid
+        account = pwd.getpwnam("nobody")
+        return account.pw_uid, account.pw_gid
     return os.geteuid(), os.getegid()
 
 
@@ -176,5 +176,5 @@ def _give_away_all(folder: Path, prefix: list[str]) -> None:
         os.chown(path, *_owner(prefix), follow_symlinks=False)
 
 
-def _group_of_nobody() -> int:
+def _unprivileged_group() -> int:
     return pwd.getpwnam("nobody").pw_gid

@@ -67,8 +67,8 @@ class BandQueue:
         if self._accounting.limits_any or self._any_special or any(s.coscheduled for s in shapes):
             return None
         requests = np.array([self._matrix.vector(shape.resources) for shape in shapes])
-        asked = np.maximum(requests, 1)[:, None, :]
-        larger = -(-requests[None, :, :] // asked) * (requests[:, None, :] > 0)
+        requested = np.maximum(requests, 1)[:, None, :]
+        larger = -(-requests[None, :, :] // requested) * (requests[:, None, :] > 0)
         room = [
             int(self._matrix.room(request, self._matrix.usable(shape)).sum())
             for request, shape in zip(requests, shapes, strict=True)

@@ -44,7 +44,7 @@ class _PassCheckpoint:
     """The state of a pass before a trial."""
 
     board: tuple[Matrix, Matrix, Vector]
-    books: QuotaAccounting
+    usage: QuotaAccounting
     kept: dict[int, int]
     start: int
 
@@ -170,19 +170,19 @@ class GangPlacer:
             return explain_gang(wanted.total, 0, why, gang.group_by)
         self._note_unplaced(gang, best, wanted, rows)
         for row in rows:
-            work.ledger.note_waiting(work.shape_of(row), int(work.left[row]))
+            work.usage.note_waiting(work.shape_of(row), int(work.left[row]))
         work.stop_if_strict(np.array(rows, dtype=np.int64), best.why or {})
         return explain_gang(wanted.total, best.count, best.why, gang.group_by)
 
     def _save(self) -> _PassCheckpoint:
         work = self._work
-        return _PassCheckpoint(work.board.save(), work.ledger.save(), dict(work.kept), work.start)
+        return _PassCheckpoint(work.board.save(), work.usage.save(), dict(work.kept), work.start)
 
     def _restore(self, saved: _PassCheckpoint) -> None:
         """Restore the saved state, once."""
         work = self._work
         work.board.restore(saved.board)
-        work.ledger.restore(saved.books)
+        work.usage.restore(saved.usage)
         work.kept, work.start = saved.kept, saved.start
 
     def _avoids(self, wanted: _GangRequirement, rows: Sequence[int], within: Mask | None) -> bool:
@@ -249,19 +249,19 @@ class GangPlacer:
         """Place members by the pool's selector: first on reserved capacity, then elsewhere."""
         work, tried = self._work, _PlacementTrial({})
         for row in rows:  # reservations of the gang must not limit its own members
-            work.ledger.let_go(row)
+            work.usage.let_go(row)
         items = self._items(wanted, rows, within, avoiding)
         order = order_of(np.maximum(work.board.free, 0), items)
         nominated = [work.waiting.nominated_cell_ids[row] is not None for row in rows]
         # Rows that fit on no empty cell come last: another row may meet the minimum.
         never = [not work.board.room_when_empty(one.request, one.usable).any() for one in items]
-        needs, extra, asked = dict(wanted.needs), wanted.extra, dict[int, int]()
+        needs, extra, requested = dict(wanted.needs), wanted.extra, dict[int, int]()
         for at in sorted(order, key=lambda at: (never[at], not nominated[at])):
             group = items[at].group
-            asked[at] = min(needs[group], items[at].most)
-            needs[group] -= asked[at]
+            requested[at] = min(needs[group], items[at].most)
+            needs[group] -= requested[at]
         for at in sorted(order, key=lambda at: not nominated[at]):
-            self._add(tried, rows[at], items[at].usable, asked[at], whole=True)
+            self._add(tried, rows[at], items[at].usable, requested[at], whole=True)
         # Members for the job's own minimum: the least constrained and smallest first.
         for at in sorted(order, key=lambda at: (never[at], not nominated[at], -order.index(at))):
             given = tried.placed.get(rows[at])
@@ -298,7 +298,7 @@ class GangPlacer:
         tried.count += placed
         tried.placed[row] = given + tried.placed[row] if row in tried.placed else given
         work.move_on(given)
-        work.ledger.book(work.shape_of(row), {work.waiting.job_ids[row]}, placed)
+        work.usage.book(work.shape_of(row), {work.waiting.job_ids[row]}, placed)
 
     def _give(self, row: int, wanted: int, usable: Mask) -> Vector:
         """Place tasks of a row: first on reserved capacity, then on any free capacity."""
@@ -368,7 +368,7 @@ class GangPlacer:
         """Reserve capacity again for the tasks of a row that still wait."""
         work = self._work
         if row in work.kept:  # the trial has released its share of the quotas
-            work.ledger.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
+            work.usage.keep(row, work.shape_of(row), work.waiting.job_ids[row], work.kept[row])
         elif work.left[row]:
             work.keep(row)
 
@@ -465,7 +465,7 @@ class GangPlacer:
             is_gang=True,
             least=wanted.needs[work.waiting.group_ids[row]],
             most=int(work.left[row]),
-            is_new_job=not work.ledger.is_running(shape, work.waiting.job_ids[row]),
+            is_new_job=not work.usage.is_running(shape, work.waiting.job_ids[row]),
         )
 
 

@@ -79,10 +79,10 @@ def find_packing(free: Matrix, demand: GangDemand, budget: SearchBudget) -> list
 
 def rooms(free: Matrix, item: PackingItem) -> Vector:
     """Return how many tasks of `item` alone each cell could take."""
-    asked = item.request > 0
-    if not asked.any():
+    requested = item.request > 0
+    if not requested.any():
         return np.where(item.usable, item.most, 0)
-    fits = (free[asked] // item.request[asked, None]).min(axis=0)
+    fits = (free[requested] // item.request[requested, None]).min(axis=0)
     return np.where(item.usable, np.clip(fits, 0, item.most), 0)
 
 
@@ -252,19 +252,23 @@ class _PackingSearch:
             return False
         here = free[cell]
         most = left if self.demand.items[at].usable[cell] else 0
-        for amount, asked in zip(here, request, strict=True):
-            if asked:
-                most = min(most, amount // asked)
-        for twin in range(cell):  # an earlier interchangeable cell takes no less
-            if self._classes[twin] == self._classes[cell] and self._before(free, at, twin) == here:
-                most = min(most, counts[twin])
+        for amount, requested in zip(here, request, strict=True):
+            if requested:
+                most = min(most, amount // requested)
+        for earlier in range(cell):  # an earlier interchangeable cell takes no less
+            if (
+                self._classes[earlier] == self._classes[cell]
+                and self._before(free, at, earlier) == here
+            ):
+                most = min(most, counts[earlier])
         for count in range(most, -1, -1):
             counts[cell] = count
             after = free
             if count:
                 after = free.copy()
                 after[cell] = tuple(
-                    amount - asked * count for amount, asked in zip(here, request, strict=True)
+                    amount - requested * count
+                    for amount, requested in zip(here, request, strict=True)
                 )
             if self._next_cell(step, cell + 1, left - count, after, needs, extra):
                 return True
@@ -276,7 +280,7 @@ class _PackingSearch:
         """Return the free amounts of `cell` before tasks of item `at` were placed on it."""
         count = self._counts[at][cell]
         pairs = zip(free[cell], self._requests[at], strict=True)
-        return tuple(amount + asked * count for amount, asked in pairs)
+        return tuple(amount + requested * count for amount, requested in pairs)
 
     def _is_enough_left(
         self, step: int, free: list[_Amounts], needs: list[int], extra: int

@@ -73,7 +73,7 @@ class Pass:
         self.board = board or CapacityMatrix(
             snapshot.cells, snapshot.shapes, snapshot.policy.tokens
         )
-        self.ledger = QuotaAccounting(snapshot)
+        self.usage = QuotaAccounting(snapshot)
         self.columns = PlacementColumns(facts.waiting, snapshot)
         self.limit = limit
         self.left: Vector = np.array(facts.waiting.counts, dtype=np.int64)
@@ -94,7 +94,7 @@ class Pass:
 
     def place_rows(self, queue: BandQueue, shape: ShapeFacts, rows: Vector, tasks: int) -> None:
         """Place rows: equal rows together; with avoided cells, nominations or job limits apart."""
-        is_alone = self.any_special(rows) or self.ledger.is_bound_by_jobs(shape)
+        is_alone = self.any_special(rows) or self.usage.is_bound_by_jobs(shape)
         for picked in np.split(rows, len(rows)) if is_alone else (rows,):
             if tasks <= 0 or self.limit <= 0 or self.stopped_by is not None:
                 return
@@ -108,7 +108,7 @@ class Pass:
             if reason is None:
                 continue
             self.stop_if_strict(picked, reason)
-            self.ledger.note_waiting(shape, int(self.left[picked].sum()))
+            self.usage.note_waiting(shape, int(self.left[picked].sum()))
             if self.any_special(picked) or (is_alone and "violations" in reason):
                 # The reason does not hold for rows without avoided cells or of running jobs.
                 queue.close_rows(picked.tolist())
@@ -218,14 +218,14 @@ class Pass:
             shape=shape,
             tasks=tasks,
             resources=shape.resources,
-            quotas=self.ledger.quotas_of(shape, job_id),
+            quotas=self.usage.quotas_of(shape, job_id),
             now=self.snapshot.now,
             startable_at=self.waiting.since[row],
-            new_jobs=0 if self.ledger.is_running(shape, job_id) else 1,
+            new_jobs=0 if self.usage.is_running(shape, job_id) else 1,
             is_whole=whole,
         )
         admitted, violations = check_all(self.plugins.validators, request)
-        tokens = self.ledger.tokens_for(shape)
+        tokens = self.usage.tokens_for(shape)
         if tokens is not None:
             admitted = min(admitted, tokens)
         if admitted >= tasks:
@@ -239,7 +239,7 @@ class Pass:
             for one in rows.tolist() if final else ():
                 self.rejected[self.waiting.group_ids[one]] = explain_violations(final)
         else:
-            reason = explain_tokens(self.ledger.missing_tokens(shape, tasks if whole else 1))
+            reason = explain_tokens(self.usage.missing_tokens(shape, tasks if whole else 1))
         return 0 if whole else max(admitted, 0), reason
 
     def book(self, shape: ShapeFacts, rows: Vector, given: Vector) -> None:
@@ -251,7 +251,7 @@ class Pass:
         self.limit -= placed
         self.columns.add(rows, counts, given)
         taken = rows[counts > 0].tolist()
-        self.ledger.book(shape, {self.waiting.job_ids[row] for row in taken}, placed)
+        self.usage.book(shape, {self.waiting.job_ids[row] for row in taken}, placed)
         self.move_on(given)
 
     def move_on(self, given: Vector) -> None:
@@ -295,12 +295,12 @@ class Pass:
         cell_id = self.waiting.nominated_cell_ids[row]
         assert cell_id is not None, "only nominated rows have reservations"
         self.board.keep(cell_id, self.board.vector(shape.resources), count)
-        self.ledger.keep(row, shape, self.waiting.job_ids[row], count)
+        self.usage.keep(row, shape, self.waiting.job_ids[row], count)
         self.kept[row] = count
 
     def lift(self, row: int) -> bool:
         """Drop the reservation of a row; return whether there was one."""
-        self.ledger.let_go(row)
+        self.usage.let_go(row)
         count, cell_id = self.kept.pop(row, 0), self.waiting.nominated_cell_ids[row]
         if count and cell_id is not None:
             self.board.keep(cell_id, self.board.vector(self.shape_of(row).resources), -count)
@@ -362,7 +362,7 @@ class Pass:
                     int(self.left[row]),
                     (self.usable(shape, row),),
                     lacks_room=reason["code"] == INSUFFICIENT_RESOURCES,
-                    is_new_job=not self.ledger.is_running(shape, self.waiting.job_ids[row]),
+                    is_new_job=not self.usage.is_running(shape, self.waiting.job_ids[row]),
                 )
                 self.unplaced.append(one)
 
@@ -384,7 +384,7 @@ class Pass:
             complete=self.facts.is_whole and not (is_cut or self.limit <= 0),
             cursor=self._cursor(),
             board=self.board,
-            ledger=self.ledger,
+            usage=self.usage,
         )
 
     def _cursor(self) -> str:

@@ -56,7 +56,7 @@ def place(
                 rows,
                 work.shapes,
                 work.left,
-                work.ledger,
+                work.usage,
                 work.board,
                 lambda: work.limit,
             )

@@ -40,7 +40,7 @@ class PlacementPlan:
 
     `shapes`, `groups`: changed reasons. `explained`: all shapes with a reason that the pass set or
     cleared. `complete`: all waiting rows were considered. `cursor`: the cell that got the last
-    task. `board`, `ledger`: capacity matrix and quota usage after the pass, including reservations
+    task. `board`, `usage`: capacity matrix and quota usage after the pass, including reservations
     of tasks that still wait.
     """
 
@@ -53,7 +53,7 @@ class PlacementPlan:
     complete: bool
     cursor: str
     board: CapacityMatrix
-    ledger: QuotaAccounting
+    usage: QuotaAccounting
 
     @property
     def count(self) -> int:

@@ -107,10 +107,10 @@ class QuotaAccounting:
 
     def tokens_for(self, shape: ShapeFacts) -> int | None:
         """Return for how many tasks of the shape the tokens suffice; None: it needs none."""
-        asked = [name for name in shape.resources if name in self._tokens]
-        if not asked:
+        requested = [name for name in shape.resources if name in self._tokens]
+        if not requested:
             return None
-        return min(self._left(name) // shape.resources[name] for name in asked)
+        return min(self._left(name) // shape.resources[name] for name in requested)
 
     def missing_tokens(self, shape: ShapeFacts, tasks: int) -> dict[str, tuple[int, int, int]]:
         """Return (used, requested, limit) of each token that `tasks` tasks lack."""

@@ -139,22 +139,22 @@ class CapacityMatrix:
             kept = np.maximum(capacity - self.used[:, cells] + self.kept[:, cells], 0)
         found, step = list[FitFailure](), max(_AT_ONCE // max(len(cells), 1), 1)
         for first in range(0, len(requests), step):
-            asked = np.array(requests[first : first + step])
-            distance = np.zeros((len(asked), len(cells)))
-            ever = _covers(capacity, asked)
+            requested = np.array(requests[first : first + step])
+            distance = np.zeros((len(requested), len(cells)))
+            ever = _covers(capacity, requested)
             # A request that fits on no empty cell is compared with the empty cells.
             has = free if ever.all() else np.where(ever[:, None], free[:, None], capacity[:, None])
-            for index in np.flatnonzero(asked.any(axis=0)).tolist():
-                lack = (asked[:, index, None] - has[index]) / most[index]
+            for index in np.flatnonzero(requested.any(axis=0)).tolist():
+                lack = (requested[:, index, None] - has[index]) / most[index]
                 np.maximum(distance, lack, out=distance)
             best = distance.argmin(axis=1)
-            there = has[:, best] if has is free else has[:, np.arange(len(asked)), best]
+            there = has[:, best] if has is free else has[:, np.arange(len(requested)), best]
             columns = (
                 (distance <= 0).sum(axis=1).tolist(),
                 cells[best].tolist(),
-                np.maximum(asked - there.T, 0).tolist(),
+                np.maximum(requested - there.T, 0).tolist(),
                 ever.tolist(),
-                _covers(kept, asked).tolist() if kept is not free else [False] * len(asked),
+                _covers(kept, requested).tolist() if kept is not free else [False] * len(requested),
             )
             found += map(FitFailure, *columns)
         return found
@@ -165,11 +165,11 @@ class CapacityMatrix:
 
     @staticmethod
     def _fits(free: Matrix, request: Vector) -> Vector:
-        asked = request > 0
-        if not asked.any():
+        requested = request > 0
+        if not requested.any():
             return np.full(free.shape[1], _PLENTY, dtype=np.int64)
-        each = request[asked, None]
-        fits = (np.maximum(free[asked], 0) // each).min(axis=0, initial=_PLENTY)
+        each = request[requested, None]
+        fits = (np.maximum(free[requested], 0) // each).min(axis=0, initial=_PLENTY)
         return np.asarray(fits, dtype=np.int64)
 
     def give(

@@ -250,8 +250,8 @@ class EvictionUnits:
     def request_of(self, shape: ShapeFacts) -> Vector | None:
         """Return the request of one task; None: it needs a resource that no cell has."""
         tokens = self._allowances[None].limits if None in self._allowances else {}
-        asked = {name for name, amount in shape.resources.items() if amount > 0}
-        return self._vector(shape.resources) if asked <= {*self.names, *tokens} else None
+        requested = {name for name, amount in shape.resources.items() if amount > 0}
+        return self._vector(shape.resources) if requested <= {*self.names, *tokens} else None
 
     def entries_on(self, place: int) -> Vector:
         """Return the entries of a cell."""
@@ -278,29 +278,29 @@ class EvictionUnits:
             self.largest[1] if batch else zero,
         )
 
-    def missing(self, asked: Sequence[tuple[PreemptionRequest, int]]) -> list[Shortage]:
+    def missing(self, requested: Sequence[tuple[PreemptionRequest, int]]) -> list[Shortage]:
         """Return the shortages of quotas and tokens for these (group, tasks) of one job."""
-        asks, found = self._asks(asked), []
-        for scope in (None, *asked[0][0].shape.scopes()):
+        demand, found = self._demand(requested), []
+        for scope in (None, *requested[0][0].shape.scopes()):
             free = self._free_of.get(scope, {})
             amounts = {
-                name: asks[name] - free[name]
+                name: demand[name] - free[name]
                 for name in sorted(free)
-                if asks.get(name, 0) > max(free[name], 0)
+                if demand.get(name, 0) > max(free[name], 0)
             }
             if amounts:
                 found.append(Shortage(scope, amounts, self._allowances[scope].limits))
         return found
 
-    def _asks(self, asked: Sequence[tuple[PreemptionRequest, int]]) -> dict[str, int]:
-        asks: dict[str, int] = defaultdict(int)
-        for need, count in asked:
+    def _demand(self, requested: Sequence[tuple[PreemptionRequest, int]]) -> dict[str, int]:
+        demand: dict[str, int] = defaultdict(int)
+        for need, count in requested:
             for name, amount in need.shape.resources.items():
-                asks[name] += amount * count
-        asks[RUNNING_TASKS] = sum(count for _, count in asked)
-        job = asked[0][0]
-        asks[RUNNING_JOBS] = int(job.is_new_job and job.job_id not in self._jobs)
-        return asks
+                demand[name] += amount * count
+        demand[RUNNING_TASKS] = sum(count for _, count in requested)
+        job = requested[0][0]
+        demand[RUNNING_JOBS] = int(job.is_new_job and job.job_id not in self._jobs)
+        return demand
 
     def frees_of(self, item: Shortage, name: str) -> Vector:
         """Return how much each unit frees of one name of an allowance; 0 of "running_jobs"."""
@@ -374,11 +374,11 @@ class EvictionUnits:
         for (part, place), count in counts.items():
             self.free[place] -= self._vector(parts[part].shape.resources) * count
             tasks[part] += count
-        asks = self._asks([*zip(parts, tasks, strict=True)])
+        demand = self._demand([*zip(parts, tasks, strict=True)])
         for scope in (None, *need.shape.scopes()):
             free = self._free_of.get(scope, {})
             for name in free:
-                free[name] -= asks.get(name, 0)
+                free[name] -= demand.get(name, 0)
         self._jobs.add(need.job_id)
 
 

@@ -94,8 +94,8 @@ class _EvictionSearch:
     def rooms(self, part: int, free: Matrix, places: Vector | slice = slice(None)) -> Vector:
         """Return how many tasks of a part fit each cell of `places` with `free` amounts."""
         request, count = self.requests[part], self.parts[part].count
-        asked = request > 0
-        fits = np.maximum(free[:, asked], 0) // request[asked]
+        requested = request > 0
+        fits = np.maximum(free[:, requested], 0) // request[requested]
         return np.asarray(np.where(self.usable[part][places], fits.min(axis=1, initial=count), 0))
 
     def pack(self, free: Matrix, first: Sequence[int] = ()) -> _Counts | None:
@@ -178,10 +178,10 @@ class _EvictionSearch:
 
     def _surplus(self, units: Vector, free: Matrix, counts: _Counts) -> int:
         places = np.array(sorted({place for _, place in counts}), dtype=np.int64)
-        asked = np.zeros((len(places), free.shape[1]), dtype=np.int64)
+        requested = np.zeros((len(places), free.shape[1]), dtype=np.int64)
         for (part, place), count in counts.items():
-            asked[np.searchsorted(places, place)] += self.requests[part] * count
-        lacks = np.where(asked > 0, np.maximum(asked - self.free[places], 0), 0)
+            requested[np.searchsorted(places, place)] += self.requests[part] * count
+        lacks = np.where(requested > 0, np.maximum(requested - self.free[places], 0), 0)
         freed = free[places] - self.free[places]
         capacity = self.candidates.capacity[places]
         total = int(surplus(freed, lacks, capacity, (slice(None),)).sum())

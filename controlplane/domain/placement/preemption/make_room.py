@@ -106,7 +106,7 @@ def _allowances(
     Nominated tasks are already charged.
     """
     found = []
-    for scope, state in plan.ledger.states():
+    for scope, state in plan.usage.states():
         binding = policy.binding(state.kind, state.limits)
         limits = dict(binding.resources)
         used = dict(state.resources)
@@ -120,10 +120,10 @@ def _allowances(
         gone = leaving_scopes.get(scope, {})
         free = {name: limits[name] - used.get(name, 0) + gone.get(name, 0) for name in limits}
         found.append(Allowance(scope, limits, free))
-    left = plan.ledger.tokens_left()
+    left = plan.usage.tokens_left()
     if left:
         free = {name: amount + leaving_tokens.get(name, 0) for name, amount in left.items()}
-        found.append(Allowance(None, {name: plan.ledger.limit_of(name) for name in left}, free))
+        found.append(Allowance(None, {name: plan.usage.limit_of(name) for name in left}, free))
     return found
 
 

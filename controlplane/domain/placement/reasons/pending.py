@@ -33,7 +33,7 @@ class PendingTaskFacts:
     depends_on: Sequence[Mapping[str, str]]
     found: Mapping[str, Any] | None
     waits_for: Sequence[Mapping[str, Any]] = ()
-    is_bouncing: bool = False
+    is_requeuing: bool = False
     start_after: datetime | None = None
     held_image: str | None = None
 
@@ -59,7 +59,7 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
         reasons.append(_jobs(task.waits_for))
     if task.startable_at is None and (task.depends_on or not task.waits_for):
         reasons.append(_dependency(task.depends_on))
-    if task.is_bouncing:
+    if task.is_requeuing:
         reasons.append(
             {
                 "code": WAITING_FOR_GANG_TO_LEAVE,

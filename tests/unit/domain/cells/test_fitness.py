@@ -42,14 +42,14 @@ def test_who_says_that_it_is_unfit_is_put_aside_if_it_gets_work() -> None:
 
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)
-@pytest.mark.parametrize("cause", [Quarantine.UNFIT, Quarantine.STRANGERS])
+@pytest.mark.parametrize("cause", [Quarantine.UNFIT, Quarantine.ORPHANS])
 def test_who_is_fit_again_is_as_ordered(cause: Quarantine, ordered: CellState) -> None:
     change = decide(cause=cause, ordered=ordered)
     assert change is not None
     assert (change.state, change.cause, change.cause_before) == (ordered, None, cause)
     kinds = ("stop_unconfirmed", "cell_failing")
     assert set(change.cleared) == {ClearAlert(kind, "north") for kind in kinds}
-    assert (decide(cause=cause, is_estranged=True) is None) == (cause is Quarantine.STRANGERS)
+    assert (decide(cause=cause, is_estranged=True) is None) == (cause is Quarantine.ORPHANS)
 
 
 @pytest.mark.parametrize("cause", ["", Quarantine.STOPS, Quarantine.FAILURES])
@@ -58,10 +58,10 @@ def test_what_no_heartbeat_began_no_heartbeat_ends(cause: str) -> None:
 
 
 def test_strangers_that_are_gone_do_not_shorten_the_time_for_what_failed() -> None:
-    change = decide(cause=Quarantine.STRANGERS, until=UNTIL)
+    change = decide(cause=Quarantine.ORPHANS, until=UNTIL)
     assert change is not None
     assert (change.state, change.cause, change.until) == (QUARANTINED, Quarantine.FAILURES, UNTIL)
-    assert (change.cause_before, change.cleared) == (Quarantine.STRANGERS, ())
+    assert (change.cause_before, change.cleared) == (Quarantine.ORPHANS, ())
 
 
 def test_a_time_that_is_left_over_does_not_keep_a_cell_that_is_fit_again() -> None:

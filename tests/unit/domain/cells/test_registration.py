@@ -35,7 +35,7 @@ def register(
         incarnation=incarnation,
         seq=seq,
         spoken=spoken,
-        strangers=strangers,
+        unknown_attempts=strangers,
     )
 
 
@@ -98,18 +98,18 @@ def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, 
     assert register(incarnation="two", spoken=False).verdict is REFUSED
 
 
-@pytest.mark.parametrize(("strangers", "what"), [(1, "1 attempt"), (2, "2 attempts")])
+@pytest.mark.parametrize(("unknown_attempts", "what"), [(1, "1 attempt"), (2, "2 attempts")])
 def test_who_comes_with_what_is_not_its_own_waits_until_that_is_gone(
     strangers: int, what: str
 ) -> None:
-    answer = register(state=LOST, incarnation="two", strangers=strangers)
+    answer = register(state=LOST, incarnation="two", unknown_attempts=strangers)
     assert (answer.verdict, answer.state) == (ACCEPTED, CellState.QUARANTINED)
-    assert answer.cause is Quarantine.STRANGERS
+    assert answer.cause is Quarantine.ORPHANS
     assert answer.why == f"it registered with {what} that it must not have"
     # Whatever it was in quarantine for comes behind that.
-    kept = register(state=CellState.QUARANTINED, strangers=strangers)
+    kept = register(state=CellState.QUARANTINED, unknown_attempts=strangers)
     assert (kept.state, kept.cause, kept.why) == (answer.state, answer.cause, answer.why)
     # Who gets no work in any case is as ordered; who is told to begin anew ends all of it.
-    assert register(ordered=CORDONED, strangers=strangers).state is CORDONED
-    assert register(state=LOST, strangers=strangers).verdict is DRAW_ANEW
-    assert register(strangers=0).cause is None
+    assert register(ordered=CORDONED, unknown_attempts=strangers).state is CORDONED
+    assert register(state=LOST, unknown_attempts=strangers).verdict is DRAW_ANEW
+    assert register(unknown_attempts=0).cause is None

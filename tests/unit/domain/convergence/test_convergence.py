@@ -17,7 +17,11 @@ from controlplane.domain.convergence.cell_health import (
     decide_failing,
     decide_stuck_stops,
 )
-from controlplane.domain.convergence.endings import decide_bounced, decide_ended, decide_hopeless
+from controlplane.domain.convergence.endings import (
+    decide_ended,
+    decide_gang_requeue,
+    decide_hopeless,
+)
 from controlplane.domain.convergence.lost_cells import (
     EXCLUSIVE_MARGIN_SECONDS,
     HELD,
@@ -200,8 +204,8 @@ def test_once_half_are_heard_again_the_others_have_a_lease_more(silent: int) -> 
 
 def test_who_was_last_heard_before_an_operator_confirmed_may_be_lost() -> None:
     assert lost(LEASE, replace(MOST, confirmed_at=NOW)) == [7]
-    assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_heard_at + SECOND)) == [7]
-    assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_heard_at)) == []
+    assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_message_at + SECOND)) == [7]
+    assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_message_at)) == []
     # The clock was put back since.
     assert lost(LEASE, replace(MOST, confirmed_at=NOW + SECOND)) == []
 
@@ -453,7 +457,7 @@ def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -
     ("cause", "until", "becomes"),
     [
         (Quarantine.UNFIT, None, Quarantine.UNFIT),
-        (Quarantine.STRANGERS, NOW, Quarantine.STRANGERS),
+        (Quarantine.ORPHANS, NOW, Quarantine.ORPHANS),
         (Quarantine.FAILURES, NOW + timedelta(seconds=1), Quarantine.FAILURES),
         (Quarantine.FAILURES, NOW, Quarantine.STOPS),
     ],
@@ -554,10 +558,10 @@ def test_the_siblings_of_a_failed_member_are_worker_failed(state: S) -> None:
 
 
 def test_a_gang_that_fell_goes_back_to_wait_free_of_charge() -> None:
-    change = decide_bounced(
+    change = decide_gang_requeue(
         task(S.RUNNING, attempt(), limits=RetryLimits(0, 0, 0)), stop_seconds=10.0, now=NOW
     )
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, of(change).release) == (None, None)
-    assert (of(change).stop_reason, why(change)) == (Reason.GANG_BOUNCED, Reason.GANG_BOUNCED)
+    assert (of(change).stop_reason, why(change)) == (Reason.GANG_REQUEUED, Reason.GANG_REQUEUED)
     assert change.not_before is None

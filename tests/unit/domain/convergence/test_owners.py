@@ -46,7 +46,7 @@ def test_what_ended_and_is_released_needs_nobody(state: S) -> None:
     whatever: dict[str, Any] = {
         "is_cell_lost": True,
         "is_job_ending": True,
-        "is_job_bouncing": True,
+        "is_job_requeuing": True,
         "waits_for_jobs": True,
         "is_group_startable": False,
         "has_deadline": True,
@@ -67,9 +67,9 @@ def test_what_ended_and_is_released_needs_nobody(state: S) -> None:
 def test_each_active_state_has_its_rule(state: S, rule: str) -> None:
     assert owner(state, state) == rule
     assert owner(state, state, is_cell_lost=True) == "attempts_of_lost_cells"
-    assert owner(state, state, is_job_bouncing=True) == "bouncing_jobs"
+    assert owner(state, state, is_job_requeuing=True) == "requeuing_jobs"
     assert owner(state, state, is_job_ending=True, is_cell_lost=True) == "ending_jobs"
-    assert owner(state, state, is_cell_lost=True, is_job_bouncing=True) == "attempts_of_lost_cells"
+    assert owner(state, state, is_cell_lost=True, is_job_requeuing=True) == "attempts_of_lost_cells"
 
 
 def test_a_running_task_with_a_timeout_is_bounded_and_one_without_is_its_programs() -> None:
@@ -80,7 +80,7 @@ def test_a_running_task_with_a_timeout_is_bounded_and_one_without_is_its_program
 def test_an_order_that_must_not_run_twice_is_its_cells() -> None:
     assert owner(S.ASSIGNED, S.ASSIGNED, at_most_once=True) == "silent_leases"
     assert owner(S.BUILDING, S.BUILDING, at_most_once=True) == "stuck_builds"
-    assert owner(S.RUNNING, S.RUNNING, at_most_once=True, is_job_bouncing=True) == "silent_leases"
+    assert owner(S.RUNNING, S.RUNNING, at_most_once=True, is_job_requeuing=True) == "silent_leases"
 
 
 @pytest.mark.parametrize("state", ENDED)
@@ -88,7 +88,7 @@ def test_an_ended_attempt_that_is_not_gone_is_stopped(state: S) -> None:
     rules = {False: "unconfirmed_stops", True: "stuck_stops"}
     for own, (forced, rule) in product((state, S.PENDING), rules.items()):
         assert owner(own, state, forced=forced) == rule
-        assert owner(own, state, forced=forced, is_job_bouncing=True) == rule
+        assert owner(own, state, forced=forced, is_job_requeuing=True) == rule
         assert owner(own, state, forced=forced, is_cell_lost=True) == "attempts_of_lost_cells"
         assert owner(own, state, forced=forced, exclusive=Exclusive.STRICT) == rule
         strict: dict[str, Any] = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
@@ -125,7 +125,7 @@ def test_by_default_nothing_special_is_the_case() -> None:
         facts,
         is_cell_lost=False,
         is_job_ending=False,
-        is_job_bouncing=False,
+        is_job_requeuing=False,
         waits_for_jobs=False,
         is_group_startable=True,
         has_deadline=False,
@@ -140,7 +140,7 @@ def test_the_rows_with_a_bound_are_these() -> None:
         ("attempts_of_lost_cells", True),
         ("unconfirmed_stops", True),
         ("stuck_stops", False),
-        ("bouncing_jobs", True),
+        ("requeuing_jobs", True),
         ("unanswered", True),
         ("silent_leases", False),
         ("stuck_builds", True),
@@ -167,7 +167,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("quiet_alerts", True),
         ("expired_jobs", True),
         ("old_records", True),
-        ("strays", False),
+        ("orphan_files", False),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("held_losses", False),

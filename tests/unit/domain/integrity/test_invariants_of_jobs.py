@@ -241,7 +241,7 @@ def test_inv_27_a_gang_is_whole_or_on_its_way() -> None:
     groups = [group({P: 2}, id=9, min_available=2), group(min_available=2)]
     rows = {"jobs": [job(job_id=8), job(**gang)], "groups": groups, "tasks": tasks(R, P)}
     assert found(inv.gangs_whole, **rows) == broken
-    for changes in ({"coscheduled": False}, {"is_bouncing": True}, {"ending_as": K}):
+    for changes in ({"coscheduled": False}, {"is_requeuing": True}, {"ending_as": K}):
         assert of(job(**{**gang, **changes}), R, P) == []
     for state in sorted(TERMINAL):
         assert of(job(state, **gang), R, P) == []

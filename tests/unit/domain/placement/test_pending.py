@@ -49,7 +49,7 @@ ALL = PendingTaskFacts(
                 "not_before": None,
                 "attempt_open": False,
                 "startable_at": NOW,
-                "is_bouncing": True,
+                "is_requeuing": True,
             },
             "waiting_for_gang_to_leave",
             "the other members of its gang",
@@ -105,7 +105,7 @@ def test_all_that_stands_against_a_task_is_told_the_nearest_first() -> None:
     everything = replace(
         ALL,
         waits_for=[{"job": 7, "name": "prepare", "until": "finished"}],
-        is_bouncing=True,
+        is_requeuing=True,
         start_after=LATER,
     )
     assert [reason["code"] for reason in pending_reasons(everything, now=NOW)] == [

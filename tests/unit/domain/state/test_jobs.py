@@ -179,20 +179,20 @@ def gang(*groups: GroupRow, **changes: object) -> JobRow:
 
 def test_a_gang_below_its_minima_goes_back_to_wait() -> None:
     fallen = gang(group({R: 1, P: 1}))
-    assert (fallen.is_bouncing, fallen.state, fallen.ending_as) == (True, R, None)
-    assert gang(group({R: 2})).is_bouncing is False
-    assert rolled(group({R: 1, P: 1})).is_bouncing is False
+    assert (fallen.is_requeuing, fallen.state, fallen.ending_as) == (True, R, None)
+    assert gang(group({R: 2})).is_requeuing is False
+    assert rolled(group({R: 1, P: 1})).is_requeuing is False
 
 
 def test_a_gang_goes_on_going_back_until_none_is_left() -> None:
     whole = group({R: 1, P: 1}, least=1)
-    assert gang(whole).is_bouncing is False
-    assert gang(whole, is_bouncing=True).is_bouncing is True
-    assert gang(group({P: 2}), is_bouncing=True).is_bouncing is False
+    assert gang(whole).is_requeuing is False
+    assert gang(whole, is_requeuing=True).is_requeuing is True
+    assert gang(group({P: 2}), is_requeuing=True).is_requeuing is False
     gone = group({P: 1}, least=0, name="b")
-    assert gang(whole, gone, is_bouncing=True).is_bouncing is True
+    assert gang(whole, gone, is_requeuing=True).is_requeuing is True
     stays = group({R: 1, P: 1}, least=1, at_most_once=True)
-    assert gang(stays, is_bouncing=True).is_bouncing is False
+    assert gang(stays, is_requeuing=True).is_requeuing is False
 
 
 def test_a_broken_gang_ends_as_if_its_open_tasks_had_failed_with_it() -> None:
@@ -207,17 +207,17 @@ def test_a_broken_gang_ends_as_if_its_open_tasks_had_failed_with_it() -> None:
 
 def test_a_gang_that_is_ending_or_broken_goes_nowhere() -> None:
     fallen = group({R: 1, P: 1})
-    assert gang(fallen, ending_as=K, is_bouncing=True).is_bouncing is False
-    assert gang(group({WF: 1, R: 1}), is_bouncing=True).is_bouncing is False
-    assert rolled(fallen, is_bouncing=True).is_bouncing is False
-    decided = gang(group({F: 1, R: 2}, least=1), is_bouncing=True)
-    assert (decided.ending_as, decided.is_bouncing) == (F, False)
+    assert gang(fallen, ending_as=K, is_requeuing=True).is_requeuing is False
+    assert gang(group({WF: 1, R: 1}), is_requeuing=True).is_requeuing is False
+    assert rolled(fallen, is_requeuing=True).is_requeuing is False
+    decided = gang(group({F: 1, R: 2}, least=1), is_requeuing=True)
+    assert (decided.ending_as, decided.is_requeuing) == (F, False)
 
 
 def test_the_jobs_own_minimum_holds_for_its_gang() -> None:
     members = group({R: 2, P: 1}, least=1)
-    assert gang(members, min_available=2).is_bouncing is False
-    assert gang(members, min_available=3).is_bouncing is True
+    assert gang(members, min_available=2).is_requeuing is False
+    assert gang(members, min_available=3).is_requeuing is True
 
 
 def test_what_runs_at_most_once_is_not_moved_with_its_gang() -> None:
@@ -225,7 +225,7 @@ def test_what_runs_at_most_once_is_not_moved_with_its_gang() -> None:
     assert [row.is_movable for row in gang_of(rows)] == [False, True]
     assert [row.min_available for row in gang_of(rows)] == [2, 1]
     assert [row.counts for row in gang_of(rows)] == [{R: 1, P: 1}, {R: 1}]
-    assert gang(group({R: 1, P: 1}, at_most_once=True)).is_bouncing is False
+    assert gang(group({R: 1, P: 1}, at_most_once=True)).is_requeuing is False
 
 
 # What goes on after it.
@@ -237,7 +237,7 @@ def test_what_runs_at_most_once_is_not_moved_with_its_gang() -> None:
         ({}, False),
         ({"ending_as": K}, True),
         ({"ending_as": K, "finished_at": NOW}, False),
-        ({"is_bouncing": True}, True),
+        ({"is_requeuing": True}, True),
         ({"is_watched": True}, True),
         ({"is_watched": True, "finished_at": NOW}, True),
     ],

@@ -75,7 +75,7 @@ for active in (S.ASSIGNED, S.BUILDING, S.RUNNING):
         (active, Event.DRAINED): EVICTED_FREE,
         (active, Event.KILLED): final(S.KILLED, S.KILLED),
         (active, Event.GANG_BROKEN): BROKEN,
-        (active, Event.GANG_BOUNCED): Row(S.PENDING, S.PENDING, S.WORKER_FAILED),
+        (active, Event.GANG_REQUEUED): Row(S.PENDING, S.PENDING, S.WORKER_FAILED),
     }
 # How what would be tried again ends if it may run at most once.
 FINAL = {
@@ -86,7 +86,7 @@ FINAL = {
     Event.START_EXPIRED: S.FAILED,
     Event.CELL_LOST: S.WORKER_FAILED,
     Event.VANISHED: S.WORKER_FAILED,
-    Event.GANG_BOUNCED: S.WORKER_FAILED,
+    Event.GANG_REQUEUED: S.WORKER_FAILED,
     Event.PREEMPTED: S.PREEMPTED,
     Event.DRAINED: S.PREEMPTED,
 }

@@ -194,7 +194,7 @@ def test_getting_on_breaks_a_row_of_refusals() -> None:
 def test_a_broken_gang_is_final_whatever_the_budget() -> None:
     outcome = after(S.RUNNING, Event.GANG_BROKEN)
     assert outcome.task is S.WORKER_FAILED
-    assert after(S.RUNNING, Event.GANG_BOUNCED).task is S.PENDING
+    assert after(S.RUNNING, Event.GANG_REQUEUED).task is S.PENDING
 
 
 def test_an_unhealthy_service_is_restarted_for_ever() -> None:

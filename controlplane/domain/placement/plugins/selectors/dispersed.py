@@ -103,30 +103,30 @@ def _common_level(offer: CellOffer, room: Vector, count: int) -> Vector:
     Tasks below that level come before any task at it, so ties do not matter.
     """
     low, high = 0.0, max(1.0, float(utilisation(offer.capacity, offer.used).max(initial=0.0)))
-    asked = offer.request > 0
-    if not asked.any():
+    requested = offer.request > 0
+    if not requested.any():
         return np.zeros_like(room)
-    request = offer.request[asked, None]
+    request = offer.request[requested, None]
     for _ in range(_BISECTIONS):
         level = (low + high) / 2
-        total = int(_below(offer, asked, request, room, level).sum())
+        total = int(_below(offer, requested, request, room, level).sum())
         if total <= count:
             low = level
             if total == count:
                 break
         else:
             high = level
-    return _below(offer, asked, request, room, low - _MARGIN)
+    return _below(offer, requested, request, room, low - _MARGIN)
 
 
 def _below(
-    offer: CellOffer, asked: np.ndarray, request: Matrix, room: Vector, level: float
+    offer: CellOffer, requested: np.ndarray, request: Matrix, room: Vector, level: float
 ) -> Vector:
     """Return how many tasks each cell takes while its utilisation is below `level`."""
     spare = level * offer.capacity - offer.used
-    takes = np.ceil(spare[asked] / request).min(axis=0)
-    if not asked.all():
+    takes = np.ceil(spare[requested] / request).min(axis=0)
+    if not requested.all():
         # Resources without capacity are ignored, even if they are reserved.
-        above = (spare[~asked] <= 0) & (offer.capacity[~asked] > 0)
+        above = (spare[~requested] <= 0) & (offer.capacity[~requested] > 0)
         takes[above.any(axis=0)] = 0
     return np.clip(takes, 0, room).astype(np.int64)
