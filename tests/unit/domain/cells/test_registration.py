@@ -98,7 +98,7 @@ def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, 
     assert register(incarnation="two", spoken=False).verdict is REFUSED
 
 
-@pytest.mark.parametrize(("unknown_attempts", "what"), [(1, "1 attempt"), (2, "2 attempts")])
+@pytest.mark.parametrize(("strangers", "what"), [(1, "1 attempt"), (2, "2 attempts")])
 def test_who_comes_with_what_is_not_its_own_waits_until_that_is_gone(
     strangers: int, what: str
 ) -> None:
