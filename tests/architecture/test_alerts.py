@@ -28,7 +28,7 @@ def kinds() -> Iterator[str]:
                 yield getattr(importlib.import_module(module), kind.id)
 
 
-def test_every_alert_is_in_the_table_of_the_operators_page_and_no_other() -> None:
+def test_operations_page_lists_exactly_the_raised_alerts() -> None:
     table = PAGE[PAGE.index("## Alerts") :]
     explained = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", table, re.MULTILINE)
     raised = set(kinds())
@@ -36,7 +36,7 @@ def test_every_alert_is_in_the_table_of_the_operators_page_and_no_other() -> Non
     assert sorted(explained) == sorted(raised)
 
 
-def test_the_kinds_that_close_by_age_are_raised_and_named() -> None:
+def test_alerts_that_close_by_age_are_raised_and_documented() -> None:
     raised = set(kinds())
     named = PAGE[PAGE.index("## Alerts") : PAGE.index("| kind |")]
     for kind in QUIET_SECONDS:

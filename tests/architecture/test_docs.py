@@ -19,11 +19,11 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)|src(?:set)?=\"([^\"]+)\"
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_generated_page_is_what_the_code_says(name: str) -> None:
+def test_generated_page_matches_the_code(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "run `make docs`"
 
 
-def test_every_setting_is_explained_and_no_other() -> None:
+def test_exactly_the_known_settings_are_documented() -> None:
     known = {*CONTROL_PLANE, *CELL, *STACK, "DATABASE_URL", "CELERY_BROKER_URL"}
     assert set(settings_page.MEANINGS) == known
     assert set(settings_page.CELL_EXPECTS) == {*CELL, "CELERY_BROKER_URL"}
@@ -38,7 +38,7 @@ def test_every_state_and_event_is_explained() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_within_the_project_leads_somewhere(path: Path) -> None:
+def test_every_internal_link_has_a_target(path: Path) -> None:
     dead = []
     for target, anchor, source in LINK.findall(path.read_text()):
         name = target or source
@@ -52,7 +52,7 @@ def test_every_link_within_the_project_leads_somewhere(path: Path) -> None:
     assert dead == []
 
 
-def test_every_test_that_the_page_of_features_names_is_there() -> None:
+def test_every_test_named_by_the_features_page_exists() -> None:
     named = re.findall(
         r"\[`[\w.]+(?:::(\w+))?`\]\(\.\./(\S+?)\)", (FOLDER / "features.md").read_text()
     )
@@ -65,7 +65,7 @@ def test_every_test_that_the_page_of_features_names_is_there() -> None:
     assert missing == []
 
 
-def test_every_file_that_the_pages_for_contributors_name_exists() -> None:
+def test_every_file_named_by_the_contributor_pages_exists() -> None:
     named = {
         (page.name, path)
         for page in (FOLDER / "contributing").glob("*.md")
@@ -80,7 +80,7 @@ def test_every_file_that_the_pages_for_contributors_name_exists() -> None:
     assert missing == []
 
 
-def test_every_function_on_the_map_of_the_code_is_in_its_file() -> None:
+def test_every_function_on_the_code_map_exists() -> None:
     rows = [
         re.findall(r"`([^`]+)`", line)
         for line in (FOLDER / "contributing" / "README.md").read_text().splitlines()

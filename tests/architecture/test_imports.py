@@ -21,7 +21,7 @@ def test_import_contracts_hold() -> None:
 @pytest.mark.parametrize(
     ("package", "allowed"), [("workers", "controlplane.contract"), ("client", "controlplane.spec")]
 )
-def test_of_the_control_plane_only_one_package_is_imported(package: str, allowed: str) -> None:
+def test_only_one_package_of_the_control_plane_is_imported(package: str, allowed: str) -> None:
     """Also of packages that are still to come, which a list of forbidden ones would not name."""
     strangers = [
         f"{source.path} imports {name}"

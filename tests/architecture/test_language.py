@@ -118,6 +118,17 @@ def test_no_identifier_has_a_banned_part() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
+def test_no_name_of_a_test_has_a_banned_part() -> None:
+    found = {
+        (source.path, name)
+        for source in sources()
+        if source.path.startswith("tests/")
+        for name in re.findall(r"(?:def|class) ([tT]est\w*)", source.text)
+        if BANNED_PARTS.keys() & set(parts_of(name))
+    }
+    assert found == set()
+
+
 def names_of(source: Source) -> set[str]:
     """Return the names that a module defines: its own and those of what it contains."""
     found = {source.path.rsplit("/", 1)[-1].removesuffix(".py")}
@@ -140,7 +151,7 @@ def parts_of(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
-def test_the_parts_of_a_name_are_its_words() -> None:
+def test_name_is_split_into_its_words() -> None:
     assert parts_of("is_told_again") == ["is", "told", "again"]
     assert parts_of("MAX_ASKED") == ["max", "asked"]
     assert parts_of("GangTwinsOf") == ["gang", "twins", "of"]

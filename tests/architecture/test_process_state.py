@@ -31,7 +31,7 @@ def ours() -> list[Source]:
     return [source for source in sources() if source.path.startswith(LAYERS)]
 
 
-def test_no_module_or_class_keeps_what_can_change() -> None:
+def test_no_module_or_class_holds_mutable_state() -> None:
     kept = [
         f"{source.path}:{name} is a mutable {where} attribute"
         for source in ours()
@@ -51,7 +51,7 @@ def test_no_function_writes_a_name_or_an_attribute_of_a_module_or_class() -> Non
     assert writers == []
 
 
-def test_no_closure_returns_its_result_through_a_name_around_it() -> None:
+def test_no_closure_uses_nonlocal() -> None:
     closures = [
         f"{source.path}:{node.lineno} uses nonlocal; return the value instead"
         for source in ours()
@@ -91,7 +91,7 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
         "from controlplane.inbox import floods\n_seen = floods.FloodMeter()",
     ],
 )
-def test_a_value_that_can_change_is_found(text: str) -> None:
+def test_mutable_value_is_detected(text: str) -> None:
     tree = ast.parse(text)
     assert [value for *_, value in bindings(tree) if is_mutable(value, tree)]
 
@@ -125,7 +125,7 @@ def test_a_write_that_outlives_its_function_is_found(text: str) -> None:
         "def f():\n    seen = {}\n    seen['a'] = 1",
     ],
 )
-def test_what_cannot_change_or_has_an_owner_is_left_alone(text: str) -> None:
+def test_immutable_or_owned_value_is_not_reported(text: str) -> None:
     tree = ast.parse(text)
     assert not [value for *_, value in bindings(tree) if is_mutable(value, tree)]
     assert not list(written_names(tree))

@@ -13,12 +13,12 @@ def test_the_control_plane_has_a_field_for_each_of_its_names() -> None:
     assert set(SETTING_NAMES) - {"DATABASE_URL", "CELERY_BROKER_URL"} == set(CONTROL_PLANE)
 
 
-def test_a_cell_reads_what_the_list_says_and_nothing_else() -> None:
+def test_cell_reads_exactly_its_listed_settings() -> None:
     read = set(NAME.findall((ROOT / "workers/config.py").read_text())) - {"CELLRUN_URL"}
     assert read == set(CELL)
 
 
-def test_a_fleet_reads_its_own_names_and_sets_some_of_a_cells() -> None:
+def test_fleet_reads_its_own_settings_and_sets_some_of_a_cell() -> None:
     read = set(NAME.findall((ROOT / "workers/fleet_config.py").read_text()))
     assert read - set(CELL) == set(FLEET)
 

@@ -68,7 +68,7 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     assert [name for name, reason in LONGER_BY_REASON.items() if len(reason) < 10] == []
 
 
-def test_every_module_begins_with_a_sentence_that_ends() -> None:
+def test_every_module_begins_with_a_complete_sentence() -> None:
     speechless = []
     for source in ours():
         if source.path.startswith("tests/") and source.path.endswith("__init__.py"):
@@ -80,7 +80,7 @@ def test_every_module_begins_with_a_sentence_that_ends() -> None:
     assert speechless == []
 
 
-def test_no_name_says_nothing() -> None:
+def test_no_name_is_meaningless() -> None:
     empty = []
     for source in ours():
         stem = source.path.rsplit("/", 1)[-1].removesuffix(".py")
@@ -152,7 +152,7 @@ def written_state(node: ast.AST) -> str:
     return ""
 
 
-def test_the_state_detector_sees_every_way_to_write() -> None:
+def test_state_detector_finds_every_way_to_write() -> None:
     def found(code: str) -> str:
         return " ".join(filter(None, (written_state(node) for node in ast.walk(ast.parse(code)))))
 
@@ -186,7 +186,7 @@ def state_number(node: ast.AST) -> str:
     return ""
 
 
-def test_the_number_detector_sees_every_way_to_write() -> None:
+def test_number_detector_finds_every_way_to_write() -> None:
     def found(code: str) -> str:
         return " ".join(filter(None, (state_number(node) for node in ast.walk(ast.parse(code)))))
 
@@ -200,7 +200,7 @@ def test_the_number_detector_sees_every_way_to_write() -> None:
     assert found("x = 'WHERE state = %s AND c.state = ANY(%s)'") == ""
 
 
-def test_no_committed_file_names_an_index_or_a_registry() -> None:
+def test_no_committed_file_names_a_package_index() -> None:
     pattern = re.compile(
         r"((?<!no-emit-)index-url|find-links|https?://[^\s\"']*(pypi|pythonhosted|simple/))"
     )
@@ -220,7 +220,7 @@ def test_every_pinned_requirement_has_a_hash() -> None:
         assert [entry.split()[0] for entry in pinned if "--hash=sha256:" not in entry] == []
 
 
-def test_a_cell_is_installed_without_django() -> None:
+def test_cell_requirements_exclude_django() -> None:
     names = {
         line.split("==")[0].lower()
         for line in (ROOT / "requirements" / "cell.txt").read_text().splitlines()

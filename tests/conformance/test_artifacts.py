@@ -47,7 +47,7 @@ def ran(kit: Kit, text: str, *outputs: Output, **spec: Any) -> EndedEvent:
 # ----------------------------------------------------------------------------- outputs
 
 
-def test_outputs_of_a_success_are_kept_before_it_is_told(kit: Kit, keeper: Keeper) -> None:
+def test_outputs_are_stored_before_the_success_is_reported(kit: Kit, keeper: Keeper) -> None:
     text = (
         f"cd {ROOT}/out; echo 42 > result; echo model > model; mkdir -p logs/deep;"
         " echo a > 'logs/a b'; echo c > logs/deep/.c; : > logs/empty; ln -s /etc/passwd logs/link;"
@@ -75,9 +75,7 @@ def test_outputs_of_a_success_are_kept_before_it_is_told(kit: Kit, keeper: Keepe
     assert not list((kit.home / "work" / ended.uid).glob("*.tar"))
 
 
-def test_the_folders_of_outputs_are_there_and_anybody_may_write_to_them(
-    kit: Kit, keeper: Keeper
-) -> None:
+def test_output_folders_exist_and_are_writable_by_any_user(kit: Kit, keeper: Keeper) -> None:
     text = f"echo 1 > {ROOT}/left/here/one && echo 2 > {ROOT}/there/two"
     outputs = (Output("/left/here/one", "one"), Output("/there/two", "two"))
     launch = kit.launch("sh", "-c", text, outputs=outputs, user="1234:1234")
@@ -86,7 +84,7 @@ def test_the_folders_of_outputs_are_there_and_anybody_may_write_to_them(
     assert keeper.kept[launch.uid] == {"one": b"1\n", "two": b"2\n"}
 
 
-def test_a_large_output_arrives_whole_whatever_the_answers(kit: Kit, keeper: Keeper) -> None:
+def test_large_output_is_stored_whole_despite_failing_requests(kit: Kit, keeper: Keeper) -> None:
     troubles = iter([Answer(503), None, Answer(200, b"no json"), None, None, Answer(500)])
     keeper.before = lambda request: next(troubles, None)
     ended = ran(kit, f"head -c 5000000 /dev/urandom > {ROOT}/out/model", MODEL)
@@ -96,7 +94,7 @@ def test_a_large_output_arrives_whole_whatever_the_answers(kit: Kit, keeper: Kee
     assert hashlib.sha256(content).hexdigest() == ended.outputs[0]["sha256"]
 
 
-def test_an_output_that_is_missing_is_the_task_s_own_failure(kit: Kit, keeper: Keeper) -> None:
+def test_missing_output_is_a_user_failure(kit: Kit, keeper: Keeper) -> None:
     for text in ("true", f"ln -s /etc/passwd {ROOT}/out/model", f"mkfifo {ROOT}/out/model"):
         ended = ran(kit, text, MODEL)
         assert (ended.exit_code, ended.failure_kind, ended.reason) == (
@@ -110,13 +108,13 @@ def test_an_output_that_is_missing_is_the_task_s_own_failure(kit: Kit, keeper: K
     assert keeper.kept == {}
 
 
-def test_a_task_that_fails_leaves_no_outputs(kit: Kit, keeper: Keeper) -> None:
+def test_failed_task_stores_no_outputs(kit: Kit, keeper: Keeper) -> None:
     ended = ran(kit, f"echo x > {ROOT}/out/model; exit 3", MODEL)
     assert (ended.exit_code, ended.reason, ended.outputs) == (3, EXIT, None)
     assert keeper.puts() == []
 
 
-def test_an_end_is_told_whatever_becomes_of_what_was_left(
+def test_end_is_reported_even_if_storing_checkpoint_or_log_fails(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any) -> bool:
@@ -132,14 +130,14 @@ def test_an_end_is_told_whatever_becomes_of_what_was_left(
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
 
 
-def test_a_store_that_never_takes_it_is_a_system_failure(kit: Kit, keeper: Keeper) -> None:
+def test_unavailable_output_store_is_a_system_failure(kit: Kit, keeper: Keeper) -> None:
     keeper.before = lambda request: Answer(503)
     ended = ran(kit, f"echo x > {ROOT}/out/model", MODEL)
     assert (ended.failure_kind, ended.reason, ended.exit_code) == (FailureKind.SYSTEM, OUTPUTS, 0)
     assert keeper.puts() == ["model"] * TRIES
 
 
-def test_what_the_store_finds_too_large_is_the_task_s_own_failure(kit: Kit, keeper: Keeper) -> None:
+def test_output_too_large_for_the_store_is_a_user_failure(kit: Kit, keeper: Keeper) -> None:
     keeper.before = lambda request: Answer(413, b'{"detail": "at most 5 bytes"}')
     ended = ran(kit, f"echo too large > {ROOT}/out/model", MODEL)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS)
@@ -148,16 +146,14 @@ def test_what_the_store_finds_too_large_is_the_task_s_own_failure(kit: Kit, keep
     assert keeper.puts() == ["model"]
 
 
-def test_outputs_beyond_the_limit_of_the_cell_are_not_even_read(
-    real_kit: Kit, keeper: Keeper
-) -> None:
+def test_outputs_over_the_cell_limit_are_not_uploaded(real_kit: Kit, keeper: Keeper) -> None:
     keeper.serve(real_kit, max_files_bytes=1_000_000)
     ended = ran(real_kit, f"head -c 2000000 /dev/zero > {ROOT}/out/model", MODEL)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS)
     assert keeper.puts() == []
 
 
-def test_a_stop_while_outputs_are_kept_breaks_that_off(kit: Kit, keeper: Keeper) -> None:
+def test_stop_cancels_the_storing_of_outputs(kit: Kit, keeper: Keeper) -> None:
     may_answer = threading.Event()
 
     def hold(request: Request) -> Answer:
@@ -175,7 +171,7 @@ def test_a_stop_while_outputs_are_kept_breaks_that_off(kit: Kit, keeper: Keeper)
     assert keeper.kept == {}
 
 
-def test_a_cell_that_dies_while_outputs_are_kept_does_it_again(kit: Kit, keeper: Keeper) -> None:
+def test_restarted_cell_stores_interrupted_outputs_again(kit: Kit, keeper: Keeper) -> None:
     may_answer = threading.Event()
 
     def hold(request: Request) -> None:
@@ -208,7 +204,9 @@ def test_a_cell_that_dies_while_outputs_are_kept_does_it_again(kit: Kit, keeper:
 # ----------------------------------------------------------------------------- elsewhere
 
 
-def test_outputs_go_where_the_job_wants_them(real_kit: Kit, keeper: Keeper, tmp_path: Path) -> None:
+def test_outputs_are_stored_below_the_output_base_of_the_job(
+    real_kit: Kit, keeper: Keeper, tmp_path: Path
+) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     keeper.serve(real_kit, file_roots=(shared,))
@@ -224,7 +222,7 @@ def test_outputs_go_where_the_job_wants_them(real_kit: Kit, keeper: Keeper, tmp_
     assert keeper.puts() == []
 
 
-def test_outputs_go_nowhere_that_the_cell_does_not_allow(kit: Kit, keeper: Keeper) -> None:
+def test_output_base_not_allowed_by_the_cell_is_a_user_failure(kit: Kit, keeper: Keeper) -> None:
     for base in ("file:///tmp/out", "s3://bucket/x", "http://127.0.0.1/x", "memory://x"):
         launch = script(kit, f"echo x > {ROOT}/out/model", MODEL)
         keeper.brief(launch.uid, output_base=base)
@@ -251,7 +249,7 @@ def follow_up(kit: Kit, keeper: Keeper, ended: EndedEvent, text: str, **spec: An
     return kit.told.ended(launch.uid)
 
 
-def test_a_preempted_task_goes_on_where_it_stopped(kit: Kit, keeper: Keeper) -> None:
+def test_preempted_task_resumes_from_its_checkpoint(kit: Kit, keeper: Keeper) -> None:
     launch = script(kit, COUNT, checkpoint_path="/ckpt", user="1000:1000")
     kit.driver.start(launch)
     until(lambda: "counts" in kit.log(launch.uid))
@@ -265,7 +263,7 @@ def test_a_preempted_task_goes_on_where_it_stopped(kit: Kit, keeper: Keeper) -> 
     assert second.outputs is None, "a success leaves nothing for a next attempt"
 
 
-def test_a_failed_task_finds_its_checkpoint_as_it_was(kit: Kit, keeper: Keeper) -> None:
+def test_checkpoint_of_a_failed_task_is_restored_unchanged(kit: Kit, keeper: Keeper) -> None:
     text = (
         f"cd {ROOT}/ckpt; mkdir deep; echo x > deep/run; chmod 755 deep/run; ln -s deep/run link;"
         " ln deep/run twin; exit 3"
@@ -282,7 +280,7 @@ def test_a_failed_task_finds_its_checkpoint_as_it_was(kit: Kit, keeper: Keeper) 
     assert kit.log(third.uid) == "x\n"
 
 
-def test_a_checkpoint_that_cannot_be_kept_changes_nothing_else(kit: Kit, keeper: Keeper) -> None:
+def test_unstored_checkpoint_does_not_change_the_outcome(kit: Kit, keeper: Keeper) -> None:
     keeper.before = lambda request: Answer(503)
     ended = ran(kit, "exit 3", checkpoint_path="/ckpt")
     assert (ended.exit_code, ended.reason, ended.outputs) == (3, EXIT, None)
@@ -291,7 +289,7 @@ def test_a_checkpoint_that_cannot_be_kept_changes_nothing_else(kit: Kit, keeper:
     assert keeper.puts() == [CHECKPOINT] * TRIES
 
 
-def test_a_checkpoint_that_is_not_what_was_left_is_not_taken(kit: Kit, keeper: Keeper) -> None:
+def test_checkpoint_with_a_wrong_checksum_is_a_system_failure(kit: Kit, keeper: Keeper) -> None:
     first = ran(kit, "exit 3", checkpoint_path="/ckpt")
     left = keeper.checkpoint_of(first)
     launch = script(kit, "true", checkpoint_path="/ckpt")
@@ -302,7 +300,7 @@ def test_a_checkpoint_that_is_not_what_was_left_is_not_taken(kit: Kit, keeper: K
 
 
 @pytest.mark.engine
-def test_outputs_and_checkpoints_of_a_read_only_container(
+def test_read_only_container_stores_outputs_and_checkpoints(
     docker_kit: DockerKit, keeper: Keeper
 ) -> None:
     keeper.serve(docker_kit)

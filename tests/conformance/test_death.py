@@ -67,7 +67,7 @@ def cell_of(kit: Kit, *scripts: str, inputs: str = "") -> Iterator["subprocess.P
             cell.send_signal(signal.SIGKILL)
 
 
-def test_attempts_survive_a_killed_cell_and_end_with_their_own_status(real_kit: Kit) -> None:
+def test_attempts_survive_a_killed_cell_and_keep_their_exit_codes(real_kit: Kit) -> None:
     scripts = [
         f"{real_kit.count} for i in 1 2 3 4 5; do echo $i; sleep 0.4; done; exit {code}"
         for code in (0, 3, 4)
@@ -108,7 +108,7 @@ def orphan(real_kit: Kit, web: Web) -> str:
     return f"{real_kit.config().installation}-0"
 
 
-def test_what_the_killed_cell_had_not_begun_to_create_is_known_never_to_have_been(
+def test_uncreated_attempt_of_a_killed_cell_is_reported_never_created(
     real_kit: Kit, orphan: str
 ) -> None:
     assert not list(real_kit.driver.find())
@@ -118,7 +118,7 @@ def test_what_the_killed_cell_had_not_begun_to_create_is_known_never_to_have_bee
     assert (ended.reason, ended.never_created) == (VANISHED, True)
 
 
-def test_what_the_killed_cell_had_not_begun_to_create_begins_anew(
+def test_uncreated_attempt_of_a_killed_cell_is_started_by_its_successor(
     real_kit: Kit, orphan: str
 ) -> None:
     real_kit.driver.adopt(real_kit.launch(*real_kit.exits(3), uid=orphan))
@@ -126,7 +126,7 @@ def test_what_the_killed_cell_had_not_begun_to_create_begins_anew(
     assert (ended.exit_code, ended.failure_kind) == (3, None)
 
 
-def test_nothing_is_known_of_what_was_taken_before_the_machine_started_anew(
+def test_attempt_taken_before_a_reboot_is_not_reported_never_created(
     real_kit: Kit, orphan: str
 ) -> None:
     (proof,) = real_kit.home.glob("work/*/uncreated")
@@ -135,7 +135,7 @@ def test_nothing_is_known_of_what_was_taken_before_the_machine_started_anew(
     assert not real_kit.told.ended(orphan).never_created
 
 
-def test_what_the_killed_cell_began_to_create_may_have_been(real_kit: Kit) -> None:
+def test_removed_attempt_of_a_killed_cell_is_not_reported_never_created(real_kit: Kit) -> None:
     with cell_of(real_kit, "exec sleep 300") as cell:
         assert cell.stdout is not None
         until(lambda: cell.stdout and cell.stdout.readline().startswith(b"Started"))

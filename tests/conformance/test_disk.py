@@ -27,11 +27,11 @@ def assert_stopped(ended: EndedEvent) -> None:
     assert ended.usage["disk_peak_mib"] == 12.0
 
 
-def test_who_writes_more_than_he_asked_for_is_stopped(real_kit: Kit) -> None:
+def test_disk_limit_stops_the_attempt(real_kit: Kit) -> None:
     assert_stopped(ran(real_kit, WRITE.format(12 << 20, "out/many", 300)))
 
 
-def test_who_keeps_to_it_is_left_alone(real_kit: Kit) -> None:
+def test_disk_use_below_the_limit_does_not_stop_the_attempt(real_kit: Kit) -> None:
     ended = ran(real_kit, WRITE.format(9 << 20, "out/some", 1.5))
     assert (ended.exit_code, ended.failure_kind) == (0, None)
     assert ended.usage is not None
@@ -39,12 +39,12 @@ def test_who_keeps_to_it_is_left_alone(real_kit: Kit) -> None:
 
 
 @pytest.mark.engine
-def test_folders_of_a_read_only_container_count(docker_kit: DockerKit) -> None:
+def test_writable_folders_of_a_read_only_container_count_as_disk_use(docker_kit: DockerKit) -> None:
     script = WRITE.format(12 << 20, "out/many", 300)
     assert_stopped(ran(docker_kit, script, read_only=True))
 
 
-def test_who_wrote_too_much_while_the_cell_was_away_is_stopped_when_it_is_back(
+def test_disk_limit_exceeded_while_the_cell_was_down_stops_the_attempt(
     real_kit: Kit,
 ) -> None:
     script = WRITE.format(12 << 20, "out/many", 300)

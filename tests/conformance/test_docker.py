@@ -33,7 +33,7 @@ def ran(kit: DockerKit, *command: str, **spec: Any) -> EndedEvent:
 # ----------------------------------------------------------------------------- name and labels
 
 
-def test_name_and_labels_say_what_it_is(docker_kit: DockerKit) -> None:
+def test_container_labels_identify_job_task_and_attempt(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "true")
     labels = docker_kit.inspect(ended.uid)["Config"]["Labels"]
     assert labels == {
@@ -50,7 +50,7 @@ def test_name_and_labels_say_what_it_is(docker_kit: DockerKit) -> None:
     assert ended.container_id == docker_kit.inspect(ended.uid)["Id"]
 
 
-def test_other_installations_and_cells_are_left_alone(docker_kit: DockerKit) -> None:
+def test_containers_of_other_installations_and_cells_are_not_listed(docker_kit: DockerKit) -> None:
     strangers = [{"cellrun.cell": "cell-1"}, {"cellrun.installation": docker_kit.installation}]
     names = []
     for labels in strangers:
@@ -70,7 +70,7 @@ def test_other_installations_and_cells_are_left_alone(docker_kit: DockerKit) -> 
 # ----------------------------------------------------------------------------- limits
 
 
-def test_limits_are_the_engine_s(docker_kit: DockerKit) -> None:
+def test_limits_are_enforced_by_the_engine(docker_kit: DockerKit) -> None:
     resources = {"cpu_millis": 250, "memory_mib": 48}
     ended = ran(docker_kit, "true", resources=resources, max_pids=77, shm_mib=8)
     limits = docker_kit.inspect(ended.uid)["HostConfig"]
@@ -79,21 +79,21 @@ def test_limits_are_the_engine_s(docker_kit: DockerKit) -> None:
     assert (limits["PidsLimit"], limits["ShmSize"]) == (77, 8 * 2**20)
 
 
-def test_capabilities_are_few_and_privileges_cannot_grow(docker_kit: DockerKit) -> None:
+def test_container_has_few_capabilities_and_no_new_privileges(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "grep", "-E", "CapBnd|NoNewPrivs", "/proc/self/status", user="0")
     words = docker_kit.log(ended.uid).split()
     assert int(words[words.index("CapBnd:") + 1], 16).bit_count() == 9
     assert words[words.index("NoNewPrivs:") + 1] == "1"
 
 
-def test_out_of_memory_is_told_apart(docker_kit: DockerKit) -> None:
+def test_out_of_memory_has_a_distinct_reason(docker_kit: DockerKit) -> None:
     script = "x=a; while true; do x=$x$x; done"
     ended = ran(docker_kit, "sh", "-c", script, resources={"memory_mib": 16})
     assert (ended.exit_code, ended.failure_kind) == (137, FailureKind.USER)
     assert (ended.reason, ended.message) == (OUT_OF_MEMORY, "out of memory")
 
 
-def test_killed_child_of_a_program_that_succeeds_is_no_failure(docker_kit: DockerKit) -> None:
+def test_out_of_memory_child_of_a_successful_program_is_no_failure(docker_kit: DockerKit) -> None:
     script = "sh -c 'x=a; while true; do x=$x$x; done'; exit 0"
     ended = ran(docker_kit, "sh", "-c", script, resources={"memory_mib": 16})
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (0, None, None)
@@ -106,7 +106,7 @@ def test_network_none_has_only_the_loopback(docker_kit: DockerKit) -> None:
     assert docker_kit.log(ended.uid) == "eth0\nlo\n"
 
 
-def test_user_of_the_spec_stands_before_the_image_s(docker_kit: DockerKit) -> None:
+def test_user_of_the_spec_overrides_the_user_of_the_image(docker_kit: DockerKit) -> None:
     assert docker_kit.log(ran(docker_kit, "id", "-u").uid) == "10001\n"
     assert docker_kit.log(ran(docker_kit, "id", "-u", user="123:45").uid) == "123\n"
 
@@ -114,7 +114,7 @@ def test_user_of_the_spec_stands_before_the_image_s(docker_kit: DockerKit) -> No
 # ----------------------------------------------------------------------------- files
 
 
-def test_read_only_container_has_its_inputs_and_leaves_a_result(
+def test_read_only_container_reads_inputs_and_writes_a_result(
     docker_kit: DockerKit, web: Web
 ) -> None:
     web.files["/text"] = b"the text\n"
@@ -126,7 +126,7 @@ def test_read_only_container_has_its_inputs_and_leaves_a_result(
     assert (ended.exit_code, ended.result) == (0, "the text\n")
 
 
-def test_existing_folders_keep_what_they_are(docker_kit: DockerKit, web: Web) -> None:
+def test_existing_folders_keep_their_mode_and_owner(docker_kit: DockerKit, web: Web) -> None:
     web.files["/text"] = b"x"
     inputs = (Input("/etc/new/text", f"{web.url}/text"), Input("/tmp/text", f"{web.url}/text"))
     script = "stat -c '%a %u' /tmp /etc; cat /etc/passwd | wc -l"
@@ -143,19 +143,19 @@ def test_result_folder_of_the_image_becomes_writable(docker_kit: DockerKit) -> N
 # ----------------------------------------------------------------------------- images
 
 
-def test_missing_image_that_must_not_be_pulled_is_the_user_s(docker_kit: DockerKit) -> None:
+def test_missing_image_with_pull_policy_never_is_a_user_failure(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "true", image="cellrun/missing:1", pull_policy="never")
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE_REASON)
     assert (ended.exit_code, ended.started_at) == (None, None)
     assert ended.never_created
 
 
-def test_malformed_image_is_the_user_s(docker_kit: DockerKit) -> None:
+def test_malformed_image_name_is_a_user_failure(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "true", image="Not/An//Image")
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE_REASON)
 
 
-def test_registry_that_does_not_answer_is_the_system_s_after_three_tries(
+def test_unreachable_registry_is_a_system_failure_after_three_tries(
     docker_kit: DockerKit,
 ) -> None:
     ended = ran(docker_kit, "true", image="127.0.0.1:1/some/image:1")
@@ -165,27 +165,27 @@ def test_registry_that_does_not_answer_is_the_system_s_after_three_tries(
     assert "tried 3 times" in ended.message
 
 
-def test_registry_that_fails_is_the_system_s(docker_kit: DockerKit, web: Web) -> None:
+def test_failing_registry_is_a_system_failure(docker_kit: DockerKit, web: Web) -> None:
     web.route = lambda request: Answer(503)
     ended = ran(docker_kit, "true", image=f"{web.address}/some/image:1")
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, REGISTRY)
 
 
-def test_image_that_the_registry_does_not_know_is_the_user_s(
-    docker_kit: DockerKit, web: Web
-) -> None:
+def test_image_unknown_to_the_registry_is_a_user_failure(docker_kit: DockerKit, web: Web) -> None:
     Registry(web, "known/image")
     ended = ran(docker_kit, "true", image=f"{web.address}/unknown/image:1")
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE_REASON)
 
 
-def test_image_that_may_not_be_read_is_the_user_s(docker_kit: DockerKit, web: Web) -> None:
+def test_unauthorized_image_is_a_user_failure(docker_kit: DockerKit, web: Web) -> None:
     web.route = lambda request: Answer(401, b"", {"Www-Authenticate": 'Basic realm="closed"'})
     ended = ran(docker_kit, "true", image=f"{web.address}/closed/image:1")
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE_REASON)
 
 
-def test_pull_is_told_and_made_once_for_all_who_wait(docker_kit: DockerKit, web: Web) -> None:
+def test_pull_is_reported_to_and_shared_by_all_waiting_attempts(
+    docker_kit: DockerKit, web: Web
+) -> None:
     registry = Registry(web, f"pulled/{uuid.uuid4().hex}")
     registry.may_send.clear()
     launches = [docker_kit.launch("/nothing", image=registry.image) for _ in range(3)]
@@ -206,7 +206,7 @@ def test_pull_is_told_and_made_once_for_all_who_wait(docker_kit: DockerKit, web:
         docker_kit.outside.remove_image(registry.image, force=True)
 
 
-def test_stop_during_a_pull_ends_at_once_and_nothing_is_created(
+def test_stop_during_a_pull_ends_the_attempt_before_creation(
     docker_kit: DockerKit, web: Web
 ) -> None:
     registry = Registry(web, f"slow/{uuid.uuid4().hex}")
@@ -227,13 +227,13 @@ def test_stop_during_a_pull_ends_at_once_and_nothing_is_created(
 # ----------------------------------------------------------------------------- refusals
 
 
-def test_user_that_does_not_exist_is_the_user_s(docker_kit: DockerKit) -> None:
+def test_unknown_user_is_a_user_failure(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "true", user="nobody-here")
     assert not ended.never_created
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC)
 
 
-def test_too_little_memory_for_the_engine_is_the_user_s(docker_kit: DockerKit) -> None:
+def test_memory_below_the_engine_minimum_is_a_user_failure(docker_kit: DockerKit) -> None:
     ended = ran(docker_kit, "true", resources={"memory_mib": 1})
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, SPEC)
 
@@ -260,7 +260,7 @@ def test_container_that_was_created_but_not_started_is_started_once(docker_kit: 
     assert docker_kit.starts(launch.uid) == 1
 
 
-def test_container_of_the_same_name_is_adopted_though_the_home_was_lost(
+def test_container_is_adopted_by_name_after_the_home_was_lost(
     docker_kit: DockerKit,
 ) -> None:
     launch = docker_kit.launch("sh", "-c", "echo hello; sleep 1; exit 3")
@@ -297,7 +297,7 @@ def cable(
             path.unlink()
 
 
-def test_engine_that_goes_away_and_comes_back_loses_nothing(
+def test_engine_outage_loses_no_output_and_no_exit_code(
     docker_kit: DockerKit, cable: Cable
 ) -> None:
     script = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.3; done; exit 4"
@@ -312,7 +312,7 @@ def test_engine_that_goes_away_and_comes_back_loses_nothing(
     assert docker_kit.log(launch.uid) == "1\n2\n3\n4\n5\n6\n7\n8\n"
 
 
-def test_nothing_is_told_of_an_adopted_attempt_while_the_engine_is_away(
+def test_adopted_attempt_is_not_reported_while_the_engine_is_unreachable(
     docker_kit: DockerKit, cable: Cable
 ) -> None:
     launch = docker_kit.launch("sh", "-c", "sleep 1; exit 4")
@@ -328,7 +328,7 @@ def test_nothing_is_told_of_an_adopted_attempt_while_the_engine_is_away(
     assert docker_kit.told.ended(launch.uid).exit_code == 4
 
 
-def test_engine_that_stays_away_fails_the_start_after_three_tries(
+def test_unreachable_engine_fails_the_start_after_three_tries(
     docker_kit: DockerKit, cable: Cable
 ) -> None:
     cable.pull()
@@ -341,9 +341,7 @@ def test_engine_that_stays_away_fails_the_start_after_three_tries(
     assert ended.never_created
 
 
-def test_stop_that_the_engine_did_not_hear_is_said_again(
-    docker_kit: DockerKit, cable: Cable
-) -> None:
+def test_stop_missed_by_the_engine_is_repeated(docker_kit: DockerKit, cable: Cable) -> None:
     launch = docker_kit.launch("sleep", "300")
     docker_kit.driver.start(launch)
     docker_kit.told.started(launch.uid)

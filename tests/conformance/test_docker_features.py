@@ -46,7 +46,7 @@ def output(engine: DockerEngine, launch: Launch, placed: Sequence[PlacedFile], f
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_what_is_bound_stands_there_itself_and_can_be_written_only_if_it_may(
+def test_bound_files_are_mounted_and_writable_only_if_allowed(
     docker_kit: DockerKit, engine: DockerEngine, tmp_path: Path, read_only: bool
 ) -> None:
     (tmp_path / "key").write_text("the key\n")
@@ -75,7 +75,7 @@ def networks_of(kit: DockerKit) -> list[str]:
     return [one["Name"] for one in kit.outside.networks(filters={"label": labels})]
 
 
-def test_gang_has_a_network_of_its_own_in_which_members_are_found_by_name(
+def test_gang_members_resolve_each_other_by_name_in_a_private_network(
     docker_kit: DockerKit,
 ) -> None:
     greeting = "hostname; echo hello | nc -l -p 7000"
@@ -105,7 +105,7 @@ def test_gang_has_a_network_of_its_own_in_which_members_are_found_by_name(
     until(lambda: networks_of(docker_kit) == [])
 
 
-def test_gang_has_a_network_after_the_engine_has_given_all_of_its_own_away(
+def test_gang_network_is_created_when_engine_address_pools_are_exhausted(
     docker_kit: DockerKit,
 ) -> None:
     mine = []
@@ -139,9 +139,7 @@ def lines_of(kit: DockerKit, script: str, **spec: Any) -> list[str]:
     return kit.log(launch.uid).splitlines()
 
 
-def test_mounts_and_rooms_in_memory_stand_as_they_were_asked_for(
-    docker_kit: DockerKit, tmp_path: Path
-) -> None:
+def test_mounts_and_tmpfs_match_the_spec(docker_kit: DockerKit, tmp_path: Path) -> None:
     for name in ("read", "written"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o755)
@@ -177,7 +175,7 @@ def test_mounts_and_rooms_in_memory_stand_as_they_were_asked_for(
         assert (tmp_path / "written").stat().st_mode & 0o777 == 0o755
 
 
-def test_mounts_that_lead_elsewhere_or_nowhere_are_the_user_s_mistake(
+def test_symlinked_or_missing_mount_source_is_a_user_failure(
     docker_kit: DockerKit, tmp_path: Path
 ) -> None:
     (tmp_path / "real").mkdir()
@@ -191,7 +189,7 @@ def test_mounts_that_lead_elsewhere_or_nowhere_are_the_user_s_mistake(
         assert expected in str(ended.message)
 
 
-def test_a_mount_that_becomes_a_link_before_the_start_is_not_followed(
+def test_mount_source_swapped_for_a_symlink_is_not_followed(
     docker_kit: DockerKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "outside").mkdir()
@@ -214,7 +212,7 @@ def test_a_mount_that_becomes_a_link_before_the_start_is_not_followed(
     assert not list((tmp_path / "outside").iterdir())
 
 
-def test_privileges_are_the_ones_that_were_asked_for(docker_kit: DockerKit) -> None:
+def test_capabilities_and_privileges_match_the_spec(docker_kit: DockerKit) -> None:
     script = "grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | cut -f 2"
     few = lines_of(docker_kit, script, user="0")
     more = lines_of(docker_kit, script, user="0", capabilities=("CAP_NET_RAW", "SYS_NICE", "KILL"))
@@ -247,7 +245,7 @@ def is_exact(kit: DockerKit) -> bool:
     return bool(kit.outside.info()["CgroupDriver"] == "cgroupfs")
 
 
-def test_use_of_the_shortest_task_is_known_where_it_can_be_and_else_left_out(
+def test_usage_of_a_short_task_is_reported_exactly_or_omitted(
     docker_kit: DockerKit,
 ) -> None:
     lines_of(docker_kit, "true")  # an engine makes its group with its first container
@@ -265,7 +263,7 @@ def test_use_of_the_shortest_task_is_known_where_it_can_be_and_else_left_out(
     until(lambda: not groups_of(launch.uid))
 
 
-def test_use_is_seen_while_a_container_runs_where_it_has_no_group_of_ours(
+def test_usage_is_sampled_while_running_without_a_dedicated_cgroup(
     docker_kit: DockerKit, engine: DockerEngine
 ) -> None:
     engine.find_image(IMAGE)  # it has connected
@@ -282,7 +280,7 @@ def test_use_is_seen_while_a_container_runs_where_it_has_no_group_of_ours(
     assert not groups_of(launch.uid)
 
 
-def test_groups_of_containers_that_somebody_removed_go_with_the_next_look(
+def test_cgroups_of_containers_removed_from_outside_are_swept(
     docker_kit: DockerKit,
 ) -> None:
     launch = docker_kit.launch("sleep", "300")
@@ -294,7 +292,7 @@ def test_groups_of_containers_that_somebody_removed_go_with_the_next_look(
     assert groups_of(launch.uid) == []
 
 
-def test_image_s_digest_is_told(docker_kit: DockerKit) -> None:
+def test_image_digest_is_reported(docker_kit: DockerKit) -> None:
     launch = docker_kit.launch("true")
     docker_kit.driver.start(launch)
     usage = docker_kit.told.ended(launch.uid).usage
@@ -306,7 +304,7 @@ def test_image_s_digest_is_told(docker_kit: DockerKit) -> None:
 # ----------------------------------------------------------------------------- limits, from inside
 
 
-def test_more_processes_than_were_asked_for_cannot_be_started(docker_kit: DockerKit) -> None:
+def test_process_limit_is_enforced(docker_kit: DockerKit) -> None:
     script = "i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done; wait"
     launch = docker_kit.launch("sh", "-c", script, max_pids=20)
     docker_kit.driver.start(launch)
@@ -314,7 +312,7 @@ def test_more_processes_than_were_asked_for_cannot_be_started(docker_kit: Docker
     assert "fork" in docker_kit.log(launch.uid, "stderr")
 
 
-def test_what_is_seen_inside_is_what_was_asked_for(docker_kit: DockerKit) -> None:
+def test_workdir_user_env_and_mounts_inside_match_the_spec(docker_kit: DockerKit) -> None:
     launch = docker_kit.launch(
         "pwd; id -u; echo $A $CELLRUN_ATTEMPT_UID; cat /proc/mounts",
         entrypoint=("sh", "-c"),

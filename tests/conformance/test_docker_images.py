@@ -36,7 +36,7 @@ def over(pull: Pull) -> Pull:
     return pull
 
 
-def test_private_image_is_pulled_by_who_may_read_it_and_by_nobody_beside_him(
+def test_private_image_is_pulled_only_with_valid_credentials(
     engine: DockerEngine, tmp_path: Path
 ) -> None:
     with serving(tmp_path / "closed", closed=True) as closed:

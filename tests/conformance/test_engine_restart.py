@@ -85,7 +85,7 @@ def check_counted(kit: DockerKit, launch: Launch, *, may_lack: int) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("live_restore", [True, False], ids=["live", "plain"])
-def test_tasks_end_right_though_their_engine_is_restarted(
+def test_tasks_keep_their_exit_codes_across_an_engine_restart(
     begin: Callable[[bool], tuple[OwnEngine, DockerKit]],
     live_restore: bool,
     number: signal.Signals,
@@ -117,7 +117,7 @@ def test_tasks_end_right_though_their_engine_is_restarted(
     until(lambda: not list(kit.home.glob("work/*")))
 
 
-def test_engine_that_is_restarted_while_the_cell_is_away_is_found_as_it_is(
+def test_attempts_are_adopted_after_an_engine_restart_during_cell_downtime(
     begin: Callable[[bool], tuple[OwnEngine, DockerKit]],
 ) -> None:
     engine, kit = begin(True)

@@ -34,18 +34,18 @@ def test_output_is_kept_by_stream_and_byte_for_byte(real_kit: Kit) -> None:
     assert (folder / "stderr").read_bytes() == b"error\n"
 
 
-def test_orders_and_output_are_for_no_other_user_of_the_machine(real_kit: Kit) -> None:
+def test_order_and_output_folders_are_private_to_the_cell_user(real_kit: Kit) -> None:
     for name in ("work", "logs"):
         assert (real_kit.home / name).stat().st_mode & 0o777 == 0o700, name
 
 
-def test_output_is_there_while_the_program_runs(real_kit: Kit) -> None:
+def test_output_is_available_while_the_program_runs(real_kit: Kit) -> None:
     launch = real_kit.launch("sh", "-c", "echo first; sleep 300")
     real_kit.driver.start(launch)
     until(lambda: real_kit.log(launch.uid) == "first\n")
 
 
-def test_output_goes_on_over_deaths_of_the_cell_without_loss_or_repetition(real_kit: Kit) -> None:
+def test_output_continues_across_cell_restarts_without_loss_or_repetition(real_kit: Kit) -> None:
     script = (
         "i=0; while [ $i -lt 120 ]; do echo line $i; echo err $i >&2; i=$((i+1)); sleep 0.03; done"
     )
@@ -65,7 +65,7 @@ def test_long_lines_are_whole(real_kit: Kit) -> None:
     assert real_kit.log(ended.uid) == "x" * 200000 + "\nend\n"
 
 
-def test_long_line_is_whole_if_the_cell_dies_while_the_other_stream_speaks(real_kit: Kit) -> None:
+def test_long_line_survives_a_cell_restart_while_the_other_stream_writes(real_kit: Kit) -> None:
     script = "head -c 20000 /dev/zero | tr '\\0' x; sleep 0.5; echo err >&2; sleep 4; echo end"
     launch = real_kit.launch("sh", "-c", script)
     real_kit.driver.start(launch)
@@ -77,7 +77,7 @@ def test_long_line_is_whole_if_the_cell_dies_while_the_other_stream_speaks(real_
     assert real_kit.log(launch.uid, "stderr") == "err\n"
 
 
-def test_output_is_bounded_and_says_where_it_was_cut(real_kit: Kit) -> None:
+def test_output_over_the_limit_is_truncated_with_a_note(real_kit: Kit) -> None:
     real_kit.driver.close()
     config = real_kit.config(max_log_bytes=1000)
     real_kit.driver = make_driver(config, real_kit.told)
@@ -91,7 +91,7 @@ def test_output_is_bounded_and_says_where_it_was_cut(real_kit: Kit) -> None:
 # ----------------------------------------------------------------------------- result
 
 
-def test_result_is_read_from_a_folder_that_was_made_for_it(real_kit: Kit) -> None:
+def test_result_folder_is_created_and_its_result_read(real_kit: Kit) -> None:
     ended = ran(real_kit, f"echo 42 > {ROOT}/some/new/result", result_file="/some/new/result")
     assert (ended.exit_code, ended.result, ended.result_truncated) == (0, "42\n", False)
 
@@ -102,18 +102,18 @@ def test_result_is_cut_after_10240_bytes(real_kit: Kit) -> None:
     assert (ended.result, ended.result_truncated) == ("r" * 10240, True)
 
 
-def test_result_is_cut_before_a_sign_that_would_be_cut_in_two(real_kit: Kit) -> None:
+def test_result_is_cut_at_a_character_boundary(real_kit: Kit) -> None:
     script = f"{{ head -c 10239 /dev/zero | tr '\\0' r; printf '\\303\\251'; }} > {ROOT}/out/result"
     ended = ran(real_kit, script, result_file="/out/result")
     assert (ended.result, ended.result_truncated) == ("r" * 10239, True)
 
 
-def test_result_that_is_no_utf_8_is_replaced_where_it_is_not(real_kit: Kit) -> None:
+def test_invalid_utf_8_in_a_result_is_replaced(real_kit: Kit) -> None:
     ended = ran(real_kit, rf"printf 'a\377b' > {ROOT}/out/result", result_file="/out/result")
     assert ended.result == "a\ufffdb"
 
 
-def test_no_result_is_told_without_a_file_or_without_success_or_through_a_link(
+def test_result_is_absent_without_a_regular_file_or_without_success(
     real_kit: Kit,
 ) -> None:
     assert ran(real_kit, "true", result_file="/out/result").result is None
@@ -125,7 +125,7 @@ def test_no_result_is_told_without_a_file_or_without_success_or_through_a_link(
     assert ran(real_kit, script, result_file="/out/result").result is None
 
 
-def test_result_file_that_leads_elsewhere_is_refused(real_kit: Kit) -> None:
+def test_result_file_path_leading_outside_is_refused(real_kit: Kit) -> None:
     ended = ran(real_kit, "true", result_file="/out/../../etc/result")
     assert (ended.failure_kind, ended.reason, ended.started_at) == (FailureKind.USER, SPEC, None)
 
@@ -133,7 +133,7 @@ def test_result_file_that_leads_elsewhere_is_refused(real_kit: Kit) -> None:
 # ----------------------------------------------------------------------------- inputs
 
 
-def test_inputs_stand_at_their_paths_and_can_be_read(real_kit: Kit, web: Web) -> None:
+def test_inputs_are_readable_at_their_paths(real_kit: Kit, web: Web) -> None:
     web.files = {"/text?sig=1": b"the text\n", "/two": b"two\n"}
     inputs = (
         Input(
@@ -178,7 +178,7 @@ def test_input_with_another_checksum_is_a_system_failure(real_kit: Kit, web: Web
     assert "sha256" in ended.message
 
 
-def test_input_is_fetched_again_until_it_comes(real_kit: Kit, web: Web) -> None:
+def test_input_fetch_is_retried_until_it_succeeds(real_kit: Kit, web: Web) -> None:
     def third_time(request: Request) -> Answer:
         return Answer(200, b"at last\n") if len(web.requests) == 3 else Answer(503)
 
@@ -188,7 +188,7 @@ def test_input_is_fetched_again_until_it_comes(real_kit: Kit, web: Web) -> None:
     assert real_kit.log(ended.uid) == "at last\n"
 
 
-def test_input_that_never_comes_is_a_system_failure_that_keeps_the_signature_secret(
+def test_unavailable_input_is_a_system_failure_that_hides_the_signature(
     real_kit: Kit, web: Web
 ) -> None:
     inputs = (Input("/in/text", f"{web.url}/text?sig=hush"),)
@@ -200,7 +200,7 @@ def test_input_that_never_comes_is_a_system_failure_that_keeps_the_signature_sec
     assert "hush" not in ended.message
 
 
-def test_input_that_leads_elsewhere_is_refused(real_kit: Kit, web: Web) -> None:
+def test_input_path_or_url_leading_outside_is_refused(real_kit: Kit, web: Web) -> None:
     for path in ("/in/../../etc/x", "relative", "/", "/in/.."):
         ended = ran(real_kit, "true", inputs=(Input(path, f"{web.url}/x"),))
         assert (ended.failure_kind, ended.reason) == (FailureKind.USER, INPUTS), path
@@ -214,13 +214,13 @@ def test_input_that_leads_elsewhere_is_refused(real_kit: Kit, web: Web) -> None:
 # ----------------------------------------------------------------------------- the program
 
 
-def test_environment_is_the_spec_s_under_the_attempt_s_own(real_kit: Kit) -> None:
+def test_attempt_variables_override_the_environment_of_the_spec(real_kit: Kit) -> None:
     env = {"COLOUR": "blue", "CELLRUN_ATTEMPT_UID": "forged"}
     ended = ran(real_kit, "echo $COLOUR $CELLRUN_ATTEMPT_UID", env=env)
     assert real_kit.log(ended.uid) == f"blue {ended.uid}\n"
 
 
-def test_command_that_does_not_exist_ends_like_in_a_shell(real_kit: Kit) -> None:
+def test_missing_command_ends_with_exit_code_127(real_kit: Kit) -> None:
     launch = real_kit.launch("no-such-program")
     real_kit.driver.start(launch)
     ended = real_kit.told.ended(launch.uid)
@@ -228,14 +228,14 @@ def test_command_that_does_not_exist_ends_like_in_a_shell(real_kit: Kit) -> None
     assert ended.started_at is None
 
 
-def test_entrypoint_stands_before_the_command(real_kit: Kit) -> None:
+def test_entrypoint_precedes_the_command(real_kit: Kit) -> None:
     launch = real_kit.launch("three", entrypoint=("echo", "two"))
     real_kit.driver.start(launch)
     real_kit.told.ended(launch.uid)
     assert real_kit.log(launch.uid) == "two three\n"
 
 
-def test_workdir_is_where_it_starts(real_kit: Kit) -> None:
+def test_command_starts_in_its_workdir(real_kit: Kit) -> None:
     ended = ran(real_kit, "pwd", workdir="/tmp")
     assert real_kit.log(ended.uid).endswith("/tmp\n")
 

@@ -72,7 +72,7 @@ def check_disk_failure(ended: EndedEvent) -> None:
     assert "space left" in str(ended.message)
 
 
-def test_input_that_finds_no_room_is_a_system_failure(small_home: DockerKit, web: Web) -> None:
+def test_input_without_disk_space_is_a_system_failure(small_home: DockerKit, web: Web) -> None:
     web.files["/large"] = bytes(3 * MIB)
     ended = ran(small_home, "true", inputs=(Input("/in/large", f"{web.url}/large"),))
     check_disk_failure(ended)
@@ -84,7 +84,7 @@ def test_input_that_finds_no_room_is_a_system_failure(small_home: DockerKit, web
     assert ran(small_home, "cat /in/small", inputs=inputs).exit_code == 0
 
 
-def test_workspace_that_finds_no_room_is_a_system_failure(small_home: DockerKit) -> None:
+def test_workspace_without_disk_space_is_a_system_failure(small_home: DockerKit) -> None:
     filling = fill(small_home.home)
     ended = ran(small_home, "true")
     check_disk_failure(ended)
@@ -93,7 +93,7 @@ def test_workspace_that_finds_no_room_is_a_system_failure(small_home: DockerKit)
     assert ran(small_home, "true").exit_code == 0
 
 
-def test_output_that_finds_no_room_waits_for_it_and_the_task_goes_on(
+def test_output_waits_for_disk_space_while_the_task_continues(
     small_home: DockerKit,
 ) -> None:
     script = (
@@ -117,7 +117,7 @@ def test_output_that_finds_no_room_waits_for_it_and_the_task_goes_on(
     assert small_home.log(launch.uid, "stderr") == lines
 
 
-def test_task_whose_output_never_finds_room_ends_with_its_own_status(
+def test_task_without_disk_space_for_output_keeps_its_exit_code(
     small_home: DockerKit,
 ) -> None:
     script = "head -c 8000000 /dev/zero; echo error >&2; sleep 1; exit 4"
@@ -147,7 +147,7 @@ def small_engine(
         yield engine, kit
 
 
-def test_engine_without_room_fails_the_start_and_is_well_again_with_room(
+def test_full_engine_disk_fails_the_start_until_space_is_freed(
     small_engine: tuple[OwnEngine, DockerKit],
 ) -> None:
     engine, kit = small_engine

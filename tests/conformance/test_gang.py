@@ -105,7 +105,7 @@ cat gang/peers
 """
 
 
-def test_a_member_finds_its_rank_the_key_and_where_the_others_come_to_be(
+def test_member_sees_its_rank_the_key_and_changing_peer_addresses(
     real_kit: Kit, web: GangWeb
 ) -> None:
     begin(real_kit, web)
@@ -147,7 +147,7 @@ cat /etc/hosts
 
 
 @pytest.mark.engine
-def test_two_on_one_cell_speak_by_name_in_a_network_of_their_own(
+def test_members_on_one_cell_connect_by_name_in_a_private_network(
     docker_kit: DockerKit, web: GangWeb
 ) -> None:
     begin(docker_kit, web)
@@ -194,7 +194,7 @@ done
 
 
 @pytest.mark.engine
-def test_the_hosts_file_follows_a_peer_through_an_outage_and_a_new_process_of_the_cell(
+def test_hosts_file_follows_a_peer_through_an_outage_and_a_cell_restart(
     docker_kit: DockerKit, web: GangWeb
 ) -> None:
     begin(docker_kit, web)
@@ -226,7 +226,7 @@ def test_the_hosts_file_follows_a_peer_through_an_outage_and_a_new_process_of_th
     assert docker_kit.log(made.uid, "stderr").count("Read-only file system") == 2
 
 
-def test_a_gang_is_heard_of_through_any_member_that_is_told(
+def test_gang_update_reaches_a_member_whose_own_request_is_refused(
     process_kit: ProcessKit, web: GangWeb
 ) -> None:
     begin(process_kit, web)
@@ -243,7 +243,7 @@ def test_a_gang_is_heard_of_through_any_member_that_is_told(
         assert process_kit.told.ended(one.uid).exit_code == 0
 
 
-def test_a_gang_that_starts_again_is_told_as_soon_as_the_first_time(
+def test_restarted_gang_is_updated_as_fast_as_the_first_one(
     process_kit: ProcessKit, web: GangWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Longer than the test waits: who comes when all were there must not wait for the next question.
@@ -260,7 +260,7 @@ def test_a_gang_that_starts_again_is_told_as_soon_as_the_first_time(
         assert process_kit.told.ended(made.uid).exit_code == 0
 
 
-def test_a_member_whose_briefing_is_of_another_gang_does_not_start(
+def test_launch_context_of_another_member_prevents_the_start(
     process_kit: ProcessKit, web: GangWeb
 ) -> None:
     begin(process_kit, web)
@@ -274,7 +274,7 @@ def test_a_member_whose_briefing_is_of_another_gang_does_not_start(
 
 
 @pytest.mark.engine
-def test_only_members_of_gangs_are_reached_at_the_gateway_of_a_cell_for_one_machine(
+def test_only_gang_members_publish_ports_on_the_gateway_address(
     docker_kit: DockerKit, web: GangWeb
 ) -> None:
     begin(docker_kit, web)
@@ -295,7 +295,7 @@ def test_only_members_of_gangs_are_reached_at_the_gateway_of_a_cell_for_one_mach
 
 @pytest.mark.engine
 @pytest.mark.parametrize("spec", [{"network": "none", "ports": ()}, {"read_only": True}])
-def test_a_member_finds_its_files_without_a_network_and_where_nothing_can_be_written(
+def test_member_files_exist_without_network_and_in_read_only_containers(
     docker_kit: DockerKit, web: GangWeb, spec: dict[str, Any]
 ) -> None:
     begin(docker_kit, web)

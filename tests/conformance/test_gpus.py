@@ -26,9 +26,7 @@ def asked(kit: DockerKit, uid: str) -> list[str]:
     return list(request["DeviceIDs"])
 
 
-def test_each_container_asks_for_gpus_that_no_other_one_holds(
-    docker_kit: DockerKit, engine: DockerEngine
-) -> None:
+def test_containers_get_disjoint_gpus(docker_kit: DockerKit, engine: DockerEngine) -> None:
     launches = [
         docker_kit.launch("true", resources={"gpu": count}, uid=str(uuid.uuid4()))
         for count in (1, 2, 1)
@@ -44,13 +42,15 @@ def test_each_container_asks_for_gpus_that_no_other_one_holds(
     assert asked(docker_kit, third.uid) == ["0"]
 
 
-def test_without_gpu_nothing_is_asked_for(docker_kit: DockerKit, engine: DockerEngine) -> None:
+def test_container_without_gpus_requests_no_device(
+    docker_kit: DockerKit, engine: DockerEngine
+) -> None:
     launch = docker_kit.launch("true", resources={"cpu_millis": 100})
     engine.create(launch, ())
     assert not docker_kit.inspect(launch.uid)["HostConfig"]["DeviceRequests"]
 
 
-def test_an_engine_that_knows_no_gpu_is_the_cell_s_fault(
+def test_missing_gpu_driver_of_the_engine_is_a_system_failure(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = docker_kit.config
@@ -67,7 +67,7 @@ def test_an_engine_that_knows_no_gpu_is_the_cell_s_fault(
     assert "tried 3 times" in ended.message
 
 
-def test_gpus_are_chosen_from_the_lowest_that_are_free() -> None:
+def test_lowest_free_gpus_are_chosen() -> None:
     assert choose_gpus(2, 4, ["0,2"]) == (1, 3)
     assert choose_gpus(0, 0, []) == ()
     with pytest.raises(EngineError, match="and 1 of 2 are free"):

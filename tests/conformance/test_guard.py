@@ -119,7 +119,7 @@ def watch(real_kit: Kit) -> Iterator[Watch]:
     watch.close()
 
 
-def test_what_obeys_is_asked_and_ends_before_the_lease_does(watch: Watch) -> None:
+def test_obedient_attempt_is_stopped_before_lease_expiry(watch: Watch) -> None:
     launch = watch.begin(*watch.kit.obedient(), seconds=8.0, grace=5.0)
     deadline = watch.deadline(launch)
     ended = watch.kit.told.ended(launch.uid)
@@ -128,7 +128,7 @@ def test_what_obeys_is_asked_and_ends_before_the_lease_does(watch: Watch) -> Non
     assert launch.uid in watch.link.status().fenced
 
 
-def test_what_is_deaf_is_killed_before_the_lease_is_over(watch: Watch) -> None:
+def test_attempt_ignoring_the_stop_is_killed_before_lease_expiry(watch: Watch) -> None:
     launch = watch.begin(*watch.kit.deaf(300), seconds=7.0, grace=2.0)
     deadline = watch.deadline(launch)
     ended = watch.kit.told.ended(launch.uid)
@@ -136,7 +136,7 @@ def test_what_is_deaf_is_killed_before_the_lease_is_over(watch: Watch) -> None:
     assert ended.at < deadline
 
 
-def test_a_renewed_lease_keeps_it_running(watch: Watch) -> None:
+def test_renewed_lease_keeps_the_attempt_running(watch: Watch) -> None:
     renewed = watch.begin(*watch.kit.obedient(), seconds=6.0)
     watch.show(renewed, seconds=3600.0)
     kept = dict(watch.link.read().attempts)
@@ -149,7 +149,7 @@ def test_a_renewed_lease_keeps_it_running(watch: Watch) -> None:
     assert not watch.is_over(renewed)
 
 
-def test_it_outlives_a_killed_cell_ends_what_runs_and_then_itself(watch: Watch) -> None:
+def test_guard_outlives_a_killed_cell_ends_its_attempts_and_exits(watch: Watch) -> None:
     launch = watch.begin(*watch.kit.obedient(), seconds=8.0, grace=2.0)
     deadline = watch.deadline(launch)
     watch.end_cell()
@@ -159,7 +159,7 @@ def test_it_outlives_a_killed_cell_ends_what_runs_and_then_itself(watch: Watch) 
     assert launch.uid in watch.link.status().fenced
 
 
-def test_neither_the_death_of_its_starter_nor_ctrl_c_ends_a_guard(watch: Watch) -> None:
+def test_guard_survives_signals_and_the_death_of_its_starter(watch: Watch) -> None:
     home, driver = str(watch.kit.home), watch.kit.name
     command = [sys.executable, "-c", STARTER, home, driver]
     with subprocess.Popen(
@@ -179,7 +179,7 @@ def test_neither_the_death_of_its_starter_nor_ctrl_c_ends_a_guard(watch: Watch) 
     assert not watch.is_over(launch)
 
 
-def test_there_is_one_guard_however_many_are_started(watch: Watch) -> None:
+def test_only_one_guard_runs_per_cell(watch: Watch) -> None:
     launch = watch.begin(*watch.kit.obedient())
     others = [ProcessLink(watch.kit.home, watch.kit.name) for _ in range(3)]
     assert all(other.stand_by() for other in others)
@@ -187,7 +187,7 @@ def test_there_is_one_guard_however_many_are_started(watch: Watch) -> None:
     assert not watch.is_over(launch)
 
 
-def test_a_killed_guard_is_replaced_and_its_successor_strikes_whom_it_struck(
+def test_successor_of_a_killed_guard_ends_the_fenced_attempt(
     watch: Watch,
 ) -> None:
     launch = watch.begin(*watch.kit.deaf(300), seconds=5.0, grace=3.0)
@@ -203,7 +203,7 @@ def test_a_killed_guard_is_replaced_and_its_successor_strikes_whom_it_struck(
     assert watch.guards() != [guard]
 
 
-def test_a_guard_that_is_not_needed_any_more_ends_with_the_cell(watch: Watch) -> None:
+def test_unneeded_guard_exits_when_dismissed(watch: Watch) -> None:
     watch.begin(*watch.kit.obedient())
     watch.link.dismiss()
     assert watch.is_guarded()
@@ -225,7 +225,7 @@ def test_a_guard_stays_as_long_as_the_cell_lives(watch: Watch) -> None:
     assert watch.guards() == [guard]
 
 
-def test_nothing_starts_before_the_guard_has_said_that_it_watches_it(watch: Watch) -> None:
+def test_attempt_starts_only_after_the_guard_confirms_watching_it(watch: Watch) -> None:
     launch = watch.kit.launch(*watch.kit.exits(0))
     asked: list[Permit] = []
 
@@ -242,7 +242,7 @@ def test_nothing_starts_before_the_guard_has_said_that_it_watches_it(watch: Watc
     assert asked[-1] is Permit.YES
 
 
-def test_what_was_created_and_not_started_will_not_be(watch: Watch) -> None:
+def test_created_but_fenced_attempt_is_never_started(watch: Watch) -> None:
     assert watch.link.stand_by()
     launch = watch.kit.launch(*watch.kit.obedient())
     answers = iter([Permit.YES])  # to create, and then the cell is stopped before it starts it
@@ -262,7 +262,7 @@ def test_what_was_created_and_not_started_will_not_be(watch: Watch) -> None:
     assert watch.kit.starts(launch.uid) == 0
 
 
-def test_a_stop_while_it_waits_for_its_guard_ends_it(watch: Watch) -> None:
+def test_stop_ends_an_attempt_waiting_for_its_guard(watch: Watch) -> None:
     launch = replace(watch.kit.launch(*watch.kit.obedient()), permit=lambda: Permit.NOT_YET)
     watch.kit.driver.start(launch)
     watch.kit.driver.stop(launch.uid, grace_seconds=0.0, force=False)
@@ -271,7 +271,7 @@ def test_a_stop_while_it_waits_for_its_guard_ends_it(watch: Watch) -> None:
 
 
 @pytest.mark.engine
-def test_an_engine_that_does_not_answer_saves_no_container(
+def test_guard_kills_the_container_of_an_unresponsive_engine(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path(f"/tmp/cellrun-cable-{uuid.uuid4().hex[:8]}")
@@ -306,7 +306,7 @@ def _has_grip(guard: int, pid: int) -> bool:
     return False
 
 
-def test_the_guard_knows_no_secret_of_the_cell(
+def test_guard_environment_contains_no_secret_of_the_cell(
     process_kit: ProcessKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://:hush@nowhere")

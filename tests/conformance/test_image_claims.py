@@ -34,9 +34,7 @@ def claiming(docker_kit: DockerKit) -> Iterator[str]:
     api.remove_image(f"{name}:latest", force=True)
 
 
-def test_labels_of_an_image_take_no_gpu(
-    docker_kit: DockerKit, claiming: str, tmp_path: Path
-) -> None:
+def test_image_labels_reserve_no_gpu(docker_kit: DockerKit, claiming: str, tmp_path: Path) -> None:
     engine = DockerEngine(
         installation=docker_kit.installation, cell="cell-1", home=tmp_path, gpus=3
     )
@@ -47,7 +45,7 @@ def test_labels_of_an_image_take_no_gpu(
     assert request["DeviceIDs"] == ["0", "1", "2"]
 
 
-def test_labels_of_an_image_are_those_of_no_gang_and_no_other_attempt(
+def test_image_labels_cannot_forge_a_gang_or_an_attempt(
     docker_kit: DockerKit, claiming: str
 ) -> None:
     launch = docker_kit.launch("true", image=claiming)
@@ -67,7 +65,7 @@ def volumes_of(kit: DockerKit, uid: str) -> list[str]:
     return [mount["Name"] for mount in kit.inspect(uid)["Mounts"] if mount["Type"] == "volume"]
 
 
-def test_a_volume_of_the_image_counts_as_disk_and_goes_with_the_container(
+def test_image_volume_counts_as_disk_and_is_removed_with_the_container(
     docker_kit: DockerKit, claiming: str
 ) -> None:
     script = "head -c 104857600 /dev/zero > /data/many; sleep 300"

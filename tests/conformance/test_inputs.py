@@ -38,7 +38,7 @@ def named(path: str, url: str, sha256: str | None = None) -> Input:
     return Input(path, url, sha256, named=True)
 
 
-def test_what_a_submitter_names_is_fetched(kit: Kit, web: Web, tmp_path: Path) -> None:
+def test_submitter_url_is_fetched(kit: Kit, web: Web, tmp_path: Path) -> None:
     web.files["/a"] = b"from the web\n"
     (tmp_path / "shared" / "b").write_bytes(b"from a file\n")
     inputs = (
@@ -49,7 +49,7 @@ def test_what_a_submitter_names_is_fetched(kit: Kit, web: Web, tmp_path: Path) -
     assert kit.log(ended.uid) == "from the web\nfrom a file\n", ended
 
 
-def test_what_is_not_there_or_not_allowed_is_the_tasks_own_failure_at_once(
+def test_missing_or_forbidden_input_is_a_user_failure_without_retry(
     kit: Kit, web: Web, tmp_path: Path
 ) -> None:
     web.files["/a"] = b"x"
@@ -69,7 +69,7 @@ def test_what_is_not_there_or_not_allowed_is_the_tasks_own_failure_at_once(
         assert ended.started_at is None
 
 
-def test_what_may_come_later_is_tried_again(kit: Kit, web: Web) -> None:
+def test_transient_input_error_is_retried(kit: Kit, web: Web) -> None:
     web.route = lambda request: Answer(503 if len(web.requests) < 3 else 200, b"at last\n")
     ended = ran(kit, f"cat {ROOT}/in/a", inputs=(named("/in/a", f"{web.url}/a"),))
     assert kit.log(ended.uid) == "at last\n"
@@ -78,7 +78,7 @@ def test_what_may_come_later_is_tried_again(kit: Kit, web: Web) -> None:
     assert (ended.failure_kind, ended.reason) == SYSTEM
 
 
-def test_inputs_together_are_bounded(kit: Kit, web: Web) -> None:
+def test_total_size_of_inputs_is_limited(kit: Kit, web: Web) -> None:
     web.files |= {"/a": b"x" * 600_000, "/b": b"y" * 600_000}
     one, two = named("/in/a", f"{web.url}/a"), named("/in/b", f"{web.url}/b")
     assert ran(kit, "true", inputs=(one,)).exit_code == 0
@@ -86,9 +86,7 @@ def test_inputs_together_are_bounded(kit: Kit, web: Web) -> None:
     assert (ended.failure_kind, ended.reason) == USER, ended
 
 
-def test_outputs_of_another_group_are_fetched_from_where_they_are(
-    kit: Kit, web: Web, tmp_path: Path
-) -> None:
+def test_outputs_of_another_group_are_fetched_as_inputs(kit: Kit, web: Web, tmp_path: Path) -> None:
     (tmp_path / "shared" / "far").write_bytes(b"far\n")
     web.files["/near"] = b"near\n"
     far, near = hashlib.sha256(b"far\n").hexdigest(), hashlib.sha256(b"near\n").hexdigest()

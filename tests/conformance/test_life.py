@@ -29,7 +29,7 @@ def begun(kit: Kit, command: tuple[str, ...], **spec: Any) -> Launch:
     return launch
 
 
-def test_success_is_told_in_order_and_once(kit: Kit) -> None:
+def test_success_is_reported_once_and_in_order(kit: Kit) -> None:
     launch = kit.launch(*kit.exits(0))
     kit.driver.start(launch)
     ended = kit.told.ended(launch.uid)
@@ -44,7 +44,7 @@ def test_success_is_told_in_order_and_once(kit: Kit) -> None:
     assert kit.starts(launch.uid) == 1
 
 
-def test_failure_has_the_program_s_own_exit_status(kit: Kit) -> None:
+def test_failure_reports_the_exit_code_of_the_program(kit: Kit) -> None:
     launch = kit.launch(*kit.exits(7))
     kit.driver.start(launch)
     ended = kit.told.ended(launch.uid)
@@ -52,7 +52,7 @@ def test_failure_has_the_program_s_own_exit_status(kit: Kit) -> None:
     assert ended.message == "exit status 7"
 
 
-def test_many_at_once_all_end_once(kit: Kit) -> None:
+def test_concurrent_attempts_each_end_once(kit: Kit) -> None:
     launches = [kit.launch(*kit.exits(number % 2)) for number in range(12)]
     for launch in launches:
         kit.driver.start(launch)
@@ -85,7 +85,7 @@ def test_nothing_is_created_without_a_permit(kit: Kit) -> None:
 # ----------------------------------------------------------------------------- a new cell process
 
 
-def test_start_of_what_runs_already_adopts_it(kit: Kit) -> None:
+def test_start_of_a_running_attempt_adopts_it(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(1.5, then_exit=4))
     kit.begin_again()
     kit.driver.start(launch)
@@ -93,7 +93,7 @@ def test_start_of_what_runs_already_adopts_it(kit: Kit) -> None:
     assert kit.starts(launch.uid) == 1
 
 
-def test_adopted_attempt_goes_on_to_its_real_exit_status(kit: Kit) -> None:
+def test_adopted_attempt_ends_with_its_real_exit_code(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(1.5, then_exit=5))
     first = kit.told.started(launch.uid)
     kit.begin_again()
@@ -104,7 +104,7 @@ def test_adopted_attempt_goes_on_to_its_real_exit_status(kit: Kit) -> None:
     assert kit.starts(launch.uid) == 1
 
 
-def test_adopted_attempt_that_ended_meanwhile_has_its_real_exit_status(kit: Kit) -> None:
+def test_attempt_ended_before_its_adoption_has_its_real_exit_code(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(0.3, then_exit=6))
     kit.begin_again()
     until(lambda: [found for found in kit.driver.find() if not found.running])
@@ -115,7 +115,7 @@ def test_adopted_attempt_that_ended_meanwhile_has_its_real_exit_status(kit: Kit)
     assert kit.starts(launch.uid) == 1
 
 
-def test_adopting_what_never_was_tells_that_it_vanished(kit: Kit) -> None:
+def test_adoption_of_an_unknown_attempt_reports_vanished(kit: Kit) -> None:
     launch = kit.launch(*kit.exits(0))
     kit.driver.adopt(launch)
     ended = kit.told.ended(launch.uid)
@@ -125,7 +125,7 @@ def test_adopting_what_never_was_tells_that_it_vanished(kit: Kit) -> None:
     assert kit.starts(launch.uid) == 0
 
 
-def test_after_close_nothing_is_told_and_all_goes_on(kit: Kit) -> None:
+def test_closed_driver_reports_nothing_and_attempts_continue(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(0.5))
     told = kit.told
     kit.begin_again()
@@ -136,7 +136,7 @@ def test_after_close_nothing_is_told_and_all_goes_on(kit: Kit) -> None:
 # ----------------------------------------------------------------------------- outsiders
 
 
-def test_kill_from_outside_is_told_apart(kit: Kit) -> None:
+def test_kill_from_outside_has_a_distinct_reason(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(60))
     kit.kill_outside(launch.uid)
     ended = kit.told.ended(launch.uid)
@@ -144,7 +144,7 @@ def test_kill_from_outside_is_told_apart(kit: Kit) -> None:
     assert ended.reason == KILLED_OUTSIDE
 
 
-def test_what_vanishes_while_it_runs_is_told(kit: Kit) -> None:
+def test_container_removed_from_outside_is_reported(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(60))
     kit.remove_outside(launch.uid)
     ended = kit.told.ended(launch.uid)
@@ -156,7 +156,7 @@ def test_what_vanishes_while_it_runs_is_told(kit: Kit) -> None:
 # ----------------------------------------------------------------------------- stops
 
 
-def test_stop_ends_what_obeys_long_before_the_grace(kit: Kit) -> None:
+def test_stop_ends_an_obedient_attempt_before_the_grace_period(kit: Kit) -> None:
     launch = begun(kit, kit.obedient())
     kit.wait_until_ready(launch.uid)
     kit.driver.stop(launch.uid, grace_seconds=1000, force=False)
@@ -164,14 +164,14 @@ def test_stop_ends_what_obeys_long_before_the_grace(kit: Kit) -> None:
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (143, None, STOPPED)
 
 
-def test_stop_signal_is_the_spec_s(real_kit: Kit) -> None:
+def test_stop_sends_the_signal_of_the_spec(real_kit: Kit) -> None:
     launch = begun(real_kit, real_kit.obedient("USR1"), stop_signal="USR1")
     real_kit.wait_until_ready(launch.uid)
     real_kit.driver.stop(launch.uid, grace_seconds=1000, force=False)
     assert real_kit.told.ended(launch.uid).exit_code == 143
 
 
-def test_deaf_attempt_is_killed_when_the_grace_is_over(kit: Kit) -> None:
+def test_attempt_ignoring_the_stop_is_killed_after_the_grace_period(kit: Kit) -> None:
     launch = begun(kit, kit.deaf(300))
     kit.wait_until_ready(launch.uid)
     asked_at = time.monotonic()
@@ -181,7 +181,7 @@ def test_deaf_attempt_is_killed_when_the_grace_is_over(kit: Kit) -> None:
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (137, None, STOPPED)
 
 
-def test_force_kills_at_once(kit: Kit) -> None:
+def test_forced_stop_kills_at_once(kit: Kit) -> None:
     launch = begun(kit, kit.deaf(300))
     kit.wait_until_ready(launch.uid)
     kit.driver.stop(launch.uid, grace_seconds=200, force=False)
@@ -191,7 +191,7 @@ def test_force_kills_at_once(kit: Kit) -> None:
     assert (ended.exit_code, ended.reason) == (137, STOPPED)
 
 
-def test_slow_stop_does_not_hold_up_others(kit: Kit) -> None:
+def test_slow_stop_does_not_delay_other_stops(kit: Kit) -> None:
     slow = [begun(kit, kit.deaf(300)) for _ in range(3)]
     quick = begun(kit, kit.deaf(300))
     for launch in slow:
@@ -202,7 +202,7 @@ def test_slow_stop_does_not_hold_up_others(kit: Kit) -> None:
     assert not any(isinstance(e, EndedEvent) for launch in slow for e in kit.told.of(launch.uid))
 
 
-def test_stop_at_any_moment_ends_it_once_and_for_good(kit: Kit) -> None:
+def test_stop_at_any_time_ends_the_attempt_exactly_once(kit: Kit) -> None:
     launches = [kit.launch(*kit.sleeps(300)) for _ in range(8)]
     for number, launch in enumerate(launches):
         kit.driver.start(launch)
@@ -219,7 +219,7 @@ def test_stop_at_any_moment_ends_it_once_and_for_good(kit: Kit) -> None:
     assert not any(found.running for found in kit.driver.find())
 
 
-def test_stop_of_what_is_unknown_or_over_changes_nothing(kit: Kit) -> None:
+def test_stop_of_an_unknown_or_ended_attempt_changes_nothing(kit: Kit) -> None:
     kit.driver.stop("nobody", grace_seconds=0, force=True)
     launch = kit.launch(*kit.exits(3))
     kit.driver.start(launch)
@@ -229,7 +229,7 @@ def test_stop_of_what_is_unknown_or_over_changes_nothing(kit: Kit) -> None:
     assert kit.told.of(launch.uid)[-1] is ended
 
 
-def test_stop_of_an_adopted_attempt(kit: Kit) -> None:
+def test_stop_ends_an_adopted_attempt(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(300))
     kit.begin_again()
     kit.driver.adopt(launch)
@@ -237,7 +237,7 @@ def test_stop_of_an_adopted_attempt(kit: Kit) -> None:
     assert kit.told.ended(launch.uid).reason == STOPPED
 
 
-def test_stop_of_an_adopted_attempt_leaves_it_its_grace(kit: Kit) -> None:
+def test_stop_of_an_adopted_attempt_honours_the_grace_period(kit: Kit) -> None:
     launch = begun(kit, kit.obedient())
     kit.wait_until_ready(launch.uid)
     kit.begin_again()
@@ -250,7 +250,7 @@ def test_stop_of_an_adopted_attempt_leaves_it_its_grace(kit: Kit) -> None:
 # ----------------------------------------------------------------------------- timeouts
 
 
-def test_timeout_ends_it_and_says_so(kit: Kit) -> None:
+def test_timeout_ends_the_attempt_with_reason_timeout(kit: Kit) -> None:
     launch = begun(kit, kit.deaf(300), timeout_seconds=1.0, stop_grace_seconds=0.2)
     ended = kit.told.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (137, None, TIMEOUT)
@@ -258,7 +258,7 @@ def test_timeout_ends_it_and_says_so(kit: Kit) -> None:
     assert ended.at - ended.started_at >= 1.0
 
 
-def test_timeout_goes_on_counting_over_the_death_of_the_cell(kit: Kit) -> None:
+def test_timeout_keeps_counting_across_a_cell_restart(kit: Kit) -> None:
     launch = begun(kit, kit.sleeps(300), timeout_seconds=1.0, stop_grace_seconds=0.2)
     kit.begin_again()
     kit.driver.adopt(launch)
@@ -266,7 +266,7 @@ def test_timeout_goes_on_counting_over_the_death_of_the_cell(kit: Kit) -> None:
     assert (ended.failure_kind, ended.reason) == (None, TIMEOUT)
 
 
-def test_what_a_limit_began_to_end_ends_so_though_the_cell_died(real_kit: Kit) -> None:
+def test_timeout_reason_survives_a_cell_restart_during_the_stop(real_kit: Kit) -> None:
     kit = real_kit
     says = ("sh", "-c", "trap 'echo told; sleep 1; exit 7' TERM; sleep 300 & wait")
     launch = begun(kit, says, timeout_seconds=0.5, stop_grace_seconds=60)
@@ -286,7 +286,7 @@ def test_exit_before_the_timeout_wins(kit: Kit) -> None:
 # ----------------------------------------------------------------------------- traces
 
 
-def test_find_lists_what_runs_and_what_ended_until_it_is_removed(kit: Kit) -> None:
+def test_find_lists_running_and_ended_attempts_until_removed(kit: Kit) -> None:
     runs = begun(kit, kit.sleeps(300))
     over = kit.launch(*kit.exits(0))
     kit.driver.start(over)
@@ -301,14 +301,14 @@ def test_find_lists_what_runs_and_what_ended_until_it_is_removed(kit: Kit) -> No
     until(lambda: {found.uid for found in kit.driver.find()} == {runs.uid})
 
 
-def test_remove_of_what_runs_kills_it_first_and_tells(kit: Kit) -> None:
+def test_remove_of_a_running_attempt_kills_it_and_reports_the_end(kit: Kit) -> None:
     launch = begun(kit, kit.deaf(300))
     kit.driver.remove(launch.uid)
     assert kit.told.ended(launch.uid).reason == STOPPED
     until(lambda: not list(kit.driver.find()))
 
 
-def test_remove_of_what_is_not_in_charge_kills_it(kit: Kit) -> None:
+def test_remove_of_an_unadopted_attempt_kills_it(kit: Kit) -> None:
     begun(kit, kit.deaf(300))
     kit.begin_again()
     (found,) = kit.driver.find()

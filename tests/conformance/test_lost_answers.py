@@ -31,7 +31,7 @@ def lose_answers(
     return done
 
 
-def test_a_start_whose_answer_is_lost_is_not_repeated_once_the_program_has_ended(
+def test_start_with_a_lost_answer_is_not_repeated_after_the_end(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wait(client: Any, container: str) -> None:
@@ -44,7 +44,7 @@ def test_a_start_whose_answer_is_lost_is_not_repeated_once_the_program_has_ended
     assert (len(done), docker_kit.starts(launch.uid)) == (1, 1)
 
 
-def test_a_create_whose_answer_is_lost_leaves_one_container_that_is_started_once(
+def test_create_with_a_lost_answer_leaves_one_container_started_once(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_answers(monkeypatch, "create_container_from_config", after=lambda client, body: None)
@@ -54,7 +54,7 @@ def test_a_create_whose_answer_is_lost_leaves_one_container_that_is_started_once
     assert docker_kit.starts(launch.uid) == 1
 
 
-def test_a_container_that_is_found_by_name_and_has_run_is_not_started_again(
+def test_ended_container_found_by_name_is_not_started_again(
     docker_kit: DockerKit,
 ) -> None:
     """The cell knows nothing of it: its home and journal are lost, and the order came again."""

@@ -70,7 +70,7 @@ def bucket(endpoint: str) -> s3fs.S3FileSystem:
     return fsspec.filesystem("s3")
 
 
-def test_a_task_reads_and_leaves_files_in_an_object_store(
+def test_task_reads_inputs_and_stores_outputs_in_an_object_store(
     process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
 ) -> None:
     keeper = Keeper(web)
@@ -99,7 +99,7 @@ def test_a_task_reads_and_leaves_files_in_an_object_store(
     assert keeper.puts() == []
 
 
-def test_a_checkpoint_goes_by_an_object_store(
+def test_checkpoint_is_passed_on_through_an_object_store(
     process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
 ) -> None:
     keeper = Keeper(web)
@@ -121,7 +121,7 @@ def test_a_checkpoint_goes_by_an_object_store(
     assert process_kit.log(second.uid).strip().isdecimal()
 
 
-def test_what_is_not_in_the_store_is_the_task_s_own_failure(
+def test_missing_object_or_bucket_is_a_user_failure(
     process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
 ) -> None:
     keeper = Keeper(web)
@@ -138,7 +138,7 @@ def test_what_is_not_in_the_store_is_the_task_s_own_failure(
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
 
 
-def test_what_is_given_up_leaves_nothing(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
+def test_cancelled_upload_leaves_no_object(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
     source = tmp_path / "large"
     source.write_bytes(b"x" * 120_000_000)  # more than one part of an upload
     with source.open("rb") as file:

@@ -115,7 +115,7 @@ ENDS = (
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
-def test_end_of_a_process_means_what_the_table_says(docker_kit: DockerKit, end: End) -> None:
+def test_process_end_maps_to_exit_code_kind_and_reason(docker_kit: DockerKit, end: End) -> None:
     launch = docker_kit.launch(
         "sh", "-c", end.script, resources=SMALL, stop_grace_seconds=0.1, **end.spec
     )
@@ -125,7 +125,7 @@ def test_end_of_a_process_means_what_the_table_says(docker_kit: DockerKit, end: 
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (end.code, end.kind, end.reason)
 
 
-def test_a_lack_of_memory_that_the_engine_notes_late_is_told(
+def test_late_out_of_memory_flag_of_the_engine_is_reported(
     docker_kit: DockerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[ContainerView] = []
@@ -158,7 +158,7 @@ def check_exit_codes(kit: DockerKit, codes: list[int]) -> None:
             kit.driver.remove(ended.uid)
 
 
-def test_some_exit_codes_are_told(docker_kit: DockerKit) -> None:
+def test_sampled_exit_codes_are_reported(docker_kit: DockerKit) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     codes = random.Random(seed).sample(range(256), SAMPLE - 2)
@@ -166,7 +166,7 @@ def test_some_exit_codes_are_told(docker_kit: DockerKit) -> None:
 
 
 @pytest.mark.soak
-def test_every_exit_code_is_told(docker_kit: DockerKit) -> None:
+def test_every_exit_code_is_reported(docker_kit: DockerKit) -> None:
     check_exit_codes(docker_kit, list(range(256)))
 
 
@@ -239,7 +239,9 @@ def empty_root() -> bytes:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
-def test_refused_wish_means_what_the_table_says(refuser: DockerKit, refusal: Refusal) -> None:
+def test_refused_spec_maps_to_kind_reason_and_exit_code(
+    refuser: DockerKit, refusal: Refusal
+) -> None:
     ended = lived(refuser, *refusal.command, **refusal.spec)
     assert ended.message is not None
     assert refusal.words in ended.message
@@ -248,11 +250,13 @@ def test_refused_wish_means_what_the_table_says(refuser: DockerKit, refusal: Ref
     assert "tried" not in ended.message  # what only the user can cure is not tried again
 
 
-def test_of_these_refusals_only_that_for_lack_of_cores_is_worth_another_cell() -> None:
+def test_only_the_refusal_for_lack_of_cores_is_not_permanent() -> None:
     assert {refusal.name for refusal in REFUSALS if refusal.reason not in PERMANENT} == {"cpu"}
 
 
-def test_what_is_removed_before_its_start_vanished(docker_kit: DockerKit, web: Web) -> None:
+def test_container_removed_before_its_start_is_reported_vanished(
+    docker_kit: DockerKit, web: Web
+) -> None:
     launch = docker_kit.launch("true")
     docker_kit.driver.start(replace(launch, permit=Removal(docker_kit, launch.uid)))
     ended = docker_kit.told.ended(launch.uid)
@@ -316,9 +320,7 @@ SAYINGS = (
 
 
 @pytest.mark.parametrize("said", SAYINGS, ids=lambda said: f"{said.status} {said.code}".strip())
-def test_answer_of_a_registry_means_what_the_table_says(
-    refuser: DockerKit, web: Web, said: Said
-) -> None:
+def test_registry_answer_maps_to_failure_kind(refuser: DockerKit, web: Web, said: Said) -> None:
     def route(request: Request) -> Answer:
         return Answer(200, b"{}") if request.path == "/v2/" else said.answer
 
@@ -340,7 +342,7 @@ def test_answer_of_a_registry_means_what_the_table_says(
         ("", "names no image", USER),
     ],
 )
-def test_name_of_an_image_means_what_the_table_says(
+def test_unpullable_image_name_maps_to_failure_kind(
     refuser: DockerKit, name: str, words: str, kind: FailureKind
 ) -> None:
     check_pull(lived(refuser, "true", image=name), words, kind)
@@ -400,7 +402,7 @@ RULES = (*outcome._PULL_WORDS, *outcome._START_WORDS)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.reason} {rule.pattern[:20]}")
-def test_each_pattern_is_one_that_was_heard(rule: Any) -> None:
+def test_every_rule_pattern_matches_a_recorded_message(rule: Any) -> None:
     heard = [
         *RECORDED,
         *(refusal.words for refusal in REFUSALS),

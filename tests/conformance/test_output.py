@@ -74,13 +74,13 @@ def check_engine(kit: DockerKit, uid: str) -> None:
         assert 0 < folder_bytes(folder) < ENGINE_BYTES
 
 
-def test_output_of_any_length_is_bounded_and_the_rest_goes_on(docker_kit: DockerKit) -> None:
+def test_flood_of_output_is_truncated_while_other_tasks_continue(docker_kit: DockerKit) -> None:
     check_flood(docker_kit, ZEROS, SOME)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("source", [ZEROS, LINES], ids=["zeros", "lines"])
-def test_a_gigabyte_of_output_is_bounded_and_the_rest_goes_on(
+def test_gigabyte_of_output_is_truncated_while_other_tasks_continue(
     docker_kit: DockerKit, source: str
 ) -> None:
     check_flood(docker_kit, source, MANY)

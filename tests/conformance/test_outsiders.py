@@ -35,7 +35,9 @@ def kinds(kit: DockerKit, launch: Launch) -> list[type]:
     ]
 
 
-def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: DockerKit) -> None:
+def test_container_stopped_from_outside_is_reported_as_killed_outside(
+    docker_kit: DockerKit,
+) -> None:
     launch = begun(docker_kit, "sleep", "300")
     docker_kit.outside.stop(name_of(launch), timeout=1)
     ended = docker_kit.told.ended(launch.uid)
@@ -44,7 +46,7 @@ def test_deaf_container_that_is_stopped_from_outside_is_told_apart(docker_kit: D
     assert kinds(docker_kit, launch) == [StartedEvent, EndedEvent]
 
 
-def test_container_that_people_rename_is_still_the_attempt_s(docker_kit: DockerKit) -> None:
+def test_renamed_container_still_belongs_to_its_attempt(docker_kit: DockerKit) -> None:
     launch = begun(docker_kit, "sh", "-c", "sleep 1; exit 5")
     docker_kit.outside.rename(name_of(launch), f"other-{launch.uid}")
     assert docker_kit.told.ended(launch.uid).exit_code == 5
@@ -65,7 +67,9 @@ def test_renamed_container_is_found_by_the_next_process_of_the_cell(docker_kit: 
 
 
 @pytest.mark.parametrize("signal_name", ["TERM", "USR1"])
-def test_program_that_obeys_people_is_told_apart(docker_kit: DockerKit, signal_name: str) -> None:
+def test_program_obeying_an_outside_stop_signal_is_reported_killed_outside(
+    docker_kit: DockerKit, signal_name: str
+) -> None:
     script = f"trap 'exit 9' {signal_name}; echo ready; sleep 300 & wait"
     launch = docker_kit.launch("sh", "-c", script, stop_signal=signal_name)
     docker_kit.driver.start(launch)
@@ -77,7 +81,7 @@ def test_program_that_obeys_people_is_told_apart(docker_kit: DockerKit, signal_n
     assert "stopped from outside" in str(ended.message)
 
 
-def test_signal_that_tells_a_program_something_else_does_not_excuse_its_end(
+def test_other_signal_from_outside_does_not_excuse_the_exit_code(
     docker_kit: DockerKit,
 ) -> None:
     launch = begun(docker_kit, *docker_kit.obedient("USR1"))
@@ -87,7 +91,7 @@ def test_signal_that_tells_a_program_something_else_does_not_excuse_its_end(
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (143, None, EXIT)
 
 
-def test_paused_container_waits_and_goes_on(docker_kit: DockerKit) -> None:
+def test_paused_container_is_adopted_and_continues_once_unpaused(docker_kit: DockerKit) -> None:
     launch = begun(docker_kit, "sh", "-c", PAUSED)
     docker_kit.wait_until_ready(launch.uid)
     docker_kit.outside.pause(name_of(launch))
@@ -101,7 +105,7 @@ def test_paused_container_waits_and_goes_on(docker_kit: DockerKit) -> None:
     assert docker_kit.starts(launch.uid) == 1
 
 
-def test_paused_container_is_stopped_when_we_say_so(docker_kit: DockerKit) -> None:
+def test_paused_container_can_be_stopped(docker_kit: DockerKit) -> None:
     launches = [begun(docker_kit, *docker_kit.deaf(300)) for _ in range(2)]
     for launch, force in zip(launches, (True, False), strict=True):
         docker_kit.wait_until_ready(launch.uid)
@@ -112,7 +116,7 @@ def test_paused_container_is_stopped_when_we_say_so(docker_kit: DockerKit) -> No
         assert (ended.exit_code, ended.reason) == (137, STOPPED)
 
 
-def test_container_that_is_started_again_by_people_is_told_once(docker_kit: DockerKit) -> None:
+def test_container_restarted_from_outside_is_reported_once(docker_kit: DockerKit) -> None:
     launch = docker_kit.launch(*docker_kit.exits(3))
     docker_kit.driver.start(launch)
     ended = docker_kit.told.ended(launch.uid)
@@ -124,7 +128,7 @@ def test_container_that_is_started_again_by_people_is_told_once(docker_kit: Dock
 
 
 @pytest.mark.parametrize("what", ["kill", "remove"])
-def test_twenty_at_once_are_each_told_when_people_end_them(
+def test_containers_ended_from_outside_together_are_each_reported(
     docker_kit: DockerKit, what: str
 ) -> None:
     launches = [docker_kit.launch("sleep", "300") for _ in range(AT_ONCE)]

@@ -43,7 +43,7 @@ def lived(kit: Kit, *command: str, **spec: object) -> str:
 
 
 @pytest.mark.engine
-def test_image_that_is_there(docker_kit: DockerKit) -> None:
+def test_local_image_phases_are_preparing_and_creating(docker_kit: DockerKit) -> None:
     uid = lived(docker_kit)
     assert phases(docker_kit, uid) == ["preparing", "creating"]
     kinds = [type(event) for event in docker_kit.told.of(uid)]
@@ -57,13 +57,15 @@ def registry(docker_kit: DockerKit, tmp_path: Path) -> Iterator[Distribution]:
 
 
 @pytest.mark.engine
-def test_image_that_is_pulled(docker_kit: DockerKit, registry: Distribution) -> None:
+def test_pulled_image_adds_the_pulling_phase(docker_kit: DockerKit, registry: Distribution) -> None:
     uid = lived(docker_kit, image=registry.push())
     assert phases(docker_kit, uid) == ["preparing", "pulling", "preparing", "creating"]
 
 
 @pytest.mark.engine
-def test_pull_that_fails_and_is_tried_again(docker_kit: DockerKit, registry: Distribution) -> None:
+def test_failing_pull_reports_each_failed_try(
+    docker_kit: DockerKit, registry: Distribution
+) -> None:
     image = registry.push()
     registry.stop()
     launch = docker_kit.launch("true", image=image)
@@ -81,23 +83,23 @@ def test_inputs_are_fetched_before_the_creation(real_kit: Kit, web: Web) -> None
     assert phases(real_kit, uid) == ["preparing", "creating"]
 
 
-def test_service_with_a_health_check(real_kit: Kit) -> None:
+def test_health_check_adds_the_checking_phase(real_kit: Kit) -> None:
     launch = real_kit.launch(*real_kit.obedient(), health_check=READY, stop_grace_seconds=1.0)
     real_kit.driver.start(launch)
     real_kit.told.started(launch.uid)
     assert phases(real_kit, launch.uid) == ["preparing", "creating", "checking"]
 
 
-def test_plain_process(process_kit: ProcessKit) -> None:
+def test_plain_process_phases_are_preparing_and_creating(process_kit: ProcessKit) -> None:
     assert phases(process_kit, lived(process_kit)) == ["preparing", "creating"]
 
 
-def test_process_in_the_pipeline(process_kit: ProcessKit) -> None:
+def test_pipeline_process_phases_are_preparing_and_creating(process_kit: ProcessKit) -> None:
     uid = lived(process_kit, "true", result_file="/out/result")
     assert phases(process_kit, uid) == ["preparing", "creating"]
 
 
-def test_runner(tmp_path: Path) -> None:
+def test_runner_phases_are_preparing_and_creating(tmp_path: Path) -> None:
     looks = [
         RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, poll_seconds=0),
         RunnerObservation(RunnerPhase.INITIALIZING, {"n": 2}, poll_seconds=0),
@@ -119,7 +121,7 @@ def test_each_phase_has_the_time_at_which_it_was_entered(real_kit: Kit) -> None:
     assert all(earlier <= later for earlier, later in pairwise(instants[:-1]))  # type: ignore[operator]
 
 
-def test_an_attempt_that_waits_for_its_turn_is_preparing(real_kit: Kit) -> None:
+def test_waiting_attempt_is_preparing(real_kit: Kit) -> None:
     """However many were ordered at once: no order is without an answer."""
     launches = [real_kit.launch("true") for _ in range(40)]
     for launch in launches:
@@ -168,7 +170,7 @@ def test_creation_that_hangs_is_reported_as_creating(docker_kit: DockerKit, line
 
 
 @pytest.mark.engine
-def test_what_waits_behind_creations_that_hang_is_preparing(
+def test_attempt_waiting_behind_hanging_creations_is_preparing(
     docker_kit: DockerKit, line: Cable
 ) -> None:
     """Its creation has not begun, so that the time limit of creations does not run."""

@@ -22,7 +22,7 @@ def started(kit: ProcessKit, *command: str, number: int = MANY) -> Sequence[Laun
     return launches
 
 
-def test_many_at_once_end_each_with_its_own_status(process_kit: ProcessKit) -> None:
+def test_concurrent_processes_end_with_their_exit_codes(process_kit: ProcessKit) -> None:
     launches = [process_kit.launch(*process_kit.exits(n % 7)) for n in range(MANY)]
     for launch in launches:
         process_kit.driver.start(launch)
@@ -31,7 +31,7 @@ def test_many_at_once_end_each_with_its_own_status(process_kit: ProcessKit) -> N
     assert {process_kit.starts(launch.uid) for launch in launches} == {1}
 
 
-def test_no_thread_waits_for_what_runs(process_kit: ProcessKit) -> None:
+def test_running_processes_use_no_additional_threads(process_kit: ProcessKit) -> None:
     first = started(process_kit, "sleep", "300", number=1)[0]
     process_kit.told.started(first.uid)
     threads = threading.active_count()
@@ -41,7 +41,7 @@ def test_no_thread_waits_for_what_runs(process_kit: ProcessKit) -> None:
     assert threading.active_count() <= threads
 
 
-def test_spawner_that_is_killed_while_it_is_asked_starts_nothing_twice(
+def test_spawner_killed_during_requests_starts_nothing_twice(
     process_kit: ProcessKit,
 ) -> None:
     first = started(process_kit, "true", number=1)[0]
@@ -54,7 +54,7 @@ def test_spawner_that_is_killed_while_it_is_asked_starts_nothing_twice(
         assert process_kit.starts(launch.uid) <= 1
 
 
-def test_cell_that_is_killed_while_it_asks_finds_all_that_was_started(
+def test_processes_started_by_a_killed_cell_are_all_adopted(
     process_kit: ProcessKit,
 ) -> None:
     scripts = [f"{process_kit.count} exit 5"] * MANY
@@ -74,7 +74,7 @@ def test_cell_that_is_killed_while_it_asks_finds_all_that_was_started(
     assert any(process_kit.told.ended(uid).exit_code == 5 for uid in uids)
 
 
-def test_those_stopped_at_once_end_and_leave_nothing(process_kit: ProcessKit) -> None:
+def test_processes_stopped_together_leave_nothing(process_kit: ProcessKit) -> None:
     launches = started(process_kit, "sleep", "300")
     for launch in launches:
         process_kit.driver.stop(launch.uid, grace_seconds=0, force=True)
@@ -85,7 +85,7 @@ def test_those_stopped_at_once_end_and_leave_nothing(process_kit: ProcessKit) ->
     until(lambda: not list((process_kit.home / "work").iterdir()))
 
 
-def test_empty_folder_goes_with_the_task_and_another_one_stays_to_its_removal(
+def test_empty_workspace_is_removed_at_the_end_and_others_on_removal(
     process_kit: ProcessKit,
 ) -> None:
     work = process_kit.home / "work"
@@ -99,7 +99,7 @@ def test_empty_folder_goes_with_the_task_and_another_one_stays_to_its_removal(
     until(lambda: not (work / full.uid).exists())
 
 
-def test_nobody_gets_a_folder_that_was_changed(process_kit: ProcessKit) -> None:
+def test_changed_folder_is_not_reused(process_kit: ProcessKit) -> None:
     changes = ("chmod 700 .", "chmod 700 ..", "touch ../left", "mkdir ../other", "rmdir $PWD")
     for change in changes:
         launch = started(process_kit, "sh", "-c", change, number=1)[0]

@@ -11,7 +11,7 @@ from workers.attempt.outcome import STOPPED
 from workers.spawner.scanning import inspect_process
 
 
-def test_nothing_of_the_cell_s_environment_reaches_a_task(
+def test_task_does_not_inherit_the_environment_of_the_cell(
     process_kit: ProcessKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELLRUN_CELL_KEY_FILE", "hush")
@@ -22,7 +22,7 @@ def test_nothing_of_the_cell_s_environment_reaches_a_task(
     assert "PATH=" in process_kit.log(launch.uid)
 
 
-def test_task_whose_spawner_was_killed_ends_from_outside_with_all_it_left(
+def test_task_of_a_killed_spawner_ends_from_outside_with_its_children(
     process_kit: ProcessKit,
 ) -> None:
     script = "trap '' TERM; echo $$; setsid sleep 300 & echo $!; sleep 300 & echo $!; wait"
@@ -36,7 +36,7 @@ def test_task_whose_spawner_was_killed_ends_from_outside_with_all_it_left(
         assert inspect_process(int(pid)) is None
 
 
-def test_tasks_go_on_with_a_new_spawner(process_kit: ProcessKit) -> None:
+def test_tasks_start_with_a_new_spawner_after_a_kill(process_kit: ProcessKit) -> None:
     first, second = process_kit.launch("sleep", "300"), process_kit.launch("true")
     process_kit.driver.start(first)
     process_kit.told.started(first.uid)
@@ -46,7 +46,7 @@ def test_tasks_go_on_with_a_new_spawner(process_kit: ProcessKit) -> None:
     assert process_kit.told.ended(second.uid).exit_code == 0
 
 
-def test_cell_and_spawner_killed_together_leave_nothing_unseen(process_kit: ProcessKit) -> None:
+def test_successor_ends_tasks_left_by_a_killed_cell_and_spawner(process_kit: ProcessKit) -> None:
     launch = process_kit.launch("sh", "-c", f"{process_kit.count} exec sleep 300")
     process_kit.driver.start(launch)
     process_kit.told.started(launch.uid)
@@ -60,7 +60,7 @@ def test_cell_and_spawner_killed_together_leave_nothing_unseen(process_kit: Proc
     assert process_kit.starts(launch.uid) == 1
 
 
-def test_of_two_cells_processes_one_spawner_serves_both(process_kit: ProcessKit) -> None:
+def test_one_spawner_serves_successive_cell_processes(process_kit: ProcessKit) -> None:
     launch = process_kit.launch("sleep", "300")
     process_kit.driver.start(launch)
     process_kit.told.started(launch.uid)
@@ -84,7 +84,9 @@ def test_spawner_ends_when_it_has_no_tasks_and_no_cell(process_kit: ProcessKit) 
     assert process_kit.told.ended(launch.uid).exit_code == 0
 
 
-def test_who_fled_and_hid_its_environment_ends_with_the_task(process_kit: ProcessKit) -> None:
+def test_detached_child_with_cleared_environment_ends_with_the_task(
+    process_kit: ProcessKit,
+) -> None:
     fled = "env -i setsid sh -c 'echo $$; : > fled; exec sleep 300'"
     launch = process_kit.launch("sh", "-c", f"{fled} & until [ -e fled ]; do :; done")
     process_kit.driver.start(launch)
@@ -92,7 +94,7 @@ def test_who_fled_and_hid_its_environment_ends_with_the_task(process_kit: Proces
     assert inspect_process(int(process_kit.log(launch.uid))) is None
 
 
-def test_memory_too_small_for_the_spawner_itself_is_given_all_the_same(
+def test_memory_limit_too_small_for_the_spawner_is_accepted(
     process_kit: ProcessKit,
 ) -> None:
     launch = process_kit.launch("true", resources={"memory_mib": 8})
@@ -125,7 +127,7 @@ def test_memory_is_limited_by_address_space(process_kit: ProcessKit) -> None:
     assert process_kit.log(launch.uid) == f"{512 * 1024}\n"
 
 
-def test_what_must_die_dies_though_its_spawner_is_stopped(process_kit: ProcessKit) -> None:
+def test_forced_stop_kills_the_task_of_a_suspended_spawner(process_kit: ProcessKit) -> None:
     launch = process_kit.launch("sleep", "300")
     process_kit.driver.start(launch)
     process_kit.told.started(launch.uid)
@@ -139,7 +141,7 @@ def test_what_must_die_dies_though_its_spawner_is_stopped(process_kit: ProcessKi
     assert process_kit.told.ended(launch.uid).reason == STOPPED
 
 
-def test_time_and_memory_of_all_its_processes_are_told(process_kit: ProcessKit) -> None:
+def test_cpu_time_and_memory_of_all_processes_are_reported(process_kit: ProcessKit) -> None:
     busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
     launch = process_kit.launch("sh", "-c", f"({busy}); {busy}")
     process_kit.driver.start(launch)

@@ -86,7 +86,7 @@ def names(kit: DockerKit) -> set[str]:
     return {row["Names"][0].lstrip("/") for row in kit.outside.containers(all=True)}
 
 
-def test_what_nobody_knows_is_removed_and_what_is_not_ours_is_left(
+def test_unknown_attempts_are_removed_and_foreign_containers_kept(
     docker_kit: DockerKit, bench: Bench
 ) -> None:
     kit, cell = docker_kit, bench.config.name
@@ -126,7 +126,7 @@ def test_what_nobody_knows_is_removed_and_what_is_not_ours_is_left(
             kit.outside.remove_container(name, force=True)
 
 
-def test_twenty_orders_that_come_while_it_looks_are_left_alone(
+def test_attempts_ordered_during_a_scan_are_not_removed(
     docker_kit: DockerKit, bench: Bench
 ) -> None:
     bench.reaper.start()
@@ -146,7 +146,7 @@ def test_twenty_orders_that_come_while_it_looks_are_left_alone(
     assert {container_name(run.uid) for run in runs} <= names(docker_kit)
 
 
-def test_an_engine_that_is_away_is_looked_at_again(tmp_path: Path) -> None:
+def test_scan_is_repeated_after_an_unreachable_engine(tmp_path: Path) -> None:
     class Away:
         name = "away"
         answers = iter([False, True])
@@ -163,7 +163,7 @@ def test_an_engine_that_is_away_is_looked_at_again(tmp_path: Path) -> None:
     reaper.close()
 
 
-def test_it_looks_at_once_and_waits_for_the_engine_in_a_thread_of_its_own(tmp_path: Path) -> None:
+def test_scan_starts_at_once_and_waits_in_a_separate_thread(tmp_path: Path) -> None:
     class Hanging:
         name = "hanging"
         answers = threading.Event()

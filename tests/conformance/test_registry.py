@@ -61,7 +61,7 @@ def test_image_is_pulled_and_runs(docker_kit: DockerKit, registry: Distribution)
     assert "pulled_bytes" not in ended.usage, "all its layers are there, by another name"
 
 
-def test_pull_policy_decides_whether_the_registry_is_asked(
+def test_pull_policy_decides_whether_the_registry_is_contacted(
     docker_kit: DockerKit, registry: Distribution
 ) -> None:
     image = registry.push()
@@ -75,7 +75,7 @@ def test_pull_policy_decides_whether_the_registry_is_asked(
     assert "connection refused" in str(ended.message)
 
 
-def test_image_that_is_missing_is_the_user_s(docker_kit: DockerKit, registry: Distribution) -> None:
+def test_missing_image_is_a_user_failure(docker_kit: DockerKit, registry: Distribution) -> None:
     image = registry.push()
     for name in (f"{image}-other", image.replace("/conformance/", "/nowhere/")):
         ended = ran(docker_kit, name)
@@ -83,14 +83,14 @@ def test_image_that_is_missing_is_the_user_s(docker_kit: DockerKit, registry: Di
         assert "manifest unknown" in str(ended.message)
 
 
-def test_image_that_may_not_be_read_is_the_user_s(docker_kit: DockerKit, tmp_path: Path) -> None:
+def test_unauthorized_image_is_a_user_failure(docker_kit: DockerKit, tmp_path: Path) -> None:
     with serving(tmp_path / "closed", closed=True) as closed:
         ended = ran(docker_kit, closed.push())
         assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE)
         assert "no basic auth credentials" in str(ended.message)
 
 
-def test_slow_pull_is_told_in_percent(
+def test_slow_pull_reports_progress_in_percent(
     docker_kit: DockerKit, registry: Distribution, line: Cable
 ) -> None:
     image = registry.seen_through(line.port, registry.push(NOISE))
@@ -106,7 +106,7 @@ def test_slow_pull_is_told_in_percent(
     assert len([percent for percent in told if 0 < percent < 100]) >= 3
 
 
-def test_pull_that_nobody_waits_for_is_broken_off(
+def test_pull_without_waiters_is_cancelled(
     docker_kit: DockerKit, registry: Distribution, line: Cable
 ) -> None:
     image = registry.seen_through(line.port, registry.push(NOISE))
@@ -128,7 +128,7 @@ def test_pull_that_nobody_waits_for_is_broken_off(
 
 
 @pytest.mark.soak
-def test_line_that_is_cut_in_the_middle_of_a_layer_and_comes_back_is_enough(
+def test_pull_recovers_from_a_connection_loss_within_a_layer(
     docker_kit: DockerKit, registry: Distribution, line: Cable
 ) -> None:
     # The engine itself waits five seconds until it asks again.

@@ -78,7 +78,7 @@ def launch_of(kit: RunnerKit, uid: str) -> Launch:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_a_job_is_begun_once_whenever_the_cell_is_killed(
+def test_external_job_is_started_once_though_the_cell_is_killed(
     kit: RunnerKit, outside: Outside, method: str
 ) -> None:
     uid = f"killed-at-{method.lower()}"
@@ -95,7 +95,7 @@ def test_a_job_is_begun_once_whenever_the_cell_is_killed(
     assert (outside.jobs[uid].begun, outside.asked("PUT", uid)) == (1, 1)
 
 
-def test_a_token_does_not_follow_a_redirect() -> None:
+def test_token_is_not_sent_to_a_redirect_target() -> None:
     asked: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -119,7 +119,9 @@ def test_a_token_does_not_follow_a_redirect() -> None:
     assert asked == ["Bearer hush"]
 
 
-def test_what_the_killed_cell_was_ending_is_ended(kit: RunnerKit, outside: Outside) -> None:
+def test_stop_interrupted_by_a_kill_is_completed_by_the_successor(
+    kit: RunnerKit, outside: Outside
+) -> None:
     uid = "killed-at-delete"
     outside.cancels_at_once = False
     with cell_of(kit, uid, "stop") as cell:

@@ -98,7 +98,7 @@ def test_phases_are_building_then_running_and_success_has_a_result(
         ),
     ],
 )
-def test_a_failure_is_whose_the_runner_says_and_is_aborted_unless_it_is_for_good(
+def test_runner_failure_maps_to_kind_and_is_aborted_unless_final(
     kit: RunnerKit,
     runner: Scripted,
     look: RunnerObservation,
@@ -112,7 +112,7 @@ def test_a_failure_is_whose_the_runner_says_and_is_aborted_unless_it_is_for_good
     assert len(runner.aborts) == aborts
 
 
-def test_a_runner_is_given_the_task_its_files_secrets_and_what_was_left_for_it(
+def test_runner_receives_task_files_secrets_and_previous_state(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
     outside.briefings["attempt-9"] = LaunchContext(
@@ -150,7 +150,7 @@ def test_a_runner_is_given_the_task_its_files_secrets_and_what_was_left_for_it(
     assert "hush" not in repr(context)
 
 
-def test_limits_of_a_container_are_refused_by_name(kit: RunnerKit, runner: Scripted) -> None:
+def test_container_only_limits_are_refused_by_name(kit: RunnerKit, runner: Scripted) -> None:
     ended = kit.told.ended(start(kit, ports=("http",), idle_timeout_seconds=3.0))
     assert (ended.failure_kind, ended.reason, ended.never_created) == (FailureKind.USER, SPEC, True)
     assert ended.message is not None
@@ -161,7 +161,7 @@ def test_limits_of_a_container_are_refused_by_name(kit: RunnerKit, runner: Scrip
 # ------------------------------------------------------------------------------- faults
 
 
-def test_a_fault_is_tried_again_and_the_third_in_a_row_fails_the_system(
+def test_runner_error_is_retried_and_a_system_failure_after_three_in_a_row(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     def step(context: Context) -> RunnerObservation:
@@ -188,7 +188,7 @@ def test_a_fault_is_tried_again_and_the_third_in_a_row_fails_the_system(
         ([1, 2], "no JSON object"),
     ],
 )
-def test_a_state_that_cannot_be_kept_fails_the_system(
+def test_unstorable_runner_state_is_a_system_failure(
     kit: RunnerKit, runner: Scripted, state: object, words: str
 ) -> None:
     runner.step = lambda context: RunnerObservation(RunnerPhase.RUNNING, state)  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ def test_a_state_that_cannot_be_kept_fails_the_system(
     assert [context.state for context in runner.aborts] == [{}]
 
 
-def test_a_call_that_hangs_is_left_behind_and_others_go_on(
+def test_hanging_call_times_out_and_other_runners_continue(
     tmp_path: Path, outside: Outside
 ) -> None:
     may_return = threading.Event()
@@ -221,7 +221,9 @@ def test_a_call_that_hangs_is_left_behind_and_others_go_on(
         may_return.set()
 
 
-def test_a_runner_whose_calls_all_hang_holds_up_no_other(tmp_path: Path, outside: Outside) -> None:
+def test_runner_with_all_calls_hanging_does_not_block_others(
+    tmp_path: Path, outside: Outside
+) -> None:
     may_return = threading.Event()
 
     def hang(context: Context) -> RunnerObservation:
@@ -243,7 +245,7 @@ def test_a_runner_whose_calls_all_hang_holds_up_no_other(tmp_path: Path, outside
 # ------------------------------------------------------------------------------- stops
 
 
-def test_a_stop_is_asked_for_until_it_is_done_and_forced_when_the_grace_is_over(
+def test_stop_is_repeated_until_done_and_forced_after_the_grace_period(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     def end(context: Context) -> AbortResult:
@@ -264,7 +266,7 @@ def test_a_stop_is_asked_for_until_it_is_done_and_forced_when_the_grace_is_over(
     assert kit.last_state(uid) == {"ended": True}
 
 
-def test_an_abort_that_fails_is_tried_again_and_nothing_is_told_before_it_is_done(
+def test_failing_abort_is_retried_before_the_end_is_reported(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     def end(context: Context) -> AbortResult:
@@ -281,14 +283,16 @@ def test_an_abort_that_fails_is_tried_again_and_nothing_is_told_before_it_is_don
     assert len(runner.aborts) == 3
 
 
-def test_its_time_limit_counts_from_running(kit: RunnerKit, runner: Scripted) -> None:
+def test_timeout_counts_from_the_running_phase(kit: RunnerKit, runner: Scripted) -> None:
     uid = start(kit, timeout_seconds=0.3)
     assert kit.told.ended(uid).reason == TIMEOUT
     assert runner.looks[-1].deadline == kit.told.started(uid).at + 0.3
     assert [context.stop.reason for context in runner.aborts if context.stop] == [TIMEOUT]
 
 
-def test_what_is_removed_is_aborted_and_its_folder_goes(kit: RunnerKit, runner: Scripted) -> None:
+def test_removed_attempt_is_aborted_and_its_folder_deleted(
+    kit: RunnerKit, runner: Scripted
+) -> None:
     uid = start(kit)
     kit.told.started(uid)
     kit.driver.remove(uid)
@@ -300,9 +304,7 @@ def test_what_is_removed_is_aborted_and_its_folder_goes(kit: RunnerKit, runner: 
 # ------------------------------------------------------------------------------- deaths
 
 
-def test_a_successor_goes_on_with_the_last_state_that_was_kept(
-    kit: RunnerKit, runner: Scripted
-) -> None:
+def test_successor_resumes_from_the_last_kept_state(kit: RunnerKit, runner: Scripted) -> None:
     def step(context: Context) -> RunnerObservation:
         return RunnerObservation(
             RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, poll_seconds=3600
@@ -324,7 +326,7 @@ def test_a_successor_goes_on_with_the_last_state_that_was_kept(
     assert len(runner.looks) == 2
 
 
-def test_secrets_are_asked_for_again_and_are_in_no_file(
+def test_successor_fetches_secrets_again_and_no_file_contains_them(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token", env="TOKEN"),))
@@ -345,9 +347,7 @@ def test_secrets_are_asked_for_again_and_are_in_no_file(
     assert not [path for path in files if b"very-hushed" in path.read_bytes()]
 
 
-def test_what_was_being_stopped_is_stopped_by_the_successor(
-    kit: RunnerKit, runner: Scripted
-) -> None:
+def test_successor_completes_an_interrupted_stop(kit: RunnerKit, runner: Scripted) -> None:
     runner.end = lambda context: AbortResult(is_done=False, poll_seconds=3600)
     launch = kit.launch()
     kit.driver.start(launch)
@@ -362,7 +362,7 @@ def test_what_was_being_stopped_is_stopped_by_the_successor(
     assert len(runner.looks) == looks
 
 
-def test_a_strangers_attempt_is_aborted_with_what_was_kept_before_it_is_removed(
+def test_unadopted_attempt_is_aborted_with_its_kept_state_before_removal(
     kit: RunnerKit, runner: Scripted
 ) -> None:
     runner.step = lambda context: RunnerObservation(
@@ -385,7 +385,7 @@ def is_unreadable(event: object, uid: str) -> bool:
     )
 
 
-def test_a_state_that_cannot_be_read_is_waited_for_and_aborted_before_an_end_is_told(
+def test_unreadable_state_is_awaited_and_aborted_before_the_end_is_reported(
     kit: RunnerKit, runner: Scripted, outside: Outside, caplog: pytest.LogCaptureFixture
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),))
@@ -409,7 +409,7 @@ def test_a_state_that_cannot_be_read_is_waited_for_and_aborted_before_an_end_is_
     assert [(c.state, c.secrets) for c in runner.aborts] == [({"job": 7}, {"token": b"hush"})]
 
 
-def test_a_fault_of_the_cell_itself_has_the_runner_end_what_it_began(
+def test_internal_error_of_the_cell_aborts_the_external_job(
     kit: RunnerKit, runner: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(attempt: object, at: float) -> None:
@@ -446,7 +446,7 @@ def test_an_attempt_whose_secret_is_gone_is_ended_by_the_successor(
     assert [(c.state, c.secrets) for c in runner.aborts] == [({"job": 7}, {"other": b"b"})]
 
 
-def test_its_time_limit_goes_on_while_it_waits_for_its_secrets(
+def test_timeout_keeps_counting_while_waiting_for_secrets(
     kit: RunnerKit, runner: Scripted, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),), timeout_seconds=2.0)
@@ -461,7 +461,7 @@ def test_its_time_limit_goes_on_while_it_waits_for_its_secrets(
     assert len(runner.aborts) == 1
 
 
-def test_what_ended_before_it_was_ordered_is_forgotten_when_it_is_removed(
+def test_attempt_failed_before_its_launch_is_forgotten_on_removal(
     kit: RunnerKit, runner: Scripted, outside: Outside
 ) -> None:
     launch = kit.launch(secrets=(SecretUse("token"),))
@@ -476,7 +476,7 @@ def test_what_ended_before_it_was_ordered_is_forgotten_when_it_is_removed(
     kit.told.started(launch.uid)
 
 
-def test_what_no_runner_was_asked_for_will_not_come(kit: RunnerKit) -> None:
+def test_adopted_attempt_without_a_runner_call_is_reported_vanished(kit: RunnerKit) -> None:
     launch = kit.launch()
     kit.driver.adopt(launch)
     ended = kit.told.ended(launch.uid)

@@ -93,7 +93,7 @@ def stands_in(folder: Path, *values: bytes) -> list[Path]:
     ]
 
 
-def test_secrets_stand_where_the_task_looks_for_them(kit: Kit) -> None:
+def test_secrets_are_provided_as_file_and_variable(kit: Kit) -> None:
     ended = ran(kit, PRINT, FILE, VARIABLE, user="1000:1000")
     assert ended.exit_code == 0, ended
     digests = [hashlib.sha256(value).hexdigest() for value in (TOKEN, KEY)]
@@ -102,7 +102,7 @@ def test_secrets_stand_where_the_task_looks_for_them(kit: Kit) -> None:
     assert "secrets" in ended.usage["steps"]
 
 
-def test_a_file_stays_in_memory_and_goes_with_its_attempt(kit: Kit) -> None:
+def test_secret_file_stays_in_memory_and_is_removed_with_its_attempt(kit: Kit) -> None:
     launch = kit.launch("sleep", "300", secrets=(FILE,))
     kit.driver.start(launch)
     kit.told.started(launch.uid)
@@ -116,11 +116,11 @@ def test_a_file_stays_in_memory_and_goes_with_its_attempt(kit: Kit) -> None:
     until(lambda: not folder.exists())
 
 
-def test_no_other_user_of_the_machine_looks_into_the_workspaces(kit: Kit) -> None:
+def test_workspaces_are_private_to_the_cell_user(kit: Kit) -> None:
     assert (kit.home / "work").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_successor_leaves_the_files_of_what_runs_and_removes_them_at_its_end(
+def test_successor_keeps_secret_files_of_running_attempts_until_their_end(
     kit: Kit, briefer: Briefer
 ) -> None:
     script = f"echo ready; until [ -e {ROOT}/tmp/go ]; do sleep 0.05; done; {PRINT}"
@@ -155,7 +155,7 @@ def test_a_successor_leaves_the_files_of_what_runs_and_removes_them_at_its_end(
         ({}, {}, FILE, FailureKind.SYSTEM, WEB, "did not send the value of key"),
     ],
 )
-def test_what_cannot_be_given_ends_the_attempt_and_says_why(
+def test_unavailable_secret_ends_the_attempt_with_the_reason(
     kit: Kit,
     briefer: Briefer,
     secrets: Any,
@@ -173,7 +173,7 @@ def test_what_cannot_be_given_ends_the_attempt_and_says_why(
     assert "hush" not in ended.message
 
 
-def test_no_secret_is_written_where_it_would_stay(
+def test_secret_is_not_written_to_a_folder_on_disk(
     kit: Kit, briefer: Briefer, tmp_path: Path
 ) -> None:
     begin_again(kit, briefer, secrets=Path("/proc/cellrun-secrets"))
@@ -193,7 +193,7 @@ def container_kit(docker_kit: DockerKit, briefer: Briefer) -> DockerKit:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_file_is_no_copy_and_the_engine_knows_its_path_alone(
+def test_secret_file_is_mounted_and_the_engine_knows_only_its_path(
     container_kit: DockerKit, read_only: bool
 ) -> None:
     kit = container_kit
@@ -213,7 +213,7 @@ def test_a_file_is_no_copy_and_the_engine_knows_its_path_alone(
 
 
 @pytest.mark.engine
-def test_a_variable_is_known_to_the_engine_and_to_no_file_of_the_cell(
+def test_secret_variable_is_in_the_container_but_in_no_file_of_the_cell(
     container_kit: DockerKit,
 ) -> None:
     kit = container_kit

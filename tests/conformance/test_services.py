@@ -30,7 +30,7 @@ def kinds(kit: Kit, uid: str) -> list[type]:
 # ----------------------------------------------------------------------------- limits
 
 
-def test_what_is_idle_for_its_limit_is_ended(real_kit: Kit) -> None:
+def test_idle_timeout_ends_the_attempt(real_kit: Kit) -> None:
     launch = real_kit.launch(*real_kit.obedient(), idle_timeout_seconds=2.0)
     real_kit.driver.start(launch)
     ended = real_kit.told.ended(launch.uid)
@@ -43,14 +43,14 @@ def test_what_is_idle_for_its_limit_is_ended(real_kit: Kit) -> None:
     ["while true; do echo x; sleep 0.2; done", "while true; do :; done"],
     ids=["writes", "computes"],
 )
-def test_what_writes_or_computes_is_not_idle(real_kit: Kit, script: str) -> None:
+def test_writing_or_computing_attempt_is_not_idle(real_kit: Kit, script: str) -> None:
     limits: dict[str, Any] = {"idle_timeout_seconds": 2.0, "lifetime_seconds": 5.0}
     launch = real_kit.launch("sh", "-c", script, **limits, **SHORT)
     real_kit.driver.start(launch)
     assert real_kit.told.ended(launch.uid).reason == LIFETIME
 
 
-def test_idleness_and_lifetime_go_on_in_a_new_process_of_the_cell(real_kit: Kit) -> None:
+def test_idle_and_lifetime_limits_continue_across_a_cell_restart(real_kit: Kit) -> None:
     idle = real_kit.launch(*real_kit.sleeps(300), idle_timeout_seconds=3.0, **SHORT)
     long = real_kit.launch(*real_kit.sleeps(300), lifetime_seconds=3.0, **SHORT)
     for launch in (idle, long):
@@ -73,7 +73,7 @@ def test_idleness_and_lifetime_go_on_in_a_new_process_of_the_cell(real_kit: Kit)
     ],
     ids=["lifetime first", "timeout first"],
 )
-def test_of_two_limits_the_first_is_the_reason_though_the_cell_died_after_both(
+def test_first_of_two_limits_is_the_reason_after_a_cell_restart(
     real_kit: Kit, limits: dict[str, Any], reason: str
 ) -> None:
     script = "trap 'sleep 0.8; echo both; sleep 2; exit 7' TERM; sleep 300 & wait"
@@ -86,7 +86,7 @@ def test_of_two_limits_the_first_is_the_reason_though_the_cell_died_after_both(
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (7, None, reason)
 
 
-def test_a_deaf_one_is_killed_when_the_grace_after_its_lifetime_is_over(kit: Kit) -> None:
+def test_attempt_ignoring_the_lifetime_stop_is_killed_after_the_grace_period(kit: Kit) -> None:
     launch = kit.launch(*kit.deaf(300), lifetime_seconds=1.0, stop_grace_seconds=0.5)
     kit.driver.start(launch)
     ended = kit.told.ended(launch.uid)
@@ -96,7 +96,7 @@ def test_a_deaf_one_is_killed_when_the_grace_after_its_lifetime_is_over(kit: Kit
 # ----------------------------------------------------------------------------- health
 
 
-def test_running_is_told_only_when_the_check_passed(real_kit: Kit) -> None:
+def test_running_is_reported_only_after_the_health_check_passed(real_kit: Kit) -> None:
     script = "while [ ! -e go ]; do sleep 0.05; done; touch ready; sleep 300"
     check = replace(READY, command=("sh", "-c", "touch go; test -e ready"))
     launch = served(real_kit, script, check)
@@ -107,7 +107,7 @@ def test_running_is_told_only_when_the_check_passed(real_kit: Kit) -> None:
     assert kinds(real_kit, launch.uid) == [StartedEvent]
 
 
-def test_a_service_whose_check_fails_in_a_row_is_ended(real_kit: Kit) -> None:
+def test_service_with_repeatedly_failing_check_is_ended(real_kit: Kit) -> None:
     launch = served(real_kit, "touch ready; sleep 1; rm ready; sleep 300 & wait", READY)
     real_kit.driver.start(launch)
     ended = real_kit.told.ended(launch.uid)
@@ -158,7 +158,7 @@ def test_a_check_that_hangs_fails(real_kit: Kit) -> None:
 
 
 @pytest.mark.engine
-def test_a_check_that_hangs_in_a_container_has_no_second_one_beside_it(
+def test_hanging_check_in_a_container_is_not_run_concurrently(
     docker_kit: DockerKit,
 ) -> None:
     launch = served(docker_kit, "sleep 300 & wait", HANGING)
@@ -188,7 +188,7 @@ def test_a_check_whose_command_does_not_exist_fails(real_kit: Kit) -> None:
     assert "no such file" in ended.message.lower()
 
 
-def test_a_service_that_was_healthy_is_running_again_at_once_when_adopted(real_kit: Kit) -> None:
+def test_adopted_healthy_service_is_running_without_a_new_check(real_kit: Kit) -> None:
     launch = served(real_kit, "touch ready; sleep 300 & wait", READY)
     real_kit.driver.start(launch)
     at = real_kit.told.started(launch.uid).at
@@ -235,7 +235,7 @@ def fetch(address: str) -> str:
         connection.close()
 
 
-def test_a_published_port_is_reached_at_the_address_that_is_told(real_kit: Kit) -> None:
+def test_published_port_is_reached_at_the_reported_address(real_kit: Kit) -> None:
     check = HealthCheck(port="my-web", path="/index.html", start_period_seconds=60.0, **QUICK)
     common: dict[str, Any] = {
         "ports": ("my-web", "other"),
@@ -271,7 +271,7 @@ def test_an_http_check_that_is_answered_with_an_error_fails(real_kit: Kit) -> No
 
 
 @pytest.mark.engine
-def test_what_is_asked_at_its_port_is_not_idle(docker_kit: DockerKit) -> None:
+def test_requests_to_a_published_port_prevent_idleness(docker_kit: DockerKit) -> None:
     common: dict[str, Any] = {
         "ports": ("my-web",),
         "network": "default",

@@ -3,7 +3,7 @@
 from tests.conformance.kit import Kit
 
 
-def test_use_is_that_of_all_processes_also_over_a_death_of_the_cell(real_kit: Kit) -> None:
+def test_usage_covers_all_processes_across_a_cell_restart(real_kit: Kit) -> None:
     script = "(x=$(head -c 12000000 /dev/zero | tr '\\0' a)); echo ready; sleep 1.5"
     launch = real_kit.launch("sh", "-c", script)
     real_kit.driver.start(launch)
@@ -16,7 +16,7 @@ def test_use_is_that_of_all_processes_also_over_a_death_of_the_cell(real_kit: Ki
     assert usage.get("memory_peak_mib", 12) >= 12  # Linux before 5.19 keeps no peak
 
 
-def test_memory_of_the_shortest_is_told_or_left_out_and_never_0(real_kit: Kit) -> None:
+def test_memory_of_a_short_task_is_positive_or_omitted(real_kit: Kit) -> None:
     launch = real_kit.launch("true")
     real_kit.driver.start(launch)
     usage = real_kit.told.ended(launch.uid).usage

@@ -42,7 +42,7 @@ def secrets_of(stack: RunningStack) -> list[str]:
     return [str(broker.password), *stack.flower_login[1:]]
 
 
-def test_redis_asks_for_a_password(stack: RunningStack) -> None:
+def test_redis_requires_a_password(stack: RunningStack) -> None:
     broker = urlsplit(stack.environment["CELERY_BROKER_URL"])
     with (
         redis.Redis(port=broker.port or 0) as client,
@@ -94,7 +94,7 @@ def test_flower_needs_its_login_for_pages_and_api(stack: RunningStack) -> None:
         assert requests.get(url, auth=stack.flower_login, timeout=30).status_code == 200, path
 
 
-def test_flower_controls_nothing(stack: RunningStack) -> None:
+def test_flower_control_requests_are_refused(stack: RunningStack) -> None:
     before = stack.processes()
     for path in ("worker/shutdown/cell@cell-1", "worker/pool/restart/cell@cell-1"):
         url = f"{stack.flower_url}/api/{path}"

@@ -63,7 +63,7 @@ def is_signed(api: Api, request: Received) -> bool:
     return hmac.compare_digest(expected.hexdigest(), parts["v1"])
 
 
-def test_a_job_and_its_tasks_are_told_and_signed(api: Api, receiver: Receiver) -> None:
+def test_job_and_task_callbacks_are_delivered_and_signed(api: Api, receiver: Receiver) -> None:
     job = {"name": "told", "replicas": 2, **WORK}
     first = api.post("/jobs", {**job, "callback": {"url": receiver.url("200-task"), "on": "task"}})
     second = api.post("/jobs", {**job, "callback": {"url": receiver.url("200-job"), "on": "job"}})
@@ -79,7 +79,7 @@ def test_a_job_and_its_tasks_are_told_and_signed(api: Api, receiver: Receiver) -
     assert told["task_status_count"] == {"main": {"phase": {"SUCCEEDED": 2}}}
 
 
-def test_a_one_off_task_is_told_and_gone(api: Api, receiver: Receiver) -> None:
+def test_one_off_task_is_deleted_after_its_callback(api: Api, receiver: Receiver) -> None:
     definition = {**WORK, "annotation": "mine", "completion_callback_url": receiver.url("200")}
     api.post("/tasks", {"guid": "told-once", "domain": "e2e", "definition": definition})
     [request] = receiver.wait_for(1)
@@ -92,7 +92,7 @@ def test_a_one_off_task_is_told_and_gone(api: Api, receiver: Receiver) -> None:
     )
 
 
-def test_a_killed_process_comes_back_and_delivers(
+def test_killed_callback_process_restarts_and_delivers(
     stack: RunningStack, api: Api, receiver: Receiver
 ) -> None:
     """What it had in hand waits for its claim's end; nothing else does."""

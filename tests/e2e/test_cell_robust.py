@@ -159,7 +159,7 @@ def freeze(stack: RunningStack, cable: ForgetfulCable, broker: redis.Redis) -> N
 
 
 @pytest.mark.parametrize("harm", [strand, kill_connections, pause, freeze])
-def test_orders_are_taken_again_after(
+def test_cell_consumes_orders_again_after_connection_trouble(
     stack: RunningStack,
     session: Session,
     cell: Companion,
@@ -176,7 +176,7 @@ def test_orders_are_taken_again_after(
     assert cell.log.read_text().count(BEGINS_ANEW) == begun
 
 
-def test_a_drained_cell_gives_its_work_back_and_is_still_drained_after_a_restart(
+def test_drained_cell_evicts_its_work_and_stays_drained_after_a_restart(
     session: Session, cell: Companion
 ) -> None:
     job = {"name": "long", "image": "x", "command": ["sleep", "600"], "resources": {"cpu": 0.1}}

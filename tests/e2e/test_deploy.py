@@ -168,7 +168,7 @@ def test_flower_answers(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_says_that_it_is_ready(deployment: Deployment, name: str) -> None:
+def test_worker_reports_ready(deployment: Deployment, name: str) -> None:
     wait_until(
         lambda: f"{name}@{os.uname().nodename} ready" in deployment.log(name).read_text(),
         seconds=60,
@@ -176,7 +176,7 @@ def test_a_worker_says_that_it_is_ready(deployment: Deployment, name: str) -> No
     )
 
 
-def test_ticks_run_because_beat_sends_them(deployment: Deployment) -> None:
+def test_beat_sends_the_ticks(deployment: Deployment) -> None:
     url = f"{deployment.url}/readyz"
     wait_until(lambda: answers(url), seconds=60, what="readyz answers 200")
 
@@ -190,7 +190,7 @@ def test_the_cell_registers(deployment: Deployment) -> None:
         )
 
 
-def test_together_they_run_a_job(deployment: Deployment) -> None:
+def test_deployment_runs_a_job(deployment: Deployment) -> None:
     spec = {
         "name": "deployed",
         "task_type": "process",
@@ -202,6 +202,6 @@ def test_together_they_run_a_job(deployment: Deployment) -> None:
     assert (job["state"], task["result"], task["cell_id"]) == ("SUCCEEDED", "fine\n", CELL)
 
 
-def test_none_of_them_had_to_be_started_twice(deployment: Deployment) -> None:
+def test_no_unit_has_exited(deployment: Deployment) -> None:
     ended = [name for name, process in deployment.processes.items() if not is_running(process.pid)]
     assert ended == []

@@ -111,7 +111,7 @@ class Sampler:
             self._thread.join()
 
 
-def test_nothing_is_placed_twice_and_no_cell_gives_more_than_it_has(
+def test_duplicate_ticks_place_nothing_twice_and_overcommit_no_cell(
     stack: RunningStack, session: Session
 ) -> None:
     sampler = Sampler(stack.environment["DATABASE_URL"])

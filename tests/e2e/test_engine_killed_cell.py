@@ -164,7 +164,7 @@ def enroll_all(stack: RunningStack) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_task_ends_right_though_its_cell_was_killed(
+def test_task_succeeds_with_one_start_though_its_cell_is_killed(
     session: Session, events: EngineEvents, cases: dict[str, Case], moment: str
 ) -> None:
     case = cases[moment]

@@ -66,7 +66,7 @@ def all_run(session: Session, jobs: list[int]) -> bool:
     return all(task["state"] == "RUNNING" for job in jobs for task in session.tasks(job))
 
 
-def test_what_a_cell_did_not_end_before_it_was_killed_its_successor_ends_free_of_charge(
+def test_successor_of_a_killed_cell_finishes_its_evacuation_without_charge(
     stack: RunningStack, session: Session
 ) -> None:
     place = stack.home / "place"

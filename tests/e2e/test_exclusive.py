@@ -111,7 +111,7 @@ def running_on_it(
         yield job_ids, events
 
 
-def test_a_killed_cell_s_attempts_have_ended_before_the_next_begin(
+def test_exclusive_attempts_of_a_killed_cell_end_before_the_next_start(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
     # One that obeys the stop signal, and one that is deaf to it.
@@ -128,7 +128,7 @@ def test_a_killed_cell_s_attempts_have_ended_before_the_next_begin(
         )
 
 
-def test_a_cut_off_cell_s_attempt_ends_and_the_cell_tells_why(
+def test_exclusive_attempt_of_a_disconnected_cell_ends_with_lease_over(
     stack: RunningStack, session: Session, own_cell: Companion, cable: Cable
 ) -> None:
     with running_on_it(stack, session, FIRST_FOR_EVER) as ([job_id], events):
@@ -147,7 +147,7 @@ def test_a_cut_off_cell_s_attempt_ends_and_the_cell_tells_why(
         assert ended_before(events, first["uid"], second["uid"])
 
 
-def test_a_cell_that_is_answered_keeps_it_running_and_its_guard_is_replaced(
+def test_connected_cell_keeps_its_exclusive_attempt_and_replaces_its_guard(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
     script = "i=0; while [ $i -lt 105 ]; do sleep 0.1; i=$((i+1)); done"
@@ -198,7 +198,7 @@ ENDS: dict[str, Callable[[RunningStack], object]] = {
 }
 
 
-def test_however_a_stack_ends_nothing_exclusive_runs_on_and_nobody_is_left() -> None:
+def test_ended_stack_leaves_no_exclusive_attempt_and_no_process() -> None:
     with open_folder() as folder:
         stack = RunningStack(folder / "home", cells=1, **SHORT)
         left: int | None = None

@@ -27,7 +27,7 @@ def stand() -> Iterator[Stand]:
     assert remnants(found.plan.home.root.parent) == []
 
 
-def test_a_fleet_runs_a_job_end_to_end_and_says_goodbye(stand: Stand) -> None:
+def test_fleet_runs_a_job_end_to_end_and_sends_goodbyes(stand: Stand) -> None:
     with stand.connect() as connection:
         submit_and_wait(stand, connection, [TASKS])
 

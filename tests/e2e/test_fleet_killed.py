@@ -62,7 +62,7 @@ def test_killed_cells_are_lost_in_time_and_their_tasks_end_elsewhere_once(
     killed_fleet.check_counted_once(connection, job_id, TASKS, cells)
 
 
-def test_killed_cells_are_lost_though_each_part_of_the_control_plane_is_killed_meanwhile(
+def test_killed_cells_are_lost_despite_killed_control_plane_processes(
     stand: Stand, connection: Connection
 ) -> None:
     fleet, cells = FLEETS[1]

@@ -108,7 +108,7 @@ def run_gang(session: Session, cpu: float) -> tuple[list[Task], list[str]]:
     return tasks, logs
 
 
-def test_two_on_two_cells_hear_each_other_by_name_and_one_logs_in_to_the_other(
+def test_members_on_two_cells_connect_by_name_and_log_in_by_ssh(
     session: Session, gateway: str
 ) -> None:
     tasks, logs = run_gang(session, cpu=0.6)
@@ -131,7 +131,7 @@ cat /tmp/heard
 """
 
 
-def test_a_member_that_comes_again_is_found_where_it_is_now(session: Session) -> None:
+def test_restarted_member_is_found_at_its_new_address(session: Session) -> None:
     job_id = session.submit(gang_of_two(CALL_AGAIN, SERVE_AGAIN, 0.3, min_available=1))["id"]
     caller, called = sorted(session.tasks(job_id), key=lambda task: task["index"])
 
@@ -151,7 +151,7 @@ def test_a_member_that_comes_again_is_found_where_it_is_now(session: Session) ->
     assert whole_log(session, str(caller["attempt_uid"])) == "worker-1\n"
 
 
-def test_the_example_does_as_it_says(session: Session) -> None:
+def test_example_gang_runs_as_documented(session: Session) -> None:
     spec = read_spec(str(ROOT / "examples" / "gang.yaml"))
     job = wait_for_end(session, session.submit(spec)["id"])
     tasks = sorted(session.tasks(job["id"]), key=lambda task: task["index"])
@@ -162,7 +162,7 @@ def test_the_example_does_as_it_says(session: Session) -> None:
         ), whole_log(session, str(task["attempt_uid"]))
 
 
-def test_two_on_one_cell_do_so_in_a_network_of_their_own(
+def test_members_on_one_cell_connect_in_a_private_network(
     stack: RunningStack, session: Session
 ) -> None:
     cordon(stack, "cell-2")

@@ -48,7 +48,7 @@ def session(folder: Path, line: Cable) -> Iterator[Session]:
         remove_containers(stack.installation)
 
 
-def test_creation_that_hangs_ends_as_a_system_failure_and_the_task_runs_again(
+def test_hanging_creation_is_a_system_failure_and_the_task_is_retried(
     session: Session, line: Cable
 ) -> None:
     def first() -> Attempt | None:

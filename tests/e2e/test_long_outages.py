@@ -201,12 +201,12 @@ def stack() -> Iterator[RunningStack]:
         yield running
 
 
-def test_the_whole_control_plane_away_for_fifteen_leases(stack: RunningStack) -> None:
+def test_control_plane_outage_of_fifteen_leases_loses_nothing(stack: RunningStack) -> None:
     go_through(stack, control_plane(stack), 45.0)
 
 
 @pytest.mark.parametrize("name", ["inbox", "redis"])
-def test_one_part_away_for_ten_leases(stack: RunningStack, name: str) -> None:
+def test_single_service_outage_of_ten_leases_loses_nothing(stack: RunningStack, name: str) -> None:
     go_through(stack, [name], 30.0)
 
 
@@ -218,11 +218,13 @@ def installed_stack() -> Iterator[RunningStack]:
 
 
 @pytest.mark.soak
-def test_the_whole_control_plane_away_for_ten_minutes(installed_stack: RunningStack) -> None:
+def test_control_plane_outage_of_ten_minutes_loses_nothing(installed_stack: RunningStack) -> None:
     go_through(installed_stack, control_plane(installed_stack), 600.0)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["inbox", "redis"])
-def test_one_part_away_for_five_minutes(installed_stack: RunningStack, name: str) -> None:
+def test_single_service_outage_of_five_minutes_loses_nothing(
+    installed_stack: RunningStack, name: str
+) -> None:
     go_through(installed_stack, [name], 300.0)

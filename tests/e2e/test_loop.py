@@ -145,9 +145,7 @@ def test_the_whole_log_is_served_as_soon_as_the_task_is_over(session: Session) -
     assert whole_log(session, uid, "stderr") == "last\n"
 
 
-def test_cancel_asks_the_process_to_end_and_frees_its_cell(
-    stack: RunningStack, session: Session
-) -> None:
+def test_cancel_stops_the_process_and_frees_its_cell(stack: RunningStack, session: Session) -> None:
     job_id = session.submit(shell_job(UNTIL_TERM))["id"]
     task = wait_until_running(session, job_id)
     uid = str(task["attempt_uid"])
@@ -180,7 +178,7 @@ def test_the_result_is_the_head_of_the_result_file(session: Session) -> None:
     assert (task["result"], task["result_truncated"]) == ("42", False)  # type: ignore[typeddict-item]
 
 
-def test_too_much_memory_is_told_apart_from_a_kill(session: Session) -> None:
+def test_out_of_memory_and_exit_status_are_distinct_failure_reasons(session: Session) -> None:
     # /dev/zero has no line ends: `tail` keeps all of it while it waits for the last ten lines.
     spec = shell_job("tail /dev/zero", resources={**SMALL, "memory": "32Mi"})
     job, task = run_to_end(session, spec)
@@ -209,7 +207,7 @@ def test_a_container_killed_by_an_outsider_runs_again_without_a_failure(
     assert again["failure_count"] == 0  # type: ignore[typeddict-item]
 
 
-def test_a_retry_runs_what_did_not_succeed_and_reads_the_results_of_what_did(
+def test_retry_runs_unsuccessful_tasks_and_reads_earlier_results(
     stack: RunningStack, session: Session
 ) -> None:
     before, _ = run_to_end(session, shell_job("exit 0"))

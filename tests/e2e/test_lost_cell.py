@@ -83,7 +83,7 @@ def lost_attempts(session: Session, job_id: int) -> list[tuple[Attempt, Attempt]
     ]
 
 
-def test_tasks_of_a_lost_cell_run_elsewhere_and_it_comes_back_clean(
+def test_tasks_of_a_lost_cell_run_elsewhere_and_the_cell_returns_clean(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
     with EngineEvents(stack.installation) as events, own_cell:

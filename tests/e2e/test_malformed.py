@@ -138,7 +138,7 @@ def check_work_goes_on(session: Session) -> None:
     assert job["state"] == "SUCCEEDED"
 
 
-def test_the_inbox_drops_what_it_cannot_read(
+def test_inbox_drops_malformed_messages(
     stack: RunningStack, session: Session, lists: "redis.Redis[str]"
 ) -> None:
     contents = {
@@ -148,7 +148,7 @@ def test_the_inbox_drops_what_it_cannot_read(
     check_work_goes_on(session)
 
 
-def test_a_cell_drops_what_is_no_order(
+def test_cell_drops_malformed_orders(
     stack: RunningStack, session: Session, lists: "redis.Redis[str]"
 ) -> None:
     incarnation = session.cell("cell-1")["incarnation"]  # type: ignore[typeddict-item]
@@ -165,7 +165,7 @@ def test_a_cell_drops_what_is_no_order(
         ("inbox", "inbox.control"),
     ],
 )
-def test_the_other_workers_drop_what_is_no_task(
+def test_control_plane_workers_drop_malformed_tasks(
     stack: RunningStack, session: Session, lists: "redis.Redis[str]", process: str, queue: str
 ) -> None:
     pour(stack, lists, {queue: [*not_messages(queue), *not_orders(queue)]}, process)

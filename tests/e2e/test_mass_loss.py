@@ -209,7 +209,7 @@ def convergences(stack: RunningStack, cell: str) -> float:
     return float(found[0])
 
 
-def test_frozen_cells_are_not_given_up_and_go_on_as_if_nothing_had_been(
+def test_frozen_cells_are_not_lost_and_resume_without_retries(
     stack: RunningStack, session: Session, cells: Cells, place: Path
 ) -> None:
     job_id = begin(session, place, 4)
@@ -253,7 +253,7 @@ def test_an_operator_releases_an_attempt_whose_cell_is_silent(
     wait_until(lambda: states(session) == ["READY"] * 4, seconds=LONG, what="all are ready")
 
 
-def test_killed_cells_are_given_up_when_an_operator_says_so(
+def test_killed_cells_are_lost_after_an_operator_confirms_the_loss(
     stack: RunningStack, session: Session, cells: Cells, place: Path
 ) -> None:
     job_id = begin(session, place, 4)
@@ -279,7 +279,7 @@ def test_killed_cells_are_given_up_when_an_operator_says_so(
     assert (begun(place), open_alerts(stack)) == (7, [])
 
 
-def test_a_cell_that_says_goodbye_is_followed_and_nothing_begins_again(
+def test_cell_restart_after_a_goodbye_retries_nothing(
     stack: RunningStack, session: Session, cells: Cells, place: Path
 ) -> None:
     job_id = begin(session, place, 4)
@@ -294,7 +294,7 @@ def test_a_cell_that_says_goodbye_is_followed_and_nothing_begins_again(
     assert [task["attempt_number"] for task in session.tasks(job_id)] == [1] * 4
 
 
-def test_a_drained_cell_is_left_by_finishing_and_by_eviction_after_its_deadline(
+def test_drained_cell_empties_by_completion_or_by_eviction_at_its_deadline(
     session: Session, cells: Cells, place: Path
 ) -> None:
     first = begin(session, place, 1)
@@ -321,7 +321,7 @@ def test_a_drained_cell_is_left_by_finishing_and_by_eviction_after_its_deadline(
 
 
 @pytest.mark.parametrize("force", [True, False])
-def test_who_does_not_heed_the_signal_is_gone_at_once_by_force_and_else_in_its_grace(
+def test_attempt_ignoring_the_stop_ends_by_force_or_after_the_grace_period(
     session: Session, cells: Cells, place: Path, force: bool
 ) -> None:
     grace = 600 if force else 2

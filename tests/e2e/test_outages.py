@@ -79,7 +79,7 @@ def running_on(session: Session, job_id: int, cell: str) -> list[str]:
     ]
 
 
-def test_a_cell_killed_and_back_adopts_its_containers(
+def test_restarted_cell_adopts_its_containers(
     stack: RunningStack, session: Session, events: EngineEvents
 ) -> None:
     job_id = start_run(session)
@@ -98,7 +98,7 @@ def test_a_cell_killed_and_back_adopts_its_containers(
         assert by_uid[uid]["cell_id"] == "cell-1"
 
 
-def test_redis_killed_and_back_empty_loses_no_task(
+def test_redis_killed_and_restarted_empty_loses_no_task(
     stack: RunningStack, session: Session, events: EngineEvents
 ) -> None:
     job_id = start_run(session)

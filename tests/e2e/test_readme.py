@@ -50,7 +50,7 @@ def environment() -> dict[str, str]:
     return plain
 
 
-def test_the_readme_shows_how_to_start_use_and_stop_it() -> None:
+def test_readme_shows_the_commands_to_start_use_and_stop_a_stack() -> None:
     text = "".join(read_blocks())
     for words in ("make demo", "make up", "cellrun run", "cellrun submit", "make down"):
         assert words in text

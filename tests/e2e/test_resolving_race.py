@@ -111,7 +111,7 @@ def completed_task(stand: Stand) -> str:
     return guid
 
 
-def test_of_a_thousand_who_would_resolve_a_task_one_gets_the_claim(stand: Stand) -> None:
+def test_one_of_a_thousand_concurrent_resolvers_gets_the_claim(stand: Stand) -> None:
     guid = completed_task(stand)
     answers = race(stand, RESOLVERS, "POST", f"tasks/{guid}/resolving")
     assert statuses(answers) == {200: 1, 409: RESOLVERS - 1}
@@ -126,7 +126,7 @@ def test_of_a_thousand_who_would_resolve_a_task_one_gets_the_claim(stand: Stand)
     assert ask(stand, "GET", f"tasks/{guid}")[0] == 404
 
 
-def test_of_fifty_who_desire_the_same_guid_one_gets_the_task(stand: Stand) -> None:
+def test_one_of_fifty_concurrent_submissions_of_a_guid_creates_the_task(stand: Stand) -> None:
     guid = f"raced-{uuid.uuid4()}"
     answers = race(stand, OTHERS, "POST", "tasks", desired(guid))
     assert statuses(answers) == {201: 1, 409: OTHERS - 1}

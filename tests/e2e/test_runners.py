@@ -71,7 +71,7 @@ def cell(stack: RunningStack, site: Path) -> Companion:
     return Companion([sys.executable, "-m", "workers"], environment, folder / "log")
 
 
-def test_what_is_installed_is_listed(site: Path) -> None:
+def test_installed_runners_are_listed(site: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "workers.runners"],
         env={"PYTHONPATH": f"{ROOT}{os.pathsep}{site}"},
@@ -118,7 +118,7 @@ def task_in(session: Session, job_id: int, state: str) -> Task:
     return found[0]
 
 
-def test_a_killed_cell_goes_on_with_what_its_runner_had_begun(
+def test_restarted_cell_resumes_the_external_job_of_its_runner(
     session: Session, cell: Companion, outside: Outside
 ) -> None:
     job_id = session.submit(outside_job(outside, allow_unsatisfiable=True))["id"]
@@ -149,7 +149,7 @@ def test_a_killed_cell_goes_on_with_what_its_runner_had_begun(
     assert outside.jobs[uid].command == ["reindex"]
 
 
-def test_a_cancelled_task_is_over_when_its_runner_has_ended_what_is_outside(
+def test_cancelled_task_is_released_after_its_external_job_has_ended(
     session: Session, cell: Companion, outside: Outside
 ) -> None:
     outside.cancels_at_once = False
@@ -171,7 +171,7 @@ def test_a_cancelled_task_is_over_when_its_runner_has_ended_what_is_outside(
         assert session.attempts(task["id"])[0]["release_kind"] == "confirmed"
 
 
-def test_a_failure_of_the_job_costs_a_retry_and_begins_another_job(
+def test_failed_external_job_costs_a_retry_and_starts_another(
     session: Session, cell: Companion, outside: Outside
 ) -> None:
     with cell:

@@ -31,12 +31,12 @@ def stack() -> Iterator[RunningStack]:
         assert remnants(running.home) == []
 
 
-def test_every_promised_process_runs_and_its_id_is_told(stack: RunningStack) -> None:
+def test_every_expected_process_runs_and_its_pid_is_published(stack: RunningStack) -> None:
     assert set(stack.processes()) >= EVERY_PROCESS
     assert all(is_running(pid) for pid in stack.processes().values())
 
 
-def test_addresses_and_tokens_are_told_and_private(stack: RunningStack) -> None:
+def test_environment_file_with_addresses_and_tokens_is_private(stack: RunningStack) -> None:
     file = stack.home / "run" / "env"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert set(stack.environment) == {
@@ -69,7 +69,7 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(stack: RunningStack) -> None
     assert [name for name, text in shown.items() if any(secret in text for secret in secrets)] == []
 
 
-def test_manage_py_in_a_shell_speaks_to_the_running_stack(stack: RunningStack) -> None:
+def test_manage_py_connects_to_the_running_stack(stack: RunningStack) -> None:
     plain = {"PATH": os.environ["PATH"], "CELLRUN_HOME": str(stack.home)}
     done = subprocess.run(
         [sys.executable, "manage.py", "migrate", "--check"],
@@ -90,7 +90,7 @@ def test_a_second_stack_in_the_same_folder_is_refused(stack: RunningStack) -> No
 
 
 @pytest.mark.parametrize("name", sorted(EVERY_PROCESS))
-def test_a_killed_process_comes_back_by_itself(stack: RunningStack, name: str) -> None:
+def test_killed_process_is_restarted(stack: RunningStack, name: str) -> None:
     killed = stack.kill(name)
     wait_until(
         lambda: stack.pid_of(name) != killed and is_running(stack.pid_of(name)),
@@ -111,14 +111,14 @@ def find_faults(stack: RunningStack) -> dict[str, str]:
         return {"web": str(error)}
 
 
-def test_after_all_that_the_stack_is_ready_again(stack: RunningStack) -> None:
+def test_stack_is_ready_after_all_restarts(stack: RunningStack) -> None:
     try:
         wait_until(lambda: not find_faults(stack), seconds=60, what="/readyz answers 200")
     except AssertionError as fault:
         raise AssertionError(f"not ready: {find_faults(stack)}") from fault
 
 
-def test_whoever_is_killed_nothing_is_left_and_the_next_start_works() -> None:
+def test_killed_supervisor_or_stack_leaves_nothing_and_can_start_again() -> None:
     with open_folder() as folder:
         stack = RunningStack(folder / "home", cells=1, engine="process")
         for victims in (["supervisord"], ["stack"], ["supervisord", "stack"]):
@@ -138,7 +138,7 @@ def test_whoever_is_killed_nothing_is_left_and_the_next_start_works() -> None:
         assert remnants(stack.home) == []
 
 
-def test_a_port_in_use_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
+def test_port_in_use_fails_the_start_with_a_message(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

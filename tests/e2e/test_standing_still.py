@@ -64,7 +64,7 @@ def quick(script: str, **fields: Any) -> dict[str, Any]:
     return {**given, **fields}
 
 
-def test_an_inbox_that_stands_still_lets_go_of_jobs(stack: RunningStack) -> None:
+def test_suspended_inbox_loses_its_locks_on_jobs(stack: RunningStack) -> None:
     session = session_of(stack)
     job = session.submit(quick("sleep 3"))["id"]
     wait_until(
@@ -77,7 +77,7 @@ def test_an_inbox_that_stands_still_lets_go_of_jobs(stack: RunningStack) -> None
     assert wait_for_end(session, job)["state"] == "SUCCEEDED"
 
 
-def test_a_placement_that_stands_still_lets_go_of_cells(stack: RunningStack) -> None:
+def test_suspended_placement_loses_its_locks_on_cells(stack: RunningStack) -> None:
     session = session_of(stack)
     lock = "SELECT id FROM controlplane_cell FOR NO KEY UPDATE"
     with stopped_with_rows_locked(stack, "placement", lock):
@@ -85,6 +85,6 @@ def test_a_placement_that_stands_still_lets_go_of_cells(stack: RunningStack) -> 
     assert wait_for_end(session, job)["state"] == "SUCCEEDED"
 
 
-def test_none_of_them_had_to_be_started_anew(stack: RunningStack) -> None:
+def test_no_process_has_exited(stack: RunningStack) -> None:
     said = stack.output.read_text()
     assert "exited: " not in said, said

@@ -27,7 +27,7 @@ def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"CELLRUN_{name}", raising=False)
 
 
-def test_a_token_is_kept_as_a_digest_only() -> None:
+def test_token_is_stored_as_a_digest_only() -> None:
     user, is_new = accounts.create_user(name="ann", password=None, is_operator=False)
     assert is_new
     assert not user.has_usable_password()
@@ -44,9 +44,7 @@ def test_a_token_is_kept_as_a_digest_only() -> None:
     ("change", "expected"),
     [({"scopes": ("root",)}, "unknown scopes"), ({"token": "short"}, "at least 32 characters")],
 )
-def test_a_wrong_token_is_refused_and_nothing_is_made(
-    change: dict[str, object], expected: str
-) -> None:
+def test_invalid_token_request_is_refused(change: dict[str, object], expected: str) -> None:
     user, _ = accounts.create_user(name="ann", password=None, is_operator=False)
     wanted = {"user": user, "name": "x", "scopes": (accounts.SCOPE_SUBMIT,), "now": NOW, **change}
     with pytest.raises(ValueError, match=expected):
@@ -54,7 +52,7 @@ def test_a_wrong_token_is_refused_and_nothing_is_made(
     assert not ApiToken.objects.exists()
 
 
-def test_bootstrap_tells_once_what_it_drew() -> None:
+def test_bootstrap_prints_generated_credentials_once() -> None:
     told = bootstrap()
     for role in ("operator's login admin /", "operator's token cr_", "submitter's token cr_"):
         assert role in told
@@ -66,7 +64,7 @@ def test_bootstrap_tells_once_what_it_drew() -> None:
     assert (Domain.objects.count(), Project.objects.count(), Pool.objects.count()) == (1, 1, 1)
 
 
-def test_bootstrap_takes_over_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_uses_credentials_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLRUN_ADMIN_USER", "olga")
     monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD", "one password")
     monkeypatch.setenv("CELLRUN_OPERATOR_TOKEN", "o" * 40)
@@ -82,7 +80,7 @@ def test_bootstrap_takes_over_what_is_given(monkeypatch: pytest.MonkeyPatch) -> 
     }
 
 
-def test_bootstrap_refuses_a_token_that_can_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_refuses_a_short_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLRUN_TOKEN", "secret")
     with pytest.raises(CommandError, match="CELLRUN_TOKEN: a token has at least 32 characters"):
         bootstrap()

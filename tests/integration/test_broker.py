@@ -34,7 +34,7 @@ def test_the_queue_of_an_incarnation_expires_an_hour_after_the_last_order(
     broker.delete(queue)
 
 
-def test_what_cells_say_does_not_expire(broker: redis.Redis) -> None:
+def test_inbox_queues_do_not_expire(broker: redis.Redis) -> None:
     queue = INBOX_QUEUES[0]
     RedisTransport(settings.CELERY_BROKER_URL).push([(queue, "one")])
     assert broker.ttl(queue) == -1

@@ -10,7 +10,7 @@ from tests.simulation.world import World
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_simulated_life_leaves_a_clean_database() -> None:
+def test_invariants_hold_after_a_simulation() -> None:
     world = World(seed=2)
     with world.installed():
         world.run(healed_at=60.0, heal=lambda: None)

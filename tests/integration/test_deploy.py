@@ -39,9 +39,7 @@ def test_a_unit_runs_the_command_line_of_the_stack(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_compose_service_runs_it_too_but_listens_for_other_containers(
-    name: str, tmp_path: Path
-) -> None:
+def test_compose_service_runs_the_command_line_on_all_interfaces(name: str, tmp_path: Path) -> None:
     expected = as_installed(list_supervised(tmp_path)[name].command, tmp_path)
     found = read_compose()["services"][name]["command"]
     assert found == [word.replace("127.0.0.1", "0.0.0.0") for word in expected]
@@ -55,7 +53,7 @@ def test_ports_are_published_on_the_loopback_only() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_unit_gives_what_the_stack_gives(name: str, tmp_path: Path) -> None:
+def test_unit_sets_the_environment_and_stop_timeout_of_the_stack(name: str, tmp_path: Path) -> None:
     """Every setting that the stack decides has its place, and as long a stop."""
     process, unit = list_supervised(tmp_path)[name], read_units()[name]
     example = read_example(Path(unit.environment_file).name + ".example")
@@ -88,13 +86,13 @@ def test_the_examples_hold_only_settings_that_exist() -> None:
     assert unknown_names(commented) == []
 
 
-def test_no_example_brings_a_login_of_flower_that_everybody_knows() -> None:
+def test_example_settings_contain_no_flower_login() -> None:
     control = read_example("control.env.example")
     with pytest.raises(InvalidSettings, match="FLOWER_BASIC_AUTH"):
         load_settings({**control, "CELLRUN_SECRET_KEY": "k" * 48, "CELLRUN_PROCESS": "flower"})
 
 
-def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
+def test_systemd_analyze_accepts_the_units(tmp_path: Path) -> None:
     """Where systemd is installed; elsewhere their form was checked by reading them above."""
     program = shutil.which("systemd-analyze")
     for path in (DEPLOY / "systemd").iterdir():
@@ -109,7 +107,7 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
         assert ours == []
 
 
-def test_images_copy_files_that_exist_and_that_the_context_lets_through() -> None:
+def test_dockerfiles_copy_existing_files_of_the_build_context() -> None:
     let_through = (ROOT / ".dockerignore").read_text()
     for name in ("controlplane.Dockerfile", "cell.Dockerfile"):
         for source in copied(name):
@@ -118,7 +116,7 @@ def test_images_copy_files_that_exist_and_that_the_context_lets_through() -> Non
             assert f"!{top}" in let_through, f"{name} copies {source}"
 
 
-def test_the_files_of_the_cell_image_are_enough_to_start_a_cell(tmp_path: Path) -> None:
+def test_cell_starts_from_the_files_of_the_cell_image_alone(tmp_path: Path) -> None:
     for source in copied("cell.Dockerfile"):
         target = tmp_path / source
         target.parent.mkdir(parents=True, exist_ok=True)

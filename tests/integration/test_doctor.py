@@ -66,7 +66,7 @@ def well(loop: Loop) -> Loop:
     return loop
 
 
-def test_nothing_is_said_of_what_is_as_usual(well: Loop) -> None:
+def test_healthy_system_has_no_findings(well: Loop) -> None:
     cell = well.cell()
     job = well.submit(replicas=2)
     well.place()
@@ -77,7 +77,7 @@ def test_nothing_is_said_of_what_is_as_usual(well: Loop) -> None:
     assert json.loads(ask("--json")[1]) == []
 
 
-def test_who_acts_and_when_is_told_of_each_kind_of_task(well: Loop) -> None:
+def test_findings_name_the_acting_rule_and_its_time(well: Loop) -> None:
     cell = well.cell(cpu=64_000)
     names = ("assigned", "building", "overrun", "stopping")
     jobs = {
@@ -118,7 +118,7 @@ def test_who_acts_and_when_is_told_of_each_kind_of_task(well: Loop) -> None:
     assert ask()[0] == 1
 
 
-def test_a_service_that_comes_up_slowly_has_its_start_period(well: Loop) -> None:
+def test_service_within_its_start_period_is_not_overdue(well: Loop) -> None:
     cell = well.cell()
     job = well.submit()
     [group] = TaskGroup.objects.all()
@@ -135,7 +135,7 @@ def test_a_service_that_comes_up_slowly_has_its_start_period(well: Loop) -> None
     assert well.states(job) == ["BUILDING"]
 
 
-def test_alike_tasks_of_a_job_are_one_line(well: Loop) -> None:
+def test_similar_tasks_of_a_job_are_one_finding(well: Loop) -> None:
     job = well.submit(replicas=7)
     Task.objects.update(updated_at=ago(300))
     oldest = Task.objects.filter(job=job).order_by("id")[3]
@@ -145,7 +145,7 @@ def test_alike_tasks_of_a_job_are_one_line(well: Loop) -> None:
     assert not item["needs_person"]
 
 
-def test_what_only_a_person_can_release_needs_one(well: Loop) -> None:
+def test_strictly_exclusive_attempt_of_a_lost_cell_needs_an_operator(well: Loop) -> None:
     cell = well.cell()
     job = well.submit(exclusive="strict")
     well.place()
@@ -161,7 +161,7 @@ def test_what_only_a_person_can_release_needs_one(well: Loop) -> None:
     assert "! alert exclusive_held" in said
 
 
-def test_a_stop_within_its_grace_needs_nobody_though_its_cell_is_put_aside(well: Loop) -> None:
+def test_stop_within_its_grace_on_a_quarantined_cell_needs_no_operator(well: Loop) -> None:
     cell, job = well.cell(), well.submit(stop_grace_seconds=600)
     well.place()
     cell.say(Heartbeat((), unfit="its disk is full").body())
@@ -176,7 +176,7 @@ def test_a_stop_within_its_grace_needs_nobody_though_its_cell_is_put_aside(well:
     assert ask()[0] == 1
 
 
-def test_nothing_is_overdue_of_what_a_gap_of_our_own_holds_back(well: Loop) -> None:
+def test_nothing_is_overdue_during_a_convergence_hold(well: Loop) -> None:
     well.cell()
     job = well.submit()
     well.place()
@@ -232,7 +232,7 @@ def put_back() -> str:
 
 
 @pytest.mark.parametrize("plant", [deaf, late, untold, put_back, letter, given_up, suspected])
-def test_what_nothing_here_cures_needs_a_person(well: Loop, plant: Any) -> None:
+def test_finding_without_automatic_remedy_needs_an_operator(well: Loop, plant: Any) -> None:
     well.cell()
     well.submit()
     assert ask()[0] == 0
@@ -290,7 +290,7 @@ def expired() -> str:
 @pytest.mark.parametrize(
     "plant", [failing_callback, failing_cell, estranged, silent, listening, unsettled, expired]
 )
-def test_what_cures_itself_is_told_with_its_owner(well: Loop, plant: Any) -> None:
+def test_finding_with_automatic_remedy_names_its_owner(well: Loop, plant: Any) -> None:
     well.cell()
     well.submit()
     item = listed().get(subject := plant()) or listed()[subject]
@@ -300,9 +300,7 @@ def test_what_cures_itself_is_told_with_its_owner(well: Loop, plant: Any) -> Non
     assert ask()[0] == 0
 
 
-def test_where_everything_is_wrong_all_is_found(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_planted_fault_is_found(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Planting(loop).all(monkeypatch)
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=100))
     Task.objects.filter(state=S.PENDING).update(updated_at=ago(100))
@@ -314,7 +312,7 @@ def test_where_everything_is_wrong_all_is_found(
         assert subject in said
 
 
-def test_deaf_shards_are_not_blamed_while_nobody_asks_them(well: Loop) -> None:
+def test_silent_shards_are_not_reported_while_convergence_is_down(well: Loop) -> None:
     InboxProbe.objects.update(received_at=ago(100))
     assert "inbox 0" in listed()
     TickState.objects.filter(name="convergence").update(finished_at=ago(100))
@@ -335,7 +333,7 @@ def many_callbacks(job: Job, hosts: int, **facts: Any) -> None:
     )  # fmt: skip
 
 
-def test_callbacks_that_wait_for_their_turn_need_nobody_unless_none_is_tried(well: Loop) -> None:
+def test_waiting_callbacks_need_an_operator_only_if_none_is_tried(well: Loop) -> None:
     job = well.submit()
     many_callbacks(job, 1)
     assert listed()["callbacks to x0:80"]["needs_person"]
@@ -349,14 +347,14 @@ def test_callbacks_that_wait_for_their_turn_need_nobody_unless_none_is_tried(wel
     assert "behind 0 that are being tried" in listed()["callbacks to x0:80"]["acts"]
 
 
-def test_only_some_receivers_are_told_one_by_one(well: Loop) -> None:
+def test_only_ten_receivers_are_listed_separately(well: Loop) -> None:
     many_callbacks(well.submit(), 25)
     found = listed()
     assert len([subject for subject in found if subject.startswith("callbacks to")]) == 10
     assert found["callbacks"]["what"] == "waiting or given up, at 15 more receivers"
 
 
-def test_of_what_was_deleted_nothing_is_to_be_told(well: Loop) -> None:
+def test_callbacks_of_deleted_jobs_are_not_reported(well: Loop) -> None:
     job = well.submit()
     many_callbacks(job, 1, state="abandoned", ended_at=ago(5))
     assert "callbacks to x0:80" in listed()
@@ -364,9 +362,7 @@ def test_of_what_was_deleted_nothing_is_to_be_told(well: Loop) -> None:
     assert ask()[0] == 0
 
 
-def test_counts_of_one_receiver_have_an_end_and_say_so(
-    well: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callback_counts_are_capped_and_marked(well: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (unreachable, doctor):
         monkeypatch.setattr(module, "MOST_COUNTED", 3)
     job = well.submit()
@@ -410,7 +406,7 @@ def scanned(plan: dict[str, Any]) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("hosts", [1, 400])
-def test_however_many_callbacks_wait_few_are_read(well: Loop, hosts: int) -> None:
+def test_few_rows_are_read_however_many_callbacks_wait(well: Loop, hosts: int) -> None:
     plant_waiting(well.submit(), 20_000, hosts)
     with CaptureQueriesContext(connection) as asked:
         assert len([subject for subject in listed() if subject.startswith("callbacks to")]) == min(

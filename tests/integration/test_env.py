@@ -71,7 +71,7 @@ def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
         ("CELLRUN_SECRET_KEY_FALLBACKS", "k" * 40 + ",", "former keys of at least 32"),
     ],
 )
-def test_malformed_value_is_refused_by_name_and_says_what_was_expected(
+def test_malformed_value_is_refused_with_name_and_expected_form(
     name: str, text: str, expected: str
 ) -> None:
     message = refusal(**{name: text})
@@ -79,19 +79,19 @@ def test_malformed_value_is_refused_by_name_and_says_what_was_expected(
     assert expected in message
 
 
-def test_a_default_that_does_not_fit_another_setting_is_refused_by_name() -> None:
+def test_default_that_conflicts_with_a_setting_is_refused_by_name() -> None:
     assert refusal(CELLRUN_HEARTBEAT_SECONDS="20").splitlines()[1:] == [
         "  CELLRUN_LEASE_SECONDS: expected at least twice CELLRUN_HEARTBEAT_SECONDS (40), not 30"
     ]
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     message = refusal(CELLRUN_DEBUG="1", CELLRUN_FOO="2", CELLRUN_SECRET_KEY="")
     for name in ("CELLRUN_DEBUG", "CELLRUN_FOO", "CELLRUN_SECRET_KEY"):
         assert name in message
 
 
-def test_secrets_are_neither_in_a_refusal_nor_in_the_settings_shown() -> None:
+def test_secrets_are_omitted_from_errors_and_the_settings_repr() -> None:
     assert "hunter2" not in refusal(DATABASE_URL="mysql://me:hunter2@db/x")
     assert "hunter2" not in refusal(CELLRUN_SECRET_KEY_FALLBACKS="hunter2")
     former = f"{'hunter2' * 5},{'k' * 40}"
@@ -104,7 +104,7 @@ def test_secrets_are_neither_in_a_refusal_nor_in_the_settings_shown() -> None:
     assert GOOD["CELLRUN_SECRET_KEY"] not in shown
 
 
-def test_what_is_left_open_comes_from_the_stack_that_runs_in_the_home(tmp_path: Path) -> None:
+def test_missing_settings_come_from_the_running_stack(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "secret-key").write_text("s" * 40 + "\n")
     (tmp_path / "run" / "env").write_text(

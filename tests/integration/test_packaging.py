@@ -71,9 +71,7 @@ def test_the_wheel_holds_every_file_of_the_three_packages(wheel: Path) -> None:
         assert expected - set(archive.namelist()) == set()
 
 
-def test_the_client_extra_gives_the_command_and_the_python_client_alone(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_client_extra_installs_only_the_command_and_the_client(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, "client", "run.txt", tmp_path)
     assert "Usage: cellrun" in run([str(python.with_name("cellrun")), "--help"])
     run([str(python), "-I", "-c", IMPORT_ALL, "client", "controlplane.spec"])
@@ -83,7 +81,7 @@ def test_the_client_extra_gives_the_command_and_the_python_client_alone(
     assert list_missing(python, foreign) == foreign
 
 
-def test_the_cell_extra_gives_a_cell_without_the_control_plane(wheel: Path, tmp_path: Path) -> None:
+def test_cell_extra_installs_a_cell_without_the_control_plane(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, "cell", "cell.txt", tmp_path)
     run([str(python), "-I", "-c", IMPORT_ALL, "workers", "controlplane.contract"])
     foreign = ["django", "rest_framework", "psycopg", "numpy", "pydantic", "typer"]

@@ -272,7 +272,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for scene in scenes
     ],
 )
-def test_each_reason_is_told_in_the_same_words_everywhere(
+def test_each_reason_has_the_same_text_everywhere(
     stage: Stage, onlooker: Onlooker, broken: None, code: str, scene: Scene
 ) -> None:
     task, text = scene(stage)
@@ -281,7 +281,7 @@ def test_each_reason_is_told_in_the_same_words_everywhere(
     assert text in reason["text"]
 
 
-def test_every_reason_has_its_scene_and_its_line_in_the_documentation() -> None:
+def test_every_reason_has_a_scene_and_a_documentation_example() -> None:
     assert SCENES.keys() == EXAMPLES.keys()
     for code, (make, _) in EXAMPLES.items():
         assert make()["code"] == code
@@ -310,7 +310,9 @@ def test_a_group_of_a_held_image_shows_the_reason_of_its_tasks(
 # ------------------------------------------------------------------------ what an explanation has
 
 
-def test_what_no_pass_has_seen_waits_for_its_turn(stage: Stage, onlooker: Onlooker) -> None:
+def test_task_not_seen_by_a_pass_has_reason_queue_position(
+    stage: Stage, onlooker: Onlooker
+) -> None:
     task = stage.task(stage.submit_small())
     assert onlooker.reason(task)["code"] == "queue_position"
     explained = onlooker.call(f"/tasks/{task.pk}/explain")
@@ -319,7 +321,9 @@ def test_what_no_pass_has_seen_waits_for_its_turn(stage: Stage, onlooker: Onlook
     assert explained["queue"]["text"] in onlooker.page(f"task/{task.pk}/change/")
 
 
-def test_the_place_in_the_queue_is_told_and_behind_whom(stage: Stage, onlooker: Onlooker) -> None:
+def test_explain_shows_the_queue_position_and_the_job_ahead(
+    stage: Stage, onlooker: Onlooker
+) -> None:
     first = stage.submit_small(replicas=3)
     other = stage.submit_small(replicas=2)
     last = stage.submit_small(replicas=4, band="batch")
@@ -340,7 +344,7 @@ def test_the_place_in_the_queue_is_told_and_behind_whom(stage: Stage, onlooker: 
     assert queue["text"] in onlooker.command("explain", "--task", str(stage.tasks(last)[0].pk))
 
 
-def test_all_that_stands_against_a_task_is_told(stage: Stage, onlooker: Onlooker) -> None:
+def test_explain_lists_every_reason_of_a_task(stage: Stage, onlooker: Onlooker) -> None:
     stage.cell()
     Quota.objects.create(user=stage.owner, running_tasks=1)
     stage.submit_small(guid="first")
@@ -362,9 +366,7 @@ def test_all_that_stands_against_a_task_is_told(stage: Stage, onlooker: Onlooker
     assert onlooker.page(f"job/{job.pk}/change/").count(explained["text"]) == 4
 
 
-def test_what_no_longer_stands_against_a_task_that_may_not_start_is_taken_back(
-    stage: Stage, onlooker: Onlooker
-) -> None:
+def test_outdated_reason_of_a_blocked_task_is_withdrawn(stage: Stage, onlooker: Onlooker) -> None:
     stage.cell(cpu=100)
     _, attempt = stage.running()
     other = stage.submit_small()
@@ -386,7 +388,7 @@ def test_what_no_longer_stands_against_a_task_that_may_not_start_is_taken_back(
     assert told() == blocked
 
 
-def test_room_that_is_kept_is_told(stage: Stage, onlooker: Onlooker) -> None:
+def test_explain_shows_the_reservation_of_a_task(stage: Stage, onlooker: Onlooker) -> None:
     stage.cell(cpu=100)
     stage.running(band="batch")
     job = stage.submit_small(band="production")
@@ -397,7 +399,7 @@ def test_room_that_is_kept_is_told(stage: Stage, onlooker: Onlooker) -> None:
     assert "on cell-1 until" in onlooker.page(f"task/{task.pk}/change/")
 
 
-def test_of_a_task_that_does_not_wait_it_is_told_where_it_is(
+def test_explain_shows_the_state_and_cell_of_a_started_task(
     stage: Stage, onlooker: Onlooker
 ) -> None:
     stage.cell()
@@ -415,7 +417,7 @@ def test_of_a_task_that_does_not_wait_it_is_told_where_it_is(
     assert (explained["reason"]["code"], explained["text"]) == ("failed", "exit status 1")
 
 
-def test_the_command_says_before_what_is_said_after_submitting(
+def test_dry_run_command_predicts_the_pending_reason(
     stage: Stage, onlooker: Onlooker, tmp_path: Path
 ) -> None:
     stage.cell(cpu=1000)

@@ -33,7 +33,7 @@ def a_crowd(loop: Loop) -> list[int]:
 
 
 @pytest.mark.parametrize("sequencer", ["fifo", "lifo"])
-def test_it_is_the_order_in_which_tasks_are_placed(loop: Loop, sequencer: str) -> None:
+def test_queue_position_is_the_order_of_placement(loop: Loop, sequencer: str) -> None:
     Pool.objects.update(sequencer=sequencer, preemption=False)
     tasks = a_crowd(loop)
     places = {task: place_of(task) for task in tasks}
@@ -56,7 +56,7 @@ def test_it_is_the_order_in_which_tasks_are_placed(loop: Loop, sequencer: str) -
 @pytest.mark.parametrize(
     ("sequencer", "ahead", "behind"), [("fifo", 1 + 3, 1), ("lifo", 1 + 1 + 2, 3)]
 )
-def test_where_too_many_groups_wait_it_is_an_estimate(
+def test_queue_position_is_an_estimate_with_many_waiting_groups(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, sequencer: str, ahead: int, behind: int
 ) -> None:
     Pool.objects.update(sequencer=sequencer)
@@ -72,7 +72,7 @@ def test_where_too_many_groups_wait_it_is_an_estimate(
     assert (found.position, found.behind_job) == (exact.position, exact.behind_job)
 
 
-def test_what_waits_for_something_else_has_no_place(loop: Loop) -> None:
+def test_task_waiting_for_something_else_has_no_queue_position(loop: Loop) -> None:
     for more in ({"start_after": LATER}, {"depends_on": [{"job": loop.submit().pk}]}):
         [task] = loop.tasks(loop.submit(**more))
         assert find_queue_place(task.pk, now=clock.now()) is None

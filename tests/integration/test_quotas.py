@@ -121,7 +121,7 @@ def domain(which: Domain) -> Scope:
     return Scope(ScopeKind.DOMAIN, which.pk)
 
 
-def test_scopes_without_a_quota_cost_one_statement(world: World) -> None:
+def test_scopes_without_a_quota_take_one_statement(world: World) -> None:
     world.job(world.ann, world.red, held=1)
     with CaptureQueriesContext(connection) as statements:
         assert load_quotas([user(world.ann), project(world.red), domain(world.home)]) == ()
@@ -131,7 +131,7 @@ def test_scopes_without_a_quota_cost_one_statement(world: World) -> None:
     assert len(statements) == 0
 
 
-def test_usage_is_what_unreleased_attempts_hold_in_all_pools(world: World) -> None:
+def test_usage_sums_unreleased_attempts_of_all_pools(world: World) -> None:
     world.job(world.ann, world.red, held=2, gone=3)
     world.job(world.ann, world.red, held=1, pool=1)
     world.job(world.ann, world.blue, held=1)
@@ -155,7 +155,7 @@ def test_usage_is_what_unreleased_attempts_hold_in_all_pools(world: World) -> No
     assert ann.jobs == frozenset()
 
 
-def test_jobs_are_read_only_where_they_are_limited(world: World) -> None:
+def test_jobs_are_read_only_for_quotas_that_limit_them(world: World) -> None:
     first = world.job(world.ann, world.red, held=2)
     second = world.job(world.ann, world.blue, held=1)
     world.job(world.ann, world.blue, held=0, gone=2)
@@ -171,7 +171,7 @@ def test_jobs_are_read_only_where_they_are_limited(world: World) -> None:
     assert (blue.jobs, blue.leaving_jobs, blue.running_tasks) == (frozenset(), frozenset(), 1)
 
 
-def test_a_scope_that_holds_nothing_is_told_as_such(world: World) -> None:
+def test_usage_of_an_idle_scope_is_empty(world: World) -> None:
     world.job(world.bob, world.far, held=1)
     scope = user(world.ann)
     usage = load_scope_usage([scope], with_jobs=True)[scope]

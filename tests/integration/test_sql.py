@@ -31,14 +31,14 @@ UIDS = [UUID(int=1), None, UUID(int=(1 << 128) - 1)]
         ("uuid", [None, *UIDS]),
     ],
 )
-def test_an_array_comes_back_as_it_went(kind: str, values: list[Any]) -> None:
+def test_arrays_round_trip_unchanged(kind: str, values: list[Any]) -> None:
     statement = f"SELECT value FROM unnest(%s::{kind}[]) WITH ORDINALITY AS u(value, n) ORDER BY n"
     assert [value for (value,) in rows(statement, [values])] == values
     assert [value for (value,) in rows(statement.replace("%s", "%(a)s"), {"a": values})] == values
 
 
 @pytest.mark.django_db
-def test_instants_come_back_in_utc() -> None:
+def test_instants_are_returned_in_utc() -> None:
     ((found,),) = rows("SELECT '2026-01-02 03:04:05.000006+02'::timestamptz")
     assert found == datetime(2026, 1, 2, 1, 4, 5, 6, tzinfo=UTC)
     assert found.utcoffset() == timedelta(0)
@@ -50,12 +50,12 @@ def test_any_of_an_array_needs_no_cast() -> None:
     assert execute("SELECT 1 WHERE 5 = ANY(%s)", [[]]) == 0
 
 
-def test_enumerations_are_written_as_what_they_are_made_of() -> None:
+def test_enumeration_members_are_written_as_their_values() -> None:
     assert array_literal([TaskState.RUNNING, TaskState.FAILED]) == "{3,5}"
     assert array_literal([FailureKind.USER]) == '{"user"}'
 
 
-def test_what_has_no_place_in_an_array_is_refused() -> None:
+def test_unsupported_array_element_is_refused() -> None:
     with pytest.raises(TypeError, match="bytes"):
         array_literal([b"x"])
 

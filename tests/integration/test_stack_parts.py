@@ -19,7 +19,7 @@ from controlplane.config.stack.parts.home import StackHome, shell_lines, write_p
 from controlplane.config.stack.processes import PROJECT, Process
 
 
-def test_options_have_the_promised_defaults() -> None:
+def test_options_have_the_documented_defaults() -> None:
     options = read_options({})
     assert (options.web_port, options.flower_port, options.cells) == (8000, 5555, 2)
     assert (options.engine, options.driver) == ("docker", "docker")
@@ -33,7 +33,7 @@ def test_every_wrong_option_is_refused_by_name() -> None:
         assert name in str(refused.value)
 
 
-def test_settings_are_handed_on_but_not_those_that_the_stack_decides() -> None:
+def test_settings_are_passed_on_except_those_of_the_stack() -> None:
     options = read_options(
         {"CELLRUN_LEASE_SECONDS": "3", "CELLRUN_CELL_LABELS": "a=b", "CELLRUN_SECRET_KEY": "x"}
     )
@@ -65,7 +65,7 @@ def test_free_ports_differ_and_are_below_the_ephemeral_range() -> None:
     assert max(found) < 32768
 
 
-def test_credentials_are_drawn_once_and_private(tmp_path: Path) -> None:
+def test_credentials_are_generated_once_with_private_permissions(tmp_path: Path) -> None:
     home = StackHome(tmp_path / "home")
     home.create()
     first = credentials.load_or_draw(home)
@@ -75,14 +75,14 @@ def test_credentials_are_drawn_once_and_private(tmp_path: Path) -> None:
     assert first.admin_password not in repr(first)
 
 
-def test_unreadable_credentials_are_said_and_not_replaced(tmp_path: Path) -> None:
+def test_unreadable_credentials_are_reported_and_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "credentials.json").write_text("{")
     with pytest.raises(StackError, match=r"credentials\.json cannot be read"):
         credentials.load_or_draw(StackHome(tmp_path))
     assert (tmp_path / "credentials.json").read_text() == "{"
 
 
-def test_one_home_serves_one_stack(tmp_path: Path) -> None:
+def test_second_stack_in_one_home_is_refused(tmp_path: Path) -> None:
     first, second = StackHome(tmp_path), StackHome(tmp_path)
     assert not first.is_held()
     with first.hold():
@@ -108,7 +108,7 @@ def test_private_files_are_replaced_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["env"]
 
 
-def test_supervisor_reads_commands_and_settings_as_they_were_meant(tmp_path: Path) -> None:
+def test_supervisor_configuration_preserves_commands_and_environment(tmp_path: Path) -> None:
     process = Process(
         "web", "control", ["sh", "-c", "echo 100% 'a b'"], ("broker",), {"CELLRUN_X": "50%, a;b"}
     )
@@ -125,14 +125,14 @@ def test_supervisor_reads_commands_and_settings_as_they_were_meant(tmp_path: Pat
     assert program["autorestart"] == "true"
 
 
-def test_share_of_host_is_written_as_a_cell_reads_it(tmp_path: Path) -> None:
+def test_share_of_host_has_the_cell_capacity_format(tmp_path: Path) -> None:
     parts = dict(part.split("=") for part in host.share_of_host(2, tmp_path).split(","))
     assert set(parts) == {"cpu", "memory", "disk", "gpu"}
     assert float(parts["cpu"]) > 0
     assert parts["memory"].endswith("Mi")
 
 
-def test_launch_waits_says_for_what_and_keeps_its_process_id(tmp_path: Path) -> None:
+def test_launch_waits_for_its_needs_and_keeps_its_process_id(tmp_path: Path) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))  # not listening yet: connections are refused
         port = server.getsockname()[1]

@@ -9,7 +9,7 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts.home import read_shell_lines, shell_lines
 
 
-def test_waiting_where_no_stack_is_started_ends_with_a_sentence(
+def test_wait_without_a_starting_stack_fails_with_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELLRUN_HOME", str(tmp_path / "home"))
@@ -17,6 +17,6 @@ def test_waiting_where_no_stack_is_started_ends_with_a_sentence(
         wait.run(patience=0.2)
 
 
-def test_shell_lines_are_read_as_they_were_written() -> None:
+def test_shell_lines_round_trip_unchanged() -> None:
     values = {"CELLRUN_TOKEN": "it's a=b $HOME", "CELLRUN_URL": "http://127.0.0.1:8000"}
     assert read_shell_lines(shell_lines(values)) == values

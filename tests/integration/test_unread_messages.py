@@ -68,7 +68,7 @@ def test_a_compressed_message_is_dropped_unread(kind: type[Connection], name: st
 @SIDES
 @pytest.mark.parametrize("codec", ["zlib_codec", "bz2_codec"])
 @pytest.mark.parametrize("content_type", ["application/data", "application/text", None])
-def test_a_message_whose_encoding_is_a_compression_is_dropped_unread(
+def test_message_with_a_compression_encoding_is_dropped_unread(
     kind: type[Connection], codec: str, content_type: str | None
 ) -> None:
     queue = f"test.{uuid.uuid4().hex}"
@@ -101,7 +101,7 @@ TAGS = [True, 1, 1.5, None, [1], {"a": 1}, ""]
 
 
 @pytest.mark.parametrize("tag", TAGS)
-def test_a_message_whose_delivery_tag_is_no_text_is_refused(tag: Any) -> None:
+def test_message_with_a_non_text_delivery_tag_is_refused(tag: Any) -> None:
     message = json.loads(broker.plain_message("q", "text"))
     assert broker.find_refusal(message) is None
     message["properties"]["delivery_tag"] = tag
@@ -129,7 +129,7 @@ def test_the_longest_message_that_a_cell_may_send_is_read(kind: type[Connection]
 
 
 @pytest.mark.parametrize("message", [None, 3, [], "text", {"headers": 7}, {"body": 7}, {}])
-def test_what_is_no_message_is_refused(message: Any) -> None:
+def test_invalid_message_is_refused(message: Any) -> None:
     assert broker.find_refusal(message) is not None
 
 
@@ -139,7 +139,7 @@ def count_reads() -> int:
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("brpop", "rpop"))
 
 
-def test_a_backlog_of_the_inbox_is_read_in_order_and_many_at_once() -> None:
+def test_inbox_backlog_is_read_in_order_and_in_batches() -> None:
     """With a round trip for each, a flood delays heartbeats for longer than a lease."""
     queue = INBOX_QUEUES[3]
     texts = [str(number) for number in range(400)]
@@ -163,7 +163,7 @@ def test_an_entry_over_the_size_limit_in_a_backlog_is_not_decoded(
     assert max(decoded) < 10_000
 
 
-def test_a_queue_whose_messages_are_acknowledged_is_read_one_by_one() -> None:
+def test_acknowledged_queue_is_read_one_message_at_a_time() -> None:
     """A worker takes as many tasks as it has time for; the others wait for another worker."""
     queue = f"test.{uuid.uuid4().hex}"
     before = count_reads()

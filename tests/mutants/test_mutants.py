@@ -65,7 +65,7 @@ def made(tree: Path, source: str) -> list[Mutant]:
 
 
 @pytest.mark.parametrize("operator", EXAMPLES)
-def test_an_operator_makes_its_mutants(tree: Path, operator: str) -> None:
+def test_operator_produces_the_expected_mutants(tree: Path, operator: str) -> None:
     imports = "from controlplane.contract.colours import Colour\n"
     source, expected = EXAMPLES[operator]
     found = [one.source for one in made(tree, imports + source) if one.operator == operator]
@@ -84,11 +84,11 @@ def _with(source: list[str], text: list[str]) -> str:
     return "\n".join(text)
 
 
-def test_what_decides_nothing_has_no_mutants(tree: Path) -> None:
+def test_code_without_decisions_has_no_mutants(tree: Path) -> None:
     assert made(tree, SILENT) == []
 
 
-def test_a_mutant_is_made_once_and_can_be_read(tree: Path) -> None:
+def test_mutants_are_unique_and_parseable(tree: Path) -> None:
     sources = [one.source for one in made(tree, "x = [a for a in b if not c and a < 5]")]
     assert len({ast.dump(ast.parse(source)) for source in sources}) == len(sources) > 5
 
@@ -98,14 +98,14 @@ def test_the_same_seed_draws_the_same_mutants(tree: Path) -> None:
     assert draw(mutants, 5, 3) == draw(mutants, 5, 3) != draw(mutants, 5, 4)
 
 
-def test_every_equivalent_mutant_exists_and_says_why() -> None:
+def test_every_equivalent_mutant_exists_and_has_a_reason() -> None:
     known = known_enums(ROOT)
     mutants = {path: mutants_of(ROOT, path, known) for path in {one.path for one in EQUIVALENT}}
     assert [one for one in EQUIVALENT if not any(map(one.fits, mutants[one.path]))] == []
     assert [one for one in EQUIVALENT if len(one.reason) < 20] == []
 
 
-def test_a_tree_without_a_mistake_survives_and_one_with_a_mistake_does_not() -> None:
+def test_mutants_are_classified_as_survived_killed_or_stillborn() -> None:
     path = "controlplane/domain/callbacks/delivery.py"  # few tests concern it
     text = (ROOT / path).read_text()
     texts = [text, text + "\nsign = None\n", text + "\nraise ValueError\n"]
@@ -123,7 +123,7 @@ def copy() -> Iterator[Path]:
 
 @pytest.mark.soak
 @pytest.mark.serial
-def test_nine_of_ten_mistakes_in_the_rules_are_noticed(copy: Path) -> None:
+def test_nine_of_ten_mutants_of_the_rules_are_killed(copy: Path) -> None:
     tried = try_mutants(copy, counting_mutants(copy, rule_paths(copy)))
     report(tried)
     scores: dict[str, Score] = {
@@ -138,7 +138,7 @@ def test_nine_of_ten_mistakes_in_the_rules_are_noticed(copy: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.serial
-def test_nine_of_ten_mistakes_elsewhere_are_noticed(copy: Path) -> None:
+def test_nine_of_ten_mutants_of_other_modules_are_killed(copy: Path) -> None:
     seed = random.randrange(1_000_000)
     mutants = draw(counting_mutants(copy, other_paths(copy)), ELSEWHERE, seed)
     tried = try_mutants(copy, mutants)
@@ -149,7 +149,7 @@ def test_nine_of_ten_mistakes_elsewhere_are_noticed(copy: Path) -> None:
     assert score_of(tried).percent >= LEAST_PERCENT, lived
 
 
-def test_every_module_of_the_domain_is_a_rule_or_elsewhere() -> None:
+def test_every_domain_module_is_listed_as_rule_or_other() -> None:
     rules, others = rule_paths(ROOT), other_paths(ROOT)
     assert {*paths_in(ROOT)} <= {*rules, *others}
     assert not {*rules} & {*others}

@@ -27,18 +27,18 @@ def find(mutation: Mutation) -> None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=names)
-def test_each_mistake_fits_its_file(mutation: Mutation) -> None:
+def test_every_mutation_applies_to_its_file(mutation: Mutation) -> None:
     assert mutate((ROOT / mutation.file).read_text(), mutation)
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mutation", ROTATED[:AT_ONCE], ids=names)
-def test_some_planted_mistakes_are_found(mutation: Mutation) -> None:
+def test_sampled_mutations_are_detected(mutation: Mutation) -> None:
     find(mutation)
 
 
 @pytest.mark.soak
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mutation", ROTATED[AT_ONCE:], ids=names)
-def test_all_planted_mistakes_are_found(mutation: Mutation) -> None:
+def test_remaining_mutations_are_detected(mutation: Mutation) -> None:
     find(mutation)

@@ -75,14 +75,12 @@ def says_the_text(wish: Constraint, labels: Mapping[str, str]) -> bool:
 @example(Constraint("gb", Operator.GT, ("1.9",)), {"gb": "1.10"})
 @example(Constraint("gb", Operator.LE, ("3",)), {"gb": "+3"})
 @example(Constraint("gb", Operator.GT, ("9007199254740992",)), {"gb": "9007199254740993"})
-def test_a_constraint_is_met_when_its_text_says_so(
-    wish: Constraint, labels: dict[str, str]
-) -> None:
+def test_constraint_is_met_as_documented(wish: Constraint, labels: dict[str, str]) -> None:
     assert is_met(wish, labels) is says_the_text(wish, labels)
 
 
 @given(constraints(), LABELS)
-def test_what_is_kept_of_a_constraint_is_the_constraint(
+def test_constraint_round_trips_and_its_opposite_is_not_met(
     wish: Constraint, labels: dict[str, str]
 ) -> None:
     assert Constraint.read(wish.as_dict()) == wish
@@ -112,5 +110,5 @@ def admits(written: Sequence[str], named: Sequence[str]) -> bool:
     ),
     st.lists(NAMES, max_size=4),
 )
-def test_tags_admit_whom_their_text_admits(written: list[str], named: list[str]) -> None:
+def test_tags_admit_as_documented(written: list[str], named: list[str]) -> None:
     assert Tags.read(written).admit(named) is admits(written, named)

@@ -136,7 +136,7 @@ selectors = st.sampled_from(["dispersed", "concentrated", "round_robin"])
 
 @MANY
 @given(machines(most=4, cpu=6), gangs(members=8, cpu=4), st.data(), selectors)
-def test_a_gang_starts_whenever_any_assignment_meets_all_minima(
+def test_gang_starts_iff_some_assignment_meets_all_minima(
     cells: list[Machine], groups: list[Group], data: st.DataObject, selector: str
 ) -> None:
     fewest = sum(group.minimum for group in groups)

@@ -54,7 +54,7 @@ def silence(leases: list[LeaseFacts], pool: PoolSilence) -> PoolSilence:
 
 
 @given(st.data())
-def test_never_more_than_half_of_a_pool_is_lost_in_one_tick(data: st.DataObject) -> None:
+def test_at_most_half_of_a_pool_is_lost_in_one_tick(data: st.DataObject) -> None:
     pools, leases = [], []
     for pool_id in (1, 2):
         drawn = data.draw(cells(pool_id))

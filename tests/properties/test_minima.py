@@ -47,7 +47,9 @@ def tally_of(spec: JobSpec, states: list[list[str]]) -> JobTally:
 
 
 @given(documents(), st.data())
-def test_a_job_ends_as_the_seeds_say(document: dict[str, object], data: st.DataObject) -> None:
+def test_job_ends_as_specified_for_its_minima(
+    document: dict[str, object], data: st.DataObject
+) -> None:
     spec = parse_job(document)
     states = [
         data.draw(st.lists(ENDS, min_size=group.replicas, max_size=group.replicas))
@@ -60,7 +62,7 @@ def test_a_job_ends_as_the_seeds_say(document: dict[str, object], data: st.DataO
 
 
 @given(documents(), st.data())
-def test_a_gang_may_run_when_as_many_members_are_there_as_must_succeed(
+def test_gang_may_run_with_as_many_members_as_must_succeed(
     document: dict[str, object], data: st.DataObject
 ) -> None:
     """Volcano: the same minimum decides what is scheduled together and how the job ends."""

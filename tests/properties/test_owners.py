@@ -99,7 +99,7 @@ def after(task: OwnerFacts, change: ChangeTask, now: datetime) -> OwnerFacts:
     return replace(task, facts=found)
 
 
-def test_exactly_what_is_done_has_no_owner() -> None:
+def test_every_unfinished_task_has_an_owner() -> None:
     count = 0
     for task in every_task():
         count += 1
@@ -107,7 +107,7 @@ def test_exactly_what_is_done_has_no_owner() -> None:
     assert count > 10_000
 
 
-def test_what_has_a_bound_ends_when_the_clock_advances() -> None:
+def test_task_with_a_bounded_owner_ends_as_the_clock_advances() -> None:
     """Owner by owner, until it is done or waits for what no clock brings."""
     for task in every_task():
         now, course = NOW, [task]
@@ -118,7 +118,7 @@ def test_what_has_a_bound_ends_when_the_clock_advances() -> None:
             assert course[-1].facts != course[-2].facts, (owner.what, course)
 
 
-def test_an_open_task_of_an_ending_job_is_never_left_to_a_cell() -> None:
+def test_open_task_of_an_ending_job_always_has_a_bounded_owner() -> None:
     for task in every_task():
         if task.is_job_ending and task.facts.state in OPEN:
             owner = find_owner(task)
@@ -126,7 +126,7 @@ def test_an_open_task_of_an_ending_job_is_never_left_to_a_cell() -> None:
             assert owner.is_bounded
 
 
-def test_a_cell_is_suspected_only_of_stops_that_were_forced() -> None:
+def test_cell_is_suspected_only_after_a_forced_stop() -> None:
     """Whatever ended and is not gone: the stop is forced first, and that once."""
     stops = [task for task in every_task() if find_rule(task) == "stuck_stops"]
     assert stops
@@ -154,20 +154,20 @@ def test_only_declared_states_may_last() -> None:
 
 
 @pytest.mark.parametrize("owner", [*TASK_OWNERS, *OTHER_OWNERS], ids=lambda owner: owner.what)
-def test_each_rule_that_is_named_is_there(owner: Owner) -> None:
+def test_each_owner_names_an_existing_rule(owner: Owner) -> None:
     assert owner.rule in {*SOURCES, "placement", ""}
 
 
-def test_each_rule_owns_something() -> None:
+def test_each_rule_owns_a_state() -> None:
     assert set(SOURCES) <= {owner.rule for owner in (*TASK_OWNERS, *OTHER_OWNERS)}
 
 
-def test_each_source_is_looked_at_by_one_rule() -> None:
+def test_each_source_is_scanned_by_one_rule() -> None:
     scanned_at = [source for rule in ALL_RULES for source in rule.due]
     assert sorted(scanned_at) == sorted(SOURCES)
 
 
-def test_the_page_about_convergence_has_the_rules_in_their_order() -> None:
+def test_convergence_page_lists_the_rules_in_order() -> None:
     page = Path(__file__).parents[2] / "docs" / "convergence.md"
     lines = page.read_text().split("## The rules, in order")[1].split("\n## ")[0].splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| `" in line]

@@ -47,7 +47,7 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
 
 @MANY
 @given(worlds(), limits)
-def test_a_pass_keeps_to_its_limit_but_for_the_minima_of_a_gang(pool: Pool, limit: int) -> None:
+def test_pass_exceeds_its_limit_only_for_the_minima_of_a_gang(pool: Pool, limit: int) -> None:
     plan = pool.place(limit)
     needs = [need_of(gang) for gang in pool.facts.gangs.values()]
     assert plan.count <= max(limit, limit - 1 + max(needs, default=0))
@@ -85,7 +85,7 @@ def test_the_same_snapshot_gives_the_same_plan(pool: Pool, limit: int) -> None:
 
 @MANY
 @given(worlds())
-def test_kept_room_is_used_by_its_own_and_by_what_ends_in_time_alone(pool: Pool) -> None:
+def test_reserved_capacity_is_used_only_by_its_owner_or_as_backfill(pool: Pool) -> None:
     now = Plain(pool)
     for place, cell_id, count in lines(pool, pool.place()):
         one = pool.rows[place]
@@ -97,7 +97,7 @@ def test_kept_room_is_used_by_its_own_and_by_what_ends_in_time_alone(pool: Pool)
 
 @MANY
 @given(worlds(Wishes(gangs=False)))
-def test_nothing_less_important_takes_what_a_waiting_task_could_have_used(pool: Pool) -> None:
+def test_lower_band_takes_no_capacity_that_a_higher_pending_task_could_use(pool: Pool) -> None:
     """Whoever waits at the end found no place, or no right to one, when his band was through.
 
     What is said of him is left out of account: he is asked for again from the books as they were
@@ -121,7 +121,7 @@ def test_nothing_less_important_takes_what_a_waiting_task_could_have_used(pool: 
 
 @MANY
 @given(worlds())
-def test_what_screening_counts_out_is_not_placed_by_a_pass_over_all_rows(pool: Pool) -> None:
+def test_shape_excluded_by_screening_is_not_placed_by_a_full_pass(pool: Pool) -> None:
     screened = pool.screen()
     now = Plain(pool)
     for place, *_ in lines(pool, pool.place()):

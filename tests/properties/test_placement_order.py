@@ -150,7 +150,7 @@ def _check_as_one_by_one(waited: Pool) -> None:
         )
     )
 )
-def test_a_pass_gives_what_one_task_after_the_other_gives(waited: Pool) -> None:
+def test_pass_equals_placing_one_task_after_another(waited: Pool) -> None:
     _check_as_one_by_one(waited)
 
 
@@ -166,7 +166,7 @@ def test_a_pass_gives_what_one_task_after_the_other_gives(waited: Pool) -> None:
         )
     )
 )
-def test_a_pass_in_rounds_gives_what_one_task_after_the_other_gives(waited: Pool) -> None:
+def test_round_robin_pass_equals_placing_one_task_after_another(waited: Pool) -> None:
     _check_as_one_by_one(waited)
 
 
@@ -231,7 +231,7 @@ def _check_shares(waited: Pool, weights: dict[int, float], limit: int) -> None:
 
 @MANY
 @given(rivals("drf"), st.integers(1, 40))
-def test_under_drf_shares_differ_by_at_most_one_tasks(
+def test_drf_shares_differ_by_at_most_one_task(
     case: tuple[Pool, dict[int, float]], limit: int
 ) -> None:
     waited, weights = case
@@ -240,7 +240,7 @@ def test_under_drf_shares_differ_by_at_most_one_tasks(
 
 @MANY
 @given(rivals("fair_share"), st.integers(1, 40))
-def test_under_fair_share_they_do_so_by_weight(
+def test_fair_share_differs_by_at_most_one_task_by_weight(
     case: tuple[Pool, dict[int, float]], limit: int
 ) -> None:
     _check_shares(*case, limit)
@@ -260,7 +260,7 @@ KINDS = (
     st.integers(1, 120),
     st.sampled_from([1, 3]),
 )
-def test_under_drf_nobody_gets_a_task_while_another_waits_with_a_smaller_share(
+def test_drf_always_serves_the_owner_with_the_smallest_share(
     jobs: list[tuple[int, int]], kinds: list[dict[str, int]], limit: int, number: int
 ) -> None:
     """Whatever each owner asks for, while there is room for all: the pass ends at its limit."""
@@ -298,7 +298,7 @@ def test_the_example_of_the_paper_on_drf() -> None:
     assert outcome.placed == {1: 3, 2: 2}
 
 
-def test_three_users_submit_alike_and_share_alike_whoever_came_first() -> None:
+def test_equal_users_get_equal_shares_in_any_submission_order() -> None:
     rows = [row(n, 100, owner_id=n) for n in (1, 2, 3)]
     for sequencer in ("drf", "fair_share"):
         outcome = run([cell(1, cpu=31_000)], *rows, policy=PoolPolicy(sequencer=sequencer))

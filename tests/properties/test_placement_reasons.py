@@ -32,7 +32,7 @@ def violations_of(reason: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @MANY
 @given(worlds(Wishes(gangs=False)))
-def test_every_task_that_waits_has_a_reason_that_was_true_when_it_was_found(waited: Pool) -> None:
+def test_every_pending_task_has_a_reason_that_was_true_when_found(waited: Pool) -> None:
     outcome = Outcome(waited, waited.place())
     rejected = {item.group_id: item.reason for item in outcome.plan.rejected}
     told = rejected | outcome.reasons
@@ -61,7 +61,7 @@ def test_every_task_that_waits_has_a_reason_that_was_true_when_it_was_found(wait
 
 @MANY
 @given(worlds(Wishes(gangs=False)))
-def test_a_strict_pool_says_behind_whom_and_he_found_no_room(waited: Pool) -> None:
+def test_strict_pool_names_the_job_in_front_which_has_no_room(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=True)
     outcome = Outcome(waited, waited.place())
     behind = {one["behind"] for one in outcome.reasons.values() if "behind" in one}
@@ -91,7 +91,7 @@ def _alone(waited: Pool) -> Pool:
 
 @MANY
 @given(worlds())
-def test_what_screening_says_of_a_shape_is_true_before_anything_is_placed(waited: Pool) -> None:
+def test_screening_reason_is_true_before_anything_is_placed(waited: Pool) -> None:
     screened = waited.screen()
     alone = _alone(waited)
     now = Plain(alone)
@@ -121,7 +121,7 @@ UNCUT = Wishes(
 
 @MANY
 @given(worlds(UNCUT))
-def test_a_pass_over_what_screening_left_places_the_same(waited: Pool) -> None:
+def test_pass_after_screening_places_the_same(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=False)
     screened = screen(waited.snapshot, waited.plugins)
     shapes = dict(zip(waited.facts.waiting.group_ids, waited.facts.waiting.shape_ids, strict=True))
@@ -147,7 +147,7 @@ def test_a_pass_over_what_screening_left_places_the_same(waited: Pool) -> None:
 
 @MANY
 @given(worlds(Wishes(nominations=False)))
-def test_a_gang_that_waits_says_how_many_it_needs_and_how_many_could(waited: Pool) -> None:
+def test_pending_gang_reason_has_needed_and_placeable_counts(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=False)
     outcome = Outcome(waited, waited.place())
     rejected = {item.group_id for item in outcome.plan.rejected}
@@ -173,7 +173,7 @@ def test_a_gang_that_waits_says_how_many_it_needs_and_how_many_could(waited: Poo
 
 @MANY
 @given(worlds(Wishes(nominations=False)))
-def test_a_gang_of_one_row_that_waits_would_not_have_fitted(waited: Pool) -> None:
+def test_pending_gang_of_one_row_would_not_have_fit(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=False)
     outcome = Outcome(waited, waited.place())
     for job, gang in waited.facts.gangs.items():

@@ -51,7 +51,7 @@ def jobs_block(world: World, need: PreemptionRequest) -> bool:
 
 @settings(max_examples=600)
 @given(seeds)
-def test_one_task_gets_the_best_of_all_sets(seed: int) -> None:
+def test_one_task_gets_the_cheapest_of_all_victim_sets(seed: int) -> None:
     pools = Pools(seed)
     need, world = pools.need(1), pools.world
     best, found = world.best(need), choose(pools, [need])
@@ -65,7 +65,7 @@ def test_one_task_gets_the_best_of_all_sets(seed: int) -> None:
 
 @settings(max_examples=400)
 @given(seeds)
-def test_a_gang_gets_the_best_of_all_sets(seed: int) -> None:
+def test_gang_gets_the_cheapest_of_all_victim_sets(seed: int) -> None:
     pools = Pools(seed)
     need, world = pools.need(1, most=4), pools.world
     best, found = world.best(need), choose(pools, [need])
@@ -78,7 +78,7 @@ def test_a_gang_gets_the_best_of_all_sets(seed: int) -> None:
 
 @settings(max_examples=400)
 @given(seeds)
-def test_each_of_many_needs_takes_lower_bands_alone_and_none_in_vain(seed: int) -> None:
+def test_each_eviction_takes_only_lower_bands_and_no_needless_victim(seed: int) -> None:
     pools = Pools(seed, most_running=9)
     needs = [pools.need(number, most=pools.random.choice([1, 1, 3])) for number in range(1, 5)]
     found = choose(deepcopy(pools), needs)
@@ -111,7 +111,7 @@ def check(world: World, eviction: Eviction) -> None:
 
 @settings(max_examples=200)
 @given(seeds)
-def test_the_order_of_what_runs_makes_no_difference(seed: int) -> None:
+def test_order_of_running_tasks_makes_no_difference(seed: int) -> None:
     pools = Pools(seed, most_running=12)
     needs = [pools.need(number, most=1 + number) for number in range(3)]
     found = choose(pools, needs)
@@ -122,7 +122,7 @@ def test_the_order_of_what_runs_makes_no_difference(seed: int) -> None:
 
 @settings(max_examples=200)
 @given(seeds, st.integers(1, 6))
-def test_no_more_tasks_get_a_place_than_may(seed: int, limit: int) -> None:
+def test_number_of_nominated_tasks_is_limited(seed: int, limit: int) -> None:
     pools = Pools(seed)
     needs = [pools.need(number, most=pools.random.choice([1, 3])) for number in range(6)]
     found = choose(pools, needs, limit=limit)
@@ -133,7 +133,7 @@ def test_no_more_tasks_get_a_place_than_may(seed: int, limit: int) -> None:
 
 @settings(max_examples=300)
 @given(seeds)
-def test_a_gang_among_many_units_takes_none_in_vain(seed: int) -> None:
+def test_gang_among_many_units_takes_no_needless_victim(seed: int) -> None:
     """Where not all sets are compared, the same gangs get their places, and no unit could stay."""
     pools = Pools(seed)
     need, world = pools.need(1, most=4), pools.world
@@ -179,7 +179,7 @@ def gang_of_three_groups(pools: Pools) -> PreemptionRequest:
 
 @settings(max_examples=300)
 @given(seeds, st.sampled_from([0, 8]))
-def test_a_gang_of_several_groups_fits_where_its_places_are_kept(seed: int, most: int) -> None:
+def test_gang_of_several_groups_fits_on_its_nominated_cells(seed: int, most: int) -> None:
     pools = Pools(seed)
     world, need = pools.world, gang_of_three_groups(pools)
     occupants = occupants_of(pools)
@@ -215,7 +215,7 @@ def test_a_gang_of_several_groups_fits_where_its_places_are_kept(seed: int, most
 @given(seeds)
 @example(391)
 @example(1419)
-def test_a_gang_of_several_groups_gets_room_among_many_units_as_among_few(seed: int) -> None:
+def test_gang_of_several_groups_gets_capacity_with_either_search(seed: int) -> None:
     """In the examples, room for one task after another leaves none for the last."""
     pools = Pools(seed)
     need = gang_of_three_groups(pools)

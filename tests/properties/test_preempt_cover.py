@@ -35,7 +35,7 @@ def covers(choices: EvictionChoices, lack: ShortfallVector, rows: list[int]) -> 
 
 
 @given(seeds)
-def test_none_of_all_sets_is_cheaper(seed: int) -> None:
+def test_no_set_is_cheaper_than_the_cheapest_cover(seed: int) -> None:
     choices, lack = drawn(seed)
     units = len(choices.ages)
     sets = [[unit for unit in range(units) if number >> unit & 1] for number in range(2**units)]
@@ -53,7 +53,7 @@ def test_none_of_all_sets_is_cheaper(seed: int) -> None:
 
 
 @given(seeds)
-def test_a_cover_that_is_picked_one_by_one_can_spare_nothing(seed: int) -> None:
+def test_greedy_cover_has_no_needless_unit(seed: int) -> None:
     choices, lack = drawn(seed)
     best = cheapest_cover(choices, lack, most_sets=4_000)
     found = cheapest_cover(choices, lack, most_sets=0)

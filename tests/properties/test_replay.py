@@ -16,7 +16,7 @@ from tests.unit.domain.placement.pools import Pool
 
 
 @given(worlds())
-def test_a_record_that_was_kept_gives_the_same_plan(pool: Pool) -> None:
+def test_stored_record_gives_the_same_plan(pool: Pool) -> None:
     record = PassRecord(pool.snapshot, pool.facts, limit=10_000)
     text = json.dumps(write_record(record))
     kept = read_record(json.loads(text))

@@ -168,7 +168,7 @@ def members_in(pool: Pool) -> int:
 
 @settings(max_examples=500, deadline=None)
 @given(st.integers(0, 2**32))
-def test_victims_leave_for_a_gang_whenever_it_then_starts_and_only_then(seed: int) -> None:
+def test_victims_are_evicted_for_a_gang_iff_it_then_starts(seed: int) -> None:
     random = Random(seed)
     case = crowd(random)
     pool = case.pool([], {})
@@ -193,7 +193,7 @@ def test_victims_leave_for_a_gang_whenever_it_then_starts_and_only_then(seed: in
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_starving_gang_that_fits_on_empty_cells_starts_when_their_work_ends(seed: int) -> None:
+def test_starving_gang_that_fits_on_empty_cells_starts_once_they_are_free(seed: int) -> None:
     """Nobody is evicted: all of its band or above. What ends is followed by small tasks."""
     case = crowd(Random(seed))
     case.running = [replace(one, band=Band.PRODUCTION, gang=None) for one in case.running]

@@ -112,14 +112,14 @@ def one_by_one(rule: Rule, offer: CellOffer, count: int) -> list[int]:
     return given_
 
 
-def test_there_is_a_rule_for_each_selector() -> None:
+def test_every_selector_has_a_reference_rule() -> None:
     assert RULES.keys() == BUILT_IN.keys()
 
 
 @pytest.mark.parametrize("name", RULES)
 @MANY
 @given(offers())
-def test_one_step_gives_what_one_task_after_the_other_gives(
+def test_one_step_equals_placing_one_task_after_another(
     name: str, case: tuple[CellOffer, int]
 ) -> None:
     offer, count = case
@@ -130,11 +130,13 @@ def test_one_step_gives_what_one_task_after_the_other_gives(
 @pytest.mark.parametrize("name", RULES)
 @MANY
 @given(offers(most=300))
-def test_so_does_one_step_for_very_many(name: str, case: tuple[CellOffer, int]) -> None:
+def test_one_step_for_many_tasks_equals_placing_one_after_another(
+    name: str, case: tuple[CellOffer, int]
+) -> None:
     assert BUILT_IN[name]().select(*case).tolist() == one_by_one(RULES[name], *case)
 
 
-def test_total_capacity_has_no_unit_and_no_order() -> None:
+def test_capacity_rank_is_independent_of_units_and_order() -> None:
     cores_and_memory = np.array([[8, 4, 2, 6], [16, 24, 28, 20], [0, 0, 0, 0]], dtype=np.int64)
     ranks = capacity_ranks(cores_and_memory).tolist()
     # The sums of the shares are 8/20 + 16/88, 4/20 + 24/88, 2/20 + 28/88, 6/20 + 20/88
@@ -151,7 +153,7 @@ def test_total_capacities_that_are_equal_share_a_rank() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 @given(offers())
-def test_nothing_given_changes_what_was_offered(name: str, case: tuple[CellOffer, int]) -> None:
+def test_selector_does_not_change_its_input(name: str, case: tuple[CellOffer, int]) -> None:
     offer, count = case
     before = [column.copy() for column in (offer.capacity, offer.used, offer.request, offer.room)]
     selector: Selector = BUILT_IN[name]()

@@ -40,7 +40,7 @@ limits = st.builds(RetryLimits, st.integers(0, 3), st.integers(0, 3), st.integer
 
 
 @pytest.mark.parametrize(("state", "event"), PAIRS)
-def test_each_pair_is_in_the_table_or_refused_and_changes_nothing(state: S, event: Event) -> None:
+def test_each_state_and_event_is_in_the_table_or_illegal(state: S, event: Event) -> None:
     attempt = facts.attempt(state) if state in ACTIVE else None
     task = facts.task(state, attempt)
     if is_legal(state, event):
@@ -59,7 +59,7 @@ COUNTS = (0, 1, 2)
 
 
 @pytest.mark.parametrize(("state", "event"), PAIRS)
-def test_the_table_says_what_its_text_says(state: S, event: Event) -> None:
+def test_table_matches_its_restatement(state: S, event: Event) -> None:
     refusals = (0, 1, 3, 4, 5)
     for counts in product(COUNTS, COUNTS, COUNTS, COUNTS, refusals):
         used = (*counts, counts[0])  # as many crashes as failures: the two are independent
@@ -84,7 +84,9 @@ def test_the_table_says_what_its_text_says(state: S, event: Event) -> None:
 
 
 @given(limits, st.lists(st.tuples(st.sampled_from(list(Event)), st.floats(0, 200)), max_size=60))
-def test_any_history_keeps_the_books(limit: RetryLimits, events: list[tuple[Event, float]]) -> None:
+def test_counters_stay_consistent_for_any_history(
+    limit: RetryLimits, events: list[tuple[Event, float]]
+) -> None:
     state, counters = S.PENDING, Counters()
     charged: Counter[RetryBudget] = Counter()
     for event, ran in events:
@@ -139,7 +141,7 @@ def tally_of(job: text.Job) -> JobTally:
 
 
 @given(jobs_of())
-def test_the_rollup_is_total_and_agrees_with_its_text(job: text.Job) -> None:
+def test_rollup_is_total_and_matches_its_restatement(job: text.Job) -> None:
     found = job_state(tally_of(job))
     assert found is text.derive(job)
     assert found in JOB_STATES
@@ -147,9 +149,7 @@ def test_the_rollup_is_total_and_agrees_with_its_text(job: text.Job) -> None:
 
 @pytest.mark.parametrize("tolerated", [0, 1, 2])
 @pytest.mark.parametrize("explicit", [None, 0, 1, 2, 3])
-def test_the_rollup_of_three_tasks_agrees_in_every_case(
-    tolerated: int, explicit: int | None
-) -> None:
+def test_rollup_of_three_tasks_matches_in_every_case(tolerated: int, explicit: int | None) -> None:
     for found in product(S, repeat=3):
         for started, excused in product((False, True), range(found.count(S.KILLED) + 1)):
             minimum = 3 if explicit is None else explicit
@@ -168,7 +168,7 @@ def test_the_rollup_does_not_depend_on_order(job: text.Job, random) -> None:  # 
 
 
 @given(jobs_of())
-def test_a_job_that_ended_stays_so_whatever_its_open_tasks_become(job: text.Job) -> None:
+def test_decided_job_state_is_kept_whatever_its_open_tasks_become(job: text.Job) -> None:
     """What decides before all have ended is not undecided by the killing of the rest."""
     before = job_state(tally_of(job))
     if before not in TERMINAL:
@@ -186,7 +186,7 @@ def gang_of(job: text.Job) -> list[GangGroupFacts]:
 
 
 @given(jobs_of())
-def test_a_gang_is_judged_as_trying_everything_judges_it(job: text.Job) -> None:
+def test_gang_verdict_matches_brute_force(job: text.Job) -> None:
     gang = gang_of(job)
     assert judge_gang(gang, job.minimum).value == text.judge(job.groups, job.minimum)
     assert meets_minima(gang, job.minimum) == text.holds(
@@ -198,7 +198,7 @@ waiting = st.sampled_from([S.PENDING, S.PENDING, S.RUNNING, S.SUCCEEDED, S.FAILE
 
 
 @given(jobs_of(waiting))
-def test_what_a_gang_misses_is_the_fewest_that_are_enough(job: text.Job) -> None:
+def test_missing_members_of_a_gang_are_the_fewest_sufficient(job: text.Job) -> None:
     gang = gang_of(job)
     needs, extra = missing(gang, job.minimum)
     left = [group.states.count(S.PENDING) for group in job.groups]

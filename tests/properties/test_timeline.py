@@ -78,7 +78,7 @@ def test_every_change_is_in_exactly_one_entry(changes: list[Change]) -> None:
 
 
 @given(histories())
-def test_an_entry_is_of_one_kind_and_newest_first(changes: list[Change]) -> None:
+def test_entry_has_one_kind_of_change_newest_first(changes: list[Change]) -> None:
     for entry in first_entries(measure(changes), 1_000):
         kinds = {
             (c.from_state, c.to_state, c.reason, c.actor, c.task_id is None) for c in entry.changes
@@ -90,7 +90,7 @@ def test_an_entry_is_of_one_kind_and_newest_first(changes: list[Change]) -> None
 
 
 @given(histories())
-def test_what_befell_a_task_stays_in_order(changes: list[Change]) -> None:
+def test_changes_of_a_task_stay_in_order(changes: list[Change]) -> None:
     """Round by round: an entry that has several changes of a task repeats with its neighbours."""
     entries = first_entries(measure(changes), 1_000)
     places: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
@@ -106,9 +106,7 @@ def test_what_befell_a_task_stays_in_order(changes: list[Change]) -> None:
 
 
 @given(histories(), st.integers(1, 12))
-def test_pages_have_every_change_once_whatever_their_size(
-    changes: list[Change], limit: int
-) -> None:
+def test_pages_of_any_size_have_every_change_once(changes: list[Change], limit: int) -> None:
     measured, rest, seen = measure(changes), measure(changes), []
     while rest:
         page = first_entries(rest, limit)
@@ -141,9 +139,7 @@ def test_stays_add_up_to_the_lifetime(changes: list[Change]) -> None:
 
 
 @given(histories(), st.integers(0, 60))
-def test_a_later_page_is_measured_as_if_it_were_read_in_one(
-    changes: list[Change], cut: int
-) -> None:
+def test_later_page_is_measured_like_one_page(changes: list[Change], cut: int) -> None:
     newer, older = changes[:cut], changes[cut:]
     left: dict[int | None, datetime] = {}
     for change in newer:
@@ -156,7 +152,7 @@ def test_a_later_page_is_measured_as_if_it_were_read_in_one(
 
 
 @given(histories(tasks=1))
-def test_a_round_is_told_as_often_as_it_was_gone_through(changes: list[Change]) -> None:
+def test_number_of_rounds_is_preserved(changes: list[Change]) -> None:
     """Unfolded turn by turn, the entries of a task are its changes in their order."""
     measured = [change for change in measure(changes) if change.task_id is not None]
     entries = first_entries(measured, 1_000)

@@ -22,7 +22,7 @@ from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.queries.views.tasks import get_task
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 BEGIN = datetime(2031, 5, 4, 12, tzinfo=UTC)
 SMALL = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": "64Mi"}}
@@ -33,7 +33,7 @@ class Stage(Loop):
     """The control plane in one process, in a time of its own; its cells live unless they are told
     to be silent."""
 
-    hands: dict[str, Hand] = field(default_factory=dict)
+    hands: dict[str, FakeCell] = field(default_factory=dict)
     passed: timedelta = timedelta()
     readings: int = 0
     # Whether the scenario itself writes what the rules would not.
@@ -44,11 +44,11 @@ class Stage(Loop):
         self.readings += 1
         return BEGIN + self.passed + timedelta(microseconds=self.readings)
 
-    def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> Hand:
+    def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> FakeCell:
         self.hands[name] = super().cell(name, cpu, memory)
         return self.hands[name]
 
-    def wait(self, seconds: float, *silent: Hand) -> None:
+    def wait(self, seconds: float, *silent: FakeCell) -> None:
         """Time passes; every cell but the silent ones is heard at the end of it."""
         self.passed += timedelta(seconds=seconds)
         for hand in self.hands.values():
@@ -57,7 +57,7 @@ class Stage(Loop):
         send_probes(now=self.now())
         self.record_probes()
 
-    def lose(self, hand: Hand) -> None:
+    def lose(self, hand: FakeCell) -> None:
         """The cell falls silent until it is given up."""
         for _ in range(6):
             self.wait(15, hand)
@@ -114,7 +114,7 @@ class Stage(Loop):
         self.start(attempt)
         return job, attempt
 
-    def hand_of(self, attempt: Attempt) -> Hand:
+    def hand_of(self, attempt: Attempt) -> FakeCell:
         return self.hands[Cell.objects.get(pk=attempt.cell_id).name]
 
     def start(self, *attempts: Attempt) -> None:
@@ -194,7 +194,7 @@ class Stage(Loop):
 
         run_in_transaction(work)
 
-    def hear(self, hand: Hand, report: AttemptReport) -> dict[str, int]:
+    def hear(self, hand: FakeCell, report: AttemptReport) -> dict[str, int]:
         """One report, as the inbox records it; why it was ignored, if it was."""
         sender = ReportSender(Cell.objects.get(name=hand.name).pk, hand.incarnation)
         recorded = record_reports([ReceivedReport(sender, report)], [], now=self.now())
@@ -217,7 +217,7 @@ class Stage(Loop):
         assert check_all() == []
         assert not Alert.objects.filter(kind="repaired").exists()
 
-    def cell_of(self, pool: str, name: str, cpu: int = 4000, **labels: str) -> Hand:
+    def cell_of(self, pool: str, name: str, cpu: int = 4000, **labels: str) -> FakeCell:
         """A cell of another pool, or with labels."""
         home, _ = Pool.objects.get_or_create(name=pool)
         hand = self.cell(name, cpu=cpu)

@@ -31,7 +31,7 @@ def follows(stage: Stage) -> None:
     ("until", "starts_at"),
     [("started", "start"), ("succeeded", "succeed"), ("finished", "succeed"), (None, "succeed")],
 )
-def test_a_job_starts_as_soon_as_the_other_has_come_so_far(
+def test_job_starts_when_its_dependency_reaches_the_required_state(
     stage: Stage, until: str | None, starts_at: str
 ) -> None:
     stage.cell()
@@ -51,7 +51,7 @@ def test_a_job_starts_as_soon_as_the_other_has_come_so_far(
     ("until", "state"),
     [("started", "RUNNING"), ("succeeded", "KILLED"), ("finished", "RUNNING")],
 )
-def test_what_a_failure_means_depends_on_what_was_waited_for(
+def test_effect_of_a_failed_dependency_follows_its_until_state(
     stage: Stage, until: str, state: str
 ) -> None:
     stage.cell()
@@ -63,7 +63,7 @@ def test_what_a_failure_means_depends_on_what_was_waited_for(
     assert stage.state(second) == state
 
 
-def test_a_dependency_on_what_never_starts_fails_with_it(stage: Stage) -> None:
+def test_dependency_on_an_unschedulable_job_fails(stage: Stage) -> None:
     first = stage.submit_small(scheduling_timeout_seconds=10)
     second = stage.submit_small(depends_on=[{"job": first.pk, "until": "started"}])
     stage.wait(11)
@@ -72,7 +72,7 @@ def test_a_dependency_on_what_never_starts_fails_with_it(stage: Stage) -> None:
     assert (stage.state(first), stage.state(second)) == ("UNSCHEDULABLE", "KILLED")
 
 
-def test_it_is_stamped_in_the_moment_in_which_it_comes_true(stage: Stage) -> None:
+def test_dependency_is_stamped_when_it_is_met(stage: Stage) -> None:
     stage.cell()
     first, second = two_jobs(stage, None)
     stage.place()
@@ -86,7 +86,7 @@ def test_it_is_stamped_in_the_moment_in_which_it_comes_true(stage: Stage) -> Non
     assert stage.states(second) == ["ASSIGNED"]
 
 
-def test_all_must_hold_and_one_that_cannot_is_enough_to_end(stage: Stage) -> None:
+def test_every_dependency_must_be_met_and_one_failed_ends_the_job(stage: Stage) -> None:
     stage.cell()
     one, other = stage.submit_small(), stage.submit_small()
     waits = stage.submit_small(depends_on=[{"job": one.pk}, {"job": other.pk}])
@@ -99,7 +99,7 @@ def test_all_must_hold_and_one_that_cannot_is_enough_to_end(stage: Stage) -> Non
     assert stage.state(waits) == "KILLED"
 
 
-def test_a_group_waits_for_the_minimum_of_the_other_by_default_to_succeed(stage: Stage) -> None:
+def test_group_waits_for_the_other_groups_minimum_to_succeed_by_default(stage: Stage) -> None:
     stage.cell()
     job = two_groups(stage, None)
     stage.place()
@@ -112,7 +112,7 @@ def test_a_group_waits_for_the_minimum_of_the_other_by_default_to_succeed(stage:
     assert stage.states(job)[2] == "ASSIGNED"
 
 
-def test_a_group_that_waits_for_a_start_follows_the_first_runs(stage: Stage) -> None:
+def test_group_until_started_waits_for_the_minimum_to_start(stage: Stage) -> None:
     stage.cell()
     job = two_groups(stage, "started")
     stage.place()
@@ -126,7 +126,7 @@ def test_a_group_that_waits_for_a_start_follows_the_first_runs(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("end", ["lost", "failed"])
-def test_a_group_has_started_though_its_tasks_have_ended_since(stage: Stage, end: str) -> None:
+def test_group_counts_as_started_after_its_tasks_have_ended(stage: Stage, end: str) -> None:
     """Also if start and end came in one report."""
     stage.cell()
     waits = stage.group("b", depends_on=[{"group": "a", "until": "started"}])
@@ -142,7 +142,7 @@ def test_a_group_has_started_though_its_tasks_have_ended_since(stage: Stage, end
     assert stage.states(job)[1] == "ASSIGNED"
 
 
-def test_a_group_whose_tasks_never_ran_has_not_started(stage: Stage) -> None:
+def test_group_whose_tasks_never_ran_does_not_count_as_started(stage: Stage) -> None:
     """A missing image: both tasks fail before their programs begin."""
     stage.cell()
     job = two_groups(stage, "started")
@@ -155,7 +155,7 @@ def test_a_group_whose_tasks_never_ran_has_not_started(stage: Stage) -> None:
     assert stage.state(job) == "FAILED"
 
 
-def test_a_group_that_one_task_of_its_minimum_is_missing_from_has_not_started(
+def test_group_below_its_minimum_does_not_count_as_started(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -170,7 +170,7 @@ def test_a_group_that_one_task_of_its_minimum_is_missing_from_has_not_started(
     assert stage.states(job) == ["FAILED", "FAILED", "KILLED"]
 
 
-def test_a_group_with_no_minimum_has_started_once_a_task_ran(stage: Stage) -> None:
+def test_group_without_a_minimum_counts_as_started_after_one_task_ran(stage: Stage) -> None:
     stage.cell()
     groups = [
         stage.group("a", replicas=2, min_available=0),
@@ -184,7 +184,7 @@ def test_a_group_with_no_minimum_has_started_once_a_task_ran(stage: Stage) -> No
     assert stage.states(job)[2] == "ASSIGNED"
 
 
-def test_in_a_retry_a_group_that_succeeded_has_started(stage: Stage) -> None:
+def test_succeeded_group_counts_as_started_in_a_retry(stage: Stage) -> None:
     stage.cell()
     groups = [
         stage.group("a", replicas=2),
@@ -202,7 +202,7 @@ def test_in_a_retry_a_group_that_succeeded_has_started(stage: Stage) -> None:
     assert stage.states(Job.objects.get(pk=retried.job_id)) == ["ASSIGNED"]
 
 
-def test_a_group_that_waits_for_the_end_takes_any_end(stage: Stage) -> None:
+def test_group_until_finished_starts_after_any_end(stage: Stage) -> None:
     stage.cell()
     job = two_groups(stage, "finished")
     stage.place()
@@ -211,7 +211,7 @@ def test_a_group_that_waits_for_the_end_takes_any_end(stage: Stage) -> None:
     assert stage.states(job) == ["FAILED", "FAILED", "ASSIGNED"]
 
 
-def test_a_group_whose_dependency_can_no_longer_hold_is_killed_with_the_reason(
+def test_group_with_an_impossible_dependency_is_killed_with_the_reason(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -225,7 +225,7 @@ def test_a_group_whose_dependency_can_no_longer_hold_is_killed_with_the_reason(
     assert stage.tasks(job)[2].failure_reason == "a dependency of its group can no longer be met"
 
 
-def test_groups_that_wait_for_each_other_in_a_circle_are_refused(stage: Stage) -> None:
+def test_dependency_cycle_between_groups_is_refused(stage: Stage) -> None:
     groups = [
         stage.group("a", depends_on=[{"group": "b"}]),
         stage.group("b", depends_on=[{"group": "a"}]),
@@ -235,7 +235,7 @@ def test_groups_that_wait_for_each_other_in_a_circle_are_refused(stage: Stage) -
     assert not Job.objects.exists()
 
 
-def test_chains_start_link_by_link(stage: Stage) -> None:
+def test_dependency_chain_starts_group_by_group(stage: Stage) -> None:
     stage.cell()
     groups = [
         stage.group("a"),

@@ -17,18 +17,18 @@ BUILT = [name for name in PROMISED if name not in WITHOUT_SCENARIOS]
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_each_promise_has_scenarios(name: str) -> None:
+def test_each_requirement_has_at_least_four_scenarios(name: str) -> None:
     found = [row for row in ROWS if row.name == name]
     assert found
     assert all(len(list_scenarios(row)) >= 4 for row in found)
 
 
-def test_the_page_has_the_promises_in_their_order() -> None:
+def test_page_lists_the_requirements_in_order() -> None:
     named = [row.name for row in ROWS if row.name in PROMISED]
     assert list(dict.fromkeys(named)) == BUILT
 
 
-def test_the_page_names_what_is_not_built() -> None:
+def test_page_names_unimplemented_requirements() -> None:
     assert tuple(name for name, *_ in NOT_BUILT) == WITHOUT_SCENARIOS
     _, not_built = write().split("## Not built")
     assert all(f"| {name} |" in not_built for name in WITHOUT_SCENARIOS)
@@ -38,7 +38,7 @@ def test_the_page_names_what_is_not_built() -> None:
     ("field", "value"),
     [("enabled", True), ("key", "k"), ("version", "2"), ("overwrite", True), ("serialize", True)],
 )
-def test_a_job_that_asks_for_what_is_not_built_is_refused(field: str, value: object) -> None:
+def test_job_with_an_unimplemented_field_is_refused(field: str, value: object) -> None:
     assert any(f"`cache.{field}`" in fields for *_, fields in NOT_BUILT)
     with pytest.raises(InvalidSpec) as refused:
         parse_job({"name": "a", "image": "x", "cache": {field: value}})
@@ -51,7 +51,7 @@ def test_every_file_of_scenarios_belongs_to_a_row() -> None:
     assert all(list_scenarios(row) for row in ROWS)
 
 
-def test_each_rule_of_a_jobs_state_comes_to_what_the_page_says() -> None:
+def test_job_state_rules_match_the_documented_order() -> None:
     assert [rule.state.name for rule in RULES] == [
         "SUCCEEDED",
         "FAILED",

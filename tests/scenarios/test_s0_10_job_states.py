@@ -38,7 +38,7 @@ def end_as(stage: Stage, job: Job, ends: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("tolerated", [0, 1, 3])
-def test_jobs_end_as_the_plain_words_say_for_all_ends_of_three_tasks(
+def test_job_state_matches_the_reference_for_all_ends_of_three_tasks(
     stage: Stage, tolerated: int
 ) -> None:
     stage.cell(cpu=100_000, memory=100_000)
@@ -53,7 +53,7 @@ def test_jobs_end_as_the_plain_words_say_for_all_ends_of_three_tasks(
     stage.check()
 
 
-def test_all_succeeded_is_succeeded(stage: Stage) -> None:
+def test_job_with_all_tasks_succeeded_is_succeeded(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3)
     stage.place()
@@ -61,7 +61,7 @@ def test_all_succeeded_is_succeeded(stage: Stage) -> None:
     assert (stage.state(job), stage.job(job).failure_reason) == ("SUCCEEDED", "")
 
 
-def test_what_decided_first_stays_decided(stage: Stage) -> None:
+def test_first_decisive_task_determines_the_job_state(stage: Stage) -> None:
     stage.cell(cpu=200)
     job = stage.submit_small(replicas=3, scheduling_timeout_seconds=10)
     stage.place()
@@ -74,7 +74,7 @@ def test_what_decided_first_stays_decided(stage: Stage) -> None:
     assert stage.state(job) == "FAILED"
 
 
-def test_unschedulable_comes_before_killed(stage: Stage) -> None:
+def test_unschedulable_takes_precedence_over_killed(stage: Stage) -> None:
     stage.cell(cpu=100)
     groups = [stage.group("a", replicas=2), stage.group("b", depends_on=[{"group": "a"}])]
     job = stage.submit(groups=groups, scheduling_timeout_seconds=10)
@@ -86,7 +86,7 @@ def test_unschedulable_comes_before_killed(stage: Stage) -> None:
     assert stage.state(job) == "UNSCHEDULABLE"
 
 
-def test_killed_comes_before_a_minimum_that_is_met(stage: Stage) -> None:
+def test_killed_takes_precedence_over_a_met_minimum(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=2, min_available=1)
     stage.place()
@@ -98,7 +98,7 @@ def test_killed_comes_before_a_minimum_that_is_met(stage: Stage) -> None:
     assert stage.state(job) == "KILLED"
 
 
-def test_a_kill_by_a_dependency_inside_the_job_is_excused(stage: Stage) -> None:
+def test_task_killed_by_a_group_dependency_does_not_make_the_job_killed(stage: Stage) -> None:
     stage.cell()
     groups = [
         stage.group("a", replicas=2, min_available=0),
@@ -117,7 +117,7 @@ def test_a_kill_by_a_dependency_inside_the_job_is_excused(stage: Stage) -> None:
     assert (stage.state(job), stage.states(job).count("KILLED")) == ("FAILED", 1)
 
 
-def test_a_minimum_that_is_met_comes_before_lost_tasks(stage: Stage) -> None:
+def test_met_minimum_takes_precedence_over_lost_tasks(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3, min_available=2, retries={"preemption": 0})
     stage.place()
@@ -127,7 +127,7 @@ def test_a_minimum_that_is_met_comes_before_lost_tasks(stage: Stage) -> None:
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_a_minimum_that_is_met_ends_no_job_before_all_its_tasks_have_ended(stage: Stage) -> None:
+def test_job_with_a_met_minimum_runs_until_all_tasks_have_ended(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3, min_available=1)
     stage.place()
@@ -138,7 +138,7 @@ def test_a_minimum_that_is_met_ends_no_job_before_all_its_tasks_have_ended(stage
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_no_success_at_all_is_a_failure_whatever_is_tolerated(stage: Stage) -> None:
+def test_job_without_any_success_fails_whatever_is_tolerated(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=2, max_task_failures=2)
     stage.place()
@@ -147,7 +147,7 @@ def test_no_success_at_all_is_a_failure_whatever_is_tolerated(stage: Stage) -> N
     assert stage.job(job).failure_reason == "only 0 tasks succeeded, which is too few"
 
 
-def test_a_job_is_running_from_its_first_placing_on_and_stays_so_between_attempts(
+def test_job_is_running_from_its_first_placement_between_attempts(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -160,7 +160,7 @@ def test_a_job_is_running_from_its_first_placing_on_and_stays_so_between_attempt
     assert (stage.states(job), stage.state(job)) == (["PENDING"], "RUNNING")
 
 
-def test_a_job_none_of_which_has_started_is_pending_again(stage: Stage) -> None:
+def test_job_without_a_started_task_is_pending_after_a_refusal(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.refuse(attempt)
@@ -171,7 +171,7 @@ def test_a_job_none_of_which_has_started_is_pending_again(stage: Stage) -> None:
     assert stage.state(job) == "RUNNING"
 
 
-def test_it_stays_running_until_no_task_is_open_then_becomes_what_it_must(stage: Stage) -> None:
+def test_ending_job_stays_running_until_no_task_is_open(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3)
     stage.place()
@@ -183,7 +183,7 @@ def test_it_stays_running_until_no_task_is_open_then_becomes_what_it_must(stage:
     assert (stage.state(job), stage.states(job)[1:]) == ("FAILED", ["SUCCEEDED"] * 2)
 
 
-def test_nothing_of_a_job_that_must_end_is_placed(stage: Stage) -> None:
+def test_tasks_of_an_ending_job_are_not_placed(stage: Stage) -> None:
     stage.cell(cpu=200)
     job = stage.submit_small(replicas=4)
     stage.place()
@@ -194,7 +194,7 @@ def test_nothing_of_a_job_that_must_end_is_placed(stage: Stage) -> None:
     assert stage.state(job) == "FAILED"
 
 
-def test_terminal_is_final_for_jobs_too(stage: Stage) -> None:
+def test_ended_job_is_not_changed_by_a_cancel(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     stage.succeed(attempt)
@@ -209,7 +209,7 @@ def test_terminal_is_final_for_jobs_too(stage: Stage) -> None:
     )
 
 
-def test_it_is_settled_when_the_last_attempt_is_released(stage: Stage) -> None:
+def test_job_is_settled_when_its_last_attempt_is_released(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=2)
     stage.place()
@@ -221,7 +221,7 @@ def test_it_is_settled_when_the_last_attempt_is_released(stage: Stage) -> None:
     assert stage.job(job).settled_at is not None
 
 
-def test_what_comes_while_it_ends_does_not_change_how_it_ends(stage: Stage) -> None:
+def test_later_task_ends_do_not_change_the_ending_state_of_a_job(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3)
     stage.place()

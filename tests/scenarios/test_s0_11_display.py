@@ -131,7 +131,7 @@ SCENES: dict[str, Callable[[Stage], Job]] = {
 
 
 @pytest.mark.parametrize("name", DISPLAY)
-def test_each_state_has_its_name_and_its_colour_in_the_admin_and_on_the_terminal(
+def test_states_have_one_name_and_colour_in_admin_and_terminal(
     stage: Stage, reader: Reader, name: str
 ) -> None:
     job = SCENES[name](stage)
@@ -162,9 +162,7 @@ def tried_often(stage: Stage) -> Job:
     return job
 
 
-def test_the_page_of_a_job_shows_each_attempt_of_each_task_with_its_own_state(
-    stage: Stage, reader: Reader
-) -> None:
+def test_job_page_shows_every_attempt_with_its_state(stage: Stage, reader: Reader) -> None:
     job = tried_often(stage)
     for address in (f"job/{job.pk}/change/", f"task/{stage.task(job).pk}/change/"):
         html = reader.html(address)
@@ -175,7 +173,7 @@ def test_the_page_of_a_job_shows_each_attempt_of_each_task_with_its_own_state(
             assert f"status-{name}" in html[at : at + 600]
 
 
-def test_a_worker_failure_is_noted_beside_its_attempt_and_beside_no_other(
+def test_only_the_failed_attempt_is_annotated_as_worker_failure(
     stage: Stage, reader: Reader
 ) -> None:
     job = tried_often(stage)
@@ -185,7 +183,7 @@ def test_a_worker_failure_is_noted_beside_its_attempt_and_beside_no_other(
         assert re.search(r"worker_failed\W+(?:[\w-]+\W+){0,3}\(worker failure\)", shown)
 
 
-def test_a_task_that_waits_again_is_pending_though_its_attempt_failed(
+def test_requeued_task_is_shown_pending_after_a_failed_attempt(
     stage: Stage, reader: Reader
 ) -> None:
     stage.cell()
@@ -198,9 +196,7 @@ def test_a_task_that_waits_again_is_pending_though_its_attempt_failed(
     assert "pending" in reader.terminal(job)
 
 
-def test_a_pending_task_shows_its_reason_below_its_state_in_the_same_words_everywhere(
-    stage: Stage, reader: Reader
-) -> None:
+def test_pending_reason_is_shown_below_the_state_everywhere(stage: Stage, reader: Reader) -> None:
     stage.cell()
     wish = {"key": "zone", "op": "eq", "values": ["b"]}
     job = stage.submit_small(constraints=[wish], allow_unsatisfiable=True)
@@ -215,7 +211,7 @@ def test_a_pending_task_shows_its_reason_below_its_state_in_the_same_words_every
     assert page.index("status-pending") < page.index(why)
 
 
-def test_a_task_that_no_longer_waits_shows_no_pending_reason(stage: Stage, reader: Reader) -> None:
+def test_placed_task_shows_no_pending_reason(stage: Stage, reader: Reader) -> None:
     job = stage.submit_small()
     stage.place()
     task = stage.task(job)

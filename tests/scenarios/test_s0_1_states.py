@@ -29,7 +29,7 @@ NUMBERS = {
 }
 
 
-def test_the_states_have_the_numbers_of_iris_in_the_rows(stage: Stage) -> None:
+def test_stored_states_have_the_numbers_of_iris(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small()
     seen = {S(stage.task(job).state).name: stage.task(job).state}
@@ -44,7 +44,7 @@ def test_the_states_have_the_numbers_of_iris_in_the_rows(stage: Stage) -> None:
     assert {state.name: int(state) for state in S} == NUMBERS
 
 
-def test_each_change_names_who_made_it(stage: Stage) -> None:
+def test_each_transition_names_its_actor(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=2, timeout_seconds=10)
     stage.place()
@@ -66,7 +66,7 @@ def test_each_change_names_who_made_it(stage: Stage) -> None:
     ]
 
 
-def test_the_moment_at_which_its_program_began_is_kept(stage: Stage) -> None:
+def test_start_time_of_the_program_is_stored(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     assert stage.task(job).started_at is None
@@ -88,7 +88,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("state", ENDS, ids=lambda state: state.name)
-def test_an_end_is_final_whatever_is_heard_after_it(stage: Stage, state: S) -> None:
+def test_terminal_state_is_final_whatever_is_reported_later(stage: Stage, state: S) -> None:
     cell = stage.cell()
     job, attempt = stage.running(retries={"failure": 0, "preemption": 0})
     ENDS[state](stage, attempt)
@@ -113,7 +113,7 @@ def test_unspecified_is_never_stored(stage: Stage) -> None:
     assert stage.job(job).groups.get().counts[0] == 0
 
 
-def test_the_database_refuses_a_second_attempt_that_may_hold_a_container(stage: Stage) -> None:
+def test_database_refuses_a_second_unreleased_attempt(stage: Stage) -> None:
     stage.cell()
     _, attempt = stage.placed()
     twin = Attempt.objects.get(pk=attempt.pk)
@@ -123,7 +123,7 @@ def test_the_database_refuses_a_second_attempt_that_may_hold_a_container(stage: 
 
 
 @pytest.mark.parametrize("table", [Task, Attempt])
-def test_the_database_refuses_an_end_without_its_moment(
+def test_database_refuses_a_terminal_state_without_a_finish_time(
     stage: Stage, table: type[Task] | type[Attempt]
 ) -> None:
     stage.cell()
@@ -132,7 +132,7 @@ def test_the_database_refuses_an_end_without_its_moment(
         table.objects.update(state=S.FAILED)
 
 
-def test_an_attempt_holds_its_task_and_capacity_until_its_cell_confirms(stage: Stage) -> None:
+def test_stopped_attempt_holds_capacity_until_its_cell_confirms(stage: Stage) -> None:
     stage.cell(cpu=100)
     job, attempt = stage.running()
     waiting = stage.submit_small()
@@ -150,7 +150,7 @@ def test_an_attempt_holds_its_task_and_capacity_until_its_cell_confirms(stage: S
     assert stage.states(waiting) == ["ASSIGNED"]
 
 
-def test_the_loss_of_its_cell_releases_an_attempt_and_says_so(stage: Stage) -> None:
+def test_cell_loss_releases_an_attempt_with_kind_cell_lost(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.running()
     stage.lose(cell)
@@ -159,7 +159,7 @@ def test_the_loss_of_its_cell_releases_an_attempt_and_says_so(stage: Stage) -> N
     assert lost.released_at is not None
 
 
-def test_an_operator_may_release_what_has_ended_and_nothing_else(stage: Stage) -> None:
+def test_operator_can_release_only_ended_attempts(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running(exclusive="strict")
 
@@ -189,7 +189,7 @@ def test_an_operator_may_release_what_has_ended_and_nothing_else(stage: Stage) -
     ],
     ids=lambda value: str(value),
 )
-def test_an_event_moves_the_rows_as_the_table_says_whatever_causes_it(
+def test_events_change_the_rows_as_in_the_transition_table(
     stage: Stage, stands: str, event: Event, becomes: str, attempt: str | None, job_is: str
 ) -> None:
     stage.cell()

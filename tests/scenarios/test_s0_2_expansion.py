@@ -17,7 +17,7 @@ def test_a_job_becomes_one_task_for_each_replica_of_each_group(stage: Stage) -> 
     assert found == [("prepare", 0, "PENDING"), *(("main", n, "PENDING") for n in range(3))]
 
 
-def test_each_task_goes_its_own_way(stage: Stage) -> None:
+def test_tasks_of_a_job_end_and_retry_independently(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=4, retries={"failure": 1}, max_task_failures=4)
     stage.place()
@@ -34,7 +34,7 @@ def test_each_task_goes_its_own_way(stage: Stage) -> None:
     stage.check()
 
 
-def test_each_attempt_is_a_row_of_its_own_with_its_number(stage: Stage) -> None:
+def test_each_attempt_is_a_separate_numbered_row(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed(retries={"failure": 2})
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_a_task_is_placed_again_only_when_its_last_container_is_confirmed_gone(
     assert [row.number for row in stage.attempts(job)] == [1, 2]
 
 
-def test_a_job_of_more_tasks_than_are_taken_is_refused_and_nothing_is_written(
+def test_job_over_the_task_limit_is_refused(
     stage: Stage,
 ) -> None:
     with pytest.raises((InvalidSpec, JobsRefused), match="10001 tasks are more than the 10000"):
@@ -76,7 +76,7 @@ def test_a_job_of_more_tasks_than_are_taken_is_refused_and_nothing_is_written(
     assert not Task.objects.exists()
 
 
-def test_a_user_may_have_so_many_unfinished_tasks_and_no_more(
+def test_unfinished_tasks_per_user_are_limited(
     stage: Stage, settings: pytest.FixtureRequest
 ) -> None:
     change_setting(settings, max_unfinished_tasks_per_user=3)

@@ -13,7 +13,7 @@ from tests.scenarios.stage import Stage
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_task_fails_for_good_once_its_failures_exceed_the_limit(stage: Stage, limit: int) -> None:
+def test_task_fails_when_its_failures_exceed_the_limit(stage: Stage, limit: int) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"failure": limit})
     for count in range(1, limit + 1):
@@ -28,7 +28,7 @@ def test_a_task_fails_for_good_once_its_failures_exceed_the_limit(stage: Stage, 
     stage.check()
 
 
-def test_without_a_word_a_failure_is_final_and_a_loss_may_happen_a_hundred_times(
+def test_default_limits_are_zero_failures_100_preemptions_three_system(
     stage: Stage,
 ) -> None:
     group = stage.submit_small().groups.get()
@@ -50,7 +50,7 @@ def test_a_task_is_worker_failed_once_its_losses_exceed_the_limit(stage: Stage, 
     assert "no retry left" in stage.job(job).failure_reason
 
 
-def test_the_budgets_do_not_touch_each_other(stage: Stage) -> None:
+def test_retry_budgets_are_independent(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"failure": 1, "preemption": 1, "system": 1})
     for happens in (stage.fail, stage.vanish, stage.fail_system):
@@ -95,7 +95,7 @@ CAUSES: dict[str, tuple[dict[str, object], str, str]] = {
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_the_budget_that_pays_follows_from_whose_fault_it_was(stage: Stage, cause: str) -> None:
+def test_charged_budget_follows_from_the_failure_kind(stage: Stage, cause: str) -> None:
     stage.cell()
     facts, budget, text = CAUSES[cause]
     job, attempt = stage.running(retries={"failure": 0, "preemption": 0, "system": 0})
@@ -115,9 +115,7 @@ PERMANENT = {
 
 
 @pytest.mark.parametrize("mistake", PERMANENT)
-def test_what_no_retry_can_cure_ends_the_task_whatever_its_budget(
-    stage: Stage, mistake: str
-) -> None:
+def test_permanent_failure_ends_the_task_whatever_its_budget(stage: Stage, mistake: str) -> None:
     stage.cell()
     facts, reason = PERMANENT[mistake]
     job, attempt = stage.placed(retries={"failure": 5})
@@ -131,7 +129,7 @@ def test_what_no_retry_can_cure_ends_the_task_whatever_its_budget(
     stage.check()
 
 
-def test_a_job_that_asks_for_it_retries_what_no_retry_can_cure_on_other_cells(
+def test_retry_permanent_retries_permanent_failures_on_other_cells(
     stage: Stage,
 ) -> None:
     stage.cell("cell-1")
@@ -145,7 +143,7 @@ def test_a_job_that_asks_for_it_retries_what_no_retry_can_cure_on_other_cells(
     assert (stage.states(job), stage.counters(job)) == (["FAILED"], (2, 0, 0))
 
 
-def test_what_this_cell_cannot_run_is_retried_on_another(stage: Stage) -> None:
+def test_task_unsupported_by_its_cell_is_retried_on_another(stage: Stage) -> None:
     stage.cell("cell-1")
     job, attempt = stage.placed(retries={"failure": 1})
     stage.cell("cell-2", cpu=2000)
@@ -155,14 +153,14 @@ def test_what_this_cell_cannot_run_is_retried_on_another(stage: Stage) -> None:
     assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
 
 
-def test_a_runner_that_gives_up_is_never_retried(stage: Stage) -> None:
+def test_final_runner_failure_is_not_retried(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(retries={"failure": 5}, retry_permanent=True)
     stage.end(attempt, S.FAILED, failure_kind="user", reason="runner_final", message="no")
     assert (stage.states(job), stage.counters(job)) == (["FAILED"], (1, 0, 0))
 
 
-def test_a_group_may_differ_from_its_job_in_what_is_retried(stage: Stage) -> None:
+def test_group_overrides_retry_permanent_of_its_job(stage: Stage) -> None:
     stage.cell()
     job = stage.submit(
         groups=[
@@ -199,7 +197,7 @@ def crash(stage: Stage, job: Job, *, after: float = 0.0, **facts: Any) -> float:
     return (task.not_before - stage.now()).total_seconds()
 
 
-def test_a_service_that_crashes_again_and_again_backs_off_up_to_five_minutes(stage: Stage) -> None:
+def test_crashing_service_backs_off_up_to_five_minutes(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(**SERVICE)
     waits = []
@@ -223,7 +221,7 @@ def test_a_failed_health_check_counts_as_a_crash(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(59, 32), (61, 1)])
-def test_a_service_that_ran_for_a_minute_starts_at_a_second_again(
+def test_back_off_restarts_after_a_service_ran_for_a_minute(
     stage: Stage, seconds: float, most: float
 ) -> None:
     stage.cell()
@@ -235,7 +233,7 @@ def test_a_service_that_ran_for_a_minute_starts_at_a_second_again(
     assert 0.74 * most < wait <= most
 
 
-def test_a_loss_between_two_crashes_does_not_shorten_the_wait(stage: Stage) -> None:
+def test_loss_between_crashes_does_not_reset_the_back_off(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(**SERVICE)
     for _ in range(4):
@@ -252,7 +250,7 @@ def test_a_loss_between_two_crashes_does_not_shorten_the_wait(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("mistake", PERMANENT)
-def test_a_member_that_cannot_succeed_ends_its_gang_at_once(stage: Stage, mistake: str) -> None:
+def test_permanent_failure_of_a_member_ends_its_gang(stage: Stage, mistake: str) -> None:
     stage.cell()
     facts, reason = PERMANENT[mistake]
     job = stage.submit_small(replicas=3, coscheduled=True, retries={"failure": 5})
@@ -271,7 +269,7 @@ def test_a_member_that_cannot_succeed_ends_its_gang_at_once(stage: Stage, mistak
 
 
 @pytest.mark.parametrize("mistake", PERMANENT)
-def test_a_service_that_cannot_start_is_not_restarted(stage: Stage, mistake: str) -> None:
+def test_permanently_failing_service_is_not_restarted(stage: Stage, mistake: str) -> None:
     """Though what crashes after it was RUNNING is restarted without end."""
     stage.cell()
     facts, _ = PERMANENT[mistake]
@@ -284,7 +282,7 @@ def test_a_service_that_cannot_start_is_not_restarted(stage: Stage, mistake: str
     assert len(stage.attempts(job)) == 2
 
 
-def test_what_must_not_run_twice_is_not_retried_though_the_job_asks_for_it(stage: Stage) -> None:
+def test_at_most_once_task_is_not_retried_with_retry_permanent(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed(delivery="at_most_once", retry_permanent=True)
     stage.end(attempt, S.FAILED, failure_kind="user", reason="image", message="manifest unknown")
@@ -294,7 +292,7 @@ def test_what_must_not_run_twice_is_not_retried_though_the_job_asks_for_it(stage
     assert len(stage.attempts(job)) == 1
 
 
-def test_a_lost_cell_is_paid_once_for_each_attempt_on_it(stage: Stage) -> None:
+def test_cell_loss_is_charged_once_per_attempt(stage: Stage) -> None:
     cell = stage.cell()
     jobs = [stage.running()[0], stage.placed()[0]]
     stage.lose(cell)
@@ -305,7 +303,7 @@ def test_a_lost_cell_is_paid_once_for_each_attempt_on_it(stage: Stage) -> None:
     assert [stage.counters(job) for job in jobs] == [(0, 1, 0), (0, 1, 0)]
 
 
-def test_a_drain_is_free_and_its_attempt_is_called_preempted(stage: Stage) -> None:
+def test_drain_is_not_charged_and_the_attempt_is_preempted(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(retries={"preemption": 0})
     stage.end(attempt, S.PREEMPTED)
@@ -315,7 +313,7 @@ def test_a_drain_is_free_and_its_attempt_is_called_preempted(stage: Stage) -> No
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_a_success_ends_all_retrying(stage: Stage) -> None:
+def test_succeeded_task_is_not_retried(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(retries={"failure": 3})
     stage.succeed(attempt)
@@ -333,7 +331,7 @@ def test_a_success_ends_all_retrying(stage: Stage) -> None:
     ],
     ids=["failure", "system", "refusal"],
 )
-def test_a_retry_waits_twice_as_long_each_time_up_to_five_minutes(
+def test_retry_back_off_doubles_up_to_its_cap(
     stage: Stage, happens: Callable[[Stage, Attempt], None], base: float, cap: float
 ) -> None:
     stage.cell()
@@ -354,7 +352,7 @@ def test_a_retry_waits_twice_as_long_each_time_up_to_five_minutes(
         assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_tasks_that_failed_together_do_not_all_return_at_the_same_moment(stage: Stage) -> None:
+def test_back_off_of_tasks_that_failed_together_has_jitter(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=8, retries={"failure": 1}, max_task_failures=8)
     stage.place()
@@ -375,7 +373,7 @@ def test_tasks_that_failed_together_do_not_all_return_at_the_same_moment(stage: 
     ],
     ids=["loss", "drain"],
 )
-def test_whoever_lost_its_place_without_fault_does_not_wait(
+def test_lost_or_preempted_task_has_no_back_off(
     stage: Stage, happens: Callable[[Stage, Attempt], None]
 ) -> None:
     stage.cell()
@@ -386,7 +384,7 @@ def test_whoever_lost_its_place_without_fault_does_not_wait(
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_four_refusals_in_a_row_are_free_and_the_fifth_is_charged(stage: Stage) -> None:
+def test_fifth_consecutive_refusal_is_charged(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"system": 1})
     for count in range(1, 5):
@@ -404,7 +402,7 @@ def test_four_refusals_in_a_row_are_free_and_the_fifth_is_charged(stage: Stage) 
     assert stage.last(job).failure_kind == "system"
 
 
-def test_an_attempt_that_begins_ends_the_row_of_refusals(stage: Stage) -> None:
+def test_started_attempt_resets_the_refusal_count(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed()
     for _ in range(4):
@@ -415,7 +413,7 @@ def test_an_attempt_that_begins_ends_the_row_of_refusals(stage: Stage) -> None:
     assert stage.task(job).refusal_row == 0
 
 
-def test_an_order_without_an_answer_is_given_up_free_of_charge_and_elsewhere(
+def test_unanswered_order_is_requeued_without_charge_to_another_cell(
     stage: Stage,
 ) -> None:
     first = stage.cell()
@@ -436,7 +434,7 @@ def test_an_order_without_an_answer_is_given_up_free_of_charge_and_elsewhere(
     assert stage.hand_of(stage.last(job)) is other
 
 
-def test_a_refused_task_avoids_the_cell_unless_no_other_could_take_it(stage: Stage) -> None:
+def test_refused_task_avoids_the_cell_while_another_is_available(stage: Stage) -> None:
     first = stage.cell()
     job, attempt = stage.placed()
     second = stage.cell("cell-2")
@@ -452,7 +450,7 @@ def test_a_refused_task_avoids_the_cell_unless_no_other_could_take_it(stage: Sta
     assert stage.hand_of(stage.last(job)) is second
 
 
-def test_nothing_is_charged_twice_however_often_its_end_is_told(stage: Stage) -> None:
+def test_repeated_end_reports_are_charged_once(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(retries={"failure": 5, "preemption": 5})
     stage.fail(attempt)
@@ -464,7 +462,7 @@ def test_nothing_is_charged_twice_however_often_its_end_is_told(stage: Stage) ->
     stage.check()
 
 
-def test_the_counters_are_what_the_attempts_were_charged(stage: Stage) -> None:
+def test_counters_equal_the_charges_of_the_attempts(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"failure": 9, "preemption": 9, "system": 9})
     for happens in (stage.fail, stage.vanish, stage.fail, stage.fail_system, stage.vanish):

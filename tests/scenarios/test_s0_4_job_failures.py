@@ -5,7 +5,7 @@ import pytest
 from tests.scenarios.stage import Stage
 
 
-def test_a_job_tolerates_as_many_failed_tasks_as_it_says(stage: Stage) -> None:
+def test_job_tolerates_max_task_failures(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=4, max_task_failures=2)
     stage.place()
@@ -17,7 +17,7 @@ def test_a_job_tolerates_as_many_failed_tasks_as_it_says(stage: Stage) -> None:
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_one_failed_task_more_ends_the_job_failed(stage: Stage) -> None:
+def test_failure_over_the_tolerance_fails_the_job(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=4, max_task_failures=2)
     stage.place()
@@ -39,7 +39,7 @@ def test_by_default_no_failed_task_is_tolerated(stage: Stage) -> None:
     assert stage.state(job) == "FAILED"
 
 
-def test_lost_tasks_never_count(stage: Stage) -> None:
+def test_lost_tasks_do_not_count_as_failures(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3, retries={"preemption": 0}, max_task_failures=0)
     stage.place()
@@ -52,7 +52,7 @@ def test_lost_tasks_never_count(stage: Stage) -> None:
     assert stage.state(job) == "WORKER_FAILED"
 
 
-def test_a_job_survives_any_number_of_losses_that_its_tasks_have_left(stage: Stage) -> None:
+def test_job_survives_losses_within_the_preemption_budget(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(max_task_failures=0)
     for _ in range(20):
@@ -64,7 +64,7 @@ def test_a_job_survives_any_number_of_losses_that_its_tasks_have_left(stage: Sta
     assert stage.task(job).preemption_count == 20
 
 
-def test_a_failure_that_is_tried_again_does_not_count(stage: Stage) -> None:
+def test_retried_failure_does_not_count(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(retries={"failure": 1}, max_task_failures=0)
     stage.fail(attempt)
@@ -76,7 +76,7 @@ def test_a_failure_that_is_tried_again_does_not_count(stage: Stage) -> None:
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_a_task_that_the_system_failed_too_often_counts_as_failed(stage: Stage) -> None:
+def test_task_out_of_system_retries_counts_as_failed(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=2, retries={"system": 0}, max_task_failures=0)
     stage.place()
@@ -86,7 +86,7 @@ def test_a_task_that_the_system_failed_too_often_counts_as_failed(stage: Stage) 
 
 
 @pytest.mark.parametrize(("minimum", "tolerated"), [(3, 2), (5, 0), (0, 5)])
-def test_an_explicit_minimum_tolerates_what_it_leaves(
+def test_explicit_minimum_sets_the_default_tolerance(
     stage: Stage, minimum: int, tolerated: int
 ) -> None:
     job = stage.submit_small(replicas=5, min_available=minimum)

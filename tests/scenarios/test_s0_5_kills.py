@@ -9,7 +9,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Attempt, Cell, Job
 from controlplane.queries.convergence.due import list_jobs_with
-from tests.integration.loop.conftest import Hand
+from tests.integration.loop.conftest import FakeCell
 from tests.scenarios.stage import Stage
 
 
@@ -18,7 +18,7 @@ def cancel(stage: Stage, job: Job, *, force: bool = False, reason: str = "") -> 
 
 
 @pytest.mark.parametrize("stands", ["PENDING", "ASSIGNED", "BUILDING", "RUNNING"])
-def test_cancelling_kills_a_task_wherever_it_stands_and_is_final(stage: Stage, stands: str) -> None:
+def test_cancel_kills_a_task_in_any_open_state_for_good(stage: Stage, stands: str) -> None:
     cell = stage.cell()
     job = stage.submit_small(retries={"failure": 9})
     if stands != "PENDING":
@@ -37,7 +37,7 @@ def test_cancelling_kills_a_task_wherever_it_stands_and_is_final(stage: Stage, s
     assert stage.counters(job) == (0, 0, 0)
 
 
-def test_cancelling_one_task_ends_its_job_killed_and_the_others_with_it(stage: Stage) -> None:
+def test_cancelling_a_task_kills_its_job_and_the_other_tasks(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3)
     stage.place()
@@ -52,7 +52,7 @@ def test_cancelling_one_task_ends_its_job_killed_and_the_others_with_it(stage: S
     ]
 
 
-def test_the_failure_of_its_job_kills_what_is_left_of_it(stage: Stage) -> None:
+def test_failed_job_kills_its_remaining_tasks(stage: Stage) -> None:
     cell = stage.cell(cpu=300)
     job = stage.submit_small(replicas=4)
     stage.place()
@@ -67,7 +67,7 @@ def test_the_failure_of_its_job_kills_what_is_left_of_it(stage: Stage) -> None:
     stage.check()
 
 
-def test_a_timeout_counts_from_the_start_of_the_program_and_is_left_to_the_cell_first(
+def test_timeout_counts_from_program_start_with_a_grace_for_the_cell(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
@@ -96,7 +96,7 @@ def test_a_timeout_counts_from_the_start_of_the_program_and_is_left_to_the_cell_
         ({"timeout_seconds": 10}, "timeout"),
     ],
 )
-def test_the_reason_is_the_limit_that_was_reached_first_also_if_the_cell_is_silent_about_it(
+def test_kill_reason_is_the_limit_that_was_reached_first(
     stage: Stage, limits: dict[str, float], reason: str
 ) -> None:
     stage.cell()
@@ -107,7 +107,7 @@ def test_the_reason_is_the_limit_that_was_reached_first_also_if_the_cell_is_sile
     assert stage.last(job).stop_reason == reason
 
 
-def test_a_timeout_that_its_cell_enforced_is_told_as_one(stage: Stage) -> None:
+def test_timeout_enforced_by_the_cell_has_reason_timeout(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(timeout_seconds=10, retries={"failure": 5})
     stage.wait(10)
@@ -119,7 +119,7 @@ def test_a_timeout_that_its_cell_enforced_is_told_as_one(stage: Stage) -> None:
     assert stage.last(job).release_kind == "confirmed"
 
 
-def test_an_exit_that_came_before_the_control_plane_acted_wins(stage: Stage) -> None:
+def test_exit_before_the_timeout_is_enforced_takes_precedence(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(timeout_seconds=10)
     stage.wait(39)
@@ -130,7 +130,7 @@ def test_an_exit_that_came_before_the_control_plane_acted_wins(stage: Stage) -> 
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_the_timeout_is_each_attempts_own(stage: Stage) -> None:
+def test_timeout_applies_to_each_attempt(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(timeout_seconds=60, retries={"failure": 1})
     stage.wait(80)
@@ -154,7 +154,7 @@ def family(stage: Stage, generations: int = 4) -> list[Job]:
     return jobs
 
 
-def test_a_parents_end_kills_its_children_and_theirs(stage: Stage) -> None:
+def test_cancelled_parent_kills_all_descendants(stage: Stage) -> None:
     stage.cell()
     jobs = family(stage)
     cancel(stage, jobs[0])
@@ -174,7 +174,7 @@ def test_a_parents_end_kills_its_children_and_theirs(stage: Stage) -> None:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_only_a_parent_that_succeeded_leaves_its_children_alone(
+def test_children_are_killed_unless_their_parent_succeeded(
     stage: Stage, end: S, child: str
 ) -> None:
     if end is S.UNSCHEDULABLE:
@@ -193,7 +193,7 @@ def test_only_a_parent_that_succeeded_leaves_its_children_alone(
     assert (stage.state(parent), stage.state(orphan)) == (end.name, child)
 
 
-def test_children_end_as_soon_as_their_parent_must_end_not_when_it_has(stage: Stage) -> None:
+def test_children_end_as_soon_as_their_parent_is_ending(stage: Stage) -> None:
     stage.cell()
     parent = stage.submit_small(replicas=2)
     child = stage.submit_small(parent=parent.pk)
@@ -207,14 +207,14 @@ def test_children_end_as_soon_as_their_parent_must_end_not_when_it_has(stage: St
     assert stage.state(child) == "KILLED"
 
 
-def test_who_has_ended_takes_no_children(stage: Stage) -> None:
+def test_ended_parent_accepts_no_children(stage: Stage) -> None:
     parent = stage.submit_small()
     cancel(stage, parent)
     with pytest.raises(JobsRefused, match="takes no more children"):
         stage.submit_small(parent=parent.pk)
 
 
-def test_a_replaced_job_is_killed_for_that_reason(stage: Stage) -> None:
+def test_replaced_job_is_killed_with_reason_replaced(stage: Stage) -> None:
     stage.cell()
     old, attempt = stage.running(name="nightly")
     new = stage.submit_small(name="nightly", existing_job_policy="replace")
@@ -228,7 +228,7 @@ def test_a_replaced_job_is_killed_for_that_reason(stage: Stage) -> None:
     assert stage.states(new) == ["ASSIGNED"]
 
 
-def test_a_group_whose_dependency_failed_is_killed_and_its_job_is_not_killed_by_that(
+def test_group_with_a_failed_dependency_is_killed_and_its_job_fails(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -255,7 +255,7 @@ def test_a_job_whose_dependency_failed_is_killed_with_the_reason(stage: Stage) -
     assert "can no longer be" in stage.job(second).failure_reason
 
 
-def test_what_was_killed_holds_its_place_until_its_end_is_confirmed(stage: Stage) -> None:
+def test_killed_attempt_holds_capacity_until_its_end_is_confirmed(stage: Stage) -> None:
     stage.cell(cpu=100)
     job, attempt = stage.running()
     cancel(stage, job)
@@ -269,7 +269,7 @@ def test_what_was_killed_holds_its_place_until_its_end_is_confirmed(stage: Stage
     assert stage.job(job).settled_at is not None
 
 
-def test_a_stop_is_said_again_until_it_is_confirmed(stage: Stage) -> None:
+def test_stop_order_is_repeated_until_it_is_confirmed(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     cancel(stage, job)
@@ -279,12 +279,12 @@ def test_a_stop_is_said_again_until_it_is_confirmed(stage: Stage) -> None:
     assert not cell.beat().orders.stops
 
 
-def forces(cell: Hand, *held: Attempt) -> list[bool]:
+def forces(cell: FakeCell, *held: Attempt) -> list[bool]:
     """Whether the stops that the cell is told with its next heartbeat are forced."""
     return [stop.force for stop in cell.beat(*held).orders.stops]
 
 
-def test_a_stop_that_stays_unconfirmed_is_forced_before_its_cell_pays(stage: Stage) -> None:
+def test_unconfirmed_stop_is_forced_before_its_cell_is_quarantined(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running(stop_grace_seconds=5)
     cancel(stage, job)
@@ -312,7 +312,7 @@ def test_a_stop_that_stays_unconfirmed_is_forced_before_its_cell_pays(stage: Sta
     stage.check()
 
 
-def test_a_forced_stop_has_its_time_though_convergence_was_away(stage: Stage) -> None:
+def test_forced_stop_gets_its_time_after_a_convergence_outage(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     cancel(stage, job)
@@ -324,7 +324,7 @@ def test_a_forced_stop_has_its_time_though_convergence_was_away(stage: Stage) ->
     assert Cell.objects.get().state == "QUARANTINED"
 
 
-def test_a_stop_that_was_forced_by_a_person_is_not_forced_again(stage: Stage) -> None:
+def test_stop_forced_by_a_user_is_not_forced_again(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     cancel_job(job_id=job.pk, reason="", force=True, actor="me", now=clock.now())
@@ -337,7 +337,7 @@ def test_a_stop_that_was_forced_by_a_person_is_not_forced_again(stage: Stage) ->
     assert Cell.objects.get().state == "QUARANTINED"
 
 
-def test_an_end_that_is_under_way_is_not_changed_by_what_comes_meanwhile(stage: Stage) -> None:
+def test_ending_state_of_a_job_is_not_changed_by_later_events(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3)
     stage.place()

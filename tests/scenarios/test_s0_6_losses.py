@@ -7,7 +7,7 @@ from controlplane.models import Attempt, Cell
 from tests.scenarios.stage import Stage
 
 
-def test_the_loss_of_a_cell_reaches_every_task_on_it_and_no_other(stage: Stage) -> None:
+def test_cell_loss_ends_every_attempt_on_it_and_no_other(stage: Stage) -> None:
     dying = stage.cell("dying")
     job = stage.submit_small(replicas=3)
     stage.place()
@@ -26,7 +26,7 @@ def test_the_loss_of_a_cell_reaches_every_task_on_it_and_no_other(stage: Stage) 
     stage.check()
 
 
-def test_tasks_without_a_retry_left_end_worker_failed(stage: Stage) -> None:
+def test_lost_task_without_retries_ends_as_worker_failed(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.running(retries={"preemption": 0})
     stage.lose(cell)
@@ -35,7 +35,7 @@ def test_tasks_without_a_retry_left_end_worker_failed(stage: Stage) -> None:
     assert stage.job(job).settled_at is not None
 
 
-def test_a_stop_on_a_lost_cell_is_over_with_it(stage: Stage) -> None:
+def test_cell_loss_releases_a_stopping_attempt(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.running()
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -59,7 +59,7 @@ def test_a_cell_is_lost_only_after_its_lease_and_three_ticks_of_silence(stage: S
     assert (Cell.objects.get().state, stage.states(job)) == ("LOST", ["PENDING"])
 
 
-def test_a_cell_that_is_heard_in_time_keeps_its_tasks(stage: Stage) -> None:
+def test_cell_that_reports_in_time_keeps_its_tasks(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.running()
     for _ in range(8):
@@ -70,7 +70,7 @@ def test_a_cell_that_is_heard_in_time_keeps_its_tasks(stage: Stage) -> None:
     assert (Cell.objects.get().state, stage.states(job)) == ("READY", ["RUNNING"])
 
 
-def test_what_an_exclusive_task_left_on_a_lost_cell_is_released_ten_seconds_later(
+def test_exclusive_attempt_is_released_ten_seconds_after_cell_loss(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
@@ -92,7 +92,7 @@ def test_what_an_exclusive_task_left_on_a_lost_cell_is_released_ten_seconds_late
     assert (first.release_kind, stage.hand_of(second).name) == ("cell_lost", "other")
 
 
-def test_what_a_strictly_exclusive_task_left_is_never_released_by_the_loss(stage: Stage) -> None:
+def test_strictly_exclusive_attempt_is_not_released_by_cell_loss(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running(exclusive="strict")
     stage.lose(cell)
@@ -103,7 +103,7 @@ def test_what_a_strictly_exclusive_task_left_is_never_released_by_the_loss(stage
     assert Attempt.objects.get(pk=attempt.pk).state == S.WORKER_FAILED
 
 
-def test_a_member_that_failed_for_good_ends_its_siblings_worker_failed(stage: Stage) -> None:
+def test_finally_failed_member_ends_its_siblings_as_worker_failed(stage: Stage) -> None:
     cell = stage.cell()
     job = stage.submit_small(coscheduled=True, replicas=3)
     stage.place()
@@ -118,7 +118,7 @@ def test_a_member_that_failed_for_good_ends_its_siblings_worker_failed(stage: St
     stage.check()
 
 
-def test_the_siblings_budgets_are_exhausted_and_the_surplus_is_recorded(stage: Stage) -> None:
+def test_gang_end_exhausts_the_preemption_budget_of_siblings(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(coscheduled=True, replicas=2, retries={"preemption": 7})
     stage.place()
@@ -138,7 +138,7 @@ def test_the_siblings_budgets_are_exhausted_and_the_surplus_is_recorded(stage: S
     ]
 
 
-def test_a_broken_gang_ends_before_its_job_is_looked_at(stage: Stage) -> None:
+def test_broken_gang_ends_its_job_as_worker_failed(stage: Stage) -> None:
     """The one FAILED task is tolerated: what decides is that its siblings are WORKER_FAILED."""
     stage.cell()
     job = stage.submit_small(coscheduled=True, replicas=3, max_task_failures=1)
@@ -150,7 +150,7 @@ def test_a_broken_gang_ends_before_its_job_is_looked_at(stage: Stage) -> None:
     assert stage.state(job) == "WORKER_FAILED"
 
 
-def test_a_gang_goes_on_without_a_failed_member_while_its_minimum_can_be_met(
+def test_gang_continues_without_a_failed_member_above_its_minimum(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -164,7 +164,7 @@ def test_a_gang_goes_on_without_a_failed_member_while_its_minimum_can_be_met(
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_a_member_that_is_lost_takes_the_gang_back_and_its_siblings_pay_nothing(
+def test_lost_member_requeues_the_gang_without_charging_siblings(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -188,7 +188,7 @@ def test_a_member_that_is_lost_takes_the_gang_back_and_its_siblings_pay_nothing(
     stage.check()
 
 
-def test_a_member_that_is_tried_again_takes_the_gang_back_too(stage: Stage) -> None:
+def test_retried_member_requeues_the_gang(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(coscheduled=True, replicas=2, retries={"failure": 1})
     stage.place()
@@ -198,7 +198,7 @@ def test_a_member_that_is_tried_again_takes_the_gang_back_too(stage: Stage) -> N
     assert [task.failure_count for task in stage.tasks(job)] == [1, 0]
 
 
-def test_a_lost_cell_ends_a_gang_whose_member_had_no_retry_left(stage: Stage) -> None:
+def test_cell_loss_ends_a_gang_whose_member_has_no_retries_left(stage: Stage) -> None:
     dying = stage.cell("dying", cpu=100)
     stage.cell("living", cpu=100)
     job = stage.submit_small(coscheduled=True, replicas=2, retries={"preemption": 0})
@@ -210,7 +210,7 @@ def test_a_lost_cell_ends_a_gang_whose_member_had_no_retry_left(stage: Stage) ->
     assert stage.state(job) == "WORKER_FAILED"
 
 
-def test_jobs_that_are_no_gang_do_not_take_each_other_along(stage: Stage) -> None:
+def test_tasks_outside_a_gang_do_not_end_each_other(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3, max_task_failures=1)
     stage.place()

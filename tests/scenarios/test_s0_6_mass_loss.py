@@ -23,14 +23,14 @@ from controlplane.models import (
 from controlplane.queries.views.cells import get_cell
 from controlplane.queries.views.pools import get_pool
 from controlplane.ticks import convergence
-from tests.integration.loop.conftest import Hand
+from tests.integration.loop.conftest import FakeCell
 from tests.scenarios.stage import Stage
 
 FOUR = ("cell-1", "cell-2", "cell-3", "cell-4")
 WHOLE = {"cpu": 4, "memory": "64Mi"}
 
 
-def four(stage: Stage) -> tuple[list[Hand], Job]:
+def four(stage: Stage) -> tuple[list[FakeCell], Job]:
     """Four cells, and a task that runs on each."""
     hands = [stage.cell(name) for name in FOUR]
     job = stage.submit(resources=WHOLE, replicas=4)
@@ -50,14 +50,14 @@ def alerts() -> list[tuple[str, str]]:
     return list(found.values_list("kind", "subject"))
 
 
-def pass_time(stage: Stage, seconds: float, *silent: Hand) -> None:
+def pass_time(stage: Stage, seconds: float, *silent: FakeCell) -> None:
     """Time passes, tick by tick."""
     for _ in range(round(seconds / 5)):
         stage.wait(5, *silent)
         stage.converge()
 
 
-def test_none_is_given_up_when_most_of_a_pool_is_silent_at_once(stage: Stage) -> None:
+def test_mass_loss_is_held_when_most_of_a_pool_is_silent(stage: Stage) -> None:
     hands, job = four(stage)
     pass_time(stage, 300, *hands[:3])
     assert (states(), stage.states(job)) == (["READY"] * 4, ["RUNNING"] * 4)
@@ -71,14 +71,14 @@ def test_none_is_given_up_when_most_of_a_pool_is_silent_at_once(stage: Stage) ->
     stage.check()
 
 
-def test_cells_that_died_within_one_lease_count_together(stage: Stage) -> None:
+def test_cells_that_fall_silent_within_one_lease_count_together(stage: Stage) -> None:
     hands, _ = four(stage)
     pass_time(stage, 20, hands[0])
     pass_time(stage, 60, *hands[:3])
     assert states() == ["READY"] * 4
 
 
-def test_cells_that_die_one_after_the_other_are_lost_one_by_one(stage: Stage) -> None:
+def test_cells_that_die_one_by_one_are_lost_without_a_hold(stage: Stage) -> None:
     hands, _ = four(stage)
     for number in range(1, 4):
         pass_time(stage, 45, *hands[:number])
@@ -86,7 +86,7 @@ def test_cells_that_die_one_after_the_other_are_lost_one_by_one(stage: Stage) ->
     assert "mass_loss" not in dict(alerts())
 
 
-def test_of_a_held_loss_that_shrinks_the_rest_has_a_lease_more_and_is_lost(stage: Stage) -> None:
+def test_cells_still_silent_after_a_hold_are_lost_one_lease_later(stage: Stage) -> None:
     hands, job = four(stage)
     pass_time(stage, 60, *hands[:3])
     pass_time(stage, 30, *hands[:2])
@@ -96,7 +96,7 @@ def test_of_a_held_loss_that_shrinks_the_rest_has_a_lease_more_and_is_lost(stage
     assert sorted(stage.states(job)) == ["PENDING", "PENDING", "RUNNING", "RUNNING"]
 
 
-def test_who_returns_a_little_later_than_the_others_is_not_lost_for_that(stage: Stage) -> None:
+def test_cell_that_returns_later_than_the_others_is_not_lost(stage: Stage) -> None:
     hands = [stage.cell(f"cell-{number}") for number in range(9)]
     pass_time(stage, 60, *hands[:5])
     pass_time(stage, 5, *hands[1:5])
@@ -106,7 +106,7 @@ def test_who_returns_a_little_later_than_the_others_is_not_lost_for_that(stage: 
     assert states() == ["READY"] * 9
 
 
-def test_an_operator_confirms_the_loss_and_its_tasks_move_on(stage: Stage) -> None:
+def test_confirmed_mass_loss_requeues_the_tasks(stage: Stage) -> None:
     hands, job = four(stage)
     with pytest.raises(Conflict):
         confirm_loss(name="default", actor="ann", now=clock.now())
@@ -127,7 +127,7 @@ def test_an_operator_confirms_the_loss_and_its_tasks_move_on(stage: Stage) -> No
     stage.check()
 
 
-def test_what_was_confirmed_once_is_not_for_ever(stage: Stage) -> None:
+def test_confirmation_applies_to_one_mass_loss_only(stage: Stage) -> None:
     hands, _ = four(stage)
     pass_time(stage, 60, *hands[:3])
     confirm_loss(name="default", actor="ann", now=clock.now())
@@ -137,7 +137,7 @@ def test_what_was_confirmed_once_is_not_for_ever(stage: Stage) -> None:
     assert (states(), alerts()) == (["READY"] * 4, [("mass_loss", "default")])
 
 
-def test_a_pool_that_proceeds_gives_them_up_one_lease_later(stage: Stage) -> None:
+def test_pool_with_mass_loss_proceed_loses_cells_one_lease_later(stage: Stage) -> None:
     stage.policy(mass_loss="proceed")
     hands, _ = four(stage)
     pass_time(stage, 65, *hands[:3])
@@ -147,7 +147,7 @@ def test_a_pool_that_proceeds_gives_them_up_one_lease_later(stage: Stage) -> Non
     assert alerts() == [("cell_lost", name) for name in FOUR[:3]]
 
 
-def test_other_pools_and_cells_that_are_drained_do_not_count(stage: Stage) -> None:
+def test_other_pools_and_draining_cells_do_not_count(stage: Stage) -> None:
     hands, _ = four(stage)
     stage.cell_of("other", "far")
     Cell.objects.filter(name="cell-1").update(state="DRAINING", ordered_state="DRAINING")
@@ -155,7 +155,7 @@ def test_other_pools_and_cells_that_are_drained_do_not_count(stage: Stage) -> No
     assert states() == ["LOST", "LOST", "READY", "READY", "LOST"]
 
 
-def test_no_work_is_given_to_cells_whose_loss_is_held_back(stage: Stage) -> None:
+def test_cells_with_a_held_loss_get_no_tasks(stage: Stage) -> None:
     hands = [stage.cell(name) for name in FOUR]
     pass_time(stage, 60, *hands[:3])
     job = stage.submit(resources=WHOLE, replicas=2)
@@ -166,7 +166,7 @@ def test_no_work_is_given_to_cells_whose_loss_is_held_back(stage: Stage) -> None
     assert len(stage.cells(job)) == 2
 
 
-def begin_anew(*hands: Hand) -> list[str]:
+def begin_anew(*hands: FakeCell) -> list[str]:
     """They come back without their journals and ask to be registered; the answers."""
     answers = []
     for hand in hands:
@@ -176,7 +176,7 @@ def begin_anew(*hands: Hand) -> list[str]:
     return answers
 
 
-def test_cells_whose_disks_are_gone_have_returned_and_are_held_no_more(stage: Stage) -> None:
+def test_cells_that_return_without_their_journals_end_the_hold(stage: Stage) -> None:
     hands, job = four(stage)
     pass_time(stage, 60, *hands)
     assert states() == ["READY"] * 4
@@ -195,7 +195,7 @@ def test_cells_whose_disks_are_gone_have_returned_and_are_held_no_more(stage: St
     stage.check()
 
 
-def test_the_others_of_a_held_loss_wait_for_what_becomes_of_them(stage: Stage) -> None:
+def test_return_of_one_cell_does_not_end_the_hold_of_the_others(stage: Stage) -> None:
     hands = [stage.cell(f"cell-{number}") for number in range(1, 6)]
     pass_time(stage, 60, *hands)
     begin_anew(hands[0])
@@ -206,9 +206,9 @@ def test_the_others_of_a_held_loss_wait_for_what_becomes_of_them(stage: Stage) -
     assert (states(), alerts()) == (["READY"] * 5, [("mass_loss", "default")])
 
 
-def test_a_twin_under_a_living_lease_takes_nobodys_place(stage: Stage) -> None:
+def test_duplicate_cell_is_refused_and_does_not_count_as_returned(stage: Stage) -> None:
     hands, _ = four(stage)
-    twin = Hand(stage, "cell-1", hands[0].capacity)
+    twin = FakeCell(stage, "cell-1", hands[0].capacity)
     twin.incarnation = "two"
     for _ in range(12):
         assert twin.register().verdict == "refused"
@@ -220,7 +220,7 @@ def test_a_twin_under_a_living_lease_takes_nobodys_place(stage: Stage) -> None:
     assert ("mass_loss", "default") in alerts()
 
 
-def test_a_pool_that_is_edited_meanwhile_holds_on(stage: Stage) -> None:
+def test_editing_a_pool_keeps_its_mass_loss_hold(stage: Stage) -> None:
     hands, _ = four(stage)
     pass_time(stage, 60, *hands[:3])
     held_at = Pool.objects.get().loss_held_at
@@ -231,7 +231,7 @@ def test_a_pool_that_is_edited_meanwhile_holds_on(stage: Stage) -> None:
 # Whose fault is the silence?
 
 
-def test_who_cannot_hear_gives_nobody_up(stage: Stage) -> None:
+def test_no_cell_is_lost_while_the_inbox_is_silent(stage: Stage) -> None:
     hand = stage.cell()
     stage.running()
     pass_time(stage, 20)
@@ -245,7 +245,7 @@ def test_who_cannot_hear_gives_nobody_up(stage: Stage) -> None:
     assert states() == ["READY"]
 
 
-def test_a_cell_that_falls_silent_is_shown_so_until_it_is_heard_or_given_up(stage: Stage) -> None:
+def test_cell_is_shown_silent_until_it_reports_or_is_lost(stage: Stage) -> None:
     hand = stage.cell()
     pass_time(stage, 20)
     assert not get_cell(hand.name)["silent"]
@@ -259,7 +259,7 @@ def test_a_cell_that_falls_silent_is_shown_so_until_it_is_heard_or_given_up(stag
     assert not get_cell(hand.name)["silent"]
 
 
-def test_nobody_is_lost_before_something_was_heard_late_in_its_lease(stage: Stage) -> None:
+def test_cell_is_lost_only_after_the_inbox_worked_late_in_its_lease(stage: Stage) -> None:
     stage.cell()
     pass_time(stage, 20)
     stage.passed += timedelta(seconds=5)
@@ -275,7 +275,7 @@ def test_nobody_is_lost_before_something_was_heard_late_in_its_lease(stage: Stag
     assert states() == ["LOST"]
 
 
-def test_after_a_stall_of_our_own_cells_have_a_lease_to_be_heard(stage: Stage) -> None:
+def test_cells_have_a_lease_to_report_after_a_convergence_stall(stage: Stage) -> None:
     hand = stage.cell()
     stage.running()
     pass_time(stage, 20)
@@ -296,7 +296,7 @@ def jump(stage: Stage, hours: float) -> None:
     stage.passed += timedelta(hours=hours)
 
 
-def tick(stage: Stage, seconds: float, *silent: Hand) -> None:
+def tick(stage: Stage, seconds: float, *silent: FakeCell) -> None:
     """Ticks as beat sends them: nobody says when the last one was."""
     for _ in range(round(seconds / 5)):
         stage.wait(5, *silent)
@@ -304,7 +304,7 @@ def tick(stage: Stage, seconds: float, *silent: Hand) -> None:
 
 
 @pytest.mark.parametrize("hours", [5, -5])
-def test_no_jump_of_the_clock_loses_a_cell_that_lives(stage: Stage, hours: float) -> None:
+def test_clock_jump_does_not_lose_a_live_cell(stage: Stage, hours: float) -> None:
     stage.cell()
     job, _ = stage.running()
     tick(stage, 60)
@@ -314,7 +314,7 @@ def test_no_jump_of_the_clock_loses_a_cell_that_lives(stage: Stage, hours: float
 
 
 @pytest.mark.parametrize("hours", [5, -5])
-def test_a_dead_cell_is_lost_soon_whatever_the_clock_did(stage: Stage, hours: float) -> None:
+def test_dead_cell_is_lost_despite_a_clock_jump(stage: Stage, hours: float) -> None:
     hand = stage.cell()
     job, _ = stage.running()
     tick(stage, 60)
@@ -325,7 +325,7 @@ def test_a_dead_cell_is_lost_soon_whatever_the_clock_did(stage: Stage, hours: fl
     assert (states(), stage.states(job)) == (["LOST"], ["PENDING"])
 
 
-def test_an_inbox_that_died_with_the_jump_of_the_clock_gives_nobody_up(stage: Stage) -> None:
+def test_no_cell_is_lost_when_the_inbox_dies_with_a_clock_jump(stage: Stage) -> None:
     stage.cell()
     stage.running()
     tick(stage, 60)
@@ -336,7 +336,7 @@ def test_an_inbox_that_died_with_the_jump_of_the_clock_gives_nobody_up(stage: St
     assert states() == ["READY"]
 
 
-def test_an_order_that_was_lost_before_the_clock_was_put_back_is_sent_again(stage: Stage) -> None:
+def test_lost_order_is_sent_again_after_the_clock_was_set_back(stage: Stage) -> None:
     hand = stage.cell()
     stage.placed()
     stage.wire.sent.clear()
@@ -348,7 +348,7 @@ def test_an_order_that_was_lost_before_the_clock_was_put_back_is_sent_again(stag
 # Cells with a past.
 
 
-def test_a_zombie_begins_anew_and_nothing_of_it_counts_twice(stage: Stage) -> None:
+def test_reports_of_a_returned_lost_cell_are_not_counted_twice(stage: Stage) -> None:
     hand, other = stage.cell(), stage.cell("cell-2")
     stage.policy(selector="concentrated")
     job, first = stage.running()
@@ -370,10 +370,10 @@ def test_a_zombie_begins_anew_and_nothing_of_it_counts_twice(stage: Stage) -> No
     stage.check()
 
 
-def test_a_name_is_not_given_to_another_while_its_lease_lives(stage: Stage) -> None:
+def test_cell_name_is_refused_to_another_incarnation_during_its_lease(stage: Stage) -> None:
     hand = stage.cell()
     job, attempt = stage.running()
-    twin = Hand(stage, "cell-1", hand.capacity)
+    twin = FakeCell(stage, "cell-1", hand.capacity)
     twin.incarnation = "two"
     assert twin.register().verdict == "refused"
     assert alerts() == [("cell_twin", "cell-1")]
@@ -385,7 +385,7 @@ def test_a_name_is_not_given_to_another_while_its_lease_lives(stage: Stage) -> N
     assert (states(), alerts()) == (["READY"], [])
 
 
-def inventory(hand: Hand, *attempts: Attempt) -> None:
+def inventory(hand: FakeCell, *attempts: Attempt) -> None:
     """It registers again, and has containers of these attempts."""
     held = tuple(HeldAttempt(str(attempt.uid), S.RUNNING) for attempt in attempts)
     body = Register(
@@ -395,7 +395,9 @@ def inventory(hand: Hand, *attempts: Attempt) -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_cell_is_ready_only_when_what_it_has_is_its_own(stage: Stage, is_new: bool) -> None:
+def test_cell_with_unexpected_attempts_is_quarantined_until_they_stop(
+    stage: Stage, is_new: bool
+) -> None:
     hand = stage.cell()
     _, first = stage.running()
     _, second = stage.running(name="second")
@@ -420,7 +422,7 @@ def test_a_cell_is_ready_only_when_what_it_has_is_its_own(stage: Stage, is_new: 
     assert states() == ["READY"]
 
 
-def test_a_cell_that_restarts_with_its_own_is_ready_at_once(stage: Stage) -> None:
+def test_restarted_cell_with_its_own_attempts_is_ready(stage: Stage) -> None:
     hand = stage.cell()
     _, attempt = stage.running()
     inventory(hand, attempt)
@@ -428,7 +430,7 @@ def test_a_cell_that_restarts_with_its_own_is_ready_at_once(stage: Stage) -> Non
 
 
 @pytest.mark.parametrize("ordered", ["READY", "DRAINING"])
-def test_a_cell_that_left_in_order_is_no_alarm(stage: Stage, ordered: str) -> None:
+def test_cell_that_shut_down_in_order_raises_no_alert(stage: Stage, ordered: str) -> None:
     hand = stage.cell()
     Cell.objects.update(state=ordered, ordered_state=ordered)
     del stage.hands["cell-1"]
@@ -440,7 +442,7 @@ def test_a_cell_that_left_in_order_is_no_alarm(stage: Stage, ordered: str) -> No
     assert ("cell_lost", "cell-1") not in alerts()
 
 
-def test_a_cell_that_left_with_work_in_its_charge_or_is_not_followed_is_an_alarm(
+def test_departed_cell_with_work_or_without_a_successor_raises_an_alert(
     stage: Stage,
 ) -> None:
     leaving, followed = stage.cell(), stage.cell("cell-2")
@@ -459,7 +461,7 @@ def test_a_cell_that_left_with_work_in_its_charge_or_is_not_followed_is_an_alarm
     ]
 
 
-def test_a_cell_that_thought_better_of_leaving_is_followed_again(stage: Stage) -> None:
+def test_registration_after_a_goodbye_clears_the_departure(stage: Stage) -> None:
     hand = stage.cell()
     hand.say(Goodbye(0).body())
     assert CellLease.objects.get().left_at is not None
@@ -467,7 +469,7 @@ def test_a_cell_that_thought_better_of_leaving_is_followed_again(stage: Stage) -
     assert CellLease.objects.get().left_at is None
 
 
-def test_those_that_left_in_order_are_no_mass_loss(stage: Stage) -> None:
+def test_cells_that_shut_down_in_order_are_no_mass_loss(stage: Stage) -> None:
     hands = [stage.cell(name) for name in FOUR]
     for hand in hands[:3]:
         hand.say(Goodbye(0).body())

@@ -15,7 +15,7 @@ def preempt(stage: Stage, job: Job) -> None:
     stage.force(job, Event.PREEMPTED, Reason.PREEMPTED)
 
 
-def test_who_had_not_begun_is_preempted_free_of_charge_always(stage: Stage) -> None:
+def test_preemption_before_the_start_is_not_charged(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"preemption": 0})
     for _ in range(3):
@@ -28,7 +28,7 @@ def test_who_had_not_begun_is_preempted_free_of_charge_always(stage: Stage) -> N
 
 @pytest.mark.parametrize("stands", ["BUILDING", "RUNNING"])
 @pytest.mark.parametrize("limit", [0, 2])
-def test_who_had_begun_pays_from_the_preemption_budget_until_it_is_exhausted(
+def test_preemption_after_the_start_is_charged_until_exhaustion(
     stage: Stage, stands: str, limit: int
 ) -> None:
     stage.cell()
@@ -56,7 +56,7 @@ def test_preemption_and_loss_share_one_budget(stage: Stage) -> None:
     assert (stage.states(job), stage.counters(job)) == (["PREEMPTED"], (0, 2, 0))
 
 
-def test_a_victim_is_stopped_and_holds_its_place_until_it_is_confirmed_gone(
+def test_preempted_attempt_holds_capacity_until_confirmed_gone(
     stage: Stage,
 ) -> None:
     cell = stage.cell(cpu=100)
@@ -71,7 +71,7 @@ def test_a_victim_is_stopped_and_holds_its_place_until_it_is_confirmed_gone(
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_a_victim_does_not_wait_before_it_is_tried_again(stage: Stage) -> None:
+def test_preempted_task_has_no_back_off(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     preempt(stage, job)
@@ -81,14 +81,14 @@ def test_a_victim_does_not_wait_before_it_is_tried_again(stage: Stage) -> None:
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_a_job_whose_tasks_were_preempted_too_often_is_worker_failed(stage: Stage) -> None:
+def test_job_out_of_preemption_budget_is_worker_failed(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.running(retries={"preemption": 0}, max_task_failures=0)
     preempt(stage, job)
     assert (stage.states(job), stage.state(job)) == (["PREEMPTED"], "WORKER_FAILED")
 
 
-def test_a_gang_with_a_member_that_was_preempted_too_often_ends_whole(stage: Stage) -> None:
+def test_gang_ends_when_a_member_has_no_preemption_budget(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(coscheduled=True, replicas=2, retries={"preemption": 0})
     stage.place()
@@ -99,7 +99,7 @@ def test_a_gang_with_a_member_that_was_preempted_too_often_ends_whole(stage: Sta
     assert stage.states(job) == ["WORKER_FAILED", "WORKER_FAILED"]
 
 
-def test_what_was_preempted_is_told_by_its_history(stage: Stage) -> None:
+def test_preemption_is_recorded_in_the_history(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.running()
     preempt(stage, job)
@@ -117,7 +117,7 @@ def fill(stage: Stage, band: str, **more: Any) -> Job:
     return job
 
 
-def test_more_important_work_takes_the_place_of_the_least_important(stage: Stage) -> None:
+def test_higher_band_preempts_the_lowest_band(stage: Stage) -> None:
     batch, interactive, production = (
         fill(stage, band) for band in ("batch", "interactive", "production")
     )
@@ -136,14 +136,14 @@ def test_more_important_work_takes_the_place_of_the_least_important(stage: Stage
 
 
 @pytest.mark.parametrize("band", ["production", "interactive", "batch"])
-def test_nobody_is_preempted_for_work_of_the_same_band(stage: Stage, band: str) -> None:
+def test_no_preemption_within_a_band(stage: Stage, band: str) -> None:
     job = fill(stage, band)
     stage.submit_small(band=band)
     stage.place()
     assert stage.states(job) == ["RUNNING"]
 
 
-def test_nobody_is_preempted_in_vain(stage: Stage) -> None:
+def test_no_preemption_for_a_task_that_would_still_not_fit(stage: Stage) -> None:
     job = fill(stage, "batch")
     large = {"cpu": 0.2, "memory": "64Mi"}
     stage.submit(resources=large, band="production", allow_unsatisfiable=True)
@@ -152,7 +152,7 @@ def test_nobody_is_preempted_in_vain(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_nobody_is_preempted_where_the_pool_does_not_want_it(stage: Stage, strict: bool) -> None:
+def test_no_preemption_in_a_pool_that_disables_it(stage: Stage, strict: bool) -> None:
     job = fill(stage, "batch")
     stage.policy(preemption=False, strict_fifo=strict)
     stage.submit_small(band="production")
@@ -163,14 +163,14 @@ def test_nobody_is_preempted_where_the_pool_does_not_want_it(stage: Stage, stric
     assert stage.states(job) == ["PENDING"]
 
 
-def test_what_runs_at_most_once_is_never_preempted(stage: Stage) -> None:
+def test_at_most_once_task_is_never_preempted(stage: Stage) -> None:
     job = fill(stage, "batch", delivery="at_most_once")
     stage.submit_small(band="production")
     stage.place()
     assert stage.states(job) == ["RUNNING"]
 
 
-def test_a_preemptor_has_others_evicted_once_however_long_they_take(stage: Stage) -> None:
+def test_preemptor_evicts_victims_only_once(stage: Stage) -> None:
     jobs = [fill(stage, "batch") for _ in range(2)]
     stage.submit_small(band="production")
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_a_preemptor_has_others_evicted_once_however_long_they_take(stage: Stage
     assert sorted(stage.states(job)[0] for job in jobs) == ["PENDING", "RUNNING"]
 
 
-def test_a_job_evicted_for_its_quota_of_jobs_does_not_go_on_before_it_has_left(
+def test_job_evicted_for_a_job_quota_waits_until_it_was_released(
     stage: Stage,
 ) -> None:
     stage.cell(cpu=400)

@@ -7,7 +7,7 @@ from controlplane.models import Pool
 from tests.scenarios.stage import BEGIN, Stage
 
 
-def test_a_task_that_finds_no_place_in_time_ends_its_job_and_the_rest(stage: Stage) -> None:
+def test_task_not_placed_in_time_ends_its_job_and_other_tasks(stage: Stage) -> None:
     cell = stage.cell(cpu=100)
     job = stage.submit_small(replicas=3, scheduling_timeout_seconds=60)
     stage.place()
@@ -27,7 +27,7 @@ def test_a_task_that_finds_no_place_in_time_ends_its_job_and_the_rest(stage: Sta
     stage.check()
 
 
-def test_it_is_never_tried_again(stage: Stage) -> None:
+def test_unschedulable_task_is_not_retried(stage: Stage) -> None:
     job = stage.submit_small(scheduling_timeout_seconds=10, retries={"failure": 5})
     stage.wait(11)
     stage.place()
@@ -40,7 +40,7 @@ def test_it_is_never_tried_again(stage: Stage) -> None:
     assert stage.task(job).failure_reason == "not started within time limit"
 
 
-def test_nobody_runs_out_of_time_before_a_pass_has_looked_since(stage: Stage) -> None:
+def test_deadline_applies_only_after_a_pass_since_it_expired(stage: Stage) -> None:
     job = stage.submit_small(scheduling_timeout_seconds=10)
     stage.place()
     stage.wait(11)
@@ -51,7 +51,7 @@ def test_nobody_runs_out_of_time_before_a_pass_has_looked_since(stage: Stage) ->
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_a_task_that_ran_before_has_no_deadline_any_more(stage: Stage) -> None:
+def test_scheduling_deadline_does_not_apply_after_a_first_run(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running(scheduling_timeout_seconds=60)
     stage.vanish(attempt)
@@ -62,7 +62,7 @@ def test_a_task_that_ran_before_has_no_deadline_any_more(stage: Stage) -> None:
     assert (stage.states(job), stage.state(job)) == (["PENDING"], "RUNNING")
 
 
-def test_a_task_that_was_placed_and_never_ran_still_has_it(stage: Stage) -> None:
+def test_scheduling_deadline_applies_to_a_placed_task_that_never_ran(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed(scheduling_timeout_seconds=60)
     stage.refuse(attempt)
@@ -72,7 +72,7 @@ def test_a_task_that_was_placed_and_never_ran_still_has_it(stage: Stage) -> None
     assert stage.state(job) == "UNSCHEDULABLE"
 
 
-def test_the_time_counts_from_when_the_job_may_start(stage: Stage) -> None:
+def test_scheduling_deadline_counts_from_start_after(stage: Stage) -> None:
     start = BEGIN + timedelta(seconds=100)
     job = stage.submit_small(scheduling_timeout_seconds=60, start_after=start.isoformat())
     group = job.groups.get()
@@ -91,7 +91,7 @@ def test_the_time_counts_from_when_the_job_may_start(stage: Stage) -> None:
     assert stage.state(job) == "UNSCHEDULABLE"
 
 
-def test_the_time_of_a_dependant_counts_from_when_it_need_wait_no_more(stage: Stage) -> None:
+def test_deadline_of_a_dependent_counts_from_its_met_dependency(stage: Stage) -> None:
     stage.cell()
     first, attempt = stage.running()
     after_job = stage.submit_small(
@@ -113,7 +113,7 @@ def test_the_time_of_a_dependant_counts_from_when_it_need_wait_no_more(stage: St
     assert stage.states(after_job) == ["ASSIGNED"]
 
 
-def test_a_pool_may_set_the_time_for_jobs_that_do_not(stage: Stage) -> None:
+def test_pool_sets_the_default_scheduling_timeout(stage: Stage) -> None:
     Pool.objects.update(pending_timeout_seconds=30)
     job = stage.submit_small()
     own = stage.submit_small(scheduling_timeout_seconds=300)
@@ -123,7 +123,7 @@ def test_a_pool_may_set_the_time_for_jobs_that_do_not(stage: Stage) -> None:
     assert (stage.state(job), stage.state(own)) == ("UNSCHEDULABLE", "PENDING")
 
 
-def test_a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_alone(stage: Stage) -> None:
+def test_unreadable_pool_suspends_only_its_own_deadlines(stage: Stage) -> None:
     stage.policy("broken")
     there = stage.submit_small(pool="broken", scheduling_timeout_seconds=10)
     here = stage.submit_small(scheduling_timeout_seconds=10)
@@ -139,7 +139,7 @@ def test_a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_alone(stage: St
     assert stage.state(there) == "UNSCHEDULABLE"
 
 
-def test_without_a_deadline_a_task_waits_for_ever(stage: Stage) -> None:
+def test_task_without_a_deadline_stays_pending(stage: Stage) -> None:
     job = stage.submit_small()
     stage.wait(30 * 24 * 3600)
     stage.place()
@@ -147,7 +147,7 @@ def test_without_a_deadline_a_task_waits_for_ever(stage: Stage) -> None:
     assert stage.states(job) == ["PENDING"]
 
 
-def test_unschedulable_comes_before_killed_and_running(stage: Stage) -> None:
+def test_unschedulable_takes_precedence_over_killed_and_running(stage: Stage) -> None:
     stage.cell(cpu=100)
     job = stage.submit_small(replicas=2, scheduling_timeout_seconds=10)
     stage.place()

@@ -29,7 +29,7 @@ def say(attempt: Attempt, seq: int, state: S, **facts: Any) -> AttemptReport:
     return AttemptReport(str(attempt.uid), seq, state, **facts)
 
 
-def test_a_report_of_pending_takes_no_assigned_task_back(stage: Stage) -> None:
+def test_pending_report_does_not_revert_an_assigned_task(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
     before = rows(job)
@@ -41,7 +41,7 @@ def test_a_report_of_pending_takes_no_assigned_task_back(stage: Stage) -> None:
     ("first", "then"),
     [("RUNNING", "BUILDING"), ("RUNNING", "ASSIGNED"), ("BUILDING", "ASSIGNED")],
 )
-def test_no_report_takes_an_attempt_back(stage: Stage, first: str, then: str) -> None:
+def test_report_of_an_earlier_state_is_ignored(stage: Stage, first: str, then: str) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
     stage.hear(cell, say(attempt, 50, S[first]))
@@ -51,7 +51,7 @@ def test_no_report_takes_an_attempt_back(stage: Stage, first: str, then: str) ->
 
 
 @pytest.mark.parametrize("state", [S.PENDING, S.UNSCHEDULABLE], ids=lambda state: state.name)
-def test_a_state_that_no_attempt_has_is_no_report(stage: Stage, state: S) -> None:
+def test_report_of_an_invalid_attempt_state_is_ignored(stage: Stage, state: S) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     before = rows(job)
@@ -59,7 +59,7 @@ def test_a_state_that_no_attempt_has_is_no_report(stage: Stage, state: S) -> Non
     assert rows(job) == before
 
 
-def test_an_attempt_that_nobody_knows_is_ignored_and_stopped_by_the_next_sync(
+def test_unknown_attempt_is_ignored_and_stopped_by_the_next_sync(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
@@ -68,7 +68,7 @@ def test_an_attempt_that_nobody_knows_is_ignored_and_stopped_by_the_next_sync(
     assert [stop.uid for stop in cell.beat(ghost).orders.stops] == [STRANGER]
 
 
-def test_what_another_cell_says_of_an_attempt_is_ignored(stage: Stage) -> None:
+def test_report_of_another_cell_is_ignored(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     other = stage.cell("cell-2")
@@ -77,7 +77,7 @@ def test_what_another_cell_says_of_an_attempt_is_ignored(stage: Stage) -> None:
     assert rows(job) == before
 
 
-def test_what_another_incarnation_says_is_ignored(stage: Stage) -> None:
+def test_report_of_another_incarnation_is_ignored(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     before = rows(job)
@@ -96,7 +96,7 @@ def test_a_report_that_is_not_newer_is_ignored(stage: Stage, seq: int) -> None:
     assert rows(job) == before
 
 
-def test_of_reports_that_come_in_any_order_the_newest_counts(stage: Stage) -> None:
+def test_newest_report_counts_in_any_order_of_arrival(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
     stage.hear(cell, say(attempt, 52, S.SUCCEEDED, exit_code=0, gone=True))
@@ -105,7 +105,7 @@ def test_of_reports_that_come_in_any_order_the_newest_counts(stage: Stage) -> No
     assert stage.states(job) == ["SUCCEEDED"]
 
 
-def test_the_guards_are_asked_in_their_order(stage: Stage) -> None:
+def test_report_guards_apply_in_order(stage: Stage) -> None:
     """A report that every guard would refuse is refused by the first; and so on."""
     cell = stage.cell()
     other = stage.cell("cell-2")
@@ -120,7 +120,7 @@ def test_the_guards_are_asked_in_their_order(stage: Stage) -> None:
     assert rows(job) == before
 
 
-def test_of_an_ended_attempt_only_its_release_is_taken_and_its_facts_once(stage: Stage) -> None:
+def test_ended_attempt_accepts_only_its_release_and_missing_facts(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -140,7 +140,7 @@ def test_of_an_ended_attempt_only_its_release_is_taken_and_its_facts_once(stage:
     assert rows(job) == before
 
 
-def test_the_same_state_again_brings_phase_and_progress_and_history_only_for_a_new_phase(
+def test_same_state_report_updates_progress_and_records_new_phases(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
@@ -166,7 +166,7 @@ def test_building_may_be_skipped(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("begun", ["placed", "built", "running"])
-def test_an_end_may_be_the_first_that_is_heard(stage: Stage, begun: str) -> None:
+def test_end_report_without_earlier_reports_is_accepted(stage: Stage, begun: str) -> None:
     stage.cell()
     job, attempt = stage.placed()
     if begun == "built":
@@ -191,7 +191,7 @@ def test_every_report_is_acknowledged_and_the_ignored_ones_are_counted(stage: St
     assert stage.inbox.ignored == {"stale": 0, "unknown_attempt": 1, "regression": 1}
 
 
-def test_a_batch_that_comes_twice_changes_nothing_the_second_time(stage: Stage) -> None:
+def test_repeated_batch_changes_nothing(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running(retries={"failure": 3})
     stage.fail(attempt)
@@ -200,7 +200,7 @@ def test_a_batch_that_comes_twice_changes_nothing_the_second_time(stage: Stage) 
     assert rows(job) == before
 
 
-def test_what_is_not_signed_with_the_cells_key_is_ignored(stage: Stage) -> None:
+def test_report_not_signed_with_the_cell_key_is_dropped(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running()
     before = rows(job)
@@ -209,7 +209,7 @@ def test_what_is_not_signed_with_the_cells_key_is_ignored(stage: Stage) -> None:
     assert (stage.inbox.dropped.total(), rows(job)) == (1, before)
 
 
-def test_a_signed_word_of_one_cell_does_not_pass_as_anothers(stage: Stage) -> None:
+def test_message_signed_by_another_cell_is_dropped(stage: Stage) -> None:
     cell = stage.cell()
     other = stage.cell("cell-2")
     job, attempt = stage.running()
@@ -225,7 +225,7 @@ def test_a_signed_word_of_one_cell_does_not_pass_as_anothers(stage: Stage) -> No
     assert (stage.inbox.dropped.total(), rows(job)) == (1, before)
 
 
-def test_a_clock_that_is_wrong_is_believed_only_between_creation_and_now(stage: Stage) -> None:
+def test_reported_times_are_clamped_between_creation_and_now(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.wait(100)

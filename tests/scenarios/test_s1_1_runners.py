@@ -47,7 +47,7 @@ def counting(context: Context) -> RunnerObservation:
     )
 
 
-def test_a_task_type_names_its_runner_and_waits_where_no_cell_has_it(
+def test_task_type_selects_the_runner_and_waits_for_a_cell_with_it(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = lambda context: RunnerObservation(RunnerPhase.SUCCEEDED, result="42")
@@ -60,7 +60,7 @@ def test_a_task_type_names_its_runner_and_waits_where_no_cell_has_it(
     assert "task type ray" in live.why(other)["text"]
 
 
-def test_what_the_runner_reports_is_the_state_of_the_task_and_in_its_history(
+def test_runner_phases_set_the_task_state_and_history(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     looks = [
@@ -89,7 +89,7 @@ def test_what_the_runner_reports_is_the_state_of_the_task_and_in_its_history(
     assert runner.aborts == []
 
 
-def test_a_killed_cell_goes_on_with_the_state_that_was_kept(
+def test_restarted_cell_resumes_with_the_stored_runner_state(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = counting
@@ -107,7 +107,7 @@ def test_a_killed_cell_goes_on_with_the_state_that_was_kept(
     assert [attempt.number for attempt in live.attempts(job)] == [1]
 
 
-def test_a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state(
+def test_user_failure_is_aborted_and_retried_without_state(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     def step(context: Context) -> RunnerObservation:
@@ -129,7 +129,7 @@ def test_a_failure_of_the_user_is_aborted_and_begins_anew_without_its_state(
     assert second.created_at > first.released_at
 
 
-def test_a_failure_of_the_system_goes_on_with_the_state_and_pays_from_its_own_budget(
+def test_system_failure_keeps_the_state_and_charges_the_system_budget(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     def step(context: Context) -> RunnerObservation:
@@ -148,7 +148,7 @@ def test_a_failure_of_the_system_goes_on_with_the_state_and_pays_from_its_own_bu
     assert runner.looks[-1].state == {"cluster": "c-1"}
 
 
-def test_an_attempt_that_never_began_does_not_lose_the_state(
+def test_attempt_that_never_started_does_not_lose_the_state(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = lambda context: RunnerObservation(
@@ -168,7 +168,7 @@ def test_an_attempt_that_never_began_does_not_lose_the_state(
     assert runner.looks[-1].state == {"cluster": "c-1"}
 
 
-def test_a_cancelled_task_holds_its_place_until_its_runner_has_aborted(
+def test_cancelled_task_holds_capacity_until_its_runner_has_aborted(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = counting
@@ -183,7 +183,7 @@ def test_a_cancelled_task_holds_its_place_until_its_runner_has_aborted(
     assert live.last(job).release_kind == "confirmed"
 
 
-def test_a_failure_for_good_is_not_tried_again_whatever_the_budget(
+def test_permanent_runner_failure_is_not_retried(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
     runner.step = lambda context: RunnerObservation(RunnerPhase.FAILED, message="no such table")

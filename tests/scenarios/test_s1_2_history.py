@@ -16,7 +16,7 @@ def lines(job: Job) -> list[dict[str, Any]]:
     return [{**row} for row in Transition.objects.filter(job_id=job.pk).order_by("id").values()]
 
 
-def test_every_change_and_every_phase_is_a_line_of_its_own(stage: Stage) -> None:
+def test_every_state_change_and_phase_is_a_separate_history_row(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.build(attempt, phase=Phase.PULLING)
@@ -59,7 +59,7 @@ STORY = (
 )
 
 
-def test_short_phases_and_words_of_a_runner_are_lines_with_their_own_times(stage: Stage) -> None:
+def test_short_phases_and_runner_phases_have_their_own_times(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.wait(3)
@@ -77,7 +77,7 @@ def test_short_phases_and_words_of_a_runner_are_lines_with_their_own_times(stage
     assert [round(after, 3) for after in seconds] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 
 
-def test_reports_that_say_the_same_phases_again_add_no_line(stage: Stage) -> None:
+def test_repeated_phase_reports_add_no_history(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.wait(3)
@@ -89,7 +89,7 @@ def test_reports_that_say_the_same_phases_again_add_no_line(stage: Stage) -> Non
     assert told == [text for _, text in STORY]
 
 
-def test_what_was_written_is_never_changed(stage: Stage) -> None:
+def test_history_rows_are_never_changed(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.placed(retries={"failure": 2})
     seen: list[dict[str, Any]] = lines(job)
@@ -106,7 +106,7 @@ def test_what_was_written_is_never_changed(stage: Stage) -> None:
     assert len(lines(job)) > len(seen)
 
 
-def test_the_lines_of_a_task_follow_each_other_without_a_gap(stage: Stage) -> None:
+def test_transitions_of_a_task_are_contiguous(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.running(retries={"failure": 1})
     stage.fail(stage.last(job))
@@ -123,7 +123,7 @@ def test_the_lines_of_a_task_follow_each_other_without_a_gap(stage: Stage) -> No
     assert found[-1]["to_state"] == stage.task(job).state
 
 
-def test_each_line_names_the_attempt_that_it_is_about(stage: Stage) -> None:
+def test_each_history_row_names_its_attempt(stage: Stage) -> None:
     stage.cell()
     job, first = stage.running(retries={"failure": 1})
     stage.fail(first)
@@ -134,7 +134,7 @@ def test_each_line_names_the_attempt_that_it_is_about(stage: Stage) -> None:
     assert found == [first.uid, first.uid, first.uid, second.uid]
 
 
-def test_a_short_life_that_is_told_in_one_report_has_its_start_in_the_history(
+def test_run_reported_in_one_report_has_its_start_in_the_history(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -149,7 +149,7 @@ def test_a_short_life_that_is_told_in_one_report_has_its_start_in_the_history(
     assert stage.last(job).started_at == started["at"]
 
 
-def test_the_release_of_a_stopped_attempt_is_a_line_too(stage: Stage) -> None:
+def test_release_of_a_stopped_attempt_is_recorded(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -160,7 +160,7 @@ def test_the_release_of_a_stopped_attempt_is_a_line_too(stage: Stage) -> None:
     ]
 
 
-def test_the_jobs_own_way_is_there_as_well(stage: Stage) -> None:
+def test_job_transitions_are_recorded(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.succeed(attempt)
@@ -173,7 +173,7 @@ def test_the_jobs_own_way_is_there_as_well(stage: Stage) -> None:
     assert [state for _, state, _ in own] == ["PENDING", "RUNNING", "SUCCEEDED"]
 
 
-def test_what_was_ignored_leaves_no_line(stage: Stage) -> None:
+def test_ignored_report_adds_no_history(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     stage.succeed(attempt)

@@ -51,12 +51,12 @@ def printed(live: LiveStage, job: Job) -> str:
     return str(live.until(lambda: live.log(live.last(job))))
 
 
-def test_a_task_reads_the_texts_that_its_job_contains(live: LiveStage, cell: RealCell) -> None:
+def test_task_reads_inline_inputs_of_its_job(live: LiveStage, cell: RealCell) -> None:
     inputs = [{"path": "/in/a", "content": "one\n"}, {"path": "/deep/in/b", "content": "two\n"}]
     assert printed(live, ran(live, cell, "cat @/in/a @/deep/in/b", inputs=inputs)) == "one\ntwo\n"
 
 
-def test_a_task_reads_what_another_group_has_left(live: LiveStage, cell: RealCell) -> None:
+def test_task_reads_outputs_of_another_group(live: LiveStage, cell: RealCell) -> None:
     make = f"echo model of $CELLRUN_TASK_INDEX > {cell.root}/out/model"
     read = f"cat {cell.root}/in/*/model"
     groups = [
@@ -74,9 +74,7 @@ def test_a_task_reads_what_another_group_has_left(live: LiveStage, cell: RealCel
     assert live.until(lambda: live.log(report)) == "model of 0\nmodel of 1\n"
 
 
-def test_each_attempt_writes_to_a_path_of_its_own_below_two_base_36_digits(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_each_attempt_writes_to_its_own_sharded_path(live: LiveStage, cell: RealCell) -> None:
     job = ran(
         live,
         cell,
@@ -102,7 +100,7 @@ def test_each_attempt_writes_to_a_path_of_its_own_below_two_base_36_digits(
     assert len(shards) > 1
 
 
-def test_a_task_that_failed_leaves_no_output_and_its_checkpoint_goes_to_the_next_attempt(
+def test_failed_attempt_leaves_only_its_checkpoint_for_the_next(
     live: LiveStage, cell: RealCell
 ) -> None:
     script = f"cd @/state; cat at; echo came to 7 > at; echo bad > @/out/model; {FAIL_ONCE}"
@@ -120,7 +118,7 @@ def test_a_task_that_failed_leaves_no_output_and_its_checkpoint_goes_to_the_next
     assert (base_of(live) / model).read_text() == "good\n"
 
 
-def test_a_task_gets_its_secrets_and_no_message_file_or_page_has_them(
+def test_task_gets_its_secrets_and_nothing_else_contains_them(
     live: LiveStage, cell: RealCell
 ) -> None:
     value = b"very-hushed-words"
@@ -138,9 +136,7 @@ def test_a_task_gets_its_secrets_and_no_message_file_or_page_has_them(
     assert not [path for path in kept if value in content_of(path)]
 
 
-def test_tokens_limit_how_many_run_and_are_free_when_their_holder_is_gone(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_tokens_are_held_until_their_attempt_is_released(live: LiveStage, cell: RealCell) -> None:
     live.policy(tokens={"licence": 1})
     wish = {"cpu": 0.1, "memory": "64Mi", "licence": 1}
     tidy = f"tidy() {{ until [ -e {cell.signal_file('tidied')} ]; do sleep 0.02; done; exit; }};"

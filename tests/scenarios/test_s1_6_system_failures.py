@@ -35,7 +35,7 @@ def test_the_fourth_system_failure_in_a_row_is_final_by_default(stage: Stage) ->
     assert stage.counters(job) == (0, 0, 4)
 
 
-def test_users_failures_are_counted_apart(stage: Stage) -> None:
+def test_user_failures_are_counted_separately(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"failure": 1, "system": 1})
     stage.fail_system(stage.last(job))
@@ -51,7 +51,7 @@ def test_users_failures_are_counted_apart(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "row"), [(59, 2), (61, 1)])
-def test_an_attempt_that_stayed_running_for_a_minute_breaks_the_row(
+def test_attempt_that_ran_for_a_minute_resets_the_consecutive_count(
     stage: Stage, seconds: int, row: int
 ) -> None:
     stage.cell()
@@ -64,7 +64,7 @@ def test_an_attempt_that_stayed_running_for_a_minute_breaks_the_row(
     assert row_and_total(stage, job) == (row, 2)
 
 
-def test_the_total_only_grows(stage: Stage) -> None:
+def test_total_of_system_failures_is_never_reset(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.running(retries={"system": 1})
     totals = []
@@ -78,7 +78,7 @@ def test_the_total_only_grows(stage: Stage) -> None:
     assert stage.states(job) == ["RUNNING"]
 
 
-def test_losses_between_them_do_not_break_the_row(stage: Stage) -> None:
+def test_losses_do_not_reset_the_consecutive_count(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed(retries={"system": 1})
     stage.fail_system(stage.last(job))
@@ -128,7 +128,7 @@ def test_a_task_avoids_every_cell_that_failed_it_while_others_are_left(
     stage.check()
 
 
-def test_once_every_cell_failed_it_all_but_the_last_are_allowed_again(stage: Stage) -> None:
+def test_all_cells_but_the_last_are_allowed_again_after_all_failed(stage: Stage) -> None:
     for name in ("cell-1", "cell-2", "cell-3"):
         stage.cell(name)
     job, _ = stage.placed(retries={"system": 9})
@@ -142,7 +142,7 @@ def test_once_every_cell_failed_it_all_but_the_last_are_allowed_again(stage: Sta
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_a_task_that_starves_goes_where_it_failed_if_the_other_cells_stay_full(
+def test_starving_task_returns_to_a_failed_cell_if_others_stay_full(
     stage: Stage,
 ) -> None:
     stage.cell("bad", cpu=100)
@@ -160,7 +160,7 @@ def test_a_task_that_starves_goes_where_it_failed_if_the_other_cells_stay_full(
     stage.check()
 
 
-def test_the_only_cell_is_tried_again(stage: Stage) -> None:
+def test_only_cell_is_used_again_after_a_failure(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed()
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_the_only_cell_is_tried_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("by", ["a minute of running", "a failure of its own"])
-def test_what_breaks_the_row_lets_the_task_go_anywhere_again(stage: Stage, by: str) -> None:
+def test_reset_of_the_consecutive_count_clears_avoided_cells(stage: Stage, by: str) -> None:
     stage.cell("cell-1")
     job, attempt = stage.placed(retries={"failure": 1})
     stage.cell("cell-2", cpu=500)
@@ -186,7 +186,7 @@ def test_what_breaks_the_row_lets_the_task_go_anywhere_again(stage: Stage, by: s
     assert stage.task(job).avoid_cell_ids is None
 
 
-def test_members_of_one_group_avoid_what_failed_each_of_them(stage: Stage) -> None:
+def test_tasks_of_a_group_avoid_their_own_failed_cells(stage: Stage) -> None:
     """Tasks that avoid the same cells are placed together, others apart, each where it may."""
     for name in ("cell-1", "cell-2"):
         stage.cell(name)
@@ -202,7 +202,7 @@ def test_members_of_one_group_avoid_what_failed_each_of_them(stage: Stage) -> No
     assert all(second[task] != failed_on[task] for task in second)
 
 
-def test_a_failure_that_its_cell_told_is_released_one_that_we_found_is_stopped(
+def test_reported_failure_is_released_and_a_detected_one_is_stopped(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
@@ -220,7 +220,7 @@ def test_a_failure_that_its_cell_told_is_released_one_that_we_found_is_stopped(
     assert (stage.states(found), row_and_total(stage, found)) == (["PENDING"], (1, 1))
 
 
-def test_each_phase_of_a_build_has_its_own_time(stage: Stage) -> None:
+def test_each_build_phase_has_its_own_timeout(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
     pool = job.pool
@@ -237,7 +237,7 @@ def test_each_phase_of_a_build_has_its_own_time(stage: Stage) -> None:
     assert (stage.states(job), cell.stop_orders()) == (["PENDING"], [str(attempt.uid)])
 
 
-def test_a_user_retry_comes_after_the_old_attempt_is_confirmed_gone(stage: Stage) -> None:
+def test_user_failure_is_retried_after_the_attempt_is_confirmed_gone(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.running(retries={"failure": 1})
     cell.report(AttemptReport(str(attempt.uid), 0, S.FAILED, exit_code=1))
@@ -249,7 +249,7 @@ def test_a_user_retry_comes_after_the_old_attempt_is_confirmed_gone(stage: Stage
     assert [row.number for row in stage.attempts(job)] == [1, 2]
 
 
-def test_the_limit_is_the_jobs_to_choose(stage: Stage) -> None:
+def test_job_sets_its_system_retry_limit(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed(retries={"system": 0})
     stage.fail_system(attempt)

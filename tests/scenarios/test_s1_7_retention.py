@@ -36,7 +36,7 @@ def after(stage: Stage, seconds: float) -> None:
     stage.settle()
 
 
-def test_a_job_is_kept_for_its_time_and_then_goes_with_all_that_it_had(stage: Stage) -> None:
+def test_job_is_kept_for_its_ttl_and_then_deleted(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(**TTL)
     stage.succeed(attempt)
@@ -49,7 +49,7 @@ def test_a_job_is_kept_for_its_time_and_then_goes_with_all_that_it_had(stage: St
     stage.check()
 
 
-def test_a_job_without_a_time_of_its_own_is_kept_seven_days(stage: Stage) -> None:
+def test_job_without_a_ttl_is_kept_seven_days(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     stage.succeed(attempt)
@@ -59,7 +59,7 @@ def test_a_job_without_a_time_of_its_own_is_kept_seven_days(stage: Stage) -> Non
     assert not is_kept(job)
 
 
-def test_the_time_counts_from_the_end_however_long_the_job_ran(stage: Stage) -> None:
+def test_ttl_counts_from_the_end_of_the_job(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(**TTL)
     after(stage, 3 * HOUR)
@@ -71,7 +71,7 @@ def test_the_time_counts_from_the_end_however_long_the_job_ran(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("end", ["fail", "cancel"])
-def test_failed_and_killed_jobs_are_kept_as_long(stage: Stage, end: str) -> None:
+def test_failed_and_killed_jobs_are_kept_for_their_ttl(stage: Stage, end: str) -> None:
     stage.cell()
     job, attempt = stage.running(**TTL)
     if end == "fail":
@@ -85,7 +85,7 @@ def test_failed_and_killed_jobs_are_kept_as_long(stage: Stage, end: str) -> None
     assert not is_kept(job)
 
 
-def test_what_has_not_ended_is_kept_however_old_it_is(stage: Stage) -> None:
+def test_open_job_is_kept_however_old_it_is(stage: Stage) -> None:
     stage.cell(cpu=100)
     running, _ = stage.running(ttl_seconds_after_finished=0)
     waiting = stage.submit_small(ttl_seconds_after_finished=0)
@@ -94,7 +94,7 @@ def test_what_has_not_ended_is_kept_however_old_it_is(stage: Stage) -> None:
     assert is_kept(waiting)
 
 
-def test_a_job_whose_container_may_still_run_is_kept_until_that_is_confirmed_gone(
+def test_job_is_kept_until_its_container_is_confirmed_gone(
     stage: Stage,
 ) -> None:
     stage.cell()
@@ -107,7 +107,7 @@ def test_a_job_whose_container_may_still_run_is_kept_until_that_is_confirmed_gon
     assert not is_kept(job)
 
 
-def test_a_job_of_which_another_still_reads_is_kept_until_that_has_ended(stage: Stage) -> None:
+def test_parent_is_kept_until_its_child_has_ended(stage: Stage) -> None:
     stage.cell()
     parent, attempt = stage.running(**TTL)
     child = stage.submit_small(parent=parent.pk)
@@ -128,7 +128,7 @@ def files_of(attempt: Attempt) -> list[Path]:
     return [path for path in found if str(attempt.uid) in str(path) and path.is_file()]
 
 
-def test_the_files_that_a_job_left_go_with_it(live: LiveStage, process_cell: RealCell) -> None:
+def test_files_of_an_expired_job_are_deleted(live: LiveStage, process_cell: RealCell) -> None:
     script = "echo model > $CELLRUN_ROOT/out/model; echo done"
     outputs = [{"path": "/out/model"}]
     job = live.run(process_cell, script, outputs=outputs, **TTL)

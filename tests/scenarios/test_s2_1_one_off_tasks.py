@@ -16,7 +16,7 @@ from tests.scenarios.diego import cancel, completed, desire, lifecycle, listed, 
 from tests.scenarios.stage import SMALL, Stage
 
 
-def test_it_is_pending_then_running_then_completed(stage: Stage) -> None:
+def test_lifecycle_is_pending_running_completed(stage: Stage) -> None:
     stage.cell()
     job = desire(stage)
     seen = [lifecycle(stage)]
@@ -43,7 +43,7 @@ ENDS: dict[str, Callable[[Stage, Attempt], None]] = {
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_whatever_ends_it_completes_it(stage: Stage, state: str) -> None:
+def test_every_terminal_state_is_completed(stage: Stage, state: str) -> None:
     stage.cell()
     ENDS[state](stage, running(stage))
     task = look(stage)
@@ -66,9 +66,7 @@ def test_a_domain_and_a_definition_are_required(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("domain", ["build", "other"])
-def test_a_guid_is_taken_also_in_another_domain_and_for_the_same_task(
-    stage: Stage, domain: str
-) -> None:
+def test_guid_in_use_is_refused_in_any_domain(stage: Stage, domain: str) -> None:
     desire(stage)
     with pytest.raises(TaskGuidTaken, match="guid one belongs to task"):
         desire(stage, domain=domain)
@@ -77,7 +75,7 @@ def test_a_guid_is_taken_also_in_another_domain_and_for_the_same_task(
     assert (Job.objects.count(), OneOff.objects.count()) == (1, 1)
 
 
-def test_tasks_are_listed_by_domain_by_cell_and_by_how_far_they_are(stage: Stage) -> None:
+def test_tasks_are_listed_by_domain_cell_and_lifecycle(stage: Stage) -> None:
     stage.cell()
     completed(stage, "done")
     running(stage, "runs")
@@ -89,7 +87,7 @@ def test_tasks_are_listed_by_domain_by_cell_and_by_how_far_they_are(stage: Stage
     assert listed(stage, lifecycles=[Lifecycle.PENDING], domain="build") == []
 
 
-def test_cancelled_while_it_waits_it_has_failed_and_never_runs(stage: Stage) -> None:
+def test_cancelled_pending_task_fails_and_never_runs(stage: Stage) -> None:
     job = desire(stage)
     cancel(stage)
     task = look(stage)
@@ -100,7 +98,7 @@ def test_cancelled_while_it_waits_it_has_failed_and_never_runs(stage: Stage) -> 
     assert stage.attempts(job) == []
 
 
-def test_cancelled_while_it_runs_it_is_stopped(stage: Stage) -> None:
+def test_cancelled_running_task_is_stopped(stage: Stage) -> None:
     cell = stage.cell()
     attempt = running(stage)
     cancel(stage)
@@ -113,7 +111,7 @@ def test_cancelled_while_it_runs_it_is_stopped(stage: Stage) -> None:
     stage.check()
 
 
-def test_what_has_completed_cannot_be_cancelled(stage: Stage) -> None:
+def test_completed_task_cannot_be_cancelled(stage: Stage) -> None:
     stage.cell()
     completed(stage)
     with pytest.raises(Conflict, match="has ended already"):
@@ -121,14 +119,14 @@ def test_what_has_completed_cannot_be_cancelled(stage: Stage) -> None:
     assert look(stage)["failed"] is False
 
 
-def test_what_can_never_fit_is_refused_at_once(stage: Stage) -> None:
+def test_unsatisfiable_task_is_refused(stage: Stage) -> None:
     stage.cell(cpu=1000)
     with pytest.raises(InvalidSpec) as refused:
         desire(stage, resources={"cpu": 2})
     assert [fault.field for fault in refused.value.faults] == ["definition.resources.cpu"]
 
 
-def test_without_room_it_says_why_it_waits_and_fails_in_bounded_time(stage: Stage) -> None:
+def test_task_without_room_has_a_reason_and_times_out(stage: Stage) -> None:
     stage.cell(cpu=1000)
     running(stage, "first", resources={"cpu": 0.9})
     desire(stage, resources={"cpu": 0.5})
@@ -150,7 +148,7 @@ def test_without_room_it_says_why_it_waits_and_fails_in_bounded_time(stage: Stag
     assert task["failure_reason"] == "not started within time limit"
 
 
-def test_a_pool_may_say_how_long_it_waits(stage: Stage) -> None:
+def test_pool_sets_the_scheduling_timeout(stage: Stage) -> None:
     stage.policy(pending_timeout_seconds=60)
     desire(stage)
     stage.wait(61)
@@ -159,7 +157,7 @@ def test_a_pool_may_say_how_long_it_waits(stage: Stage) -> None:
     assert look(stage)["failure_reason"] == "not started within time limit"
 
 
-def test_a_pool_may_say_so_while_it_waits(stage: Stage) -> None:
+def test_pool_timeout_applies_to_a_waiting_task(stage: Stage) -> None:
     desire(stage)
     stage.policy(pending_timeout_seconds=60)
     stage.wait(61)
@@ -168,7 +166,7 @@ def test_a_pool_may_say_so_while_it_waits(stage: Stage) -> None:
     assert look(stage)["failure_reason"] == "not started within time limit"
 
 
-def test_a_pool_that_no_longer_says_so_leaves_it_half_an_hour(stage: Stage) -> None:
+def test_removed_pool_timeout_restores_the_default_half_hour(stage: Stage) -> None:
     stage.policy(pending_timeout_seconds=60)
     desire(stage)
     stage.policy(pending_timeout_seconds=None)
@@ -182,7 +180,7 @@ def test_a_pool_that_no_longer_says_so_leaves_it_half_an_hour(stage: Stage) -> N
     assert look(stage)["failure_reason"] == "not started within time limit"
 
 
-def test_while_nobody_places_it_waits_and_runs_once_somebody_does(stage: Stage) -> None:
+def test_task_waits_while_placement_is_down(stage: Stage) -> None:
     job = desire(stage)
     stage.cell()
     stage.wait(2_000)
@@ -193,7 +191,7 @@ def test_while_nobody_places_it_waits_and_runs_once_somebody_does(stage: Stage) 
     assert lifecycle(stage) == "RUNNING"
 
 
-def test_a_killed_cell_fails_it_and_it_never_runs_again(stage: Stage) -> None:
+def test_task_of_a_lost_cell_fails_and_is_not_retried(stage: Stage) -> None:
     cell = stage.cell()
     job = Job.objects.get(pk=running(stage).job_id)
     stage.cell("another")
@@ -207,7 +205,7 @@ def test_a_killed_cell_fails_it_and_it_never_runs_again(stage: Stage) -> None:
     stage.check()
 
 
-def test_an_evacuated_cell_moves_only_what_never_ran(stage: Stage) -> None:
+def test_evacuation_moves_only_tasks_that_never_ran(stage: Stage) -> None:
     stage.cell()
     ran, waited = running(stage, "ran"), desire(stage, "waited")
     stage.place()
@@ -223,7 +221,7 @@ def test_an_evacuated_cell_moves_only_what_never_ran(stage: Stage) -> None:
     assert stage.states(Job.objects.get(pk=ran.job_id)) == ["PREEMPTED"]
 
 
-def test_a_drained_cell_keeps_what_must_not_run_twice_until_it_ends(stage: Stage) -> None:
+def test_drained_cell_keeps_at_most_once_tasks_until_they_end(stage: Stage) -> None:
     cell = stage.cell()
     once, often = running(stage, "once"), running(stage, "often", delivery="at_least_once")
     drain_cell(name="cell-1", actor="me", now=stage.now(), deadline_seconds=10)
@@ -240,7 +238,7 @@ def test_a_drained_cell_keeps_what_must_not_run_twice_until_it_ends(stage: Stage
 
 
 @pytest.mark.parametrize("first", ["the cell", "convergence"])
-def test_whichever_comes_first_its_cells_word_or_its_loss_stays(stage: Stage, first: str) -> None:
+def test_first_of_cell_report_and_cell_loss_is_final(stage: Stage, first: str) -> None:
     cell = stage.cell()
     attempt = running(stage)
     if first == "the cell":

@@ -27,7 +27,7 @@ ENDS: dict[str, tuple[Callable[[Stage, Attempt], None], str]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_every_end_is_final_whatever_is_left_of_the_budgets(stage: Stage, end: str) -> None:
+def test_every_end_is_final_whatever_budget_is_left(stage: Stage, end: str) -> None:
     stage.cell()
     job, attempt = stage.placed(**ONCE)
     happens, state = ENDS[end]
@@ -51,7 +51,7 @@ def test_every_end_is_final_whatever_is_left_of_the_budgets(stage: Stage, end: s
     ],
     ids=["refused", "system failure", "drained"],
 )
-def test_it_is_tried_again_once_its_cell_confirms_that_no_container_ever_was(
+def test_attempt_confirmed_never_created_is_retried(
     stage: Stage, happens: Callable[[Stage, Attempt], None]
 ) -> None:
     stage.cell()
@@ -65,14 +65,14 @@ def test_it_is_tried_again_once_its_cell_confirms_that_no_container_ever_was(
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_the_budgets_hold_all_the_same(stage: Stage) -> None:
+def test_retry_budgets_apply_to_never_created_attempts(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed(**ONCE, retries={"system": 0})
     stage.fail_system(attempt, never_created=True)
     assert stage.states(job) == ["FAILED"]
 
 
-def test_that_a_container_never_was_counts_only_with_its_being_gone(stage: Stage) -> None:
+def test_never_created_counts_only_together_with_gone(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed(**ONCE)
 
@@ -81,7 +81,7 @@ def test_that_a_container_never_was_counts_only_with_its_being_gone(stage: Stage
     assert stage.states(job) == ["FAILED"]
 
 
-def test_an_order_without_an_answer_stays_assigned_until_the_cells_word(stage: Stage) -> None:
+def test_unanswered_order_stays_assigned_until_its_cell_reports(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed(**ONCE)
     stage.wait(600)
@@ -92,7 +92,7 @@ def test_an_order_without_an_answer_stays_assigned_until_the_cells_word(stage: S
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_an_order_without_an_answer_ends_with_the_loss_of_its_cell(stage: Stage) -> None:
+def test_unanswered_order_ends_with_the_loss_of_its_cell(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.placed(**ONCE)
     stage.lose(cell)
@@ -104,7 +104,7 @@ def test_retries_of_failures_are_refused(stage: Stage) -> None:
         stage.submit_small(**ONCE, retries={"failure": 1})
 
 
-def test_a_gangs_bounce_spares_what_may_run_only_once(stage: Stage) -> None:
+def test_requeued_gang_keeps_its_at_most_once_members_running(stage: Stage) -> None:
     cell = stage.cell()
     groups = [
         stage.group("once", delivery="at_most_once"),
@@ -124,14 +124,14 @@ def test_a_gangs_bounce_spares_what_may_run_only_once(stage: Stage) -> None:
     stage.check()
 
 
-def test_a_job_says_it_for_all_its_groups_and_a_group_for_itself(stage: Stage) -> None:
+def test_delivery_is_set_per_job_and_overridden_per_group(stage: Stage) -> None:
     groups = [stage.group("a"), stage.group("b", delivery="at_least_once")]
     job = stage.submit(groups=groups, **ONCE)
     told = dict(TaskGroup.objects.filter(job=job).values_list("name", "at_most_once"))
     assert told == {"a": True, "b": False}
 
 
-def test_a_user_may_still_end_it(stage: Stage) -> None:
+def test_at_most_once_job_can_be_cancelled(stage: Stage) -> None:
 
     stage.cell()
     job, attempt = stage.running(**ONCE)

@@ -25,7 +25,7 @@ def delete(stage: Stage, task_id: int, claim: UUID | None = None) -> None:
     delete_resolved_task(task_id=task_id, claim=claim, actor="me", why="resolved", now=stage.now())
 
 
-def test_one_client_wins_and_the_others_are_told_by_whom(stage: Stage) -> None:
+def test_second_claim_is_refused_and_names_the_claimant(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     claim(stage, task_id, by="ann")
@@ -35,7 +35,7 @@ def test_one_client_wins_and_the_others_are_told_by_whom(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("state", ["PENDING", "ASSIGNED", "RUNNING"])
-def test_only_what_has_completed_is_claimed(stage: Stage, state: str) -> None:
+def test_only_a_completed_task_can_be_claimed(stage: Stage, state: str) -> None:
     stage.cell()
     job = desire(stage)
     if state != "PENDING":
@@ -47,20 +47,20 @@ def test_only_what_has_completed_is_claimed(stage: Stage, state: str) -> None:
     assert stage.states(job) == [state]
 
 
-def test_what_failed_is_claimed_as_well(stage: Stage) -> None:
+def test_failed_task_can_be_claimed(stage: Stage) -> None:
     task_id = stage.task(desire(stage)).pk
     cancel(stage)
     claim(stage, task_id)
     assert (lifecycle(stage), look(stage)["failed"]) == ("RESOLVING", True)
 
 
-def test_an_ordinary_task_has_no_such_claim(stage: Stage) -> None:
+def test_ordinary_task_cannot_be_claimed(stage: Stage) -> None:
     job = stage.submit_small()
     with pytest.raises(Conflict, match="is not a one-off task"):
         claim(stage, stage.task(job).pk)
 
 
-def test_it_is_deleted_only_while_it_is_resolving_and_by_that_claim(stage: Stage) -> None:
+def test_task_is_deleted_only_while_resolving_and_by_its_claim(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     with pytest.raises(Conflict, match="is not RESOLVING: claim it first"):
@@ -75,7 +75,7 @@ def test_it_is_deleted_only_while_it_is_resolving_and_by_that_claim(stage: Stage
         delete(stage, task_id, mine)
 
 
-def test_the_claim_is_not_asked_for(stage: Stage) -> None:
+def test_resolving_task_can_be_deleted_without_the_claim(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     claim(stage, task_id)
@@ -83,7 +83,7 @@ def test_the_claim_is_not_asked_for(stage: Stage) -> None:
     assert listed(stage) == []
 
 
-def test_resolving_for_half_a_minute_is_completed_again(stage: Stage) -> None:
+def test_claim_expires_after_half_a_minute(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     late = claim(stage, task_id)
@@ -101,7 +101,7 @@ def test_resolving_for_half_a_minute_is_completed_again(stage: Stage) -> None:
     delete(stage, task_id, mine)
 
 
-def test_a_claim_is_over_in_time_though_convergence_is_away(stage: Stage) -> None:
+def test_claim_expires_without_convergence(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     late = claim(stage, task_id)
@@ -150,7 +150,7 @@ def test_updated_at_moves_with_the_claim_and_with_its_end(stage: Stage) -> None:
     assert not is_moved()
 
 
-def test_the_job_of_what_somebody_resolves_is_not_deleted_under_him(stage: Stage) -> None:
+def test_job_of_a_resolving_task_cannot_be_deleted_without_the_claim(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     job_id = Task.objects.get(pk=task_id).job_id
@@ -160,7 +160,7 @@ def test_the_job_of_what_somebody_resolves_is_not_deleted_under_him(stage: Stage
     delete(stage, task_id, mine)
 
 
-def test_by_its_job_too_it_is_deleted_only_while_it_is_resolving_and_by_that_claim(
+def test_deleting_the_job_of_a_task_requires_its_current_claim(
     stage: Stage,
 ) -> None:
     """Diego: who deletes a task "must first successfully move it" to RESOLVING."""
@@ -198,7 +198,7 @@ def test_a_job_that_replaces_others_of_its_name_deletes_no_completed_task(stage:
     claim(stage, look(stage, "two")["id"])
 
 
-def test_a_rerun_of_its_job_neither_deletes_nor_claims_it(stage: Stage) -> None:
+def test_retry_of_its_job_neither_deletes_nor_claims_the_task(stage: Stage) -> None:
     stage.cell()
     attempt = running(stage)
     stage.fail(attempt)
@@ -209,7 +209,7 @@ def test_a_rerun_of_its_job_neither_deletes_nor_claims_it(stage: Stage) -> None:
         delete_job(job_id=attempt.job_id, actor="me", now=stage.now())
 
 
-def test_a_claim_is_of_no_use_for_the_job_of_ordinary_tasks(stage: Stage) -> None:
+def test_claim_is_refused_for_the_job_of_ordinary_tasks(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.placed()
     stage.succeed(attempt)
@@ -218,7 +218,7 @@ def test_a_claim_is_of_no_use_for_the_job_of_ordinary_tasks(stage: Stage) -> Non
     delete_job(job_id=job.pk, actor="me", now=stage.now())
 
 
-def test_what_is_deleted_leaves_one_line_and_its_guid_is_free(stage: Stage) -> None:
+def test_deleted_task_leaves_an_audit_line_and_frees_its_guid(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     delete(stage, task_id, claim(stage, task_id))
@@ -227,7 +227,7 @@ def test_what_is_deleted_leaves_one_line_and_its_guid_is_free(stage: Stage) -> N
     assert stage.task(desire(stage, domain="other")).pk != task_id
 
 
-def test_a_guid_is_free_though_the_old_container_is_still_being_stopped(stage: Stage) -> None:
+def test_guid_is_free_while_the_old_container_is_being_stopped(stage: Stage) -> None:
     cell = stage.cell()
     old = running(stage)
     cancel(stage)
@@ -245,7 +245,7 @@ def test_a_guid_is_free_though_the_old_container_is_still_being_stopped(stage: S
     stage.check()
 
 
-def test_the_rows_of_what_is_deleted_stay_until_its_container_is_gone(stage: Stage) -> None:
+def test_rows_of_a_deleted_task_stay_until_its_container_is_gone(stage: Stage) -> None:
     stage.cell()
     old = running(stage)
     cancel(stage)
@@ -257,7 +257,7 @@ def test_the_rows_of_what_is_deleted_stay_until_its_container_is_gone(stage: Sta
     assert not Attempt.objects.filter(uid=old.uid).exists()
 
 
-def test_a_late_word_of_its_cell_changes_nothing_of_what_is_claimed(stage: Stage) -> None:
+def test_late_report_does_not_change_a_claimed_task(stage: Stage) -> None:
     stage.cell()
     attempt = running(stage)
     cancel(stage)

@@ -11,7 +11,7 @@ from tests.scenarios.stage import Stage
 URL = "https://example.org/done"
 
 
-def test_it_is_deleted_two_minutes_after_it_completed(stage: Stage) -> None:
+def test_task_is_deleted_two_minutes_after_completion(stage: Stage) -> None:
     stage.cell()
     completed(stage)
     stage.wait(118)
@@ -29,7 +29,7 @@ def test_it_is_deleted_two_minutes_after_it_completed(stage: Stage) -> None:
     stage.check()
 
 
-def test_it_is_deleted_though_it_is_resolving(stage: Stage) -> None:
+def test_resolving_task_is_deleted(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
     stage.wait(118)
@@ -40,7 +40,7 @@ def test_it_is_deleted_though_it_is_resolving(stage: Stage) -> None:
         look(stage)
 
 
-def test_it_is_deleted_though_its_container_is_still_being_stopped(stage: Stage) -> None:
+def test_task_is_deleted_while_its_container_is_being_stopped(stage: Stage) -> None:
     stage.cell()
     attempt = running(stage)
     cancel(stage)
@@ -54,7 +54,7 @@ def test_it_is_deleted_though_its_container_is_still_being_stopped(stage: Stage)
     assert not Job.objects.exists()
 
 
-def test_what_shall_be_told_of_stays_until_that_was_tried_once(stage: Stage) -> None:
+def test_task_with_a_callback_is_kept_until_it_was_tried_once(stage: Stage) -> None:
     stage.cell()
     completed(stage, completion_callback_url=URL)
     stage.wait(600)
@@ -66,7 +66,7 @@ def test_what_shall_be_told_of_stays_until_that_was_tried_once(stage: Stage) -> 
         look(stage)
 
 
-def test_what_runs_stays_however_long_it_takes(stage: Stage) -> None:
+def test_running_task_is_kept(stage: Stage) -> None:
     stage.cell()
     running(stage)
     stage.wait(100_000)
@@ -74,7 +74,7 @@ def test_what_runs_stays_however_long_it_takes(stage: Stage) -> None:
     assert lifecycle(stage) == "RUNNING"
 
 
-def test_an_ordinary_task_stays(stage: Stage) -> None:
+def test_ordinary_task_is_kept(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running(delivery="at_most_once")
     stage.succeed(attempt)

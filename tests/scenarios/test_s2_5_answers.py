@@ -14,7 +14,7 @@ from tests.scenarios.stage import BEGIN, Stage
 LIMIT = 10_240
 
 
-def test_a_result_is_told_only_of_what_succeeded(stage: Stage) -> None:
+def test_result_is_returned_only_for_a_succeeded_task(stage: Stage) -> None:
     stage.cell()
     good, bad = running(stage, "good"), running(stage, "bad")
     stage.end(good, S.SUCCEEDED, exit_code=0, result="42")
@@ -30,7 +30,7 @@ def test_a_result_is_told_only_of_what_succeeded(stage: Stage) -> None:
     )
 
 
-def test_a_result_that_is_too_large_is_told_as_far_as_it_goes(stage: Stage) -> None:
+def test_large_result_is_returned_truncated(stage: Stage) -> None:
     stage.cell()
     attempt = running(stage)
     stage.end(attempt, S.SUCCEEDED, exit_code=0, result="x" * LIMIT, result_truncated=True)
@@ -57,7 +57,7 @@ ENDS: dict[str, Callable[[Stage, Attempt], None]] = {
 
 
 @pytest.mark.parametrize("reason", ENDS)
-def test_each_cause_has_one_short_text(stage: Stage, reason: str) -> None:
+def test_each_failure_cause_has_one_reason_text(stage: Stage, reason: str) -> None:
     stage.cell()
     attempt = running(stage)
     ENDS[reason](stage, attempt)
@@ -66,12 +66,12 @@ def test_each_cause_has_one_short_text(stage: Stage, reason: str) -> None:
     assert task["failure_reason"] == reason
 
 
-def test_the_annotation_comes_back_as_it_was(stage: Stage) -> None:
+def test_annotation_is_returned_unchanged(stage: Stage) -> None:
     desire(stage, annotation='{"build": "ü"}')
     assert look(stage)["annotation"] == '{"build": "ü"}'
 
 
-def test_the_cell_is_told_while_it_runs_and_kept(stage: Stage) -> None:
+def test_cell_is_returned_during_and_after_the_run(stage: Stage) -> None:
     stage.cell()
     job = desire(stage)
     assert look(stage)["cell_id"] is None
@@ -82,7 +82,7 @@ def test_the_cell_is_told_while_it_runs_and_kept(stage: Stage) -> None:
     assert look(stage)["cell_id"] == "cell-1"
 
 
-def test_instants_are_told_in_whole_microseconds_as_nanoseconds(stage: Stage) -> None:
+def test_times_are_returned_as_nanoseconds_in_whole_microseconds(stage: Stage) -> None:
     stage.cell()
     job = desire(stage)
     assert look(stage)["first_completed_at_ns"] is None
@@ -99,7 +99,7 @@ def test_instants_are_told_in_whole_microseconds_as_nanoseconds(stage: Stage) ->
     assert task["created_at_ns"] < task["first_completed_at_ns"] <= task["updated_at_ns"]
 
 
-def test_when_it_first_completed_does_not_change_any_more(stage: Stage) -> None:
+def test_first_completion_time_does_not_change(stage: Stage) -> None:
     stage.cell()
     attempt = running(stage)
     cancel(stage)
@@ -111,7 +111,7 @@ def test_when_it_first_completed_does_not_change_any_more(stage: Stage) -> None:
     assert after["updated_at_ns"] >= before
 
 
-def test_an_ordinary_task_is_told_in_the_same_way_under_its_id(stage: Stage) -> None:
+def test_ordinary_task_has_the_same_fields_under_its_id(stage: Stage) -> None:
     stage.cell()
     completed(stage)
     job, attempt = stage.running()

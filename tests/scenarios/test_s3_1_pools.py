@@ -31,7 +31,7 @@ def test_scheduled_is_assigned_preparing_and_pulling_are_phases_of_building(stag
     assert (stage.states(job), stage.last(job).released_at) == (["SUCCEEDED"], None)
 
 
-def test_terminating_is_ended_and_not_released_terminated_is_released(stage: Stage) -> None:
+def test_terminating_is_ended_unreleased_and_terminated_is_released(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     cancel(stage, job)
@@ -50,7 +50,7 @@ def test_cancelled_is_killed_before_any_attempt(stage: Stage) -> None:
     assert (stage.states(job), stage.attempts(job)) == (["KILLED"], [])
 
 
-def test_a_job_stays_in_its_pool_though_another_has_room(stage: Stage) -> None:
+def test_job_stays_in_its_pool_when_another_has_room(stage: Stage) -> None:
     stage.cell("cell-1", cpu=100)
     stage.cell_of("second", "cell-2")
     first = stage.submit_small(replicas=2)
@@ -60,7 +60,7 @@ def test_a_job_stays_in_its_pool_though_another_has_room(stage: Stage) -> None:
     assert stage.cells(second) == ["cell-2", "cell-2"]
 
 
-def test_each_pool_has_its_own_order(stage: Stage) -> None:
+def test_each_pool_has_its_own_sequencer(stage: Stage) -> None:
     stage.policy("lifo", sequencer="lifo")
     stage.cell("cell-1", cpu=100)
     stage.cell_of("lifo", "cell-2", cpu=100)
@@ -71,7 +71,7 @@ def test_each_pool_has_its_own_order(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("strict", "state"), [(True, "PENDING"), (False, "ASSIGNED")])
-def test_a_strict_pool_stops_at_the_first_that_does_not_fit(
+def test_strict_pool_stops_at_the_first_job_that_does_not_fit(
     stage: Stage, strict: bool, state: str
 ) -> None:
     stage.policy(strict_fifo=strict)
@@ -87,7 +87,7 @@ def test_a_strict_pool_stops_at_the_first_that_does_not_fit(
         assert stage.why(small)["code"] == "queue_position"
 
 
-def test_an_edited_policy_is_in_force_at_the_next_pass(stage: Stage) -> None:
+def test_changed_policy_applies_at_the_next_pass(stage: Stage) -> None:
     stage.cell(cpu=100)
     jobs = [stage.submit_small() for _ in range(3)]
     stage.place()
@@ -104,7 +104,7 @@ def test_a_plugin_that_is_not_installed_is_refused_when_the_pool_is_saved(stage:
     assert Pool.objects.get().sequencer == "fifo"
 
 
-def test_a_job_for_a_pool_that_is_not_there_is_refused(stage: Stage) -> None:
+def test_job_for_an_unknown_pool_is_refused(stage: Stage) -> None:
     with pytest.raises(JobsRefused, match="nowhere"):
         stage.submit_small(pool="nowhere")
     assert not Job.objects.exists()

@@ -25,9 +25,7 @@ def quota(stage: Stage, scope: str, **limits: Any) -> None:
 
 
 @pytest.mark.parametrize("scope", ["user", "project", "domain"])
-def test_a_quota_in_use_defers_and_says_used_requested_and_allowed(
-    stage: Stage, scope: str
-) -> None:
+def test_exhausted_quota_defers_with_used_requested_and_allowed(stage: Stage, scope: str) -> None:
     stage.cell()
     quota(stage, scope, resources={"cpu_millis": 250})
     job = stage.submit_small(replicas=3)
@@ -42,7 +40,7 @@ def test_a_quota_in_use_defers_and_says_used_requested_and_allowed(
     assert sorted(stage.states(job)) == ["ASSIGNED", "ASSIGNED", "SUCCEEDED"]
 
 
-def test_a_users_quota_is_nobody_elses(stage: Stage) -> None:
+def test_user_quota_applies_to_its_user_only(stage: Stage) -> None:
     stage.cell()
     quota(stage, "user", running_tasks=1)
     mine, other = stage.submit_small(replicas=2), stage.user("ann").submit_small(replicas=2)
@@ -51,7 +49,7 @@ def test_a_users_quota_is_nobody_elses(stage: Stage) -> None:
     assert stage.states(other) == ["ASSIGNED", "ASSIGNED"]
 
 
-def test_concurrency_counts_jobs_and_what_is_being_stopped_still_counts(stage: Stage) -> None:
+def test_job_quota_counts_jobs_until_their_last_task_has_ended(stage: Stage) -> None:
     stage.cell()
     quota(stage, "user", running_jobs=1)
     first, second = stage.submit_small(replicas=2), stage.submit_small()
@@ -67,7 +65,7 @@ def test_concurrency_counts_jobs_and_what_is_being_stopped_still_counts(stage: S
     assert stage.states(second) == ["ASSIGNED"]
 
 
-def test_a_job_that_runs_waits_for_room_not_for_its_own_quota_of_jobs(stage: Stage) -> None:
+def test_running_job_is_not_blocked_by_its_own_job_quota(stage: Stage) -> None:
     stage.cell(cpu=200)
     quota(stage, "user", running_jobs=1)
     job = stage.submit_small(replicas=4)
@@ -79,9 +77,7 @@ def test_a_job_that_runs_waits_for_room_not_for_its_own_quota_of_jobs(stage: Sta
 
 
 @pytest.mark.parametrize("scope", ["user", "project", "domain"])
-def test_a_pool_without_the_validator_of_a_quota_is_not_held_to_it(
-    stage: Stage, scope: str
-) -> None:
+def test_quota_is_not_enforced_in_a_pool_without_its_validator(stage: Stage, scope: str) -> None:
     stage.cell()
     stage.cell_of("free", "cell-2", cpu=200)
     stage.policy("free", validators=["dependencies", "concurrency"])
@@ -105,7 +101,7 @@ def test_a_pool_without_the_validator_of_a_quota_is_not_held_to_it(
     assert "running tasks" in stage.why(least)["text"]
 
 
-def test_what_depends_on_something_open_waits_for_it(stage: Stage) -> None:
+def test_job_with_an_open_dependency_is_deferred(stage: Stage) -> None:
     stage.cell()
     first, attempt = stage.running()
     later = stage.submit_small(depends_on=[{"job": first.pk}], name="later")
@@ -133,7 +129,7 @@ def test_fifo_takes_the_oldest_and_lifo_the_newest(
     assert placed == [number == winner for number in range(3)]
 
 
-def test_drf_gives_to_who_holds_least_as_tasks_are_placed(stage: Stage) -> None:
+def test_drf_favours_the_user_with_the_smallest_share(stage: Stage) -> None:
     stage.policy(sequencer="drf")
     stage.cell(cpu=800)
     ann, ben = stage.user("ann"), stage.user("ben")
@@ -143,7 +139,7 @@ def test_drf_gives_to_who_holds_least_as_tasks_are_placed(stage: Stage) -> None:
     assert [stage.states(job).count("ASSIGNED") for job in (greedy, modest)] == [4, 4]
 
 
-def test_fair_share_gives_in_proportion_to_weights(stage: Stage) -> None:
+def test_fair_share_allocates_in_proportion_to_weights(stage: Stage) -> None:
     stage.policy(sequencer="fair_share")
     stage.cell(cpu=800)
     ann, ben = stage.user("ann"), stage.user("ben")
@@ -186,7 +182,7 @@ def loaded(stage: Stage, name: str, used: dict[str, Any], cpu: int, memory: int 
 
 
 @pytest.mark.parametrize(("selector", "cell"), [("concentrated", "large"), ("dispersed", "small")])
-def test_utilisation_is_that_before_the_task_is_placed(
+def test_utilisation_is_measured_before_the_task_is_placed(
     stage: Stage, selector: str, cell: str
 ) -> None:
     """10 cores of which 30 % are in use, 2 cores of which 25 % are; the task adds 10 % and 50 %."""
@@ -200,7 +196,7 @@ def test_utilisation_is_that_before_the_task_is_placed(
 
 @pytest.mark.parametrize("names", [("cell-1", "cell-2"), ("cell-2", "cell-1")])
 @pytest.mark.parametrize("selector", ["concentrated", "dispersed"])
-def test_of_equally_utilised_cells_concentrated_takes_the_smaller_and_dispersed_the_larger(
+def test_selector_breaks_ties_of_utilisation_by_cell_size(
     stage: Stage, selector: str, names: tuple[str, str]
 ) -> None:
     """Half of the disk of both is in use; the task asks for little else."""
@@ -227,7 +223,7 @@ def test_the_utilisation_of_a_cell_is_that_of_its_scarcest_resource(
 
 
 @pytest.mark.parametrize("selector", ["concentrated", "dispersed", "round_robin"])
-def test_cells_that_are_alike_are_taken_by_name(stage: Stage, selector: str) -> None:
+def test_equal_cells_are_chosen_by_name(stage: Stage, selector: str) -> None:
     stage.policy(selector=selector)
     for name in ("b", "c", "a"):
         stage.cell(name, cpu=400)
@@ -236,7 +232,7 @@ def test_cells_that_are_alike_are_taken_by_name(stage: Stage, selector: str) -> 
     assert stage.cells(job) == ["a"]
 
 
-def test_each_task_of_one_step_counts_as_in_use_for_the_next(stage: Stage) -> None:
+def test_tasks_placed_in_a_pass_count_for_the_next_task(stage: Stage) -> None:
     stage.policy(selector="dispersed")
     stage.cell("large", cpu=1_000)
     stage.cell("small", cpu=500)
@@ -246,7 +242,7 @@ def test_each_task_of_one_step_counts_as_in_use_for_the_next(stage: Stage) -> No
     assert sorted(stage.cells(job)) == ["large"] * 3 + ["small"]
 
 
-def test_round_robin_goes_on_where_it_stopped(stage: Stage) -> None:
+def test_round_robin_continues_after_the_last_cell(stage: Stage) -> None:
     job = spread(stage, "round_robin", 1)
     assert stage.cells(job) == ["cell-1"]
     for name in ("cell-2", "cell-3", "cell-1"):
@@ -259,7 +255,7 @@ def test_round_robin_goes_on_where_it_stopped(stage: Stage) -> None:
 # -------------------------------------------------------------------------------- hooks
 
 
-def test_a_service_is_started_for_ever_and_batch_once(stage: Stage) -> None:
+def test_service_is_restarted_after_success_and_batch_is_not(stage: Stage) -> None:
     stage.cell()
     service, batch = stage.submit_small(**SERVICE), stage.submit_small(name="batch")
     stage.place()
@@ -282,7 +278,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
         yield found
 
 
-def test_a_kind_may_set_what_a_submission_may_and_no_more(stage: Stage, probe: Probe) -> None:
+def test_terms_set_by_a_kind_are_validated_like_a_submission(stage: Stage, probe: Probe) -> None:
     stage.cell_of("default", "cell-1", zone="a")
     stage.cell_of("default", "cell-2", zone="b")
     zone = {"key": "zone", "op": "eq", "values": ["b"]}
@@ -302,9 +298,7 @@ def test_a_kind_may_set_what_a_submission_may_and_no_more(stage: Stage, probe: P
 
 
 @pytest.mark.parametrize("method", ["on_placed", "on_started", "on_end"])
-def test_a_hook_that_fails_ends_its_own_job_and_no_other(
-    stage: Stage, probe: Probe, method: str
-) -> None:
+def test_failing_hook_ends_only_its_own_job(stage: Stage, probe: Probe, method: str) -> None:
     stage.cell()
     bad, good = stage.submit_small(kind="probe", replicas=2), stage.submit_small(kind="probe")
 

@@ -33,7 +33,7 @@ def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
     )
 
 
-def test_a_cell_that_was_filled_meanwhile_takes_only_what_still_fits(stage: Stage) -> None:
+def test_stale_plan_is_cut_to_the_capacity_left(stage: Stage) -> None:
     stage.cell(cpu=300)
     early, late = stage.submit_small(replicas=2), stage.submit_small(replicas=2)
     stage.place()
@@ -45,7 +45,7 @@ def test_a_cell_that_was_filled_meanwhile_takes_only_what_still_fits(stage: Stag
     stage.check()
 
 
-def test_every_resource_counts_also_one_that_somebody_named(stage: Stage) -> None:
+def test_named_resources_limit_placement(stage: Stage) -> None:
     stage.cell()
     cell = Cell.objects.get()
     Cell.objects.update(capacity={**cell.capacity, "fpga": 2})
@@ -58,7 +58,7 @@ def test_every_resource_counts_also_one_that_somebody_named(stage: Stage) -> Non
     assert plan(stage, memory) == 1
 
 
-def test_what_has_ended_holds_its_place_until_its_cell_says_that_it_is_gone(stage: Stage) -> None:
+def test_ended_attempt_holds_capacity_until_its_cell_confirms(stage: Stage) -> None:
     stage.cell(cpu=100)
     job, attempt = stage.running()
     cancel_job(job_id=job.pk, reason="", force=False, actor="owner", now=stage.now())
@@ -71,7 +71,7 @@ def test_what_has_ended_holds_its_place_until_its_cell_says_that_it_is_gone(stag
     assert plan(stage, waiting) == 1
 
 
-def test_a_task_is_placed_once_by_whoever_comes_first(stage: Stage) -> None:
+def test_task_is_placed_once_by_the_first_plan(stage: Stage) -> None:
     stage.cell("cell-1")
     stage.cell("cell-2")
     job = stage.submit_small(replicas=2)
@@ -80,7 +80,7 @@ def test_a_task_is_placed_once_by_whoever_comes_first(stage: Stage) -> None:
     assert stage.cells(job) == ["cell-1", "cell-1"]
 
 
-def test_what_was_cancelled_meanwhile_or_whose_cell_was_closed_is_left_out(stage: Stage) -> None:
+def test_cancelled_tasks_and_closed_cells_are_dropped_from_a_plan(stage: Stage) -> None:
     stage.cell()
     gone, there = stage.submit_small(), stage.submit_small()
     cancel_job(job_id=gone.pk, reason="", force=False, actor="owner", now=stage.now())
@@ -90,7 +90,7 @@ def test_what_was_cancelled_meanwhile_or_whose_cell_was_closed_is_left_out(stage
     assert plan(stage, stage.submit_small()) == 0
 
 
-def test_quotas_are_looked_at_again_when_tasks_are_placed(stage: Stage) -> None:
+def test_quotas_are_rechecked_at_placement(stage: Stage) -> None:
     stage.cell()
     Quota.objects.create(user=stage.owner, running_tasks=3)
     Quota.objects.create(project=Project.objects.get(), resources={"cpu_millis": 200})
@@ -98,7 +98,7 @@ def test_quotas_are_looked_at_again_when_tasks_are_placed(stage: Stage) -> None:
     assert plan(stage, job) == 2
 
 
-def test_tokens_are_looked_at_again_when_tasks_are_placed(stage: Stage) -> None:
+def test_tokens_are_rechecked_at_placement(stage: Stage) -> None:
     stage.cell("cell-1")
     stage.cell("cell-2")
     stage.policy(tokens={"licence": 3})
@@ -110,7 +110,7 @@ def test_tokens_are_looked_at_again_when_tasks_are_placed(stage: Stage) -> None:
     assert stage.why(second)["code"] == "insufficient_tokens"
 
 
-def test_a_gang_of_which_a_part_no_longer_fits_is_left_out_whole(stage: Stage) -> None:
+def test_gang_that_no_longer_fits_is_dropped_whole(stage: Stage) -> None:
     stage.cell(cpu=250)
     gang, other = stage.submit_small(replicas=3, coscheduled=True), stage.submit_small()
     assert plan(stage, other, gang) == 1

@@ -84,7 +84,7 @@ def test_the_history_records_the_pull_and_the_creation(
 
 
 @pytest.mark.engine
-def test_the_progress_of_a_pull_is_visible_and_a_pull_may_be_cancelled(
+def test_pull_progress_is_shown_and_a_pull_can_be_cancelled(
     registry: Distribution, road: Cable, live: LiveStage, docker_cell: RealCell
 ) -> None:
     image = registry.seen_through(road.port, registry.push(noise=NOISE))
@@ -100,7 +100,7 @@ def test_the_progress_of_a_pull_is_visible_and_a_pull_may_be_cancelled(
 # ------------------------------------------------------------------------- tried here, elsewhere
 
 
-def test_what_fails_and_then_works_is_tried_three_times_in_its_stage(
+def test_failed_input_download_is_retried_in_its_stage(
     live: LiveStage, cell: RealCell, web: Web
 ) -> None:
     failures = iter([Answer(503), Answer(503)])
@@ -117,7 +117,7 @@ def test_what_fails_and_then_works_is_tried_three_times_in_its_stage(
     assert (len(live.attempts(job)), live.counters(job)) == (1, (0, 0, 0))
 
 
-def test_what_failed_three_times_goes_to_another_cell(
+def test_input_failing_three_times_moves_the_task_to_another_cell(
     live: LiveStage, cell: RealCell, web: Web
 ) -> None:
     live.open_cell(cell.config.driver, "cell-2", **LOOPBACK)
@@ -133,7 +133,7 @@ def test_what_failed_three_times_goes_to_another_cell(
 
 
 @pytest.mark.engine
-def test_a_pull_that_failed_three_times_goes_to_another_cell(
+def test_pull_failing_three_times_moves_the_task_to_another_cell(
     live: LiveStage, docker_cell: RealCell, registry: Distribution
 ) -> None:
     image = registry.push()
@@ -161,7 +161,7 @@ def found_stuck(live: LiveStage, job: Job) -> Attempt:
 
 
 @pytest.mark.engine
-def test_a_creation_that_hangs_is_given_up_by_the_pools_time_for_creations(
+def test_hanging_creation_is_ended_by_the_create_timeout_of_the_pool(
     line: Cable, live: LiveStage, docker_cell: RealCell
 ) -> None:
     live.policy(create_timeout_seconds=1)
@@ -179,7 +179,7 @@ def test_a_creation_that_hangs_is_given_up_by_the_pools_time_for_creations(
 
 
 @pytest.mark.engine
-def test_a_pull_that_hangs_is_given_up_by_the_pools_time_for_pulls(
+def test_hanging_pull_is_ended_by_the_pull_timeout_of_the_pool(
     registry: Distribution, road: Cable, live: LiveStage, docker_cell: RealCell
 ) -> None:
     live.policy(pull_timeout_seconds=1)
@@ -196,9 +196,7 @@ def test_a_pull_that_hangs_is_given_up_by_the_pools_time_for_pulls(
 # ------------------------------------------------------------------------------- for good
 
 
-def test_a_program_that_does_not_exist_is_not_tried_again_whatever_the_budget(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_missing_program_is_not_retried(live: LiveStage, cell: RealCell) -> None:
     job = live.run(cell, "", command=["no-such-program"], retries={"failure": 5, "system": 5})
     live.until_settled(job)
     assert (live.states(job), len(live.attempts(job))) == (["FAILED"], 1)
@@ -213,7 +211,7 @@ def test_a_program_that_does_not_exist_is_not_tried_again_whatever_the_budget(
         ({"user": "nobody-here"}, "unable to find user nobody-here"),
     ],
 )
-def test_a_wrong_image_or_user_is_not_tried_again_whatever_the_budget(
+def test_missing_image_or_user_is_not_retried(
     live: LiveStage, docker_cell: RealCell, wrong: dict[str, str], words: str
 ) -> None:
     job = live.run(docker_cell, "true", retries={"failure": 5, "system": 5}, **wrong)

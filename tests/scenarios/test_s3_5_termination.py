@@ -35,7 +35,7 @@ def cancel(live: LiveStage, job: Job, *, force: bool = False) -> None:
     cancel_job(job_id=job.pk, reason="", force=force, actor="me", now=live.now())
 
 
-def test_a_stop_is_marked_at_once_and_its_place_is_free_when_the_exit_is_confirmed(
+def test_stop_is_recorded_at_once_and_frees_capacity_on_confirmation(
     live: LiveStage, cell: RealCell
 ) -> None:
     script = TIDY % cell.signal_file("tidied") + " echo ready; sleep 300 & wait"
@@ -58,7 +58,7 @@ def test_a_stop_is_marked_at_once_and_its_place_is_free_when_the_exit_is_confirm
     live.check()
 
 
-def test_a_program_gets_sigterm_and_may_end_before_its_grace_is_over(
+def test_program_gets_sigterm_and_can_exit_within_its_grace(
     live: LiveStage, cell: RealCell
 ) -> None:
     job = begun(live, cell, OBEDIENT, stop_grace_seconds=600)
@@ -98,7 +98,7 @@ def test_a_forced_stop_kills_at_once_even_after_a_stop_with_grace(
         assert (live.states(job), live.last(job).exit_code) == (["KILLED"], 137)
 
 
-def test_a_slow_stop_holds_up_no_other(live: LiveStage, cell: RealCell) -> None:
+def test_slow_stop_does_not_delay_other_stops(live: LiveStage, cell: RealCell) -> None:
     slow = begun(live, cell, DEAF, stop_grace_seconds=600)
     quick = begun(live, cell, OBEDIENT, stop_grace_seconds=600)
     for job in (slow, quick):
@@ -108,7 +108,7 @@ def test_a_slow_stop_holds_up_no_other(live: LiveStage, cell: RealCell) -> None:
 
 
 @pytest.mark.engine
-def test_a_stop_that_the_engine_does_not_answer_holds_up_no_other(
+def test_stop_unanswered_by_the_engine_does_not_delay_other_stops(
     line: Cable, live: LiveStage, docker_cell: RealCell
 ) -> None:
     stuck = begun(live, docker_cell, DEAF)
@@ -125,9 +125,7 @@ def test_a_stop_that_the_engine_does_not_answer_holds_up_no_other(
     live.until_settled(stuck)
 
 
-def test_a_stop_that_did_not_arrive_is_sent_again_until_it_is_confirmed(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_lost_stop_order_is_sent_again_until_confirmed(live: LiveStage, cell: RealCell) -> None:
     job = begun(live, cell, OBEDIENT)
     cell.is_cut_off = True
     cancel(live, job)
@@ -138,9 +136,7 @@ def test_a_stop_that_did_not_arrive_is_sent_again_until_it_is_confirmed(
     assert live.log(live.last(job)) == "ready\nSIGTERM\n"
 
 
-def test_what_is_cancelled_before_its_program_began_never_begins(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_task_cancelled_before_its_start_never_runs(live: LiveStage, cell: RealCell) -> None:
     job = live.run(cell, "echo ready; sleep 300")
     live.place()
     assert live.states(job) == ["ASSIGNED"]

@@ -18,7 +18,7 @@ def overdue(stage: Stage, seconds: float) -> None:
     stage.converge()
 
 
-def test_each_pool_bounds_how_long_its_jobs_wait(stage: Stage) -> None:
+def test_pending_timeout_is_set_per_pool(stage: Stage) -> None:
     stage.policy("hasty", pending_timeout_seconds=30)
     patient, hasty = stage.submit_small(), stage.submit_small(pool="hasty")
     own = stage.submit_small(pool="hasty", scheduling_timeout_seconds=300)
@@ -28,7 +28,7 @@ def test_each_pool_bounds_how_long_its_jobs_wait(stage: Stage) -> None:
     assert reasons(stage, hasty)[-1] == "scheduling_deadline"
 
 
-def test_a_changed_bound_counts_for_what_already_waits(stage: Stage) -> None:
+def test_changed_pending_timeout_applies_to_waiting_jobs(stage: Stage) -> None:
     before = stage.submit_small()
     own = stage.submit_small(scheduling_timeout_seconds=300)
     overdue(stage, 31)
@@ -40,7 +40,7 @@ def test_a_changed_bound_counts_for_what_already_waits(stage: Stage) -> None:
     assert (stage.state(before), stage.state(own)) == ("UNSCHEDULABLE", "PENDING")
 
 
-def test_a_bound_that_is_raised_or_removed_ends_nothing_that_waits(stage: Stage) -> None:
+def test_raised_or_removed_pending_timeout_ends_no_job(stage: Stage) -> None:
     stage.policy(pending_timeout_seconds=30)
     job = stage.submit_small()
     own = stage.submit_small(scheduling_timeout_seconds=20)
@@ -56,7 +56,7 @@ def test_a_bound_that_is_raised_or_removed_ends_nothing_that_waits(stage: Stage)
     assert stage.state(job) == "UNSCHEDULABLE"
 
 
-def test_a_changed_bound_counts_from_when_a_group_may_start(stage: Stage) -> None:
+def test_changed_pending_timeout_counts_from_the_startable_time(stage: Stage) -> None:
     stage.cell()
     large = {"resources": {"cpu": 64, "memory": "64Mi"}, "depends_on": [{"group": "a"}]}
     groups = [stage.group("a"), {**stage.group("b"), **large}]
@@ -76,7 +76,7 @@ def test_a_changed_bound_counts_from_when_a_group_may_start(stage: Stage) -> Non
     ("phase", "field"),
     [(Phase.PULLING, "pull_timeout_seconds"), (Phase.CREATING, "create_timeout_seconds")],
 )
-def test_a_pull_or_a_creation_that_takes_too_long_is_a_system_failure(
+def test_pull_or_creation_timeout_is_a_system_failure(
     stage: Stage, phase: Phase, field: str
 ) -> None:
     Pool.objects.update(pull_timeout_seconds=500, create_timeout_seconds=500)
@@ -97,7 +97,7 @@ def test_a_pull_or_a_creation_that_takes_too_long_is_a_system_failure(
     assert stage.cells(job) == ["cell-2"]
 
 
-def test_an_order_without_an_answer_is_given_up_and_told(stage: Stage) -> None:
+def test_unanswered_order_is_requeued_and_recorded(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.placed()
     overdue(stage, 61)
@@ -105,7 +105,7 @@ def test_an_order_without_an_answer_is_given_up_and_told(stage: Stage) -> None:
     assert stage.counters(job) == (0, 0, 0)
 
 
-def test_a_stop_that_is_not_confirmed_puts_its_cell_aside_and_alerts(stage: Stage) -> None:
+def test_unconfirmed_stop_quarantines_its_cell_with_an_alert(stage: Stage) -> None:
     stage.cell()
     job, _ = stage.running(timeout_seconds=10, stop_grace_seconds=5)
     overdue(stage, 41)
@@ -118,7 +118,7 @@ def test_a_stop_that_is_not_confirmed_puts_its_cell_aside_and_alerts(stage: Stag
     assert (alert.kind, alert.subject) == ("stop_unconfirmed", "cell-1")
 
 
-def test_a_lost_cell_is_told_in_the_history_of_what_it_had(stage: Stage) -> None:
+def test_cell_loss_is_recorded_in_the_history_of_its_tasks(stage: Stage) -> None:
     cell = stage.cell()
     job, _ = stage.running()
     stage.lose(cell)
@@ -127,7 +127,7 @@ def test_a_lost_cell_is_told_in_the_history_of_what_it_had(stage: Stage) -> None
     assert stage.states(job) == ["PENDING"]
 
 
-def test_a_pending_task_says_what_it_waits_for_each_time(stage: Stage) -> None:
+def test_pending_reason_is_updated_by_each_pass(stage: Stage) -> None:
     job = stage.submit_small()
     stage.place()
     assert stage.why(job)["text"] == "the pool has no cell"
@@ -139,7 +139,7 @@ def test_a_pending_task_says_what_it_waits_for_each_time(stage: Stage) -> None:
     assert stage.states(job) == ["ASSIGNED"]
 
 
-def test_old_work_is_swept_away_when_it_is_deleted_and_all_of_it_is_gone(stage: Stage) -> None:
+def test_rows_of_a_deleted_job_are_purged(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     stage.succeed(attempt)

@@ -52,18 +52,14 @@ def logs(live: LiveStage, job: Job) -> list[str]:
     return [str(live.until(lambda one=one: live.log(one))) for one in live.newest(job)]  # type: ignore[misc]
 
 
-def test_each_member_knows_its_rank_the_size_and_the_names_of_all(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_members_get_rank_size_and_hostnames_of_their_gang(live: LiveStage, cell: RealCell) -> None:
     script = "echo $CELLRUN_GANG_RANK of $CELLRUN_GANG_SIZE: $CELLRUN_GANG_HOSTS"
     groups = (group(live, cell, "driver", script), group(live, cell, "worker", script, replicas=2))
     names = "driver-0,worker-0,worker-1"
     assert logs(live, gang(live, *groups)) == [f"{rank} of 3: {names}\n" for rank in range(3)]
 
 
-def test_all_members_have_one_key_pair_and_another_gang_has_another(
-    live: LiveStage, cell: RealCell
-) -> None:
+def test_members_share_one_key_pair_per_gang(live: LiveStage, cell: RealCell) -> None:
     keys_of = [
         [
             read_keys(text)
@@ -86,14 +82,16 @@ def read_keys(text: str) -> list[bytes]:
     return [key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) for key in found]
 
 
-def test_a_job_that_is_no_gang_has_none_of_it(live: LiveStage, cell: RealCell) -> None:
+def test_job_outside_a_gang_gets_no_gang_files_or_variables(
+    live: LiveStage, cell: RealCell
+) -> None:
     script = "ls {root}/run/cellrun 2> /dev/null; env | grep GANG; echo alone"
     job = live.run(cell, script.replace("{root}", cell.root))
     assert logs(live, job) == ["alone\n"]
 
 
 @pytest.mark.engine
-def test_a_member_finds_the_others_on_another_cell_where_they_publish_their_ports(
+def test_member_reaches_published_ports_of_members_on_another_cell(
     live: LiveStage, docker_cell: RealCell
 ) -> None:
     live.open_cell("docker", "cell-2")
@@ -122,7 +120,7 @@ def networks(engine: Any, attempt: Attempt) -> dict[str, Any]:
 
 
 @pytest.mark.engine
-def test_members_on_one_cell_reach_each_other_by_name_at_any_port_without_asking_for_it(
+def test_members_on_one_cell_reach_each_other_by_name_at_any_port(
     live: LiveStage, docker_cell: RealCell
 ) -> None:
     serve = group(live, docker_cell, "server", SERVE)
@@ -131,7 +129,7 @@ def test_members_on_one_cell_reach_each_other_by_name_at_any_port_without_asking
 
 
 @pytest.mark.engine
-def test_nothing_else_is_in_the_network_of_a_gang(
+def test_gang_network_is_unreachable_from_outside(
     live: LiveStage, docker_cell: RealCell, engine: Any
 ) -> None:
     jobs = [
@@ -150,7 +148,7 @@ def test_nothing_else_is_in_the_network_of_a_gang(
 
 
 @pytest.mark.engine
-def test_a_group_may_decline_the_private_network(
+def test_group_can_opt_out_of_the_gang_network(
     live: LiveStage, docker_cell: RealCell, engine: Any
 ) -> None:
     inside = group(live, docker_cell, "inside", "sleep 300")
@@ -163,7 +161,7 @@ def test_a_group_may_decline_the_private_network(
 
 
 @pytest.mark.engine
-def test_the_network_goes_with_the_gang(
+def test_gang_network_is_removed_with_the_gang(
     live: LiveStage, docker_cell: RealCell, engine: Any
 ) -> None:
     job = gang(live, group(live, docker_cell, "w", READY + " hostname", replicas=2))

@@ -42,7 +42,7 @@ def test_the_jobs_minimum_may_be_more_than_the_sum(stage: Stage, minimum: int) -
     assert job.max_task_failures == 9 - minimum
 
 
-def test_a_minimum_of_the_job_alone_is_accepted_in_both_forms(stage: Stage) -> None:
+def test_job_minimum_without_group_minima_is_accepted_in_both_forms(stage: Stage) -> None:
     """One group: the same minima in both forms. Several: what the others cannot supply."""
     short = stage.submit_small(replicas=4, min_available=3)
     listed = stage.submit(groups=[stage.group("main", replicas=4)], min_available=3)
@@ -54,7 +54,7 @@ def test_a_minimum_of_the_job_alone_is_accepted_in_both_forms(stage: Stage) -> N
     assert minima(stage.submit(groups=groups, min_available=0)) == (0, {"a": 0, "b": 0})
 
 
-def test_a_minimum_of_the_job_alone_is_at_most_all_replicas(stage: Stage) -> None:
+def test_job_minimum_above_all_replicas_is_refused(stage: Stage) -> None:
     groups = [stage.group("a", replicas=5), stage.group("b", replicas=2)]
     assert stage.submit(groups=groups, min_available=7).max_task_failures == 0
     with pytest.raises(InvalidSpec, match="must be at most 7, all replicas"):
@@ -77,7 +77,7 @@ def test_a_groups_minimum_above_its_replicas_is_refused(stage: Stage) -> None:
         three(stage, -1, 0, 0)
 
 
-def test_the_door_answers_422_and_names_the_field(stage: Stage) -> None:
+def test_invalid_minimum_is_answered_422_with_the_field(stage: Stage) -> None:
     caller = make_caller("ann", "submit")
     groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", "min_available": 1, **SMALL}]
     answer = caller.post("/jobs", {"name": "x", "groups": groups, "min_available": 5})
@@ -87,21 +87,21 @@ def test_the_door_answers_422_and_names_the_field(stage: Stage) -> None:
     assert (answer.status, list(answer.faults)) == (422, ["groups[0].min_available"])
 
 
-def test_what_was_said_of_tolerated_failures_goes_before_what_a_minimum_leaves(
+def test_explicit_tolerance_takes_precedence_over_the_minimum(
     stage: Stage,
 ) -> None:
     assert three(stage, 1, 1, 1, max_task_failures=0).max_task_failures == 0
     assert three(stage, 1, 1, 1).max_task_failures == 6
 
 
-def test_without_coscheduling_a_minimum_holds_no_start_up(stage: Stage) -> None:
+def test_minimum_does_not_delay_starts_without_coscheduling(stage: Stage) -> None:
     stage.cell(cpu=100)
     job = stage.submit_small(replicas=3, min_available=2)
     stage.place()
     assert sorted(stage.states(job)) == ["ASSIGNED", "PENDING", "PENDING"]
 
 
-def test_a_gang_starts_nothing_before_each_groups_minimum_fits(stage: Stage) -> None:
+def test_gang_starts_only_when_every_group_minimum_fits(stage: Stage) -> None:
     stage.cell(cpu=500)
     job = three(stage, 2, 2, 2, coscheduled=True)
     stage.place()

@@ -22,7 +22,7 @@ def placed(stage: Stage, job: Job) -> list[int]:
     return [counts.get("ASSIGNED", 0) for counts in stage.counts(job).values()]
 
 
-def test_nothing_starts_while_one_group_lacks_its_minimum(stage: Stage) -> None:
+def test_gang_does_not_start_while_one_group_lacks_its_minimum(stage: Stage) -> None:
     stage.cell(cpu=500)
     job = gang(stage, 3, 3)
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_nothing_starts_while_one_group_lacks_its_minimum(stage: Stage) -> None:
     assert stage.states(others) == ["ASSIGNED"] * 2
 
 
-def test_it_starts_in_one_go_as_soon_as_all_minima_fit(stage: Stage) -> None:
+def test_gang_starts_at_once_when_all_minima_fit(stage: Stage) -> None:
     stage.cell(cpu=300)
     job = gang(stage, 3, 3)
     stage.place()
@@ -45,7 +45,7 @@ def test_it_starts_in_one_go_as_soon_as_all_minima_fit(stage: Stage) -> None:
     assert len(set(Attempt.objects.values_list("created_at", flat=True))) == 1
 
 
-def test_what_is_beyond_the_minima_comes_as_there_is_room(stage: Stage) -> None:
+def test_members_beyond_the_minima_start_as_room_allows(stage: Stage) -> None:
     stage.cell(cpu=300)
     job = gang(stage, 3, 3, minima=(1, 2))
     stage.place()
@@ -55,7 +55,7 @@ def test_what_is_beyond_the_minima_comes_as_there_is_room(stage: Stage) -> None:
     assert sum(placed(stage, job)) == 5
 
 
-def test_the_jobs_own_minimum_counts_beside_its_groups(stage: Stage) -> None:
+def test_job_minimum_applies_in_addition_to_group_minima(stage: Stage) -> None:
     stage.cell(cpu=400)
     job = gang(stage, 3, 3, minima=(1, 1), min_available=5)
     stage.place()
@@ -65,7 +65,7 @@ def test_the_jobs_own_minimum_counts_beside_its_groups(stage: Stage) -> None:
     assert sum(placed(stage, job)) == 5
 
 
-def test_of_two_gangs_that_do_not_fit_together_one_is_placed_whole(stage: Stage) -> None:
+def test_one_of_two_gangs_that_do_not_fit_together_is_placed_whole(stage: Stage) -> None:
     stage.cell(cpu=500)
     jobs = [gang(stage, 4), gang(stage, 4)]
     stage.place()
@@ -76,7 +76,7 @@ def test_of_two_gangs_that_do_not_fit_together_one_is_placed_whole(stage: Stage)
     assert placed(stage, jobs[1]) == [4]
 
 
-def test_a_quota_that_a_part_would_keep_holds_all_of_it_back(stage: Stage) -> None:
+def test_quota_that_fits_only_a_part_defers_the_whole_gang(stage: Stage) -> None:
     stage.cell()
     filler = stage.submit_small()
     stage.place()
@@ -90,7 +90,7 @@ def test_a_quota_that_a_part_would_keep_holds_all_of_it_back(stage: Stage) -> No
     assert placed(stage, job) == [4]
 
 
-def test_group_by_keeps_it_on_cells_of_one_value_even_if_others_have_room(stage: Stage) -> None:
+def test_group_by_places_a_gang_on_cells_of_one_label_value(stage: Stage) -> None:
     for name, zone, cpu in (("cell-1", "a", 200), ("cell-2", "b", 200), ("cell-3", "b", 100)):
         stage.cell_of("default", name, cpu=cpu, zone=zone)
     fits = gang(stage, 3, group_by="zone")
@@ -103,7 +103,7 @@ def test_group_by_keeps_it_on_cells_of_one_value_even_if_others_have_room(stage:
 
 
 @pytest.mark.parametrize(("back", "count"), [(True, 3), (False, 0)])
-def test_a_member_that_was_lost_goes_first_when_it_completes_its_gang(
+def test_lost_member_is_placed_first_to_complete_its_gang(
     stage: Stage, back: bool, count: int
 ) -> None:
     stage.cell(cpu=300)
@@ -117,7 +117,7 @@ def test_a_member_that_was_lost_goes_first_when_it_completes_its_gang(
     assert stage.states(others).count("PENDING") == count
 
 
-def test_a_gang_goes_back_to_the_cell_that_failed_it_where_the_others_are_too_small(
+def test_gang_returns_to_a_failed_cell_if_others_are_too_small(
     stage: Stage,
 ) -> None:
     stage.cell("big", cpu=4000)

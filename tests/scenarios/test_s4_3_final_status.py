@@ -40,7 +40,7 @@ def end(stage: Stage, job: Job, successes: tuple[int, ...]) -> list[PlainGroup]:
 @pytest.mark.parametrize(
     "case", list(product(SUCCESSES, repeat=3)), ids=lambda case: "/".join(case)
 )
-def test_a_job_of_three_groups_ends_as_volcano_says(
+def test_final_state_of_three_groups_matches_volcano(
     stage: Stage, case: tuple[str, str, str]
 ) -> None:
     stage.cell(cpu=100_000, memory=100_000)
@@ -61,7 +61,7 @@ def test_a_job_of_three_groups_ends_as_volcano_says(
     stage.check()
 
 
-def test_lost_tasks_leave_a_minimum_met(stage: Stage) -> None:
+def test_job_with_lost_tasks_and_a_met_minimum_succeeds(stage: Stage) -> None:
     stage.cell()
     groups = [stage.group(n, replicas=3, min_available=2) for n in "ab"]
     job = stage.submit(groups=groups, retries={"preemption": 0})
@@ -72,7 +72,7 @@ def test_lost_tasks_leave_a_minimum_met(stage: Stage) -> None:
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_lost_tasks_that_leave_a_minimum_unmet_make_it_worker_failed(stage: Stage) -> None:
+def test_job_with_a_minimum_unmet_by_losses_is_worker_failed(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=3, min_available=2, retries={"preemption": 0})
     stage.place()
@@ -82,7 +82,7 @@ def test_lost_tasks_that_leave_a_minimum_unmet_make_it_worker_failed(stage: Stag
     assert stage.state(job) == "WORKER_FAILED"
 
 
-def test_a_minimum_of_nothing_is_always_met(stage: Stage) -> None:
+def test_minimum_of_zero_is_always_met(stage: Stage) -> None:
     stage.cell()
     job = stage.submit_small(replicas=2, min_available=0)
     stage.place()
@@ -90,7 +90,7 @@ def test_a_minimum_of_nothing_is_always_met(stage: Stage) -> None:
     assert stage.state(job) == "SUCCEEDED"
 
 
-def test_one_groups_plenty_does_not_make_up_for_anothers_lack(stage: Stage) -> None:
+def test_surplus_of_one_group_does_not_offset_another_groups_minimum(stage: Stage) -> None:
     stage.cell()
     groups = [
         stage.group("plenty", replicas=5, min_available=1),
@@ -105,7 +105,7 @@ def test_one_groups_plenty_does_not_make_up_for_anothers_lack(stage: Stage) -> N
     assert stage.job(job).failure_reason == "only 1 task of group lack succeeded, 2 must"
 
 
-def test_no_minimum_at_all_asks_for_every_success_that_is_not_tolerated(stage: Stage) -> None:
+def test_job_without_a_minimum_needs_every_untolerated_success(stage: Stage) -> None:
     stage.cell()
     for tolerated, state in ((0, "FAILED"), (1, "SUCCEEDED")):
         job = stage.submit_small(replicas=2, max_task_failures=tolerated)
@@ -116,7 +116,7 @@ def test_no_minimum_at_all_asks_for_every_success_that_is_not_tolerated(stage: S
         assert stage.state(job) == state
 
 
-def test_a_group_without_a_written_minimum_needs_all_its_replicas(stage: Stage) -> None:
+def test_group_without_an_explicit_minimum_needs_all_replicas(stage: Stage) -> None:
     """Volcano: the minimum of a group "defaults to the task replicas"."""
     stage.cell()
     for happens, state in ((stage.fail, "FAILED"), (stage.vanish, "WORKER_FAILED")):
@@ -133,9 +133,7 @@ def test_a_group_without_a_written_minimum_needs_all_its_replicas(stage: Stage) 
 
 
 @pytest.mark.parametrize("form", ["groups", "short"])
-def test_a_minimum_of_the_job_alone_counts_the_successes_of_all_groups(
-    stage: Stage, form: str
-) -> None:
+def test_job_minimum_counts_the_successes_of_all_tasks(stage: Stage, form: str) -> None:
     """Volcano: "Currently MinAvailable field only supported at job level"."""
     stage.cell()
     for successes, state in ((3, "SUCCEEDED"), (2, "FAILED")):
@@ -151,7 +149,7 @@ def test_a_minimum_of_the_job_alone_counts_the_successes_of_all_groups(
         assert stage.state(job) == state
 
 
-def test_a_minimum_of_the_job_alone_is_met_by_any_of_its_groups(stage: Stage) -> None:
+def test_job_minimum_is_met_by_successes_of_any_group(stage: Stage) -> None:
     stage.cell()
     for failing, state in ((2, "SUCCEEDED"), (3, "FAILED")):
         groups = [stage.group("a", replicas=3), stage.group("b", replicas=2)]
@@ -163,7 +161,7 @@ def test_a_minimum_of_the_job_alone_is_met_by_any_of_its_groups(stage: Stage) ->
         assert stage.state(job) == state
 
 
-def test_a_retry_needs_what_its_job_still_lacked(stage: Stage) -> None:
+def test_retry_needs_the_minimum_its_job_still_lacked(stage: Stage) -> None:
     stage.cell()
     groups = [stage.group("a", replicas=3, min_available=1), stage.group("b", replicas=2)]
     job = stage.submit(groups=groups)

@@ -19,7 +19,7 @@ def counted(job: Job) -> dict[str, dict[str, int]]:
     }
 
 
-def test_the_counts_follow_every_single_change(stage: Stage) -> None:
+def test_counts_are_correct_after_every_change(stage: Stage) -> None:
     cell = stage.cell()
     groups = [
         stage.group("a", replicas=4),
@@ -53,7 +53,7 @@ def test_the_counts_follow_every_single_change(stage: Stage) -> None:
     stage.check()
 
 
-def test_several_changes_in_one_batch_are_all_counted(stage: Stage) -> None:
+def test_all_changes_of_one_batch_are_counted(stage: Stage) -> None:
     cell = stage.cell()
     job = stage.submit_small(replicas=6, max_task_failures=6)
     stage.place()
@@ -81,7 +81,7 @@ def test_the_counts_of_a_group_always_sum_up_to_its_tasks(stage: Stage) -> None:
     assert Task.objects.filter(job=job).count() == 5
 
 
-def test_the_door_tells_them_per_group_and_state(stage: Stage) -> None:
+def test_api_returns_counts_per_group_and_state(stage: Stage) -> None:
     stage.cell(cpu=200)
     caller = make_caller("ann", "submit")
     groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", **SMALL}]
@@ -94,7 +94,7 @@ def test_the_door_tells_them_per_group_and_state(stage: Stage) -> None:
     }
 
 
-def test_what_a_dependency_killed_is_counted_apart(stage: Stage) -> None:
+def test_tasks_killed_by_a_dependency_are_counted_separately(stage: Stage) -> None:
     stage.cell()
     groups = [stage.group("a"), stage.group("b", replicas=2, depends_on=[{"group": "a"}])]
     job = stage.submit(groups=groups, max_task_failures=1)

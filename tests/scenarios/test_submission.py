@@ -21,7 +21,7 @@ def ann(stage: Stage) -> Caller:
     return make_caller("ann", "submit")
 
 
-def test_the_same_guid_and_body_give_the_same_job_another_body_a_conflict(ann: Caller) -> None:
+def test_same_guid_returns_the_job_and_another_body_conflicts(ann: Caller) -> None:
     first = ann.post("/jobs", {**BODY, "guid": "g"})
     again = ann.post("/jobs", {**BODY, "guid": "g"})
     assert (first.status, again.status) == (201, 200)
@@ -30,7 +30,7 @@ def test_the_same_guid_and_body_give_the_same_job_another_body_a_conflict(ann: C
     assert Job.objects.count() == Task.objects.count() == 1
 
 
-def test_an_idempotency_key_does_the_same_for_who_gives_no_guid(ann: Caller) -> None:
+def test_idempotency_key_acts_as_a_guid(ann: Caller) -> None:
     first = ann.post("/jobs", BODY, Idempotency_Key="k")
     again = ann.post("/jobs", BODY, Idempotency_Key="k")
     assert (first.status, again.status) == (201, 200)
@@ -38,7 +38,7 @@ def test_an_idempotency_key_does_the_same_for_who_gives_no_guid(ann: Caller) -> 
     assert ann.post("/jobs", {**BODY, "replicas": 2}, Idempotency_Key="k").status == 409
 
 
-def test_without_either_each_submission_is_a_job(ann: Caller) -> None:
+def test_submissions_without_guid_or_key_create_separate_jobs(ann: Caller) -> None:
     assert ann.post("/jobs", BODY).json["id"] != ann.post("/jobs", BODY).json["id"]
 
 
@@ -46,7 +46,7 @@ def test_without_either_each_submission_is_a_job(ann: Caller) -> None:
     ("policy", "status", "is_same"),
     [(None, 201, False), ("keep", 200, True), ("error", 409, None), ("replace", 201, False)],
 )
-def test_a_name_that_is_in_use_is_judged_by_the_policy(
+def test_existing_job_policy_decides_about_a_name_in_use(
     ann: Caller, policy: str | None, status: int, is_same: bool | None
 ) -> None:
     first = ann.post("/jobs", BODY).json["id"]
@@ -60,7 +60,7 @@ def test_a_name_that_is_in_use_is_judged_by_the_policy(
 
 
 @pytest.mark.parametrize("policy", ["keep", "error", "replace"])
-def test_a_name_of_a_job_that_has_ended_or_of_somebody_else_is_free(
+def test_name_of_an_ended_or_another_users_job_is_free(
     stage: Stage, ann: Caller, policy: str
 ) -> None:
     ended = ann.post("/jobs", BODY).json["id"]
@@ -72,13 +72,13 @@ def test_a_name_of_a_job_that_has_ended_or_of_somebody_else_is_free(
     assert stage.job(Job.objects.get(pk=others)).ending_as is None
 
 
-def test_one_bad_job_of_a_batch_and_nothing_is_written(ann: Caller) -> None:
+def test_invalid_job_in_a_batch_refuses_the_batch(ann: Caller) -> None:
     answer = ann.post("/jobs:batch", {"jobs": [BODY, {**BODY, "pool": "nowhere"}]})
     assert answer.status == 422
     assert not Job.objects.exists()
 
 
-def test_what_can_never_fit_is_refused_with_what_it_lacks(stage: Stage) -> None:
+def test_unsatisfiable_job_is_refused_with_the_shortfall(stage: Stage) -> None:
     stage.cell(cpu=1000)
     with pytest.raises(JobsRefused, match="cell-1 comes closest and lacks 1 core"):
         stage.submit(resources={"cpu": 2, "memory": "64Mi"})
@@ -86,13 +86,11 @@ def test_what_can_never_fit_is_refused_with_what_it_lacks(stage: Stage) -> None:
     assert stage.submit(resources=large, allow_unsatisfiable=True).pk
 
 
-def test_a_pool_that_never_had_a_cell_takes_everything(stage: Stage) -> None:
+def test_pool_that_never_had_a_cell_accepts_any_job(stage: Stage) -> None:
     assert stage.submit(resources={"cpu": 2000, "memory": "64Mi"}).pk
 
 
-def test_a_deleted_job_is_gone_at_once_for_everybody_and_its_guid_is_free(
-    stage: Stage, ann: Caller
-) -> None:
+def test_deleted_job_is_not_found_and_its_guid_is_free(stage: Stage, ann: Caller) -> None:
     key = ann.post("/jobs", {**BODY, "guid": "g"}).json["id"]
     with pytest.raises(Conflict, match="cancel it first"):
         delete_job(job_id=key, actor="ann", now=clock.now())
@@ -102,7 +100,7 @@ def test_a_deleted_job_is_gone_at_once_for_everybody_and_its_guid_is_free(
     assert ann.post("/jobs", {**BODY, "guid": "g"}).status == 201
 
 
-def test_the_rows_of_a_deleted_job_go_when_its_last_attempt_is_released(stage: Stage) -> None:
+def test_rows_of_a_deleted_job_are_purged_with_its_last_release(stage: Stage) -> None:
     stage.cell()
     job, attempt = stage.running()
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -117,7 +115,7 @@ def test_the_rows_of_a_deleted_job_go_when_its_last_attempt_is_released(stage: S
     assert not Transition.objects.filter(job_id=job.pk).exists()
 
 
-def test_two_bodies_under_one_guid_in_one_call_are_a_conflict(stage: Stage) -> None:
+def test_another_body_under_a_used_guid_is_a_conflict(stage: Stage) -> None:
     stage.submit_small(guid="g")
     with pytest.raises(GuidTaken):
         stage.submit_small(guid="g", replicas=2)

@@ -49,7 +49,7 @@ def test_many_outages_lose_no_cell_and_fail_no_task(outage: Outage, seed: int) -
 
 
 @pytest.mark.parametrize("name", IN_FULL)
-def test_what_is_exclusive_is_ended_by_its_guard_and_ends_well_after_it(name: str) -> None:
+def test_exclusive_attempts_ended_by_the_guard_count_as_preemptions(name: str) -> None:
     world = OutageWorld(BASE, OUTAGES[name], tasks=EXCLUSIVE_TASKS, exclusive=True)
     fault = simulate(world, EXCLUSIVE_TASKS)
     ended = rows("SELECT reason, charged FROM controlplane_attempt WHERE state <> 4 ORDER BY uid")

@@ -22,29 +22,29 @@ def simulate(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("first", range(BASE, BASE + IN_TEST, AT_ONCE))
-def test_random_seeds_hold(first: int) -> None:
+def test_invariants_hold_for_random_seeds(first: int) -> None:
     simulate(range(first, first + AT_ONCE))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(BASE + IN_TEST, BASE + IN_SOAK, 10 * AT_ONCE))
-def test_many_random_seeds_hold(first: int) -> None:
+def test_invariants_hold_for_many_random_seeds(first: int) -> None:
     simulate(range(first, first + 10 * AT_ONCE))
 
 
-def test_gangs_of_a_hundred_are_never_begun_in_part() -> None:
+def test_gangs_of_a_hundred_are_never_started_partially() -> None:
     outcome = run_bench(BASE)
     assert not outcome.failure, outcome.report()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(BASE + 1, BASE + 10))
-def test_many_runs_of_large_gangs_hold(seed: int) -> None:
+def test_invariants_hold_for_many_runs_of_large_gangs(seed: int) -> None:
     outcome = run_bench(seed)
     assert not outcome.failure, outcome.report()
 
 
 @pytest.mark.parametrize("seed", [3, BASE])
-def test_a_seed_simulated_again_takes_the_same_course(seed: int) -> None:
+def test_same_seed_reproduces_the_same_run(seed: int) -> None:
     first, second = run_seed(seed), run_seed(seed)
     assert (first.digest, first.trace) == (second.digest, second.trace)

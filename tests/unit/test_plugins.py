@@ -121,14 +121,14 @@ def nothing_else() -> Iterator[None]:
         (Kind.HOOK, HOOKS),
     ],
 )
-def test_the_built_in_plugins_are_there_by_name(kind: Kind, built_in: dict[str, type]) -> None:
+def test_built_in_plugins_are_found_by_name(kind: Kind, built_in: dict[str, type]) -> None:
     assert plugins.names_of(kind) == list(built_in)
     for name, made in built_in.items():
         assert isinstance(plugins.get(kind, name), made)
 
 
 @pytest.mark.usefixtures("distribution")
-def test_plugins_of_every_kind_are_found_behind_the_built_in_ones() -> None:
+def test_installed_plugins_of_every_kind_follow_the_built_in_ones() -> None:
     with capture_logs():
         found = {kind: plugins.names_of(kind) for kind in Kind}
     assert found == {
@@ -144,7 +144,7 @@ def test_plugins_of_every_kind_are_found_behind_the_built_in_ones() -> None:
 
 
 @pytest.mark.usefixtures("distribution")
-def test_what_is_broken_or_taken_is_logged_and_not_installed() -> None:
+def test_broken_plugin_or_duplicate_name_is_logged_and_refused() -> None:
     with capture_logs() as lines:
         for kind in Kind:
             plugins.names_of(kind)
@@ -171,7 +171,7 @@ def test_what_is_broken_or_taken_is_logged_and_not_installed() -> None:
 
 
 @pytest.mark.usefixtures("distribution")
-def test_what_is_installed_is_looked_for_once_in_a_process() -> None:
+def test_installed_plugins_are_loaded_once_per_process() -> None:
     with capture_logs() as lines:
         plugins.names_of(Kind.SELECTOR)
         plugins.get(Kind.SELECTOR, "first")

@@ -36,7 +36,7 @@ def files_of(stack: RunningStack, uid: str) -> list[Path]:
     return [path for path in files_below(stack.home / "artifacts") if uid in str(path)]
 
 
-def test_a_preempted_task_goes_on_where_it_stopped(stack: RunningStack, session: Session) -> None:
+def test_preempted_task_resumes_from_its_checkpoint(stack: RunningStack, session: Session) -> None:
     with session_of(stack, operator=True) as operator:
         cores = operator.cell("cell-1")["capacity"]["cpu"]
     room = {"cpu": round(cores * 600) / 1000, "memory": "32Mi"}
@@ -62,7 +62,7 @@ def test_a_preempted_task_goes_on_where_it_stopped(stack: RunningStack, session:
     assert session.artifacts(second["uid"]) == []
 
 
-def test_outputs_go_on_to_the_next_group_and_to_people_and_with_the_job(
+def test_outputs_reach_the_next_group_and_users_and_are_deleted_with_the_job(
     stack: RunningStack, session: Session
 ) -> None:
     make = "head -c 3000000 /dev/urandom > /out/model; mkdir /out/notes; echo $CELLRUN_TASK_INDEX"

@@ -47,7 +47,7 @@ def wait_for_service(session: Session, job_id: int, number: int) -> dict[str, An
     return found[0]
 
 
-def test_a_service_is_restarted_for_ever_and_counts_nothing(
+def test_service_is_restarted_without_limit_and_without_charge(
     stack: RunningStack, session: Session
 ) -> None:
     spec = shell_job(SERVE, name="service", kind="inference", ports=["http"], health_check=CHECK)

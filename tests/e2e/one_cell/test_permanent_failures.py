@@ -21,7 +21,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_ends_the_task_with_its_first_attempt(session: Session, mistake: str) -> None:
+def test_permanent_failure_ends_the_task_at_its_first_attempt(
+    session: Session, mistake: str
+) -> None:
     wrong, reason = MISTAKES[mistake]
     spec = {**shell_job("true"), "retries": {"failure": 5}, **wrong}
     job, task = run_to_end(session, spec)
@@ -32,7 +34,7 @@ def test_a_mistake_ends_the_task_with_its_first_attempt(session: Session, mistak
     assert session.task(task["id"])["failure_count"] == 1
 
 
-def test_a_job_may_ask_for_retries_of_what_cannot_succeed(session: Session) -> None:
+def test_job_may_enable_retries_of_permanent_failures(session: Session) -> None:
     spec = shell_job("true", user="nobody-here", retries={"failure": 1}, retry_permanent=True)
     job, _ = run_to_end(session, spec)
     [attempts] = attempts_of(session, job["id"]).values()

@@ -49,7 +49,7 @@ def moment(text: str | None) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def test_production_takes_the_place_of_batch_once_that_has_gone_and_batch_resumes(
+def test_production_preempts_batch_and_batch_resumes(
     stack: RunningStack, operator: Session, session: Session
 ) -> None:
     room = most_of(operator)
@@ -101,9 +101,7 @@ def pool(operator: Session) -> Iterator[str]:
     operator.put_pool("default", {"tokens": {}, "preemption": True})
 
 
-def test_a_pool_that_is_edited_is_in_force_at_once(
-    pool: str, operator: Session, session: Session
-) -> None:
+def test_pool_changes_take_effect_at_once(pool: str, operator: Session, session: Session) -> None:
     waiting = session.submit(
         shell_job("echo licensed", name="licensed", resources=LICENCE, allow_unsatisfiable=True)
     )["id"]

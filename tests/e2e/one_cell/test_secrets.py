@@ -44,7 +44,7 @@ def test_a_secret_reaches_its_task_and_nothing_else(stack: RunningStack, session
     wait_until(lambda: not list(MEMORY.glob(mine)), seconds=30, what="no secret is in memory")
 
 
-def test_a_secret_that_is_gone_when_the_task_begins_is_the_tasks_own_failure(
+def test_missing_secret_at_the_task_start_is_a_user_failure(
     session: Session,
 ) -> None:
     spec = shell_job("true", secrets=[{"name": "late", "path": "/late"}])

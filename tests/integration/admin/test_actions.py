@@ -41,7 +41,7 @@ def text_of(answer: Any) -> str:
     return " ".join(html.unescape(plain).split())
 
 
-def test_cancel_asks_first_and_then_ends_the_job(operator: Client) -> None:
+def test_cancel_action_requires_confirmation(operator: Client) -> None:
     job = Job.objects.get()
     asked = text_of(act(operator, JOBS, "cancel_jobs", job.pk))
     assert "Cancel these jobs?" in asked
@@ -58,7 +58,7 @@ def test_cancel_asks_first_and_then_ends_the_job(operator: Client) -> None:
     assert any("wrong input" in row.message for row in change)
 
 
-def test_the_page_of_an_open_job_offers_cancel_and_of_an_ended_one_does_not(
+def test_cancel_is_offered_for_open_jobs_only(
     operator: Client,
 ) -> None:
     job = Job.objects.get()
@@ -77,7 +77,7 @@ def test_the_page_of_an_open_job_offers_cancel_and_of_an_ended_one_does_not(
         ("uncordon", "cell-draining", "READY"),
     ],
 )
-def test_cells_are_moved_after_a_question(
+def test_cell_actions_require_confirmation(
     operator: Client, action: str, before: str, after: str
 ) -> None:
     cell = Cell.objects.get(name=before)
@@ -91,14 +91,14 @@ def test_cells_are_moved_after_a_question(
     assert "olga" in cell.state_reason
 
 
-def test_what_cannot_be_done_is_said_and_the_rest_is_done(operator: Client) -> None:
+def test_deleting_an_open_job_is_refused_with_the_reason(operator: Client) -> None:
     job = Job.objects.get()
     text = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
     assert "has not ended" in text
     assert Job.objects.visible().filter(pk=job.pk).exists()
 
 
-def test_a_lost_cell_is_what_was_ordered_when_it_is_back(operator: Client) -> None:
+def test_drain_of_a_lost_cell_is_recorded_as_its_ordered_state(operator: Client) -> None:
     lost, ready = Cell.objects.get(name="cell-lost"), Cell.objects.get(name="cell-ready")
     answer = act(operator, CELLS, "drain", lost.pk, ready.pk, confirmed="yes")
     assert "Cells now to drain: 2" in text_of(answer)
@@ -107,7 +107,7 @@ def test_a_lost_cell_is_what_was_ordered_when_it_is_back(operator: Client) -> No
     assert (ready.state, lost.state, lost.ordered_state) == ("DRAINING", "LOST", "DRAINING")
 
 
-def test_an_onlooker_sees_all_and_may_do_nothing(onlooker: Client) -> None:
+def test_onlooker_sees_no_actions_and_cannot_run_them(onlooker: Client) -> None:
     job, cell = Job.objects.get(), Cell.objects.get(name="cell-ready")
     assert "Cancel job" not in text_of(onlooker.get(f"{JOBS}{job.pk}/change/"))
     assert "Drain" not in text_of(onlooker.get(f"{CELLS}{cell.pk}/change/"))
@@ -121,7 +121,7 @@ def test_an_onlooker_sees_all_and_may_do_nothing(onlooker: Client) -> None:
     assert (job.ending_as, cell.state) == (None, "READY")
 
 
-def test_an_alert_is_closed_by_hand_with_an_audit_line(operator: Client) -> None:
+def test_closing_an_alert_writes_an_audit_line(operator: Client) -> None:
     alerts, alert = "/admin/controlplane/alert/", Alert.objects.get()
     page = f"{alerts}{alert.pk}/change/"
     assert "Close alert …" in text_of(operator.get(page))
@@ -137,7 +137,7 @@ def test_an_alert_is_closed_by_hand_with_an_audit_line(operator: Client) -> None
     assert "alert mass_loss: default" in text_of(operator.get(lines))
 
 
-def test_a_callback_is_delivered_again_unless_it_is_being_tried(operator: Client) -> None:
+def test_callback_is_redelivered_unless_it_is_claimed(operator: Client) -> None:
     callbacks = "/admin/controlplane/callback/"
     given_up = Callback.objects.get(state=CallbackState.ABANDONED)
     claimed = Callback.objects.get(state=CallbackState.CLAIMED)
@@ -178,7 +178,7 @@ def test_the_job_of_a_completed_one_off_task_is_not_deleted_by_an_action(
     assert Job.objects.get(pk=one_off.job_id).deleted_at is None
 
 
-def test_the_loss_of_many_cells_is_confirmed_after_a_question(operator: Client) -> None:
+def test_confirming_a_mass_loss_requires_confirmation(operator: Client) -> None:
     pools, pool = "/admin/controlplane/pool/", Pool.objects.get(name="default")
     assert "Mass loss none" in text_of(operator.get(f"{pools}{pool.pk}/change/"))
     pool.loss_held_at = clock.now()

@@ -18,7 +18,7 @@ from tests.integration.admin.test_pages import address_of, page, words
 pytestmark = pytest.mark.django_db
 
 
-def test_what_an_attempt_left_can_be_opened(
+def test_attempt_page_links_to_its_artifacts(
     operator: Client, settings: Any, tmp_path: Path
 ) -> None:
     settings.CELLRUN = settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})

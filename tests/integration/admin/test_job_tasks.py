@@ -102,7 +102,7 @@ def test_a_worker_failure_is_annotated_and_an_end_has_reason_and_exit_code(
     ]
 
 
-def test_an_attempt_that_is_built_shows_its_phase(operator: Client) -> None:
+def test_building_attempt_shows_its_phase(operator: Client) -> None:
     task = Task.objects.get(job=Job.objects.get(), state=S.BUILDING)
     [line] = attempts_in(row_of(operator, task))
     assert words(line) == "1 building pulling 40 % cell-ready"
@@ -113,7 +113,7 @@ def test_a_task_that_was_never_placed_has_no_attempts(operator: Client) -> None:
     assert attempts_in(row_of(operator, task)) == []
 
 
-def test_of_many_attempts_the_newest_are_shown_and_a_link_leads_to_all(operator: Client) -> None:
+def test_newest_ten_attempts_are_shown_with_a_link_to_all(operator: Client) -> None:
     first, second = Task.objects.filter(job=job_of([S.RUNNING] * 2)).order_by("pk")
     add_attempts(first, [S.PREEMPTED] * 36)
     add_attempts(second, [S.PREEMPTED] * 9)
@@ -143,7 +143,7 @@ def test_up_to_a_hundred_tasks_are_on_one_screen(operator: Client) -> None:
     assert "<nav" not in section
 
 
-def test_more_tasks_are_on_pages_whose_number_is_in_the_address(operator: Client) -> None:
+def test_more_than_a_hundred_tasks_are_paginated_by_a_query_parameter(operator: Client) -> None:
     job = job_of([S.RUNNING] * 250)
     first = shown(operator, job)
     assert names_in(first) == [f"main.{index}" for index in range(100)]
@@ -164,13 +164,13 @@ def test_more_tasks_are_on_pages_whose_number_is_in_the_address(operator: Client
     ("query", "begin"),
     [("?tasks=4", 100), ("?tasks=0", 100), ("?tasks=-1", 100), ("?tasks=x", 0), ("?tasks=", 0)],
 )
-def test_a_number_that_no_page_has_shows_one_that_exists(
+def test_page_number_out_of_range_shows_an_existing_page(
     operator: Client, query: str, begin: int
 ) -> None:
     assert names_in(shown(operator, job_of([S.RUNNING] * 101), query))[0] == f"main.{begin}"
 
 
-def test_of_very_many_pages_the_ends_and_the_neighbours_are_linked(operator: Client) -> None:
+def test_long_pagination_links_the_first_last_and_neighbouring_pages(operator: Client) -> None:
     job = job_of([S.PENDING])
     [group] = job.groups.all()
     Task.objects.bulk_create(
@@ -183,7 +183,7 @@ def test_of_very_many_pages_the_ends_and_the_neighbours_are_linked(operator: Cli
     assert linked_pages(middle) == ["previous", "1", "8", "9", "11", "12", "20", "next"]
 
 
-def test_a_page_takes_as_many_statements_with_a_hundred_tasks_as_with_three(
+def test_statement_count_does_not_grow_with_the_number_of_tasks(
     operator: Client,
 ) -> None:
     few, many = job_of([S.PENDING, S.RUNNING, S.FAILED]), job_of([S.PENDING, S.RUNNING] * 125)
@@ -194,7 +194,7 @@ def test_a_page_takes_as_many_statements_with_a_hundred_tasks_as_with_three(
     assert not [one for one in statements_of(operator, many) if any(name in one for name in large)]
 
 
-def test_what_a_cell_reports_is_shown_as_text_and_in_short(operator: Client) -> None:
+def test_reported_messages_are_escaped_and_truncated(operator: Client) -> None:
     [task] = Task.objects.filter(job=job_of([S.RUNNING]))
     add_attempts(task, [S.FAILED] * 3, message=f"{HOSTILE}\n{'long ' * 300}")
     add_attempts(task, [S.SUCCEEDED], result=f"{HOSTILE} {'x' * 9_000}")

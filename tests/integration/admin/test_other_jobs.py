@@ -39,7 +39,7 @@ def page_of(browser: Client, job: Job) -> str:
     return text_of(answer)
 
 
-def test_a_page_shows_parent_children_and_who_waits_for_whom(operator: Client) -> None:
+def test_job_page_shows_parent_children_and_dependencies(operator: Client) -> None:
     parent = submit(name="parent", coscheduled=True)
     over = submit(name="over")
     cancel(over)
@@ -68,7 +68,7 @@ def test_a_page_shows_parent_children_and_who_waits_for_whom(operator: Client) -
     assert "it has nothing to do with other jobs" in page_of(operator, submit())
 
 
-def test_a_parent_of_many_links_to_the_list_of_them(operator: Client) -> None:
+def test_parent_of_many_jobs_links_to_the_list_of_its_children(operator: Client) -> None:
     parent = submit(name="parent")
     for _ in range(51):
         submit(parent=parent.pk)
@@ -77,7 +77,7 @@ def test_a_parent_of_many_links_to_the_list_of_them(operator: Client) -> None:
     assert text_of(answer).count("its child") == 50
 
 
-def test_retry_asks_first_and_makes_a_new_job_of_the_same_owner(operator: Client) -> None:
+def test_retry_requires_confirmation_and_creates_a_job_of_the_same_owner(operator: Client) -> None:
     job = submit(replicas=3)
     assert "Retry job" not in page_of(operator, job)
     cancel(job)
@@ -94,7 +94,7 @@ def test_retry_asks_first_and_makes_a_new_job_of_the_same_owner(operator: Client
     assert f"job {new.pk} retries the same tasks and has not ended yet" in refused
 
 
-def test_the_retry_shows_how_much_of_a_group_it_has(operator: Client) -> None:
+def test_retry_shows_how_many_tasks_of_a_group_it_contains(operator: Client) -> None:
     job = submit(replicas=3)
     cancel(job)
     Task.objects.filter(job=job, index=1).update(state=S.SUCCEEDED)
@@ -102,7 +102,7 @@ def test_the_retry_shows_how_much_of_a_group_it_has(operator: Client) -> None:
     assert "main 2 of 3" in page_of(operator, Job.objects.get(retry_of=job))
 
 
-def test_the_job_of_a_one_off_task_is_not_deleted_around_its_claim(operator: Client) -> None:
+def test_job_of_an_unclaimed_one_off_task_cannot_be_deleted(operator: Client) -> None:
     create_default_tenancy()
     body = {"guid": "one", "domain": "d", "definition": {"image": "x", "command": ["true"]}}
     owner = User.objects.get(username="ann")
@@ -116,7 +116,7 @@ def test_the_job_of_a_one_off_task_is_not_deleted_around_its_claim(operator: Cli
     assert Job.objects.visible().filter(pk=job.pk).exists()
 
 
-def test_delete_asks_first_and_hides_the_job_with_all_that_it_has(operator: Client) -> None:
+def test_delete_requires_confirmation_and_hides_the_job_and_its_tasks(operator: Client) -> None:
     job, task = Job.objects.get(), Task.objects.get(state=S.SUCCEEDED)
     refused = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
     assert f"job {job.pk} has not ended: cancel it first" in refused
@@ -140,7 +140,7 @@ def test_delete_asks_first_and_hides_the_job_with_all_that_it_has(operator: Clie
     assert "3 attempts" in listed
 
 
-def test_an_attempt_that_nobody_confirms_is_released_by_hand(operator: Client) -> None:
+def test_operator_releases_an_unconfirmed_attempt_with_a_reason(operator: Client) -> None:
     job = Job.objects.get()
     running = Attempt.objects.get(state=S.RUNNING)
     assert "Release attempt" not in text_of(operator.get(f"{ATTEMPTS}{running.pk}/change/"))
@@ -165,7 +165,7 @@ def test_an_attempt_that_nobody_confirms_is_released_by_hand(operator: Client) -
     )
 
 
-def test_an_onlooker_neither_retries_nor_deletes_nor_releases(onlooker: Client) -> None:
+def test_onlooker_cannot_retry_delete_or_release(onlooker: Client) -> None:
     job = Job.objects.get()
     cancel(job)
     running = Attempt.objects.filter(released_at=None).first()

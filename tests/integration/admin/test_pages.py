@@ -60,7 +60,7 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_everything_an_operator_looks_for_has_pages() -> None:
+def test_registered_models_are_the_expected_ones() -> None:
     assert {model.__name__ for model in MODELS} == {
         "Alert",
         "ApiToken",
@@ -81,7 +81,7 @@ def test_everything_an_operator_looks_for_has_pages() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_lists_and_pages_are_drawn(operator: Client, model: type[models.Model]) -> None:
+def test_list_and_detail_pages_render(operator: Client, model: type[models.Model]) -> None:
     rows = list(model._default_manager.all())
     assert rows
     assert "Cellrun" in page(operator, address_of(model))
@@ -132,7 +132,7 @@ def test_search_finds_by_name_number_and_uid(operator: Client) -> None:
     assert "1 attempt" in words(page(operator, f"/admin/controlplane/attempt/?q={attempt.pk}"))
 
 
-def test_states_have_the_names_and_colours_of_the_domain(operator: Client) -> None:
+def test_state_badges_use_the_domain_names_and_colours(operator: Client) -> None:
     html = page(operator, address_of(Task))
     for state in TaskState:
         name = state.name.lower()
@@ -140,13 +140,13 @@ def test_states_have_the_names_and_colours_of_the_domain(operator: Client) -> No
         assert badge in html
 
 
-def test_a_pending_task_says_why_below_its_state(operator: Client) -> None:
+def test_pending_task_shows_its_pending_reason(operator: Client) -> None:
     task = Task.objects.get(state=TaskState.PENDING)
     for address in (address_of(Task), address_of(Task, task), address_of(Job, task.job)):
         assert WHY_PENDING in page(operator, address)
 
 
-def test_attempts_say_when_it_was_a_worker_failure(operator: Client) -> None:
+def test_worker_failures_and_build_phases_are_shown(operator: Client) -> None:
     task = Task.objects.get(state=TaskState.WORKER_FAILED)
     shown = words(page(operator, address_of(Task, task)))
     assert "worker_failed (worker failure)" in shown
@@ -154,7 +154,7 @@ def test_attempts_say_when_it_was_a_worker_failure(operator: Client) -> None:
     assert "pulling 40 %" in words(page(operator, address_of(Attempt)))
 
 
-def test_a_tasks_history_is_a_timeline_with_reasons(operator: Client) -> None:
+def test_task_history_shows_transitions_with_reasons(operator: Client) -> None:
     task = Task.objects.get(state=TaskState.FAILED)
     shown = words(page(operator, address_of(Task, task)))
     assert re.search(
@@ -164,7 +164,7 @@ def test_a_tasks_history_is_a_timeline_with_reasons(operator: Client) -> None:
     )
 
 
-def test_a_history_says_how_long_each_state_lasted_and_what_is_still_open(
+def test_history_shows_the_duration_of_each_state(
     operator: Client,
 ) -> None:
     task = Task.objects.get(state=TaskState.FAILED)
@@ -181,7 +181,7 @@ def test_a_history_says_how_long_each_state_lasted_and_what_is_still_open(
     assert re.search(open_stay, words(page(operator, address_of(Task, running))))
 
 
-def test_a_jobs_history_draws_equal_changes_of_many_tasks_once(operator: Client) -> None:
+def test_job_history_merges_equal_transitions_of_many_tasks(operator: Client) -> None:
     job = Job.objects.get()
     project, owner = Project.objects.get(), User.objects.get(username="ann")
     many = make_job(project, job.pool, owner, [TaskState.ASSIGNED] * 30)
@@ -192,7 +192,7 @@ def test_a_jobs_history_draws_equal_changes_of_many_tasks_once(operator: Client)
     assert len(re.findall(r">main\.\d+</a>", unfolded)) == 25
 
 
-def test_a_long_history_is_drawn_of_several_parts(
+def test_long_history_is_read_in_parts_and_truncated(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_FIRST_READ", 10)
@@ -207,7 +207,7 @@ def test_a_long_history_is_drawn_of_several_parts(
     assert "History (its newest 5 entries)" in words(page(operator, address_of(Job, more)))
 
 
-def test_rounds_of_a_task_are_drawn_once_and_unfold_to_their_attempts(operator: Client) -> None:
+def test_repeated_rounds_are_merged_and_list_their_attempts(operator: Client) -> None:
     task = Task.objects.get(state=TaskState.ASSIGNED)
     Transition.objects.filter(task_id=task.pk).delete()
     (attempt,) = Attempt.objects.filter(task=task)
@@ -232,7 +232,7 @@ def test_rounds_of_a_task_are_drawn_once_and_unfold_to_their_attempts(operator: 
     assert html.count(">attempt 1</a>") == 12
 
 
-def test_an_attempt_of_a_deleted_job_that_holds_a_cell_shows_its_history(
+def test_unreleased_attempt_of_a_deleted_job_shows_its_history(
     operator: Client,
 ) -> None:
     attempt = Attempt.objects.get(state=TaskState.RUNNING)
@@ -241,7 +241,7 @@ def test_an_attempt_of_a_deleted_job_that_holds_a_cell_shows_its_history(
     assert "pending → assigned placed on a cell" in shown
 
 
-def test_the_end_of_a_log_is_shown(operator: Client) -> None:
+def test_attempt_page_shows_the_log_tail(operator: Client) -> None:
     attempt = Attempt.objects.get(state=TaskState.FAILED)
     append_log(attempt.pk, "stderr", offset=0, content=b"first\n" * 500 + b"last & least\n")
     shown = page(operator, address_of(Attempt, attempt))
@@ -249,13 +249,13 @@ def test_the_end_of_a_log_is_shown(operator: Client) -> None:
     assert shown.count("first\n") == 199
 
 
-def test_what_was_submitted_is_shown_as_text(operator: Client) -> None:
+def test_submitted_spec_is_escaped(operator: Client) -> None:
     raw = operator.get(address_of(Job, Job.objects.get())).content.decode()
     assert "<script>alert(1)" not in raw
     assert "&lt;script&gt;alert(1)" in raw
 
 
-def test_attempts_link_to_flower_where_it_is_known(operator: Client, settings: Any) -> None:
+def test_attempts_link_to_flower_when_configured(operator: Client, settings: Any) -> None:
     attempt = Attempt.objects.first()
     assert attempt is not None
     assert "Flower" not in page(operator, address_of(Attempt, attempt))
@@ -264,7 +264,7 @@ def test_attempts_link_to_flower_where_it_is_known(operator: Client, settings: A
     assert f"http://flower:5555/task/{attempt.pk}" in page(operator, address_of(Attempt, attempt))
 
 
-def test_the_first_page_counts_what_waits_and_runs(operator: Client) -> None:
+def test_dashboard_shows_counts_alerts_and_tick_times(operator: Client) -> None:
     shown = words(page(operator, "/admin/"))
     for expected in ("1 pending", "1 assigned", "1 building", "1 running", "1 quarantined"):
         assert expected in shown
@@ -281,7 +281,7 @@ def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) 
     assert "Alerts mark_email_unread Dead letters" in words(page(operator, "/admin/"))
 
 
-def test_nothing_can_be_added_changed_or_deleted(operator: Client) -> None:
+def test_read_only_models_cannot_be_added_changed_or_deleted(operator: Client) -> None:
     for model in MODELS:
         if model in (Pool, Quota, Secret):
             continue
@@ -294,7 +294,7 @@ def test_nothing_can_be_added_changed_or_deleted(operator: Client) -> None:
         assert "delete_selected" not in page(operator, address_of(model))
 
 
-def test_strangers_see_nothing(installation: None) -> None:
+def test_users_without_permission_see_no_pages(installation: None) -> None:
     stranger = Client()
     stranger.force_login(User.objects.create_user("sven"))
     for browser in (Client(), stranger):
@@ -307,7 +307,7 @@ def test_strangers_see_nothing(installation: None) -> None:
     assert staff.get(address_of(Job, Job.objects.get())).status_code == 403
 
 
-def test_what_does_not_exist_leads_back(operator: Client) -> None:
+def test_page_of_a_missing_row_redirects(operator: Client) -> None:
     for model, key in ((Job, "999999"), (Cell, "nonsense"), (Attempt, "nonsense")):
         answer = operator.get(f"{address_of(model)}{key}/change/")
         assert answer.status_code == 302
@@ -317,7 +317,9 @@ LONG_LISTS = [Job, Task, Attempt, Cell, Callback, OneOff, TickRun, AuditLine]
 
 
 @pytest.mark.parametrize("model", LONG_LISTS, ids=lambda model: model.__name__)
-def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[models.Model]) -> None:
+def test_list_statement_count_does_not_grow_with_rows(
+    operator: Client, model: type[models.Model]
+) -> None:
     def statements() -> list[str]:
         with CaptureQueriesContext(
             connection,
@@ -343,7 +345,7 @@ def test_a_list_costs_the_same_with_more_rows(operator: Client, model: type[mode
 @pytest.mark.parametrize(
     ("model", "most"), [(Job, 23), (Task, 16), (Attempt, 15), (Cell, 13), (Callback, 10)]
 )
-def test_a_page_costs_a_bounded_number_of_statements(
+def test_detail_page_statement_count_is_bounded(
     operator: Client, model: type[models.Model], most: int
 ) -> None:
     project, owner = Project.objects.get(), User.objects.get(username="ann")
@@ -354,7 +356,7 @@ def test_a_page_costs_a_bounded_number_of_statements(
     assert len(caught.captured_queries) <= most, [item["sql"] for item in caught.captured_queries]
 
 
-def test_a_list_is_paged_in_its_order_without_gaps(operator: Client) -> None:
+def test_list_pages_follow_the_order_without_gaps(operator: Client) -> None:
     project, owner = Project.objects.get(), User.objects.get(username="ann")
     make_job(project, Pool.objects.get(name="default"), owner, list(TaskState) * 5)
     shown: list[int] = []
@@ -366,7 +368,7 @@ def test_a_list_is_paged_in_its_order_without_gaps(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("model", [Job, Task, Attempt])
-def test_of_a_long_list_the_rows_are_estimated_and_of_what_is_chosen_counted(
+def test_long_list_count_is_estimated_and_filtered_count_is_bounded(
     operator: Client, model: type[models.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, owner = Project.objects.get(), User.objects.get(username="ann")
@@ -380,7 +382,7 @@ def test_of_a_long_list_the_rows_are_estimated_and_of_what_is_chosen_counted(
     assert chosen.context["cl"].result_count <= paging.EXACT_UP_TO
 
 
-def test_a_cell_that_is_silent_says_so_until_it_is_heard_or_given_up(operator: Client) -> None:
+def test_silent_badge_is_shown_until_the_cell_reports_or_is_lost(operator: Client) -> None:
     cell = Cell.objects.get(name="cell-ready")
     pages = ("/admin/controlplane/cell/", f"/admin/controlplane/cell/{cell.pk}/change/")
 

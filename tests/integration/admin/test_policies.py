@@ -46,7 +46,7 @@ def policy_of(pool: Pool) -> dict[str, Any]:
     return {field.name: getattr(pool, field.name) for field in pool._meta.concrete_fields}
 
 
-def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
+def test_pool_form_edits_every_field_but_the_name(operator: Client) -> None:
     pool = Pool.objects.get(name="gpu")
     Pool.objects.update(cursor="cell-7")
     answer = operator.post(address_of(Pool, pool), {"name": "other", **POLICY})
@@ -82,7 +82,7 @@ def test_all_of_a_pools_policy_is_edited_but_its_name(operator: Client) -> None:
     assert Pool.objects.get(name="new").tokens == {"licence": 4, "seat": 0}
 
 
-def test_what_a_pools_form_shows_can_be_sent_as_it_is(operator: Client) -> None:
+def test_pool_form_resubmitted_unchanged_changes_nothing(operator: Client) -> None:
     pool = Pool.objects.get(name="default")
     pool.tokens = {"licence": 4}
     pool.allowed_mounts = [{"path": "/srv", "read_only": False}]
@@ -113,7 +113,7 @@ def test_what_a_pools_form_shows_can_be_sent_as_it_is(operator: Client) -> None:
         ("pull_timeout_seconds", "-5", "greater than or equal to 0"),
     ],
 )
-def test_a_policy_that_is_wrong_is_refused(
+def test_invalid_pool_policy_is_refused(
     operator: Client, field: str, value: Any, text: str
 ) -> None:
     pool = Pool.objects.get(name="gpu")
@@ -127,7 +127,7 @@ def test_a_policy_that_is_wrong_is_refused(
     assert policy_of(pool) == before
 
 
-def test_plugins_are_chosen_among_those_that_are_installed(operator: Client) -> None:
+def test_plugin_choices_are_the_installed_plugins(operator: Client) -> None:
     form = operator.get(f"{address_of(Pool)}add/").context["adminform"].form
     for field in ("sequencer", "selector", "validators"):
         offered = [name for name, _ in form.fields[field].choices]
@@ -136,7 +136,7 @@ def test_plugins_are_chosen_among_those_that_are_installed(operator: Client) -> 
     assert form["validators"].value() == list(Pool().validators)
 
 
-def test_a_pools_page_says_how_it_stands(operator: Client) -> None:
+def test_pool_page_shows_usage_and_waiting_tasks(operator: Client) -> None:
     pool = Pool.objects.get(name="default")
     pool.tokens = {"licence": 8}
     pool.save()
@@ -157,7 +157,7 @@ def test_a_pools_page_says_how_it_stands(operator: Client) -> None:
     assert "Cells none Mass loss none In use – Tokens in use – Waiting nothing" in empty
 
 
-def test_a_quota_shows_what_is_used_of_it(operator: Client) -> None:
+def test_quota_page_shows_its_usage(operator: Client) -> None:
     held = Attempt.objects.filter(released_at=None).count()
     quota = Quota.objects.get()
     for seen in (
@@ -170,7 +170,7 @@ def test_a_quota_shows_what_is_used_of_it(operator: Client) -> None:
         assert f"{32 * held} MiB" in seen
 
 
-def test_quotas_are_made_changed_and_deleted(operator: Client) -> None:
+def test_quotas_are_created_changed_and_deleted(operator: Client) -> None:
     home = Domain.objects.get()
     made = {**NO_LIMITS, "domain": home.pk, "resources": "cpu: 4\nmemory: 64Gi\nlicence: 2"}
     assert operator.post(f"{address_of(Quota)}add/", made).status_code == 302
@@ -200,9 +200,7 @@ def test_quotas_are_made_changed_and_deleted(operator: Client) -> None:
         ({"domain": "d", "weight": "0"}, "greater than or equal to 0.001"),
     ],
 )
-def test_a_quota_that_is_wrong_is_refused(
-    operator: Client, fields: dict[str, str], text: str
-) -> None:
+def test_invalid_quota_is_refused(operator: Client, fields: dict[str, str], text: str) -> None:
     keys = {
         "d": Domain.objects.get().pk,
         "p": Project.objects.get().pk,
@@ -215,14 +213,14 @@ def test_a_quota_that_is_wrong_is_refused(
     assert Quota.objects.count() == 1
 
 
-def test_onlookers_see_and_change_nothing(onlooker: Client) -> None:
+def test_onlooker_can_view_but_not_change_pools_and_quotas(onlooker: Client) -> None:
     for row in (Pool.objects.get(name="default"), Quota.objects.get()):
         assert page(onlooker, address_of(type(row), row))
         assert onlooker.post(address_of(type(row), row), {}).status_code == 403
 
 
 @pytest.mark.parametrize("model", [Pool, Quota], ids=lambda model: model.__name__)
-def test_a_list_costs_the_same_with_more_rows(
+def test_list_statement_count_does_not_grow_with_rows(
     operator: Client, model: type[Pool] | type[Quota]
 ) -> None:
     def statements() -> int:

@@ -19,7 +19,7 @@ def value_of(secret: Secret) -> str:
     return open_secrets(secret.project_id, [secret.name]).values[secret.name].decode()
 
 
-def test_a_secret_is_told_without_its_value(operator: Client) -> None:
+def test_secret_pages_omit_the_value(operator: Client) -> None:
     secret = Secret.objects.get()
     listed, shown = page(operator, address_of(Secret)), page(operator, address_of(Secret, secret))
     for html in (listed, shown):
@@ -30,7 +30,7 @@ def test_a_secret_is_told_without_its_value(operator: Client) -> None:
     assert 'type="password"' in shown
 
 
-def test_a_value_is_written_anew_and_nobody_sees_it(operator: Client) -> None:
+def test_value_is_replaced_and_never_shown(operator: Client) -> None:
     secret = Secret.objects.get()
     answer = operator.post(address_of(Secret, secret), {"value": " new-hunter2 "})
     assert answer.status_code == 302
@@ -51,7 +51,7 @@ def test_saving_without_a_value_writes_nothing(operator: Client) -> None:
     assert (secret.version, secret.name, value_of(secret)) == (1, "token", "hunter2")
 
 
-def test_secrets_are_made_and_deleted(operator: Client) -> None:
+def test_secrets_are_created_and_deleted(operator: Client) -> None:
     project = Project.objects.get().pk
     made = {"project": project, "name": "key", "value": "other-hunter2"}
     assert operator.post(f"{address_of(Secret)}add/", made).status_code == 302
@@ -74,7 +74,7 @@ def test_secrets_are_made_and_deleted(operator: Client) -> None:
         ({"value": "hunter2" * 10_000}, "has more than 65536 bytes"),
     ],
 )
-def test_what_is_wrong_is_refused_and_not_repeated(
+def test_invalid_secret_is_refused_without_echoing_the_value(
     operator: Client, changes: dict[str, str], text: str
 ) -> None:
     sent = {"project": Project.objects.get().pk, "name": "key", "value": "hunter2", **changes}
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_refused_and_not_repeated(
     assert Secret.objects.get().version == 1
 
 
-def test_onlookers_see_and_change_nothing(onlooker: Client) -> None:
+def test_onlooker_can_view_but_not_change_secrets(onlooker: Client) -> None:
     secret = Secret.objects.get()
     assert "hunter2" not in page(onlooker, address_of(Secret, secret))
     assert onlooker.post(address_of(Secret, secret), {"value": "x"}).status_code == 403
@@ -93,7 +93,7 @@ def test_onlookers_see_and_change_nothing(onlooker: Client) -> None:
     assert value_of(secret) == "hunter2"
 
 
-def test_a_list_costs_the_same_with_more_rows_and_loads_no_values(operator: Client) -> None:
+def test_list_statement_count_is_constant_and_no_values_are_loaded(operator: Client) -> None:
     def statements() -> list[str]:
         with CaptureQueriesContext(connection) as caught:
             page(operator, address_of(Secret))

@@ -151,7 +151,7 @@ def operator() -> Caller:
 
 
 @pytest.fixture
-def nobody() -> Caller:
+def anonymous() -> Caller:
     """Someone without a token."""
     return Caller(None)
 

@@ -98,7 +98,7 @@ def files() -> list[str]:
 # ----------------------------------------------------------------------------- bringing
 
 
-def test_an_artifact_comes_in_pieces_and_is_there_with_the_last(
+def test_artifact_is_readable_after_its_last_piece(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     whole = b"one two three"
@@ -123,7 +123,7 @@ def test_an_artifact_comes_in_pieces_and_is_there_with_the_last(
     assert (root() / "artifacts" / prefix / "model").read_bytes() == whole
 
 
-def test_a_piece_elsewhere_is_not_taken_and_the_answer_says_where_to_go_on(
+def test_piece_at_a_wrong_offset_is_answered_with_the_current_size(
     attempt: Attempt, cell: Cell
 ) -> None:
     whole = b"one two three"
@@ -136,29 +136,29 @@ def test_a_piece_elsewhere_is_not_taken_and_the_answer_says_where_to_go_on(
         assert answer.json == {"size": 13}
 
 
-def test_an_empty_artifact_is_one(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
+def test_empty_artifact_is_stored(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
     tell(attempt, nothing=b"")
     assert put(cell, attempt.uid, "nothing", b"").json == {"size": 0}
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/nothing").content == b""
 
 
-def test_what_is_not_as_announced_is_forgotten(attempt: Attempt, cell: Cell) -> None:
+def test_content_that_differs_from_its_announcement_is_discarded(
+    attempt: Attempt, cell: Cell
+) -> None:
     assert put(cell, attempt.uid, "a", b"else", whole=b"that").status == 409
     assert put(cell, attempt.uid, "a", b"longer", whole=b"short").status == 409
     assert not [name for name in files() if not name.endswith(".done")]
     assert put(cell, attempt.uid, "a", b"that", whole=b"that").json == {"size": 4}
 
 
-def test_a_new_version_takes_the_place_of_the_old(
-    submitter: Caller, attempt: Attempt, cell: Cell
-) -> None:
+def test_new_version_replaces_the_old_one(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
     put(cell, attempt.uid, "a", b"old")
     put(cell, attempt.uid, "a", b"newer")
     tell(attempt, a=b"newer")
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"newer"
 
 
-def test_an_attempt_leaves_only_so_much(settings: Any, attempt: Attempt, cell: Cell) -> None:
+def test_artifact_size_per_attempt_is_limited(settings: Any, attempt: Attempt, cell: Cell) -> None:
     change_setting(settings, max_artifact_mib=1)
     assert put(cell, attempt.uid, "a", b"x" * 900_000).status == 200
     assert put(cell, attempt.uid, "a", b"y" * 900_000).status == 200, "in the place of the first"
@@ -166,7 +166,7 @@ def test_an_attempt_leaves_only_so_much(settings: Any, attempt: Attempt, cell: C
     assert (answer.status, "1048576" in answer.json["detail"]) == (413, True)
 
 
-def test_what_is_on_its_way_counts_with_its_whole_size(
+def test_unfinished_upload_counts_with_its_announced_size(
     settings: Any, attempt: Attempt, cell: Cell
 ) -> None:
     change_setting(settings, max_artifact_mib=1)
@@ -178,7 +178,7 @@ def test_what_is_on_its_way_counts_with_its_whole_size(
     assert put(cell, attempt.uid, "c", b"x", size=100_000).status == 200
 
 
-def test_an_attempt_leaves_only_so_many_files(
+def test_artifact_count_per_attempt_is_limited(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
 ) -> None:
     monkeypatch.setattr("controlplane.storage.artifacts.MAX_FILES", 2)
@@ -188,7 +188,7 @@ def test_an_attempt_leaves_only_so_many_files(
     assert put(cell, attempt.uid, "a", b"y").status == 200
 
 
-def test_what_an_attempt_left_is_not_changed_once_it_is_over(
+def test_artifacts_of_an_ended_attempt_cannot_be_changed(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     put(cell, attempt.uid, "a", b"good")
@@ -201,14 +201,16 @@ def test_what_an_attempt_left_is_not_changed_once_it_is_over(
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"good"
 
 
-def test_the_old_version_may_come_back(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
+def test_earlier_version_can_be_uploaded_again(
+    submitter: Caller, attempt: Attempt, cell: Cell
+) -> None:
     for content in (b"old", b"newer", b"old"):
         assert put(cell, attempt.uid, "a", content).json == {"size": len(content)}
     tell(attempt, a=b"old")
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"old"
 
 
-def test_new_folders_of_an_artifact_are_written_too(
+def test_new_folders_of_an_artifact_are_synced(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
 ) -> None:
     synced: list[Path] = []
@@ -219,13 +221,13 @@ def test_new_folders_of_an_artifact_are_written_too(
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/../../x", "a//b", "./a", "a\\b", "a/.", "a\nb"])
-def test_a_name_leads_nowhere_else(attempt: Attempt, cell: Cell, name: str) -> None:
+def test_unsafe_artifact_name_is_refused(attempt: Attempt, cell: Cell, name: str) -> None:
     assert put(cell, attempt.uid, name, b"x").status in (400, 401, 404)
     assert files() == []
 
 
 @pytest.mark.parametrize("name", ["a b/ü.txt", "50%/x+y&z=1;v?#", "a/.hidden", "~'(x)!*@:,$"])
-def test_names_of_all_kinds_of_files_are_kept(
+def test_unusual_artifact_names_are_preserved(
     submitter: Caller, attempt: Attempt, cell: Cell, name: str
 ) -> None:
     tell_entries(attempt, entry(attempt, name, b"x"))
@@ -234,9 +236,7 @@ def test_names_of_all_kinds_of_files_are_kept(
     assert submitter.get(path).content == b"x"
 
 
-def test_a_file_and_a_folder_of_one_name_contradict_each_other(
-    attempt: Attempt, cell: Cell
-) -> None:
+def test_file_and_folder_of_the_same_name_conflict(attempt: Attempt, cell: Cell) -> None:
     assert put(cell, attempt.uid, "a", b"x").status == 200
     assert put(cell, attempt.uid, "a/b", b"x").status == 409
     assert put(cell, attempt.uid, "b/c", b"x").status == 200
@@ -244,7 +244,7 @@ def test_a_file_and_a_folder_of_one_name_contradict_each_other(
         assert put(cell, attempt.uid, "b", b"x").status == 409
 
 
-def test_a_file_of_which_all_had_come_when_web_was_killed_is_there_after_the_next_try(
+def test_complete_draft_left_by_a_killed_web_process_is_finished_on_retry(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     tell(attempt, a=b"one two")
@@ -260,7 +260,7 @@ def test_a_file_of_which_all_had_come_when_web_was_killed_is_there_after_the_nex
 
 
 @pytest.mark.parametrize(("call", "left"), [("fsync", 0), ("replace", 1)])
-def test_what_could_not_be_finished_is_there_once_it_can(
+def test_upload_that_failed_on_a_full_disk_succeeds_on_retry(
     monkeypatch: pytest.MonkeyPatch,
     submitter: Caller,
     attempt: Attempt,
@@ -280,7 +280,7 @@ def test_what_could_not_be_finished_is_there_once_it_can(
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"whole"
 
 
-def test_a_purge_beside_it_keeps_no_artifact_from_coming(
+def test_concurrent_purge_does_not_prevent_an_upload(
     monkeypatch: pytest.MonkeyPatch, submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     tell(attempt, a=b"x")
@@ -302,7 +302,7 @@ def test_a_purge_beside_it_keeps_no_artifact_from_coming(
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"x"
 
 
-def test_only_the_cell_of_the_attempt_brings_anything(
+def test_only_the_attempts_cell_can_upload_artifacts(
     submitter: Caller, attempt: Attempt, make_cell: Callable[..., Cell]
 ) -> None:
     assert put(make_cell("cell-2"), attempt.uid, "a", b"x").status == 404
@@ -312,15 +312,15 @@ def test_only_the_cell_of_the_attempt_brings_anything(
     assert files() == []
 
 
-def test_a_piece_says_what_it_is_of(attempt: Attempt, cell: Cell) -> None:
+def test_piece_with_a_negative_offset_is_refused(attempt: Attempt, cell: Cell) -> None:
     assert put(cell, attempt.uid, "a", b"x", offset=-1).status == 400
 
 
 # ----------------------------------------------------------------------------- reading
 
 
-def test_everybody_who_sees_the_job_lists_its_artifacts(
-    submitter: Caller, nobody: Caller, attempt: Attempt
+def test_artifact_list_requires_access_to_the_job(
+    submitter: Caller, anonymous: Caller, attempt: Attempt
 ) -> None:
     path = f"/attempts/{attempt.uid}/artifacts"
     assert submitter.get(path).json == {"results": [], "next": None}
@@ -328,13 +328,13 @@ def test_everybody_who_sees_the_job_lists_its_artifacts(
     found = submitter.get(path).json["results"]
     assert [item["name"] for item in found] == ["a", "b"]
     assert found[0] == entry(attempt, "a", b"1")
-    assert nobody.get(path).status == 401
-    assert nobody.get(f"{path}/a").status == 401
+    assert anonymous.get(path).status == 401
+    assert anonymous.get(f"{path}/a").status == 401
     assert submitter.get(f"/attempts/{uuid.uuid4()}/artifacts").status == 404
     assert submitter.get(f"{path}/c").status == 404
 
 
-def test_what_is_kept_elsewhere_is_not_read_here(submitter: Caller, attempt: Attempt) -> None:
+def test_reading_an_external_artifact_answers_its_uri(submitter: Caller, attempt: Attempt) -> None:
     tell_entries(attempt, entry(attempt, "a", b"1", uri="s3://bucket/a"))
     answer = submitter.get(f"/attempts/{attempt.uid}/artifacts/a")
     assert (answer.status, answer.json["uri"]) == (409, "s3://bucket/a")
@@ -343,7 +343,7 @@ def test_what_is_kept_elsewhere_is_not_read_here(submitter: Caller, attempt: Att
 @pytest.mark.parametrize(
     "uri", ["/api/v1/store/results/1", path_of(str(uuid.UUID(int=1)), "model"), "//elsewhere/a"]
 )
-def test_no_link_is_signed_to_what_is_not_the_attempts_own(
+def test_no_link_is_signed_to_files_outside_the_attempt(
     submitter: Caller, cell: Cell, uri: str
 ) -> None:
     submit(submitter, checkpoint_path="/ckpt")
@@ -359,7 +359,7 @@ def test_no_link_is_signed_to_what_is_not_the_attempts_own(
     assert load_launch_context(follow_up(attempt).uid).checkpoint is None
 
 
-def test_no_link_is_followed_out_of_the_store(
+def test_symlink_out_of_the_store_is_not_followed(
     submitter: Caller, attempt: Attempt, cell: Cell, tmp_path: Path
 ) -> None:
     put(cell, attempt.uid, "a", b"x")
@@ -374,8 +374,8 @@ def test_no_link_is_followed_out_of_the_store(
 # ----------------------------------------------------------------------------- for others
 
 
-def test_a_briefing_says_where_outputs_go_and_what_the_last_attempt_left(
-    submitter: Caller, nobody: Caller, cell: Cell
+def test_launch_context_has_the_output_base_and_the_last_checkpoint(
+    submitter: Caller, anonymous: Caller, cell: Cell
 ) -> None:
     submit(submitter, checkpoint_path="/ckpt", output_base="s3://bucket/base/")
     task = Task.objects.get()
@@ -390,8 +390,8 @@ def test_a_briefing_says_where_outputs_go_and_what_the_last_attempt_left(
     assert found is not None
     assert (found["sha256"], found["size"]) == (digest(b"state"), 5)
     path = found["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
-    assert nobody.get(path).content == b"state"
-    assert nobody.get(path.replace("signature=", "signature=0")).status == 403
+    assert anonymous.get(path).content == b"state"
+    assert anonymous.get(path.replace("signature=", "signature=0")).status == 403
     third = follow_up(second)
     left = load_launch_context(third.uid).checkpoint
     assert left is not None
@@ -409,8 +409,8 @@ def follow_up(attempt: Attempt) -> Attempt:
     return attempt
 
 
-def test_outputs_of_a_group_are_told_to_its_readers_by_index(
-    submitter: Caller, nobody: Caller, cell: Cell
+def test_group_outputs_are_listed_by_task_index(
+    submitter: Caller, anonymous: Caller, cell: Cell
 ) -> None:
     submit(submitter, replicas=2)
     for task in Task.objects.order_by("index"):
@@ -425,7 +425,7 @@ def test_outputs_of_a_group_are_told_to_its_readers_by_index(
         )
     group_id = Task.objects.all()[0].group_id
     link = links_at(clock.now())(f"/api/v1/store/outputs/{group_id}/model")
-    answer = nobody.get(link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1"))
+    answer = anonymous.get(link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1"))
     lines = [json.loads(line) for line in answer.content.splitlines()]
     assert [(line["name"], line["named"]) for line in lines] == [
         ("0/model/b", True),
@@ -434,11 +434,11 @@ def test_outputs_of_a_group_are_told_to_its_readers_by_index(
         ("1/model/ü a", False),
     ]
     path = lines[3]["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
-    assert nobody.get(path).content == b"1"
+    assert anonymous.get(path).content == b"1"
     assert (lines[0]["url"], lines[0]["sha256"]) == ("s3://bucket/b", digest(b"far"))
 
 
-def test_with_a_job_goes_what_its_attempts_left(
+def test_purging_a_job_deletes_its_artifacts_and_logs(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     other = submit(submitter)

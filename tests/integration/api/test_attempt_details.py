@@ -28,7 +28,7 @@ def attempt(submitter: Caller, make_cell: Callable[..., Cell]) -> Attempt:
     return place(Task.objects.get(), make_cell(), details=DETAILS)
 
 
-def test_a_list_has_addresses_and_phase_and_loads_nothing_else(
+def test_attempt_list_loads_only_addresses_and_phase_of_the_details(
     monkeypatch: pytest.MonkeyPatch, submitter: Caller, attempt: Attempt
 ) -> None:
     loaded: list[Any] = []
@@ -49,7 +49,7 @@ def test_a_list_has_addresses_and_phase_and_loads_nothing_else(
     assert (told["addresses"], told["plugin_phase"]) == ({}, None)
 
 
-def test_the_list_of_the_admin_does_without_them(submitter: Caller, attempt: Attempt) -> None:
+def test_admin_list_does_not_load_details(submitter: Caller, attempt: Attempt) -> None:
     request = RequestFactory().get("/")
     request.user = submitter.user
     changes = admin.site._registry[Attempt].get_changelist_instance

@@ -59,7 +59,7 @@ def end_and_delete(attempt: Attempt) -> None:
     delete_job(job_id=attempt.job_id, actor="ann", now=clock.now())
 
 
-def test_many_files_are_out_of_the_way_with_the_rows_and_deleted_bit_by_bit(
+def test_files_move_to_discarded_with_the_rows_and_are_deleted_over_ticks(
     attempt: Attempt, cell: Cell
 ) -> None:
     for number in range(5):
@@ -80,9 +80,7 @@ def test_many_files_are_out_of_the_way_with_the_rows_and_deleted_bit_by_bit(
     assert not any(root().rglob("file"))
 
 
-def test_when_the_time_of_a_tick_is_over_the_next_goes_on_with_the_rows(
-    attempt: Attempt, cell: Cell
-) -> None:
+def test_purge_out_of_time_is_continued_by_the_next_tick(attempt: Attempt, cell: Cell) -> None:
     put(cell, attempt.uid, "file", b"x")
     end_and_delete(attempt)
     assert purge_deleted(lambda: True).jobs == 0
@@ -103,7 +101,7 @@ def purge_before(monkeypatch: pytest.MonkeyPatch, attempt: Attempt, store: Any, 
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-def test_output_that_comes_during_a_purge_leaves_nothing(
+def test_output_uploaded_during_a_purge_is_discarded(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell, offset: int
 ) -> None:
     purge_before(monkeypatch, attempt, store, "append_log")
@@ -112,7 +110,7 @@ def test_output_that_comes_during_a_purge_leaves_nothing(
 
 
 @pytest.mark.parametrize("size", [4, 5, 2**50])
-def test_an_artifact_that_comes_during_a_purge_leaves_nothing(
+def test_artifact_uploaded_during_a_purge_is_discarded(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell, size: int
 ) -> None:
     purge_before(monkeypatch, attempt, artifacts, "put_piece")
@@ -120,15 +118,13 @@ def test_an_artifact_that_comes_during_a_purge_leaves_nothing(
     assert files_of(attempt) == []
 
 
-def test_output_between_the_files_and_the_rows_of_a_purge_leaves_nothing(
-    attempt: Attempt, cell: Cell
-) -> None:
+def test_output_for_a_settled_deleted_job_is_refused(attempt: Attempt, cell: Cell) -> None:
     end_and_delete(attempt)
     assert upload(cell, attempt.uid, b"late").status == 404
     assert files_of(attempt) == []
 
 
-def test_output_of_a_deleted_job_that_has_not_settled_is_kept(attempt: Attempt, cell: Cell) -> None:
+def test_output_of_an_unsettled_deleted_job_is_kept(attempt: Attempt, cell: Cell) -> None:
     end_and_delete(attempt)
     Job.objects.filter(pk=attempt.job_id).update(settled_at=None)
     assert upload(cell, attempt.uid, b"heard").json == {"size": 5}

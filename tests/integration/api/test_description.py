@@ -22,7 +22,7 @@ def description(tmp_path: Path) -> Any:
     return yaml.safe_load(target.read_text())
 
 
-def test_the_committed_copy_is_the_present_one(description: Any) -> None:
+def test_committed_openapi_file_is_up_to_date(description: Any) -> None:
     committed = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text())
     assert committed == description, "run: manage.py spectacular --file docs/openapi.yaml"
 
@@ -35,7 +35,7 @@ def test_every_address_is_described(description: Any) -> None:
             assert operation["description"]
 
 
-def test_every_reference_leads_somewhere(description: Any) -> None:
+def test_every_schema_reference_resolves(description: Any) -> None:
     schemas = description["components"]["schemas"]
 
     def look(value: Any) -> None:
@@ -52,7 +52,7 @@ def test_every_reference_leads_somewhere(description: Any) -> None:
     look(description)
 
 
-def test_a_job_is_described_as_its_model_is(description: Any) -> None:
+def test_job_schemas_match_the_model(description: Any) -> None:
     described = description["components"]["schemas"]
     for name, schema in json_schema()["$defs"].items():
         assert set(described[name].get("properties", {})) == set(schema.get("properties", {}))

@@ -26,7 +26,7 @@ def root() -> Path:
     return path
 
 
-def test_an_input_is_durable_before_it_has_its_name(disk: Disk) -> None:
+def test_input_is_synced_before_it_is_renamed(disk: Disk) -> None:
     content = uuid4().bytes
     digest = store.put_input(content)
     folder = root() / "inputs" / digest[:2]
@@ -35,7 +35,7 @@ def test_an_input_is_durable_before_it_has_its_name(disk: Disk) -> None:
     assert disk.keeps(folder / digest) == content
 
 
-def test_output_is_durable_when_its_size_is_answered(disk: Disk) -> None:
+def test_output_is_synced_before_its_size_is_answered(disk: Disk) -> None:
     """The cell forgets what it was told is there."""
     uid = uuid4()
     assert store.append_log(uid, "stdout", offset=0, content=b"one") == 3
@@ -45,7 +45,7 @@ def test_output_is_durable_when_its_size_is_answered(disk: Disk) -> None:
     assert disk.keeps(path) == b"onetwo"
 
 
-def test_an_artifact_is_durable_before_it_has_its_name(disk: Disk) -> None:
+def test_artifact_is_synced_before_it_is_renamed(disk: Disk) -> None:
     content, uid = b"all of it", uuid4()
     file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
     assert put_piece(file, offset=0, content=content[:3], most=100) == 3
@@ -59,7 +59,7 @@ def test_an_artifact_is_durable_before_it_has_its_name(disk: Disk) -> None:
         assert found.read() == content
 
 
-def test_a_draft_that_was_given_up_while_its_lock_was_waited_for_takes_nothing(
+def test_draft_removed_while_waiting_for_its_lock_takes_no_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another web process has begun another version of the file; the cell begins anew."""
@@ -80,7 +80,7 @@ def test_a_draft_that_was_given_up_while_its_lock_was_waited_for_takes_nothing(
     assert put_piece(file, offset=0, content=content, most=100) == len(content)
 
 
-def test_of_two_chunks_at_one_offset_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_chunks_at_one_offset_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two web processes may be offered the same chunk: the second looks when the first has done."""
     uid, writing, looked = uuid4(), threading.Event(), threading.Event()
     fdatasync, fstat = store.os.fdatasync, store.os.fstat

@@ -93,7 +93,7 @@ def release(attempt: Attempt) -> None:
     Attempt.objects.update(state=4, finished_at=now, released_at=now, release_kind="confirmed")
 
 
-def test_output_is_followed_until_the_attempt_is_over(attempt: Attempt, token: str) -> None:
+def test_log_follow_streams_until_the_attempt_is_released(attempt: Attempt, token: str) -> None:
     append(attempt, 0, b"one\n")
 
     async def follow() -> list[bytes]:
@@ -114,7 +114,7 @@ def test_output_is_followed_until_the_attempt_is_over(attempt: Attempt, token: s
     assert asyncio.run(follow()) == [b"one\n", b"two\n"]
 
 
-def test_a_follower_that_leaves_is_forgotten(attempt: Attempt, token: str) -> None:
+def test_disconnected_follower_ends_the_stream(attempt: Attempt, token: str) -> None:
     async def follow() -> None:
         called = ask("GET", f"/api/v1/attempts/{attempt.uid}/logs?follow=true", token)
         await called.receive_output(DEADLINE_SECONDS)
@@ -134,7 +134,7 @@ def test_a_follower_that_leaves_is_forgotten(attempt: Attempt, token: str) -> No
         ("", True),
     ],
 )
-def test_who_may_not_follow_is_answered_behind(
+def test_unauthorized_or_invalid_follow_is_passed_to_django(
     attempt: Attempt, token: str, query: str, with_token: bool
 ) -> None:
     async def follow() -> int:
@@ -148,7 +148,7 @@ def test_who_may_not_follow_is_answered_behind(
 
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize(("pieces", "status"), [(4, 413), (2, 299)])
-def test_a_body_over_the_limit_stops_at_the_door(announced: bool, pieces: int, status: int) -> None:
+def test_body_over_the_limit_is_refused_with_413(announced: bool, pieces: int, status: int) -> None:
     piece = b"x" * 1_500_000
 
     async def post() -> tuple[int, dict[bytes, bytes], bytes]:

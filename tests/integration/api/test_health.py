@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 TICKS = ("placement", "convergence", "callbacks")
 
 
-def test_each_tick_has_to_have_been_through_lately() -> None:
+def test_readyz_fails_without_a_recent_run_of_each_tick() -> None:
     now = clock.now()
     for name in TICKS:
         answer = Client().get("/readyz")
@@ -31,7 +31,7 @@ def test_each_tick_has_to_have_been_through_lately() -> None:
         assert answer.json()["checks"][name].startswith("last ran 10")
 
 
-def test_readyz_says_that_nothing_comes_through_the_inbox() -> None:
+def test_readyz_reports_a_silent_inbox() -> None:
     now = clock.now()
     asked = Client().get("/readyz").json()["checks"]["inbox"]
     assert asked == "not known: convergence, which asks it, does not run"
@@ -45,7 +45,7 @@ def test_readyz_says_that_nothing_comes_through_the_inbox() -> None:
     assert Client().get("/readyz").json()["checks"]["inbox"].startswith("nothing came through it")
 
 
-def test_a_database_that_accepts_and_does_not_greet_is_told(
+def test_readyz_reports_a_database_connection_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parameters = connection.get_connection_params()

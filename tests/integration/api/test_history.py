@@ -78,7 +78,7 @@ def refused(submitter: Caller, make_cell: Callable[..., Cell]) -> Task:
     return task
 
 
-def test_what_repeats_is_one_entry_with_its_length_and_its_cell(
+def test_repeated_changes_are_merged_with_count_duration_and_cell(
     submitter: Caller, refused: Task
 ) -> None:
     found = submitter.get(f"/tasks/{refused.pk}/history").json["results"]
@@ -109,9 +109,7 @@ def test_what_repeats_is_one_entry_with_its_length_and_its_cell(
         schemas.Change.model_validate(item)
 
 
-def test_rows_are_shown_one_by_one_where_that_is_asked_for(
-    submitter: Caller, refused: Task
-) -> None:
+def test_unmerged_history_returns_every_row(submitter: Caller, refused: Task) -> None:
     found = submitter.get(f"/tasks/{refused.pk}/history?merged=false").json["results"]
     assert len(found) == 15
     assert {item["count"] for item in found} == {1}
@@ -137,7 +135,7 @@ def test_pages_hold_every_row_once_whatever_their_size(
         )
 
 
-def test_rows_that_come_meanwhile_are_on_no_later_page(submitter: Caller, refused: Task) -> None:
+def test_rows_added_while_paging_are_on_no_later_page(submitter: Caller, refused: Task) -> None:
     first = submitter.get(f"/tasks/{refused.pk}/history?limit=2").json
     add(refused, (S.PENDING, S.KILLED), "cancelled", clock.now(), "ann")
     second = submitter.get(first["next"]).json
@@ -145,7 +143,9 @@ def test_rows_that_come_meanwhile_are_on_no_later_page(submitter: Caller, refuse
     assert second["next"] is None
 
 
-def test_an_attempts_history_is_its_part_of_its_tasks(submitter: Caller, refused: Task) -> None:
+def test_attempt_history_is_the_attempts_part_of_the_task_history(
+    submitter: Caller, refused: Task
+) -> None:
     add(refused, (S.PENDING, S.KILLED), "cancelled", clock.now() + timedelta(hours=1), "ann")
     of_task = submitter.get(f"/tasks/{refused.pk}/history?merged=false").json["results"]
     for uid in {item["attempt_uid"] for item in of_task} - {None}:
@@ -156,7 +156,7 @@ def test_an_attempts_history_is_its_part_of_its_tasks(submitter: Caller, refused
         assert [item for page in one for item in page] == found["results"]
 
 
-def test_a_thousand_tasks_placed_at_once_are_one_entry_of_their_job(
+def test_tasks_placed_together_are_one_entry_of_the_job_history(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     job_id = submit(submitter, replicas=1_200)
@@ -188,7 +188,7 @@ def test_a_thousand_tasks_placed_at_once_are_one_entry_of_their_job(
     assert {item["seconds"] for item in one_by_one[1][:-1]} == {None}
 
 
-def test_a_page_is_short_rather_than_made_of_rows_without_end(
+def test_page_is_cut_short_when_the_row_limit_is_reached(
     submitter: Caller, refused: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_FIRST_READ", 2)
@@ -198,7 +198,7 @@ def test_a_page_is_short_rather_than_made_of_rows_without_end(
     assert sum(item["count"] for page in found for item in page) == 15
 
 
-def test_a_short_history_is_read_from_its_submission_to_its_end(submitter: Caller) -> None:
+def test_history_of_a_cancelled_job_is_complete(submitter: Caller) -> None:
     job_id = submit(submitter)
     task = Task.objects.get()
     submitter.post(f"/jobs/{job_id}/cancel", {"reason": "enough"})
@@ -217,7 +217,7 @@ def test_a_short_history_is_read_from_its_submission_to_its_end(submitter: Calle
 @pytest.mark.parametrize(
     "path", ["/jobs/4711", "/tasks/4711", "/attempts/01890a5d-ac96-774b-bcce-b302099a8057"]
 )
-def test_of_what_does_not_exist_there_is_no_history(submitter: Caller, path: str) -> None:
+def test_history_of_an_unknown_object_is_not_found(submitter: Caller, path: str) -> None:
     assert submitter.get(f"{path}/history").status == 404
 
 

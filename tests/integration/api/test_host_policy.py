@@ -15,7 +15,7 @@ FIELDS = ["mounts[0].source", "privileged", "capabilities[0]"]
 
 
 @pytest.mark.parametrize("door", ["/jobs", "/jobs:dry-run", "/jobs:batch"])
-def test_what_the_pool_does_not_allow_is_refused_at_every_door(
+def test_mounts_and_privileges_not_allowed_by_the_pool_are_refused(
     submitter: Caller, door: str
 ) -> None:
     body: Any = {**JOB, **WISH}
@@ -29,7 +29,7 @@ def test_what_the_pool_does_not_allow_is_refused_at_every_door(
     assert not Job.objects.exists()
 
 
-def test_what_an_operator_allows_reaches_the_cell(submitter: Caller, operator: Caller) -> None:
+def test_allowed_mounts_and_privileges_reach_the_cell(submitter: Caller, operator: Caller) -> None:
     allowed = {"allowed_mounts": [{"path": "/data", "read_only": True}], "privileged_allowed": True}
     assert operator.put("/pools/default", allowed).status == 200
     assert submitter.post("/jobs", {**JOB, **WISH}).status == 201

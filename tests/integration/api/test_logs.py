@@ -79,7 +79,7 @@ def test_a_chunk_at_another_offset_is_refused_with_the_size(attempt: Attempt, ce
         assert (answer.status, answer.json["size"]) == (409, 4)
 
 
-def test_a_stream_is_bounded(
+def test_stream_over_its_size_limit_is_truncated(
     submitter: Caller, attempt: Attempt, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MAX_STREAM_BYTES", 6)
@@ -89,7 +89,7 @@ def test_a_stream_is_bounded(
     assert read(submitter, attempt) == (b"123456", "6")
 
 
-def test_output_is_binary_safe_and_no_sign_is_cut_in_two(
+def test_output_is_binary_safe_and_characters_are_not_split(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     euro = "€".encode()
@@ -114,7 +114,7 @@ def test_output_is_binary_safe_and_no_sign_is_cut_in_two(
         {"later": "-400"},
     ],
 )
-def test_an_upload_that_is_not_the_cells_is_refused(
+def test_upload_with_an_invalid_signature_is_refused(
     submitter: Caller, attempt: Attempt, cell: Cell, changed: dict[str, str]
 ) -> None:
     answer = upload(cell, attempt.uid, b"x", **changed)
@@ -122,7 +122,7 @@ def test_an_upload_that_is_not_the_cells_is_refused(
     assert read(submitter, attempt) == (b"", "0")
 
 
-def test_a_cell_brings_output_of_its_own_attempts_only(
+def test_cell_can_upload_output_of_its_own_attempts_only(
     attempt: Attempt, make_cell: Callable[..., Cell]
 ) -> None:
     other = make_cell("cell-2")
@@ -131,11 +131,13 @@ def test_a_cell_brings_output_of_its_own_attempts_only(
 
 
 @pytest.mark.parametrize("offset", ["", "-1", "x"])
-def test_an_upload_says_its_offset(attempt: Attempt, cell: Cell, offset: str) -> None:
+def test_upload_without_a_valid_offset_is_refused(
+    attempt: Attempt, cell: Cell, offset: str
+) -> None:
     assert list(upload(cell, attempt.uid, b"x", offset=offset).faults) == ["offset"]
 
 
-def test_there_are_two_streams(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
+def test_unknown_stream_is_refused(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
     assert upload(cell, attempt.uid, b"x", stream="other").status == 404
     answer = submitter.get(f"/attempts/{attempt.uid}/logs?stream=other")
     assert (answer.status, list(answer.faults)) == (400, ["stream"])
@@ -147,5 +149,5 @@ def test_a_malformed_query_is_refused(submitter: Caller, attempt: Attempt, query
     assert (answer.status, list(answer.faults)) == (400, [query.partition("=")[0]])
 
 
-def test_output_needs_a_token(nobody: Caller, attempt: Attempt) -> None:
-    assert nobody.get(f"/attempts/{attempt.uid}/logs").status == 401
+def test_reading_output_requires_a_token(anonymous: Caller, attempt: Attempt) -> None:
+    assert anonymous.get(f"/attempts/{attempt.uid}/logs").status == 401

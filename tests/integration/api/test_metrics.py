@@ -19,7 +19,9 @@ from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import submit
 
 
-def test_metrics_count_what_is_alive(submitter: Caller, make_cell: Callable[..., Cell]) -> None:
+def test_metrics_count_open_tasks_jobs_and_cells(
+    submitter: Caller, make_cell: Callable[..., Cell]
+) -> None:
     submit(submitter, replicas=3)
     ended = submit(submitter, replicas=2)
     submitter.post(f"/jobs/{ended}/cancel", {})
@@ -42,7 +44,7 @@ def figures() -> dict[tuple[str, ...], float]:
     }
 
 
-def test_metrics_say_how_ticks_callbacks_and_deletion_are_doing(submitter: Caller) -> None:
+def test_metrics_report_ticks_callbacks_and_deletion(submitter: Caller) -> None:
     job, now = submit(submitter, replicas=3), clock.now()
     TickState.objects.update_or_create(
         name="convergence",
@@ -91,7 +93,7 @@ def test_metrics_say_how_ticks_callbacks_and_deletion_are_doing(submitter: Calle
     assert found["cellrun_alerts", "tick_late"] == found["cellrun_alerts_open",] == 1
 
 
-def test_metrics_never_read_what_is_over(submitter: Caller) -> None:
+def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
     """With a million finished rows each of them is an index's work."""
     submit(submitter)
     with CaptureQueriesContext(connection) as caught:

@@ -39,7 +39,7 @@ def complete(guid: str) -> None:
     cancel_task(task_id=task_id, reason="", force=False, actor="me", now=clock.now())
 
 
-def test_a_task_is_answered_as_diegos_clients_know_it(submitter: Caller) -> None:
+def test_task_document_has_the_diego_fields(submitter: Caller) -> None:
     made = desire(submitter, annotation="a note")
     assert made.status == 201
     task = made.json
@@ -57,7 +57,7 @@ def test_a_task_is_answered_as_diegos_clients_know_it(submitter: Caller) -> None
         assert submitter.get(path).json == task
 
 
-def test_it_is_a_job_of_one_task_that_is_never_tried_again(submitter: Caller) -> None:
+def test_one_off_task_is_a_job_of_one_task_without_retries(submitter: Caller) -> None:
     url = "https://example.org/done"
     desire(submitter, completion_callback_url=url, band="batch")
     job, group = Job.objects.get(), TaskGroup.objects.get()
@@ -69,13 +69,13 @@ def test_it_is_a_job_of_one_task_that_is_never_tried_again(submitter: Caller) ->
     assert job.project.name == "default"
 
 
-def test_a_callback_address_is_kept_with_its_scheme_in_small_letters(submitter: Caller) -> None:
+def test_scheme_of_a_callback_url_is_lowercased(submitter: Caller) -> None:
     made = desire(submitter, completion_callback_url="HTTPS://Example.org:443/Done")
     assert made.status == 201
     assert Job.objects.get().callback_url == "https://Example.org:443/Done"
 
 
-def test_a_definition_may_say_otherwise(submitter: Caller) -> None:
+def test_definition_overrides_delivery_retries_and_pool(submitter: Caller) -> None:
     Pool.objects.create(name="other")
     asked: dict[str, Any] = {
         "delivery": "at_least_once",
@@ -141,7 +141,7 @@ def test_a_definition_may_say_otherwise(submitter: Caller) -> None:
         ({"definition": {**DEFINITION, "idle_timeout_seconds": 5}}, "definition"),
     ],
 )
-def test_what_is_wrong_is_refused_by_its_name(
+def test_invalid_field_is_refused_by_name(
     submitter: Caller, change: dict[str, Any], field: str
 ) -> None:
     body = {"guid": "one", "domain": "build", "definition": DEFINITION, **change}
@@ -152,25 +152,25 @@ def test_what_is_wrong_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("missing", ["guid", "domain", "definition"])
-def test_what_is_missing_is_told(submitter: Caller, missing: str) -> None:
+def test_missing_field_is_refused_by_name(submitter: Caller, missing: str) -> None:
     body: dict[str, Any] = {"guid": "one", "domain": "build", "definition": DEFINITION}
     del body[missing]
     answer = submitter.post("/tasks", body)
     assert (answer.status, answer.faults) == (422, {missing: "is required"})
 
 
-def test_digits_alone_are_refused_with_the_reason(submitter: Caller) -> None:
+def test_guid_of_digits_only_is_refused(submitter: Caller) -> None:
     told = desire(submitter, "1234").faults["guid"]
     assert told == "must not consist of digits only: in a URL that is the id of a task"
 
 
-def test_bodies_that_are_no_task_are_refused(submitter: Caller) -> None:
+def test_body_that_is_not_a_task_is_refused(submitter: Caller) -> None:
     assert submitter.post("/tasks", ["one"]).status == 422
     assert submitter.post("/tasks", None).status == 415
     assert submitter.send("POST", "/tasks", b"{", content_type="application/json").status == 400
 
 
-def test_what_can_never_fit_is_refused_with_the_field(
+def test_unsatisfiable_task_is_refused_with_the_field(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     make_cell()
@@ -180,14 +180,14 @@ def test_what_can_never_fit_is_refused_with_the_field(
     assert desire(submitter).status == 201
 
 
-def test_a_user_may_have_only_so_many_unfinished_ones(submitter: Caller, settings: Any) -> None:
+def test_unfinished_tasks_per_user_are_limited(submitter: Caller, settings: Any) -> None:
     change_setting(settings, max_unfinished_tasks_per_user=1)
     assert desire(submitter, "one").status == 201
     answer = desire(submitter, "two")
     assert (answer.status, list(answer.faults)) == (422, ["definition"])
 
 
-def test_a_guid_is_taken_once_whatever_else_is_said(submitter: Caller) -> None:
+def test_guid_in_use_is_refused_for_any_user_and_domain(submitter: Caller) -> None:
     made = desire(submitter)
     stranger = make_caller("eve", "submit")
     for caller, domain in ((submitter, "build"), (submitter, "other"), (stranger, "build")):
@@ -199,7 +199,7 @@ def test_a_guid_is_taken_once_whatever_else_is_said(submitter: Caller) -> None:
     assert Job.objects.count() == OneOff.objects.count() == 1
 
 
-def test_jobs_and_one_off_tasks_take_guids_from_each_other(submitter: Caller) -> None:
+def test_jobs_and_one_off_tasks_share_one_guid_namespace(submitter: Caller) -> None:
     job = {"name": "a", **DEFINITION}
     made = submitter.post("/jobs", {**job, "guid": "job-1"}).json
     told = f"guid job-1 belongs to job {made['id']} already"
@@ -212,7 +212,7 @@ def test_jobs_and_one_off_tasks_take_guids_from_each_other(submitter: Caller) ->
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_many_who_desire_the_same_guid_one_wins(submitter: Caller) -> None:
+def test_concurrent_requests_for_one_guid_create_one_task(submitter: Caller) -> None:
     callers = [submitter, make_caller("eve", "submit")]
     gate, answers = threading.Barrier(50), []
 
@@ -244,7 +244,7 @@ def test_tasks_are_listed_newest_first_in_pages(submitter: Caller) -> None:
     assert (task["guid"], task["domain"]) == (str(task["id"]), None)
 
 
-def test_tasks_are_found_by_domain_cell_state_and_lifecycle(
+def test_tasks_are_filtered_by_domain_cell_state_and_lifecycle(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     for guid, domain in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "y"), ("e", "y")):
@@ -280,7 +280,7 @@ def test_tasks_are_found_by_domain_cell_state_and_lifecycle(
 
 
 @pytest.mark.parametrize("query", ["state=RUNNING", "state=assigned,running", "lifecycle=RUNNING"])
-def test_the_few_that_run_are_found_without_reading_the_others(
+def test_filtered_list_does_not_read_unrelated_rows(
     submitter: Caller, make_cell: Callable[..., Cell], query: str
 ) -> None:
     assert desire(submitter).status == 201
@@ -305,7 +305,7 @@ def test_the_few_that_run_are_found_without_reading_the_others(
     assert read == [2], "to find it, and to tell of it"
 
 
-def test_every_address_of_a_task_takes_its_guid(
+def test_every_task_endpoint_accepts_the_guid(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     task_id = desire(submitter).json["id"]
@@ -327,7 +327,7 @@ def test_every_address_of_a_task_takes_its_guid(
     assert (again.status, again.json["detail"]) == (409, f"task {task_id} has ended already")
 
 
-def test_who_claims_a_completed_task_may_delete_it(submitter: Caller) -> None:
+def test_completed_task_is_deleted_by_its_claim(submitter: Caller) -> None:
     task_id = desire(submitter).json["id"]
     early = submitter.post("/tasks/one/resolving")
     assert (early.status, early.json["detail"]) == (409, "task one has not completed")
@@ -359,7 +359,7 @@ def test_who_claims_a_completed_task_may_delete_it(submitter: Caller) -> None:
     assert (anew.status, anew.json["id"] != task_id) == (201, True)
 
 
-def test_the_address_of_its_job_asks_for_the_claim_too(submitter: Caller, operator: Caller) -> None:
+def test_deleting_the_job_of_a_task_requires_the_claim(submitter: Caller, operator: Caller) -> None:
     job = desire(submitter).json["job"]
     assert "has not ended" in submitter.send("DELETE", f"/jobs/{job}").json["detail"]
     complete("one")
@@ -379,14 +379,14 @@ def test_the_address_of_its_job_asks_for_the_claim_too(submitter: Caller, operat
     assert submitter.get("/tasks/one").status == 404
 
 
-def test_the_claim_need_not_be_shown(submitter: Caller) -> None:
+def test_resolving_task_can_be_deleted_without_the_claim(submitter: Caller) -> None:
     desire(submitter)
     complete("one")
     submitter.post("/tasks/one/resolving")
     assert submitter.send("DELETE", "/tasks/one").status == 204
 
 
-def test_an_ordinary_task_is_neither_resolved_nor_deleted(submitter: Caller) -> None:
+def test_ordinary_task_cannot_be_resolved_or_deleted(submitter: Caller) -> None:
     job = submitter.post("/jobs", {"name": "a", **DEFINITION}).json
     [task] = submitter.get(f"/jobs/{job['id']}/tasks").json["results"]
     for method, path in (("POST", "/resolving"), ("DELETE", "")):
@@ -396,8 +396,8 @@ def test_an_ordinary_task_is_neither_resolved_nor_deleted(submitter: Caller) -> 
         assert submitter.send(method, f"/tasks/999999{path}").status == 404
 
 
-def test_only_its_submitter_or_an_operator_resolves_and_deletes(
-    submitter: Caller, operator: Caller, nobody: Caller
+def test_only_the_submitter_or_an_operator_can_resolve_and_delete(
+    submitter: Caller, operator: Caller, anonymous: Caller
 ) -> None:
     desire(submitter)
     complete("one")
@@ -405,7 +405,7 @@ def test_only_its_submitter_or_an_operator_resolves_and_deletes(
     for method, path in (("POST", "/tasks/one/resolving"), ("DELETE", "/tasks/one")):
         assert stranger.send(method, path).status == 403
         assert reader.send(method, path).status == 403
-        assert nobody.send(method, path).status == 401
+        assert anonymous.send(method, path).status == 401
     assert reader.post("/tasks", {}).status == 403
     assert operator.post("/tasks/one/resolving").status == 200
     assert operator.send("DELETE", "/tasks/one").status == 204
@@ -417,9 +417,7 @@ def test_a_secret_of_the_project_may_be_used(submitter: Caller) -> None:
     assert desire(submitter, secrets=[{"name": "token", "env": "TOKEN"}]).status == 201
 
 
-def test_its_time_to_be_placed_is_that_of_the_installation(
-    submitter: Caller, settings: Any
-) -> None:
+def test_scheduling_timeout_is_the_installation_setting(submitter: Caller, settings: Any) -> None:
     def seconds(guid: str) -> float:
         desire(submitter, guid)
         group = TaskGroup.objects.get(job__guid=guid)
@@ -432,7 +430,7 @@ def test_its_time_to_be_placed_is_that_of_the_installation(
     assert seconds("b") == 5
 
 
-def test_its_job_may_be_retried_as_an_ordinary_one(submitter: Caller) -> None:
+def test_retry_of_a_one_off_task_is_an_ordinary_job(submitter: Caller) -> None:
     job_id = desire(submitter, "-one").json["job"]
     complete("-one")
     retry = submitter.post(f"/jobs/{job_id}/retry")

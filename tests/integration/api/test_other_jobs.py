@@ -28,7 +28,7 @@ def killed(submitter: Caller) -> int:
     return job_id
 
 
-def test_a_retry_is_a_new_job_that_says_whose(submitter: Caller, killed: int) -> None:
+def test_retry_is_a_new_job_that_names_the_retried_job(submitter: Caller, killed: int) -> None:
     answer = submitter.post(f"/jobs/{killed}/retry")
     assert answer.status == 201
     job = answer.json
@@ -38,7 +38,7 @@ def test_a_retry_is_a_new_job_that_says_whose(submitter: Caller, killed: int) ->
     assert submitter.get(f"/jobs/{killed}").json["retry_of"] is None
 
 
-def test_the_same_key_gives_the_same_retry(submitter: Caller, killed: int) -> None:
+def test_same_idempotency_key_returns_the_same_retry(submitter: Caller, killed: int) -> None:
     first = submitter.post(f"/jobs/{killed}/retry", Idempotency_Key="again")
     second = submitter.post(f"/jobs/{killed}/retry", {}, Idempotency_Key="again")
     assert (first.status, second.status) == (201, 200)
@@ -52,7 +52,7 @@ def test_the_same_key_gives_the_same_retry(submitter: Caller, killed: int) -> No
     assert (wrong.status, set(wrong.faults)) == (400, {"Idempotency-Key"})
 
 
-def test_what_cannot_be_retried_is_refused_with_the_reason(submitter: Caller, killed: int) -> None:
+def test_invalid_retry_is_refused_with_the_reason(submitter: Caller, killed: int) -> None:
     job_id = submit(submitter)
     open_ = submitter.post(f"/jobs/{job_id}/retry")
     assert (open_.status, open_.json["detail"]) == (
@@ -69,22 +69,22 @@ def test_what_cannot_be_retried_is_refused_with_the_reason(submitter: Caller, ki
     assert "retries the same tasks" in twice.json["detail"]
 
 
-def test_only_its_submitter_or_an_operator_retries_or_deletes(
-    operator: Caller, nobody: Caller, killed: int
+def test_only_the_submitter_or_an_operator_can_retry_or_delete(
+    operator: Caller, anonymous: Caller, killed: int
 ) -> None:
     stranger = make_caller("eve", "submit")
     for method, path in (("POST", f"/jobs/{killed}/retry"), ("DELETE", f"/jobs/{killed}")):
         refused = stranger.send(method, path)
         assert refused.status == 403
         assert "only its submitter or an operator may" in refused.json["detail"]
-        assert nobody.send(method, path).status == 401
+        assert anonymous.send(method, path).status == 401
     job = operator.post(f"/jobs/{killed}/retry").json
     # It stays its submitter's, whoever asked for it.
     assert Job.objects.get(pk=job["id"]).owner.get_username() == "ann"
     assert Transition.objects.get(job_id=job["id"]).actor == "olga"
 
 
-def test_a_deleted_job_is_gone_from_every_door(
+def test_deleted_job_is_not_found_by_any_endpoint(
     submitter: Caller, operator: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     job_id = submit(submitter, guid="g", replicas=1)
@@ -139,7 +139,7 @@ def test_a_deleted_job_is_gone_from_every_door(
     assert submit(submitter, guid="g") != job_id
 
 
-def test_a_job_says_for_which_others_it_waits(submitter: Caller, killed: int) -> None:
+def test_job_document_lists_its_dependencies(submitter: Caller, killed: int) -> None:
     first = submit(submitter, guid="first", coscheduled=True)
     second = submit(
         submitter,
@@ -178,7 +178,7 @@ def held(submitter: Caller, make_cell: Callable[..., Cell]) -> Attempt:
     return attempt
 
 
-def test_an_operator_releases_what_nobody_confirms(operator: Caller, held: Attempt) -> None:
+def test_operator_releases_an_unconfirmed_attempt(operator: Caller, held: Attempt) -> None:
     Alert.objects.create(
         kind="exclusive_held",
         subject=f"attempt {held.pk}",
@@ -203,7 +203,7 @@ def test_an_operator_releases_what_nobody_confirms(operator: Caller, held: Attem
     assert (again.status, "released already" in again.json["detail"]) == (409, True)
 
 
-def test_what_still_runs_is_cancelled_and_not_released(
+def test_running_attempt_cannot_be_released(
     submitter: Caller, operator: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     task = Task.objects.get(job_id=submit(submitter))
@@ -215,7 +215,7 @@ def test_what_still_runs_is_cancelled_and_not_released(
     assert attempt.released_at is None
 
 
-def test_a_release_needs_an_operator_a_reason_and_an_attempt(
+def test_release_requires_an_operator_a_reason_and_an_existing_attempt(
     submitter: Caller, operator: Caller, held: Attempt
 ) -> None:
     path = f"/attempts/{held.pk}/release"
@@ -227,7 +227,7 @@ def test_a_release_needs_an_operator_a_reason_and_an_attempt(
     assert held.released_at is None
 
 
-def test_what_a_deleted_job_holds_is_still_released(operator: Caller, held: Attempt) -> None:
+def test_attempt_of_a_deleted_job_can_be_released(operator: Caller, held: Attempt) -> None:
     cancel(held.job_id)
     assert operator.send("DELETE", f"/jobs/{held.job_id}").status == 204
     assert operator.get(f"/attempts/{held.pk}").status == 404

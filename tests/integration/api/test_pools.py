@@ -34,7 +34,7 @@ def put(caller: Caller, body: Any, name: str = "default") -> Answer:
     return caller.put(f"/pools/{name}", body)
 
 
-def test_a_pool_that_is_new_has_defaults_for_what_is_left_out(operator: Caller) -> None:
+def test_new_pool_gets_defaults_for_omitted_fields(operator: Caller) -> None:
     made = put(operator, {"sequencer": "drf", "tokens": {"licence": 4}}, "gpu")
     assert made.status == 201
     expected = {**DEFAULTS, "name": "gpu", "sequencer": "drf", "tokens": {"licence": 4}}
@@ -45,7 +45,7 @@ def test_a_pool_that_is_new_has_defaults_for_what_is_left_out(operator: Caller) 
     assert [pool["name"] for pool in operator.get("/pools").json["results"]] == ["default", "gpu"]
 
 
-def test_what_is_left_out_stays_as_it_is(operator: Caller) -> None:
+def test_omitted_fields_are_unchanged(operator: Caller) -> None:
     Pool.objects.update(cursor="cell-7")
     changes: list[dict[str, Any]] = [
         {"strict_fifo": True, "tokens": {"licence": 4}},
@@ -62,7 +62,7 @@ def test_what_is_left_out_stays_as_it_is(operator: Caller) -> None:
     assert Pool.objects.get().cursor == "cell-7"
 
 
-def test_what_was_answered_can_be_sent_back(operator: Caller) -> None:
+def test_pool_document_can_be_put_back_unchanged(operator: Caller) -> None:
     found = operator.get("/pools/default").json
     assert put(operator, found).json == found
 
@@ -105,7 +105,7 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ([], "", "must be a mapping"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_changes(
+def test_invalid_field_is_named_and_nothing_changes(
     operator: Caller, body: Any, field: str, text: str
 ) -> None:
     before = operator.get("/pools/default").json
@@ -115,14 +115,14 @@ def test_what_is_wrong_is_named_and_nothing_changes(
     assert operator.get("/pools/default").json == before
 
 
-def test_a_pool_that_is_refused_is_not_made(operator: Caller) -> None:
+def test_refused_pool_is_not_created(operator: Caller) -> None:
     answer = put(operator, {"sequencer": "x", "selector": "y", "tokens": {"a": 1}}, "gpu")
     assert (answer.status, set(answer.faults)) == (422, {"sequencer", "selector"})
     assert operator.get("/pools/gpu").status == 404
     assert put(operator, {}, "Gpu").status == 404
 
 
-def test_a_body_that_is_sent_in_chunks_without_a_length_is_read(operator: Caller) -> None:
+def test_chunked_body_without_content_length_is_read(operator: Caller) -> None:
     token = create_api_token(
         user=operator.user, name="chunks", scopes=(SCOPE_OPERATE,), now=clock.now()
     )
@@ -139,9 +139,11 @@ def test_a_body_that_is_sent_in_chunks_without_a_length_is_read(operator: Caller
     assert Pool.objects.get().strict_fifo is True
 
 
-def test_only_operators_change_pools(submitter: Caller, operator: Caller, nobody: Caller) -> None:
+def test_only_operators_can_change_pools(
+    submitter: Caller, operator: Caller, anonymous: Caller
+) -> None:
     assert submitter.get("/pools/default").status == 200
     assert put(submitter, {"strict_fifo": True}).status == 403
     assert put(submitter, {}, "new").status == 403
-    assert put(nobody, {}).status == 401
+    assert put(anonymous, {}).status == 401
     assert Pool.objects.get().strict_fifo is False

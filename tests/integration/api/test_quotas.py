@@ -23,13 +23,15 @@ def put(caller: Caller, whom: str, body: Any) -> Answer:
     return caller.put(f"/quotas/{whom}", body)
 
 
-def test_who_has_no_quota_is_shown_without_limits(submitter: Caller) -> None:
+def test_user_without_a_quota_has_no_limits(submitter: Caller) -> None:
     found = submitter.get("/quotas/user/ann")
     assert found.json == {"kind": "user", "name": "ann", **NO_LIMITS, "usage": NOTHING}
     assert submitter.get("/quotas").json["results"] == []
 
 
-def test_what_is_left_out_stays_and_null_is_no_limit(operator: Caller, submitter: Caller) -> None:
+def test_omitted_limits_are_unchanged_and_null_removes_a_limit(
+    operator: Caller, submitter: Caller
+) -> None:
     first = put(operator, "user/ann", {"resources": {"cpu": 4, "licence": 2}, "running_tasks": 7})
     assert first.status == 200
     expected = {**NO_LIMITS, "resources": {"cpu": 4.0, "licence": 2}, "running_tasks": 7}
@@ -94,7 +96,7 @@ def test_resources_are_named_as_in_jobs_and_cells(
         ({"name": "bob"}, "name", "must be olga, as in the address"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_changes(
+def test_invalid_field_is_named_and_nothing_changes(
     operator: Caller, body: Any, field: str, text: str
 ) -> None:
     before = put(operator, "user/olga", {"running_tasks": 3}).json
@@ -104,7 +106,7 @@ def test_what_is_wrong_is_named_and_nothing_changes(
     assert operator.get("/quotas/user/olga").json == before
 
 
-def test_a_project_is_named_with_its_domain_in_either_way(operator: Caller) -> None:
+def test_project_is_addressed_with_or_without_its_domain(operator: Caller) -> None:
     lab = Domain.objects.create(name="lab")
     Project.objects.create(domain=lab, name="genes")
     assert put(operator, "project/lab/genes", {"running_tasks": 1}).json["name"] == "lab/genes"
@@ -128,21 +130,23 @@ def test_a_project_is_named_with_its_domain_in_either_way(operator: Caller) -> N
         ("user/%00", "there is nothing at this address"),
     ],
 )
-def test_who_is_unknown_has_no_quota(operator: Caller, whom: str, text: str) -> None:
+def test_quota_of_an_unknown_subject_is_not_found(operator: Caller, whom: str, text: str) -> None:
     for answer in (operator.get(f"/quotas/{whom}"), put(operator, whom, {"running_tasks": 1})):
         assert (answer.status, answer.json["detail"]) == (404, text)
     assert not Quota.objects.exists()
 
 
-def test_only_operators_set_quotas(submitter: Caller, operator: Caller, nobody: Caller) -> None:
+def test_only_operators_can_set_quotas(
+    submitter: Caller, operator: Caller, anonymous: Caller
+) -> None:
     assert put(submitter, "user/ann", {"running_tasks": 100}).status == 403
-    assert put(nobody, "user/ann", {}).status == 401
-    assert nobody.get("/quotas/user/ann").status == 401
+    assert put(anonymous, "user/ann", {}).status == 401
+    assert anonymous.get("/quotas/user/ann").status == 401
     assert submitter.get("/quotas/user/olga").status == 200
     assert not Quota.objects.exists()
 
 
-def test_usage_is_what_is_held_now(
+def test_usage_counts_held_resources_and_open_tasks_and_jobs(
     submitter: Caller, operator: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     submit(submitter, replicas=3, resources={"cpu": 0.5, "memory": "64Mi"})

@@ -91,14 +91,14 @@ def test_jobs_are_filtered(submitter: Caller) -> None:
     assert [job["id"] for job in submitter.get(next_url).json["results"]] == [a]
 
 
-def test_a_large_spec_is_left_out_of_lists_and_shown_alone(submitter: Caller) -> None:
+def test_large_spec_is_omitted_from_lists(submitter: Caller) -> None:
     text = "".join(str(n) for n in range(5_000))
     job_id = submit(submitter, inputs=[{"path": "/in/x", "content": text}])
     assert submitter.get("/jobs").json["results"][0]["spec"] is None
     assert submitter.get(f"/jobs/{job_id}").json["spec"]["inputs"][0]["content"] == text
 
 
-def test_a_list_costs_the_same_statements_however_long_it_is(submitter: Caller) -> None:
+def test_list_statement_count_does_not_grow_with_rows(submitter: Caller) -> None:
     def count(path: str) -> int:
         with CaptureQueriesContext(connection) as statements:
             assert submitter.get(path).status == 200
@@ -128,7 +128,7 @@ def test_tasks_are_listed_by_group_and_index(submitter: Caller) -> None:
     assert submitter.get(f"/jobs/{job_id}/tasks?state=failed").json["results"] == []
 
 
-def test_a_task_that_waits_says_why(submitter: Caller) -> None:
+def test_pending_task_has_a_pending_reason(submitter: Caller) -> None:
     job_id = submit(submitter)
     task = Task.objects.get()
     now = clock.now()
@@ -155,7 +155,7 @@ def test_a_task_that_waits_says_why(submitter: Caller) -> None:
     assert submitter.get(f"/jobs/{job_id}/tasks").json["results"][0]["not_before"] is not None
 
 
-def test_a_running_and_an_ended_task_show_what_their_attempt_came_to(
+def test_task_shows_the_outcome_of_its_attempt(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     submit(submitter, annotation="note")
@@ -194,8 +194,8 @@ def test_a_running_and_an_ended_task_show_what_their_attempt_came_to(
     assert [len(page) for page in pages(submitter, f"/tasks/{task.pk}/attempts?limit=1")] == [1, 1]
 
 
-def test_results_of_a_group_are_a_bundle_of_its_succeeded_tasks(
-    submitter: Caller, nobody: Caller, make_cell: Callable[..., Cell]
+def test_group_results_bundle_the_succeeded_tasks(
+    submitter: Caller, anonymous: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     submit(submitter, replicas=3)
     cell, now = make_cell(), clock.now()
@@ -207,14 +207,14 @@ def test_results_of_a_group_are_a_bundle_of_its_succeeded_tasks(
     ):
         place(task, cell, state=state, result=f"r{task.index}", **ended)
     group = TaskGroup.objects.get()
-    answer = nobody.get(links_at(now)(f"{RESULTS_PATH}{group.pk}"))
+    answer = anonymous.get(links_at(now)(f"{RESULTS_PATH}{group.pk}"))
     assert answer.content == (b'{"name": "0", "content": "r0"}\n{"name": "2", "content": "r2"}\n')
     old = links_at(now - timedelta(days=2))(f"{RESULTS_PATH}{group.pk}")
-    assert nobody.get(old).status == 403
-    assert nobody.get(links_at(now)(f"{RESULTS_PATH}{group.pk + 1}")).status == 404
+    assert anonymous.get(old).status == 403
+    assert anonymous.get(links_at(now)(f"{RESULTS_PATH}{group.pk + 1}")).status == 404
 
 
-def test_cells_show_what_is_free(submitter: Caller, make_cell: Callable[..., Cell]) -> None:
+def test_cells_show_free_capacity(submitter: Caller, make_cell: Callable[..., Cell]) -> None:
     submit(submitter, replicas=2, resources={"cpu": 0.5, "memory": "512Mi"})
     cell = make_cell("cell-1")
     make_cell("cell-2")
@@ -238,7 +238,7 @@ def test_pools_are_shown(submitter: Caller) -> None:
 # ---------------------------------------------------------------------------------------- orders
 
 
-def test_a_submitter_cancels_what_is_theirs(submitter: Caller) -> None:
+def test_submitter_cancels_their_own_job(submitter: Caller) -> None:
     job_id = submit(submitter, replicas=2)
     answer = submitter.post(f"/jobs/{job_id}/cancel", {"reason": "enough", "force": True})
     assert (answer.status, answer.json["state"]) == (202, "KILLED")
@@ -260,7 +260,7 @@ def is_forced(attempt: Attempt) -> bool:
     return bool(attempt.stop_forced_at and attempt.released_at is None)
 
 
-def test_what_has_its_grace_is_killed_by_the_task_too(
+def test_forced_task_cancel_kills_a_stopping_attempt(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     _, attempt = stopping(submitter, make_cell())
@@ -272,7 +272,7 @@ def test_what_has_its_grace_is_killed_by_the_task_too(
     assert submitter.post(path, {"force": True}).status == 409
 
 
-def test_a_container_that_has_its_grace_is_killed_though_its_job_is_deleted(
+def test_operator_force_kills_a_stopping_attempt_of_a_deleted_job(
     submitter: Caller, operator: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     job_id, attempt = stopping(submitter, make_cell())
@@ -287,7 +287,7 @@ def test_a_container_that_has_its_grace_is_killed_though_its_job_is_deleted(
     assert operator.post(path, {"force": True}).status == 404
 
 
-def test_a_task_is_cancelled_and_its_job_with_it(submitter: Caller) -> None:
+def test_cancelling_a_task_ends_its_job(submitter: Caller) -> None:
     job_id = submit(submitter, replicas=2)
     task = Task.objects.order_by("id")[0]
     answer = submitter.post(f"/tasks/{task.pk}/cancel", {})
@@ -296,7 +296,7 @@ def test_a_task_is_cancelled_and_its_job_with_it(submitter: Caller) -> None:
     assert submitter.post(f"/tasks/{task.pk}/cancel", {}).status == 409
 
 
-def test_what_is_anothers_is_cancelled_by_operators_only(
+def test_job_of_another_user_is_cancelled_by_operators_only(
     submitter: Caller, operator: Caller
 ) -> None:
     job_id, other = submit(submitter), make_caller("bob", "submit")
@@ -317,7 +317,9 @@ def test_a_malformed_cancellation_changes_nothing(submitter: Caller, body: Any) 
     assert Job.objects.get().ending_as is None
 
 
-def test_operators_give_orders_to_cells(operator: Caller, make_cell: Callable[..., Cell]) -> None:
+def test_operators_cordon_drain_and_unquarantine_cells(
+    operator: Caller, make_cell: Callable[..., Cell]
+) -> None:
     Cell.objects.filter(pk=make_cell().pk).update(state="READY")
 
     def order(name: str) -> Answer:
@@ -343,7 +345,7 @@ def test_operators_give_orders_to_cells(operator: Caller, make_cell: Callable[..
     assert order("unquarantine").json["state"] == "DRAINING"
 
 
-def test_every_answer_is_what_the_description_says(
+def test_responses_match_the_openapi_schemas(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     job_id, cell = submit(submitter, labels={"a": "b"}, guid="g"), make_cell()
@@ -365,7 +367,7 @@ def test_every_answer_is_what_the_description_says(
     check_described("Problem", submitter.post("/jobs", {}).json)
 
 
-def test_options_and_head_are_answered_as_get_is(submitter: Caller) -> None:
+def test_head_and_options_are_answered(submitter: Caller) -> None:
     job_id = submit(submitter)
     for path in ("/jobs", f"/jobs/{job_id}", "/tasks", "/cells", "/pools/default", "/quotas"):
         got = submitter.get(path)

@@ -71,7 +71,7 @@ def test_a_bad_field_is_named_with_its_limit(
         (b"--- {}\n--- {}", "application/x-yaml", "more than one"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused(
+def test_unparsable_body_is_refused(
     submitter: Caller, text: bytes, content_type: str, detail: str
 ) -> None:
     answer = submitter.send("POST", "/jobs", text, content_type=content_type)
@@ -81,7 +81,7 @@ def test_a_body_that_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize("depth", [70, 500])
-def test_a_body_that_is_nested_deeply_is_refused(submitter: Caller, depth: int) -> None:
+def test_deeply_nested_body_is_refused(submitter: Caller, depth: int) -> None:
     text = '{"name": "a", "image": "x", "env": ' + '{"a": ' * depth + "1" + "}" * depth + "}"
     answer = submitter.send("POST", "/jobs", text.encode(), content_type="application/json")
     assert answer.status == 422
@@ -89,7 +89,7 @@ def test_a_body_that_is_nested_deeply_is_refused(submitter: Caller, depth: int) 
 
 
 @pytest.mark.parametrize("body", [[], "x", 1, None])
-def test_a_body_that_is_no_mapping_is_no_job(submitter: Caller, body: Any) -> None:
+def test_body_that_is_not_a_mapping_is_refused(submitter: Caller, body: Any) -> None:
     text = json.dumps(body).encode()
     answer = submitter.send("POST", "/jobs", text, content_type="application/json")
     assert (answer.status, answer.faults) == (422, {"": "a job is a mapping of names to values"})
@@ -98,7 +98,7 @@ def test_a_body_that_is_no_mapping_is_no_job(submitter: Caller, body: Any) -> No
 @pytest.mark.parametrize(
     "content_type", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x"]
 )
-def test_other_kinds_of_body_are_not_taken(submitter: Caller, content_type: str) -> None:
+def test_unsupported_content_type_is_refused(submitter: Caller, content_type: str) -> None:
     answer = submitter.send("POST", "/jobs", json.dumps(JOB).encode(), content_type=content_type)
     assert answer.status == 415
     assert "application/json or application/yaml" in answer.json["detail"]
@@ -128,10 +128,10 @@ def test_a_body_over_4_mib_is_refused_with_the_limit(submitter: Caller) -> None:
         "Bearer ü",
     ],
 )
-def test_without_a_valid_token_nothing_is_done(nobody: Caller, header: str | None) -> None:
+def test_request_without_a_valid_token_is_refused(anonymous: Caller, header: str | None) -> None:
     named = {"Authorization": header} if header else {}
     for method, path in (("POST", "/jobs"), ("GET", "/jobs"), ("GET", "/cells")):
-        answer = nobody.send(
+        answer = anonymous.send(
             method, path, json.dumps(JOB).encode(), content_type="application/json", **named
         )
         assert answer.status == 401
@@ -139,7 +139,7 @@ def test_without_a_valid_token_nothing_is_done(nobody: Caller, header: str | Non
         assert answer.faults == {}
 
 
-def test_an_expired_token_is_no_token(submitter: Caller) -> None:
+def test_expired_token_is_refused(submitter: Caller) -> None:
     past = clock.now() - timedelta(seconds=1)
     token = create_api_token(
         user=submitter.user, name="old", scopes=(SCOPE_SUBMIT,), now=past, expires_at=past
@@ -147,13 +147,13 @@ def test_an_expired_token_is_no_token(submitter: Caller) -> None:
     assert Caller(token).post("/jobs", JOB).status == 401
 
 
-def test_the_token_of_a_barred_user_is_no_token(submitter: Caller) -> None:
+def test_token_of_an_inactive_user_is_refused(submitter: Caller) -> None:
     submitter.user.is_active = False
     submitter.user.save()
     assert submitter.get("/jobs").status == 401
 
 
-def test_a_token_without_a_scope_may_only_look(nobody: Caller) -> None:
+def test_token_without_a_scope_is_read_only(anonymous: Caller) -> None:
     onlooker = make_caller("otto")
     assert onlooker.get("/jobs").status == 200
     assert onlooker.post("/jobs", JOB).status == 403
@@ -161,7 +161,7 @@ def test_a_token_without_a_scope_may_only_look(nobody: Caller) -> None:
 
 
 @pytest.mark.parametrize("order", ["cordon", "uncordon", "drain", "unquarantine"])
-def test_only_operators_give_orders_to_cells(submitter: Caller, make_cell: Any, order: str) -> None:
+def test_only_operators_can_order_cells(submitter: Caller, make_cell: Any, order: str) -> None:
     make_cell("cell-1")
     answer = submitter.post(f"/cells/cell-1/{order}")
     assert (answer.status, "operate" in answer.json["detail"]) == (403, True)
@@ -204,11 +204,11 @@ def test_an_unknown_id_is_not_found(operator: Caller, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/jobs/1/cancel", "/tasks/1/cancel", "/cells/none/drain", "/nowhere", "/jobs:wet-run"]
 )
-def test_an_order_for_an_unknown_thing_is_not_found(operator: Caller, path: str) -> None:
+def test_order_for_an_unknown_object_is_not_found(operator: Caller, path: str) -> None:
     assert operator.post(path, {}).status == 404
 
 
-def test_a_method_that_is_not_offered_is_named(submitter: Caller) -> None:
+def test_unsupported_method_is_refused_with_the_allowed_ones(submitter: Caller) -> None:
     answer = submitter.send("DELETE", "/jobs")
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, POST, HEAD, OPTIONS")
     assert answer.faults == {}
@@ -230,6 +230,6 @@ def test_a_method_that_is_not_offered_is_named(submitter: Caller) -> None:
         ("colour=red", "colour"),
     ],
 )
-def test_a_bad_parameter_of_the_query_is_named(submitter: Caller, query: str, field: str) -> None:
+def test_invalid_query_parameter_is_named(submitter: Caller, query: str, field: str) -> None:
     answer = submitter.get(f"/jobs?{query}")
     assert (answer.status, list(answer.faults)) == (400, [field])

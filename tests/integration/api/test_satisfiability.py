@@ -46,7 +46,7 @@ def statements_of(*bodies: dict[str, Any], owner_id: int) -> int:
 # ------------------------------------------------------------------------------ what is taken
 
 
-def test_what_was_asked_of_cells_is_kept_in_the_shape(submitter: Caller) -> None:
+def test_shape_stores_resources_constraints_and_placement_tags(submitter: Caller) -> None:
     wish = {"key": "zone", "op": "IN", "values": ["a", "b"], "required": False}
     groups = [
         {"name": "x", "image": "busybox", "resources": {"gpu": 2, "licence": 3, "memory": "1Gi"}},
@@ -65,12 +65,12 @@ def test_what_was_asked_of_cells_is_kept_in_the_shape(submitter: Caller) -> None
     assert shapes[0].resources == x.resources
 
 
-def test_a_gang_keeps_the_label_that_its_cells_share(submitter: Caller) -> None:
+def test_gang_stores_its_group_by_label(submitter: Caller) -> None:
     assert submitter.post("/jobs", {**JOB, "coscheduled": True, "group_by": "zone"}).status == 201
     assert Job.objects.get().group_by == "zone"
 
 
-def test_a_plain_job_costs_one_statement_and_a_quota_one_more(
+def test_precheck_takes_one_statement_for_a_plain_job(
     submitter: Caller, make_cell: MakeCell
 ) -> None:
     make_cell()
@@ -109,7 +109,7 @@ def test_a_plain_job_costs_one_statement_and_a_quota_one_more(
         ({"resources": {"token": 3}}, "resources.token", "0 used + 3 requested > 2 of the pool"),
     ],
 )
-def test_what_no_cell_could_ever_run_is_refused_unless_that_is_allowed(
+def test_unsatisfiable_job_is_refused_unless_allowed(
     submitter: Caller, make_cell: MakeCell, fields: dict[str, Any], field: str, detail: str
 ) -> None:
     Pool.objects.update(tokens={"token": 2})
@@ -135,21 +135,21 @@ def test_what_no_cell_could_ever_run_is_refused_unless_that_is_allowed(
         {"coscheduled": True, "group_by": "rack"},
     ],
 )
-def test_what_more_cells_could_cure_is_taken_and_waits(
+def test_job_that_more_cells_could_satisfy_is_accepted(
     submitter: Caller, make_cell: MakeCell, fields: dict[str, Any]
 ) -> None:
     offer(make_cell, "in-a", zone="a")
     assert submitter.post("/jobs", {**JOB, **fields}).status == 201
 
 
-def test_a_pool_that_never_had_a_cell_takes_what_is_asked_of_labels(submitter: Caller) -> None:
+def test_pool_that_never_had_a_cell_accepts_any_constraints(submitter: Caller) -> None:
     wishes = {"constraints": [{"key": "zone", "op": "exists"}], "placement_tags": ["x"]}
     assert submitter.post("/jobs", {**JOB, **wishes}).status == 201
     gang = {"coscheduled": True, "group_by": "zone", "replicas": 100}
     assert submitter.post("/jobs", {**JOB, **gang}).status == 201
 
 
-def test_cells_that_are_lost_count_and_those_that_never_came_do_not(
+def test_lost_cells_count_and_never_connected_cells_do_not(
     submitter: Caller, make_cell: MakeCell
 ) -> None:
     lost = offer(make_cell, "lost", zone="a")
@@ -167,7 +167,7 @@ def test_cells_that_are_lost_count_and_those_that_never_came_do_not(
 
 
 @pytest.mark.parametrize("scope", ["user", "project", "domain"])
-def test_what_exceeds_a_quotas_own_limit_is_refused_whoever_has_it(
+def test_request_above_a_quota_limit_is_refused_in_every_scope(
     submitter: Caller, operator: Caller, scope: str
 ) -> None:
     whose, named = {
@@ -187,9 +187,7 @@ def test_what_exceeds_a_quotas_own_limit_is_refused_whoever_has_it(
     assert "0 running tasks + 3 requested > 2" in submitter.post("/jobs", gang).faults["replicas"]
 
 
-def test_in_a_batch_each_job_is_told_of_its_own_fault(
-    submitter: Caller, make_cell: MakeCell
-) -> None:
+def test_batch_names_the_fault_of_each_job(submitter: Caller, make_cell: MakeCell) -> None:
     offer(make_cell, "in-a", zone="a")
     wrong = {**JOB, "resources": {"gpu": 3}}
     answer = submitter.post("/jobs:batch", [JOB, wrong, {**JOB, "resources": {"cpu": 9}}])
@@ -269,7 +267,7 @@ def mixed(make_cell: MakeCell) -> list[Cell]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(SHAPES)
-def test_the_statement_and_the_domain_are_of_one_mind(
+def test_precheck_statement_agrees_with_the_domain(
     mixed: list[Cell], fields: dict[str, Any]
 ) -> None:
     """The statement gives an alarm if and only if the domain refuses the job."""

@@ -64,7 +64,7 @@ def run(submitter: Caller, make_cell: Callable[..., Cell]) -> Callable[..., tupl
     return run
 
 
-def test_a_secret_is_written_and_told_without_its_value(submitter: Caller) -> None:
+def test_secret_documents_omit_the_value(submitter: Caller) -> None:
     first = put(submitter)
     assert first.status == 201
     check_described("StoredSecret", first.json)
@@ -87,7 +87,7 @@ def test_a_secret_is_written_and_told_without_its_value(submitter: Caller) -> No
         assert b"AP8" not in answer.content
 
 
-def test_a_row_holds_the_value_sealed_for_this_very_row(submitter: Caller, settings: Any) -> None:
+def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> None:
     put(submitter)
     put(submitter, "other")
     row, other = Secret.objects.order_by("-name")
@@ -126,7 +126,7 @@ def test_a_row_holds_the_value_sealed_for_this_very_row(submitter: Caller, setti
         (["hush"], "", "must be a mapping"),
     ],
 )
-def test_what_is_wrong_is_named_and_never_repeated(
+def test_invalid_secret_is_refused_without_echoing_the_value(
     submitter: Caller, body: Any, field: str, text: str | None
 ) -> None:
     answer = submitter.put("/secrets/token", body)
@@ -143,16 +143,14 @@ def test_what_is_wrong_is_named_and_never_repeated(
     "text", ["*hush", "!hush x", "value: {a: hush", "{hush: 1, hush: 2}", "a: hush: hush", "&hush"]
 )
 @pytest.mark.parametrize("language", ["json", "yaml"])
-def test_a_body_that_cannot_be_read_is_not_repeated(
-    submitter: Caller, text: str, language: str
-) -> None:
+def test_unparsable_body_is_not_echoed(submitter: Caller, text: str, language: str) -> None:
     content_type = f"application/{language}"
     answer = submitter.send("PUT", "/secrets/token", text.encode(), content_type=content_type)
     assert answer.status in (400, 422)
     assert b"hush" not in answer.content
 
 
-def test_nothing_of_a_value_is_logged(
+def test_values_are_not_logged(
     submitter: Caller, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -164,7 +162,7 @@ def test_nothing_of_a_value_is_logged(
     assert base64.b64encode(VALUE.encode()).decode() not in caplog.text
 
 
-def test_the_largest_and_the_smallest_values_are_taken(
+def test_largest_and_empty_values_are_accepted(
     submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
     large = bytes(range(256)) * 256
@@ -178,7 +176,7 @@ def test_the_largest_and_the_smallest_values_are_taken(
     }
 
 
-def test_secrets_are_of_one_project(submitter: Caller) -> None:
+def test_secrets_belong_to_one_project(submitter: Caller) -> None:
     lab = Domain.objects.create(name="lab")
     Project.objects.create(domain=lab, name="genes")
     there = "?domain=lab&project=genes"
@@ -209,9 +207,11 @@ def test_secrets_are_listed_by_name_in_pages(submitter: Caller) -> None:
     assert [[item["name"] for item in page] for page in found] == [["a", "b", "c"], ["d.e"]]
 
 
-def test_who_may_submit_may_write_and_delete(nobody: Caller, submitter: Caller) -> None:
+def test_submit_scope_allows_writing_and_deleting_secrets(
+    anonymous: Caller, submitter: Caller
+) -> None:
     onlooker = make_caller("otto")
-    assert put(nobody).status == nobody.get("/secrets/token").status == 401
+    assert put(anonymous).status == anonymous.get("/secrets/token").status == 401
     assert put(onlooker).status == 403
     assert put(submitter).status == 201
     assert onlooker.get("/secrets/token").status == 200
@@ -220,7 +220,7 @@ def test_who_may_submit_may_write_and_delete(nobody: Caller, submitter: Caller) 
     assert submitter.send("DELETE", "/secrets/token").status == 404
 
 
-def test_a_job_that_names_no_such_secret_is_refused_unless_it_may_wait(submitter: Caller) -> None:
+def test_job_with_a_missing_secret_is_refused_unless_allowed(submitter: Caller) -> None:
     spec = {**JOB, "secrets": [SHORT], "registry_secret": "hub"}
     refused = submitter.post("/jobs", spec)
     assert refused.status == 422
@@ -241,7 +241,7 @@ def test_a_job_that_names_no_such_secret_is_refused_unless_it_may_wait(submitter
     assert VALUE not in str(list(Job.objects.values()))
 
 
-def test_a_cell_is_told_what_the_task_names_and_no_more(
+def test_cell_receives_only_the_secrets_named_by_the_task(
     submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
     for name in ("token", "key", "other"):
@@ -260,7 +260,7 @@ def test_a_cell_is_told_what_the_task_names_and_no_more(
     assert "pass" not in repr(told.registry)
 
 
-def test_a_cell_is_told_what_is_missing_or_no_login(
+def test_cell_receives_missing_and_unusable_secret_names(
     submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
     put(submitter)
@@ -276,7 +276,7 @@ def test_a_cell_is_told_what_is_missing_or_no_login(
 @pytest.mark.parametrize(
     "text", ["[" * 60000, "7", '{"username": "a"}', '{"username": "a", "password": 7}', "\0"]
 )
-def test_a_value_that_is_no_login_hurts_nobody(
+def test_registry_secret_that_is_no_login_is_reported_unusable(
     submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], text: str
 ) -> None:
     put(submitter, "hub", {"value_base64": base64.b64encode(text.encode()).decode()})
@@ -285,7 +285,7 @@ def test_a_value_that_is_no_login_hurts_nobody(
     assert (told.registry, told.unusable) == (None, ("hub",))
 
 
-def test_another_key_opens_nothing_until_it_is_told_of_the_old_one(
+def test_changed_secret_key_needs_the_old_key_as_fallback(
     submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
 ) -> None:
     put(submitter)
@@ -305,7 +305,7 @@ def test_another_key_opens_nothing_until_it_is_told_of_the_old_one(
     assert Secret.objects.get().version == 1
 
 
-def test_all_are_sealed_anew_page_by_page(
+def test_reseal_secrets_reseals_all_in_pages(
     submitter: Caller,
     settings: Any,
     capsys: pytest.CaptureFixture[str],
@@ -322,6 +322,6 @@ def test_all_are_sealed_anew_page_by_page(
     assert capsys.readouterr().out == "4 secrets resealed\n0 secrets resealed\n"
 
 
-def test_the_keys_are_in_no_settings_that_are_shown(settings: Any) -> None:
+def test_secret_keys_are_omitted_from_the_settings_repr(settings: Any) -> None:
     shown = repr(settings.CELLRUN.model_copy(update={"secret_key_fallbacks": (VALUE * 3,)}))
     assert VALUE not in shown

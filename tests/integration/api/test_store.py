@@ -19,7 +19,7 @@ from tests.integration.api.test_artifacts import tell
 from tests.integration.api.test_reading import place, submit
 
 
-def test_outputs_of_a_large_group_are_read_some_at_a_time(
+def test_group_outputs_are_read_in_pages(
     monkeypatch: pytest.MonkeyPatch,
     django_assert_num_queries: Any,
     submitter: Caller,
@@ -40,7 +40,7 @@ def test_outputs_of_a_large_group_are_read_some_at_a_time(
     assert [json.loads(line)["name"] for line in found] == [f"{n}/model" for n in range(5)]
 
 
-def test_what_is_streamed_is_not_gathered_first() -> None:
+def test_streamed_lines_are_not_buffered() -> None:
     taken: list[int] = []
 
     def lines() -> Iterator[bytes]:
@@ -60,8 +60,8 @@ def test_what_is_streamed_is_not_gathered_first() -> None:
 
 
 @pytest.mark.parametrize("what", ["input", "results"])
-def test_a_link_that_the_former_key_signed_is_valid_still(
-    settings: Any, submitter: Caller, nobody: Caller, what: str
+def test_link_signed_with_a_fallback_key_is_valid(
+    settings: Any, submitter: Caller, anonymous: Caller, what: str
 ) -> None:
     submit(submitter)
     group_id, digest = Task.objects.get().group_id, store.put_input(b"x")
@@ -69,6 +69,6 @@ def test_a_link_that_the_former_key_signed_is_valid_still(
     link = links_at(clock.now())(f"/api/v1/store/{paths[what]}")
     path = link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
     former, settings.SECRET_KEY = settings.SECRET_KEY, "n" * 50
-    assert nobody.get(path).status == 403
+    assert anonymous.get(path).status == 403
     settings.SECRET_KEY_FALLBACKS = ["o" * 50, former]
-    assert nobody.get(path).status == 200
+    assert anonymous.get(path).status == 200

@@ -21,7 +21,7 @@ from tests.integration.api.conftest import Caller, change_setting
 JOB = {"name": "hello", "image": "busybox", "command": ["true"], "replicas": 3}
 
 
-def test_a_job_is_answered_and_stored_as_a_whole(submitter: Caller) -> None:
+def test_submitted_job_is_stored_with_tasks_and_history(submitter: Caller) -> None:
     answer = submitter.post("/jobs", {**JOB, "labels": {"team": "x"}, "annotation": "note"})
     assert answer.status == 201
     job = answer.json
@@ -41,7 +41,7 @@ def test_a_job_is_answered_and_stored_as_a_whole(submitter: Caller) -> None:
     assert (history.reason, history.actor) == ("submitted", "ann")
 
 
-def test_yaml_is_taken_as_json_is(submitter: Caller) -> None:
+def test_yaml_body_is_accepted(submitter: Caller) -> None:
     text = b"name: hello\nimage: busybox\ncommand: [echo, yes]\n"
     answer = submitter.send("POST", "/jobs", text, content_type="application/yaml; charset=utf-8")
     assert answer.status == 201
@@ -76,7 +76,7 @@ def test_groups_become_rows_with_their_minima_retries_and_dependencies(submitter
     assert Job.objects.get().has_dependencies
 
 
-def test_the_deadline_counts_from_the_start_that_was_asked_for(submitter: Caller) -> None:
+def test_scheduling_deadline_counts_from_start_after(submitter: Caller) -> None:
     body = {**JOB, "start_after": "2050-01-01T00:00:00Z", "scheduling_timeout_seconds": 30}
     submitter.post("/jobs", body)
     group = TaskGroup.objects.get()
@@ -85,7 +85,7 @@ def test_the_deadline_counts_from_the_start_that_was_asked_for(submitter: Caller
     assert Job.objects.get().scheduling_timeout_seconds == 30
 
 
-def test_cells_are_told_signed_links_to_what_tasks_read(submitter: Caller, nobody: Caller) -> None:
+def test_group_specs_contain_signed_links_to_inputs(submitter: Caller, anonymous: Caller) -> None:
     body = {
         "name": "reads",
         "groups": [
@@ -109,19 +109,19 @@ def test_cells_are_told_signed_links_to_what_tasks_read(submitter: Caller, nobod
     assert specs[a.pk].resources == {"cpu_millis": 100, "memory_mib": 32}
     [text] = specs[a.pk].inputs
     assert (text.path, text.bundle) == ("/in/text", False)
-    assert nobody.get(text.url).content.decode() == "häßlich"
+    assert anonymous.get(text.url).content.decode() == "häßlich"
     [parts] = specs[b.pk].inputs
     assert (parts.path, parts.bundle, parts.sha256) == ("/in/parts/", True, None)
-    assert nobody.get(parts.url).content == b""
-    assert nobody.get(parts.url + "0").status == 403
-    assert nobody.get(text.url.replace("/inputs/", "/inputs/0")).status == 403
-    assert nobody.get(text.url.partition("?")[0]).status == 403
+    assert anonymous.get(parts.url).content == b""
+    assert anonymous.get(parts.url + "0").status == 403
+    assert anonymous.get(text.url.replace("/inputs/", "/inputs/0")).status == 403
+    assert anonymous.get(text.url.partition("?")[0]).status == 403
 
 
 # ---------------------------------------------------------------------------------- idempotency
 
 
-def test_the_same_guid_and_body_give_the_same_job_back(submitter: Caller) -> None:
+def test_same_guid_and_body_return_the_same_job(submitter: Caller) -> None:
     first = submitter.post("/jobs", {**JOB, "guid": "g-1"})
     second = submitter.post("/jobs", {"guid": "g-1", **JOB})
     assert (first.status, second.status) == (201, 200)
@@ -137,7 +137,7 @@ def test_another_body_with_the_same_guid_is_a_conflict(submitter: Caller) -> Non
     assert Job.objects.count() == 1
 
 
-def test_an_idempotency_key_says_the_same_as_a_guid(submitter: Caller) -> None:
+def test_idempotency_key_acts_as_a_guid(submitter: Caller) -> None:
     first = submitter.post("/jobs", JOB, Idempotency_Key="k-1")
     second = submitter.post("/jobs", JOB, Idempotency_Key="k-1")
     assert (first.status, second.status) == (201, 200)
@@ -148,7 +148,7 @@ def test_an_idempotency_key_says_the_same_as_a_guid(submitter: Caller) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_submissions_of_one_guid_at_once_one_creates_it(
+def test_concurrent_submissions_of_one_guid_create_one_job(
     submitter: Caller, operator: Caller
 ) -> None:
     body = {**JOB, "guid": "g-race"}
@@ -179,7 +179,7 @@ def test_of_two_submissions_of_one_guid_at_once_one_creates_it(
 
 
 @pytest.mark.parametrize("wrap", [lambda jobs: jobs, lambda jobs: {"jobs": jobs}])
-def test_a_batch_is_taken_as_a_whole(submitter: Caller, wrap: Callable[[Any], Any]) -> None:
+def test_batch_creates_all_of_its_jobs(submitter: Caller, wrap: Callable[[Any], Any]) -> None:
     batch = [{**JOB, "name": f"job-{n}"} for n in range(5)] + [{**JOB, "guid": "g"}] * 2
     answer = submitter.post("/jobs:batch", wrap(batch))
     assert answer.status == 201
@@ -190,7 +190,7 @@ def test_a_batch_is_taken_as_a_whole(submitter: Caller, wrap: Callable[[Any], An
     assert (Job.objects.count(), Task.objects.count()) == (6, 18)
 
 
-def test_one_bad_job_of_a_batch_refuses_all_of_it_and_is_named(submitter: Caller) -> None:
+def test_invalid_job_in_a_batch_refuses_the_batch_and_is_named(submitter: Caller) -> None:
     bad = [JOB, {**JOB, "replicas": 0}, {**JOB, "pool": "P"}]
     assert set(submitter.post("/jobs:batch", bad).faults) == {"[1].replicas", "[2].pool"}
     unknown = {"jobs": [JOB, {**JOB, "pool": "none"}]}
@@ -205,7 +205,7 @@ def test_one_bad_job_of_a_batch_refuses_all_of_it_and_is_named(submitter: Caller
     assert not Job.objects.exists()
 
 
-def test_a_guid_that_is_repeated_in_a_batch_is_the_existing_job_of_that_name(
+def test_repeated_guid_in_a_batch_resolves_to_the_existing_job(
     submitter: Caller,
 ) -> None:
     existing = submitter.post("/jobs", JOB).json["id"]
@@ -218,7 +218,7 @@ def test_a_guid_that_is_repeated_in_a_batch_is_the_existing_job_of_that_name(
     assert Job.objects.count() == 2
 
 
-def test_a_batch_costs_as_many_statements_as_one_job(submitter: Caller) -> None:
+def test_batch_takes_as_many_statements_as_one_job(submitter: Caller) -> None:
     def count(number: int) -> int:
         bodies = [{**JOB, "guid": f"{number}-{n}"} for n in range(number)]
         with CaptureQueriesContext(connection) as statements:
@@ -233,7 +233,7 @@ def test_a_batch_costs_as_many_statements_as_one_job(submitter: Caller) -> None:
     assert count(50) == count(1)
 
 
-def test_a_guid_of_another_project_is_another_guid(submitter: Caller) -> None:
+def test_guids_are_scoped_to_a_project(submitter: Caller) -> None:
     Project.objects.create(domain=Domain.objects.get(), name="other")
     one = submitter.post("/jobs", {**JOB, "guid": "g"})
     two = submitter.post("/jobs", {**JOB, "guid": "g", "project": "other"})
@@ -243,7 +243,7 @@ def test_a_guid_of_another_project_is_another_guid(submitter: Caller) -> None:
 # ------------------------------------------------------------------------------------------- caps
 
 
-def test_more_tasks_than_a_job_may_have_are_refused_with_the_limit(submitter: Caller) -> None:
+def test_job_over_the_task_limit_is_refused(submitter: Caller) -> None:
     answer = submitter.post("/jobs", {**JOB, "replicas": 10_001})
     assert answer.status == 422
     assert "10001 tasks are more than the 10000" in answer.faults["replicas"]
@@ -253,7 +253,7 @@ def test_more_tasks_than_a_job_may_have_are_refused_with_the_limit(submitter: Ca
     assert not Job.objects.exists()
 
 
-def test_more_unfinished_tasks_than_a_user_may_have_are_refused(
+def test_unfinished_tasks_over_the_user_limit_are_refused(
     submitter: Caller, operator: Caller, settings: Any
 ) -> None:
     change_setting(settings, max_unfinished_tasks_per_user=5)
@@ -267,7 +267,7 @@ def test_more_unfinished_tasks_than_a_user_may_have_are_refused(
     assert Job.objects.count() == 3
 
 
-def test_what_is_larger_than_every_cell_is_refused_with_the_shortfall(
+def test_job_larger_than_every_cell_is_refused_with_the_shortfall(
     submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
     huge = {**JOB, "resources": {"cpu": 1, "memory": "3Gi"}}
@@ -295,7 +295,7 @@ def test_unknown_tenancy_is_named(submitter: Caller, field: str, text: str) -> N
     assert (answer.status, answer.faults.get(field)) == (422, text)
 
 
-def test_the_guid_clash_names_the_job(submitter: Caller) -> None:
+def test_guid_conflict_names_the_existing_job(submitter: Caller) -> None:
     job_id = submitter.post("/jobs", {**JOB, "guid": "g"}).json["id"]
     body = {**JOB, "guid": "g", "replicas": 9}
     with pytest.raises(GuidTaken, match=f"belongs to job {job_id}"):

@@ -72,7 +72,7 @@ def elsewhere(work: Callable[[], object]) -> None:
         pool.submit(act).result(timeout=20)
 
 
-def test_a_job_that_somebody_has_locked_holds_up_no_other_callback(
+def test_locked_job_does_not_delay_other_callbacks(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200-locked"))
@@ -89,7 +89,7 @@ def test_a_job_that_somebody_has_locked_holds_up_no_other_callback(
     assert len(receiver.received) == 2
 
 
-def test_a_callback_that_somebody_has_locked_holds_up_no_other(
+def test_locked_callback_does_not_delay_other_callbacks(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     receiver.answers["late"] = "wait"
@@ -106,7 +106,7 @@ def test_a_callback_that_somebody_has_locked_holds_up_no_other(
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is noted")
 
 
-def test_a_try_that_is_noted_while_its_job_is_purged_leaves_no_row(
+def test_delivery_recorded_during_a_purge_leaves_no_row(
     loop: Loop, allowed: Callable[..., None]
 ) -> None:
     job = ended_job(loop, "http://127.0.0.1:1/")
@@ -131,7 +131,7 @@ def test_a_try_that_is_noted_while_its_job_is_purged_leaves_no_row(
     assert (len(seen), Callback.objects.count(), Delivery.objects.count()) == (1, 0, 0)
 
 
-def test_what_is_cut_short_again_and_again_waits_no_longer_for_it(
+def test_interrupted_deliveries_do_not_increase_the_backoff(
     loop: Loop, allowed: Callable[..., None]
 ) -> None:
     job = ended_job(loop, "http://127.0.0.1:1/")
@@ -148,7 +148,7 @@ def test_what_is_cut_short_again_and_again_waits_no_longer_for_it(
     assert (states_of(job), Delivery.objects.count()) == (["waiting"], 6)
 
 
-def test_what_cannot_end_within_its_claim_is_given_back(
+def test_callback_that_cannot_finish_within_its_claim_is_returned(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a standstill between the claim and the try: a claim that is as short as a try."""
@@ -170,7 +170,7 @@ def test_what_cannot_end_within_its_claim_is_given_back(
     assert Delivery.objects.count() == 1
 
 
-def test_who_finds_another_claiming_looks_again_at_the_same_hosts(
+def test_claim_under_contention_resumes_at_the_same_host(
     loop: Loop, allowed: Callable[..., None]
 ) -> None:
     ended_job(loop, "http://127.0.0.1:1/")

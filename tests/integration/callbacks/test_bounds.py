@@ -50,7 +50,7 @@ def wake(worker: "subprocess.Popen[bytes]") -> None:
     worker.stdin.flush()
 
 
-def test_a_thousand_to_a_receiver_that_hangs_delay_nobody_else(
+def test_hanging_receiver_does_not_delay_other_receivers(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     """By what happened, not by the clock: fifty arrive while none of the thousand has ended."""
@@ -68,7 +68,7 @@ def test_a_thousand_to_a_receiver_that_hangs_delay_nobody_else(
         assert (len(receiver.received), receiver.open, receiver.most_open) == (8, 8, 8)
 
 
-def test_all_together_are_bounded_and_hosts_take_turns(
+def test_claims_are_bounded_and_shared_between_hosts(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     allowed(callbacks_at_once=12, callbacks_per_host=4)
@@ -79,7 +79,7 @@ def test_all_together_are_bounded_and_hosts_take_turns(
     assert not claim_callbacks(now=clock.now()).items
 
 
-def test_a_try_lost_when_its_time_is_over_was_the_last(
+def test_lost_delivery_past_give_up_at_is_abandoned(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     job = ended_job(loop, receiver.url("200"))
@@ -89,7 +89,7 @@ def test_a_try_lost_when_its_time_is_over_was_the_last(
     assert states_of(job) == ["abandoned"]
 
 
-def test_owners_take_turns_and_nobody_has_more_than_half(
+def test_owner_gets_at_most_half_of_the_claims(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     """One has 200 that are due for longer, to 40 hosts; the other still gets all that it may."""
@@ -103,7 +103,7 @@ def test_owners_take_turns_and_nobody_has_more_than_half(
     assert Counter(claimed()) == {few.pk: 8}  # as many as one host may have
 
 
-def test_owners_share_what_a_host_may_have(
+def test_owners_share_the_limit_of_a_host(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     allowed(callbacks_at_once=100, callbacks_per_host=4)
@@ -118,7 +118,7 @@ def claimed() -> list[int]:
     return [item.job_id for item in claim_callbacks(now=clock.now()).items]
 
 
-def test_hosts_behind_those_of_one_look_get_their_turn(
+def test_next_claim_resumes_behind_the_hosts_already_seen(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     """Those before it hang, or wait for their next try; it is not among the oldest either."""
@@ -136,7 +136,7 @@ def test_hosts_behind_those_of_one_look_get_their_turn(
     assert two.left_off == ""
 
 
-def test_what_was_taken_when_the_database_fails_is_given_back(
+def test_claims_are_returned_when_the_database_fails(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     job = ended_job(loop, receiver.url("200"), replicas=3)
@@ -153,7 +153,7 @@ def test_what_was_taken_when_the_database_fails_is_given_back(
     assert len(claimed()) == 3
 
 
-def test_nothing_due_is_one_statement(
+def test_claim_with_nothing_due_takes_one_statement(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     job = ended_job(loop, receiver.url("200"), replicas=3)
@@ -175,7 +175,7 @@ class Statements:
         return execute(sql, *rest)
 
 
-def test_two_workers_never_try_the_same_one(
+def test_two_workers_never_deliver_the_same_callback(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200"), replicas=200)
@@ -191,7 +191,7 @@ def test_two_workers_never_try_the_same_one(
     assert receiver.most_open <= 8
 
 
-def test_what_a_killed_worker_had_in_hand_is_tried_again(
+def test_callback_claimed_by_a_killed_worker_is_retried(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"))

@@ -53,7 +53,7 @@ def claim_late() -> ClaimBatch:
 
 
 @pytest.mark.usefixtures("paused")
-def test_what_another_claimed_since_the_snapshot_is_not_claimed_again(
+def test_callback_claimed_since_the_snapshot_is_not_claimed_again(
     loop: Loop, allowed: Callable[..., None]
 ) -> None:
     allowed(advisory_locks=False)
@@ -85,7 +85,7 @@ def as_now(callback: Callback) -> Callback:
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_how_a_late_try_went_does_not_end_that_of_another(
+def test_late_result_does_not_end_the_newer_claim(
     loop: Loop, allowed: Callable[..., None], status: int
 ) -> None:
     item, others = taken_from(loop)
@@ -95,7 +95,7 @@ def test_how_a_late_try_went_does_not_end_that_of_another(
     assert Delivery.objects.get(callback=others).status == status
 
 
-def test_what_another_has_is_not_given_back(loop: Loop, allowed: Callable[..., None]) -> None:
+def test_claim_of_another_process_is_not_returned(loop: Loop, allowed: Callable[..., None]) -> None:
     item, others = taken_from(loop)
     give_back(item, now=clock.now())
     assert as_now(others).tries == 1

@@ -85,7 +85,7 @@ def brief(
     running.stop()
 
 
-def test_names_of_one_owner_that_hang_keep_nobody_else_from_being_told(
+def test_hanging_names_of_one_owner_do_not_delay_other_owners(
     loop: Loop, receiver: Receiver, brief: CallbackDelivery, servers: NameServers
 ) -> None:
     for number in range(12):
@@ -100,7 +100,7 @@ def test_names_of_one_owner_that_hang_keep_nobody_else_from_being_told(
     assert servers.asked == ["hangs-0.example", "good.example"]
 
 
-def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
+def test_delivery_without_a_name_lookup_is_not_counted_as_tried(
     loop: Loop, receiver: Receiver, brief: CallbackDelivery, servers: NameServers
 ) -> None:
     ended_job(loop, "http://hangs.example/")
@@ -123,7 +123,7 @@ def test_a_try_whose_name_nobody_looked_up_does_not_count_as_one(
     assert request.headers["X-Cellrun-Try"] == "2"
 
 
-def test_a_name_is_looked_up_once_for_all_who_ask_for_it(servers: NameServers) -> None:
+def test_concurrent_lookups_of_one_name_are_merged(servers: NameServers) -> None:
     async def ask() -> list[object]:
         lookups = Resolver(at_once=8, per_owner=1)
         asked = [
@@ -138,7 +138,7 @@ def test_a_name_is_looked_up_once_for_all_who_ask_for_it(servers: NameServers) -
     assert servers.asked == ["hangs.example"]
 
 
-def test_what_waits_for_one_is_begun_for_another_that_has_room(servers: NameServers) -> None:
+def test_queued_lookup_is_started_by_another_owner_with_a_free_slot(servers: NameServers) -> None:
     async def ask() -> tuple[bool, bool]:
         lookups = Resolver(at_once=1, per_owner=1)
         full, late, other = LookupCaller(1), LookupCaller(1), LookupCaller(2)
@@ -156,7 +156,7 @@ def test_what_waits_for_one_is_begun_for_another_that_has_room(servers: NameServ
     assert servers.asked == ["hangs.example", "good.example"]
 
 
-def test_what_nobody_waits_for_any_more_is_not_begun(servers: NameServers) -> None:
+def test_cancelled_queued_lookup_is_not_started(servers: NameServers) -> None:
     async def ask() -> None:
         lookups = Resolver(at_once=8, per_owner=1)
         hosts = ("hangs.example", "given-up.example", "good.example")
@@ -175,7 +175,7 @@ def test_what_nobody_waits_for_any_more_is_not_begun(servers: NameServers) -> No
     assert servers.asked == ["hangs.example", "good.example"]
 
 
-def test_a_process_ends_though_a_name_hangs() -> None:
+def test_process_exits_despite_a_hanging_name_lookup() -> None:
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "controlplane.config.settings"}
     done = subprocess.run(
         [sys.executable, "-c", HANGING],

@@ -60,7 +60,7 @@ def test_a_delivered_callback_resolves_and_deletes_the_task(
     assert ended_task(loop, receiver.url("200")).pk != task.pk
 
 
-def test_it_is_resolving_during_a_try_and_completed_between_two(
+def test_task_is_resolving_during_a_delivery_and_completed_between(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("hang"))
@@ -81,7 +81,7 @@ def test_it_is_resolving_during_a_try_and_completed_between_two(
     receiver.wait_until(lambda: not OneOff.objects.exists(), "the task has gone")
 
 
-def test_who_else_resolves_it_puts_off_the_try(
+def test_claim_of_another_user_postpones_the_delivery(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     task = ended_task(loop, receiver.url("200"))
@@ -101,7 +101,7 @@ def test_who_else_resolves_it_puts_off_the_try(
     assert len(receiver.received) == 1
 
 
-def test_a_claim_that_was_lost_in_mid_try_does_not_delete_the_task(
+def test_delivery_that_lost_its_claim_does_not_delete_the_task(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     """Somebody resolves it by hand after 30 s of a try: it is theirs to delete."""
@@ -117,7 +117,7 @@ def test_a_claim_that_was_lost_in_mid_try_does_not_delete_the_task(
     assert OneOff.objects.get(task=task).claim == claim
 
 
-def test_a_claim_and_a_deletion_at_the_same_time_do_not_both_succeed(loop: Loop) -> None:
+def test_concurrent_claim_and_deletion_do_not_both_succeed(loop: Loop) -> None:
     """The claim comes when the deletion has found its own, which is about to be over."""
     task = ended_task(loop, "http://example.org/")
     begun = clock.now() - timedelta(seconds=29)

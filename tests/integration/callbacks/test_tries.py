@@ -33,7 +33,7 @@ def tried(receiver: Receiver, callback: Callback, tries: int = 1) -> Delivery:
 
 
 @pytest.mark.parametrize("status", [200, 202, 204, 299])
-def test_an_answer_of_success_delivers_once(
+def test_success_response_delivers_once(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery, status: int
 ) -> None:
     job = ended_job(loop, receiver.url(str(status)))
@@ -50,7 +50,7 @@ def test_an_answer_of_success_delivers_once(
 @pytest.mark.parametrize(
     "host", ["127.1", "127.0.0.1.", "0x7f000001", "0177.1.", "2130706433", "[::ffff:7f00:1]"]
 )
-def test_an_address_gets_it_in_whatever_way_it_is_spelled(
+def test_callback_is_delivered_to_any_spelling_of_an_address(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery, host: str
 ) -> None:
     job = ended_job(loop, receiver.url("200?a=%zz", host=host))
@@ -74,7 +74,7 @@ def test_an_address_gets_it_in_whatever_way_it_is_spelled(
         ("hints", None, "the answer was too long"),
     ],
 )
-def test_whatever_else_happens_is_kept_and_tried_again(
+def test_failed_delivery_is_recorded_and_retried(
     loop: Loop,
     receiver: Receiver,
     allowed: Callable[..., None],
@@ -104,7 +104,7 @@ def test_whatever_else_happens_is_kept_and_tried_again(
         late.stop()
 
 
-def test_an_endless_answer_is_not_read_to_its_end(
+def test_endless_response_body_is_not_read_to_the_end(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("endless"))
@@ -113,7 +113,7 @@ def test_an_endless_answer_is_not_read_to_its_end(
     receiver.wait_until(lambda: receiver.open == 0, "the connection is closed")
 
 
-def test_an_answer_in_time_counts_though_its_body_does_not_come(
+def test_response_headers_in_time_count_without_the_body(
     loop: Loop, receiver: Receiver, allowed: Callable[..., None]
 ) -> None:
     allowed(callback_seconds=0.9)  # less than a body would be waited for
@@ -126,7 +126,7 @@ def test_an_answer_in_time_counts_though_its_body_does_not_come(
         brief.stop()
 
 
-def test_an_answer_that_was_there_before_a_stop_counts(
+def test_response_received_before_a_stop_counts_as_delivered(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, read = threading.Event(), aiohttp.StreamReader.read
@@ -143,7 +143,7 @@ def test_an_answer_that_was_there_before_a_stop_counts(
     assert states_of(job) == ["delivered"]
 
 
-def test_a_task_is_told_with_what_it_came_to_and_signed(
+def test_task_callback_has_the_outcome_and_a_signature(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200?key=a%2Fb"), annotation="of mine")
@@ -182,7 +182,7 @@ def test_a_task_is_told_with_what_it_came_to_and_signed(
     assert mac == hmac.new(key, f"{at}.".encode() + request.body, hashlib.sha256).hexdigest()
 
 
-def test_a_job_is_told_once_it_has_settled(
+def test_job_callback_is_sent_after_the_job_has_settled(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("200"), on="job", replicas=3, labels={"team": "x"})
@@ -196,7 +196,7 @@ def test_a_job_is_told_once_it_has_settled(
     assert document["settled_at"] >= document["finished_at"] >= document["created_at"]
 
 
-def test_what_is_deleted_during_a_try_stays_abandoned(
+def test_callback_of_a_job_deleted_during_a_delivery_stays_abandoned(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"))
@@ -210,7 +210,7 @@ def test_what_is_deleted_during_a_try_stays_abandoned(
     assert (callback.state, callback.last_error) == ("abandoned", "what it tells of was deleted")
 
 
-def test_a_stop_gives_back_what_is_in_hand(
+def test_stop_returns_the_claimed_callbacks(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("hang"), replicas=20)
@@ -224,7 +224,7 @@ def test_a_stop_gives_back_what_is_in_hand(
     assert Delivery.objects.filter(callback__job=job, error=STOPPED).count() == 8
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(
+def test_untrusted_certificate_is_refused(
     loop: Loop, delivery: CallbackDelivery, tmp_path: Path
 ) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -243,7 +243,7 @@ def test_a_certificate_that_nobody_trusts_is_refused(
         assert receiver.received == []
 
 
-def test_after_a_day_it_is_abandoned(
+def test_callback_past_give_up_at_is_abandoned(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
     job = ended_job(loop, receiver.url("503"))
@@ -258,7 +258,7 @@ def test_after_a_day_it_is_abandoned(
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"]
 )
-def test_nothing_is_sent_to_where_it_may_not_go(
+def test_callback_to_a_disallowed_address_is_not_sent(
     loop: Loop,
     receiver: Receiver,
     allowed: Callable[..., None],

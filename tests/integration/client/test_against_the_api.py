@@ -70,7 +70,7 @@ def call(command: CliRunner, *words: str, typed: str | None = None) -> Result:
     return command.invoke(app, list(words), input=typed)
 
 
-def test_a_job_goes_in_and_comes_back_with_its_tasks(session: Session) -> None:
+def test_submitted_job_and_its_tasks_are_read_back(session: Session) -> None:
     job = session.submit(SPEC)
     assert (job["name"], job["state"], job["spec"]) == ("sweep", "PENDING", SPEC)
     assert session.job(job["id"]) == job
@@ -81,7 +81,7 @@ def test_a_job_goes_in_and_comes_back_with_its_tasks(session: Session) -> None:
     ]
 
 
-def test_the_same_guid_gives_the_same_job_and_another_body_is_refused(session: Session) -> None:
+def test_same_guid_returns_the_same_job_and_another_body_is_refused(session: Session) -> None:
     first = session.submit({**SPEC, "guid": "g-1"})
     assert session.submit({**SPEC, "guid": "g-1"})["id"] == first["id"]
     with pytest.raises(ApiError) as caught:
@@ -89,7 +89,7 @@ def test_the_same_guid_gives_the_same_job_and_another_body_is_refused(session: S
     assert caught.value.status == 409
 
 
-def test_lists_are_walked_page_by_page(session: Session) -> None:
+def test_lists_are_paginated(session: Session) -> None:
     ids = [session.submit({**SPEC, "name": f"job-{n}"})["id"] for n in range(5)]
     assert [job["id"] for job in session.jobs(limit=3)] == ids[:1:-1]
     page = session._call("GET", "/jobs", query={"limit": 2})
@@ -99,7 +99,7 @@ def test_lists_are_walked_page_by_page(session: Session) -> None:
     assert [job["name"] for job in session.jobs(name="job-3")] == ["job-3"]
 
 
-def test_every_fault_is_told_with_its_field(command: CliRunner) -> None:
+def test_every_fault_is_printed_with_its_field(command: CliRunner) -> None:
     result = call(command, "submit", "-", typed="name: Bad_\nreplicas: 0\nimage: busybox")
     assert result.exit_code == 2
     assert "2 faults [422]" in result.stderr
@@ -107,7 +107,7 @@ def test_every_fault_is_told_with_its_field(command: CliRunner) -> None:
     assert "\n  replicas: " in result.stderr
 
 
-def test_a_wrong_token_and_a_missing_scope_are_one_line(
+def test_invalid_token_and_missing_scope_print_one_line(
     command: CliRunner, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enroll_cell(name="cell-1", pool="default", now=clock.now())
@@ -136,7 +136,7 @@ def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> N
     assert "killed (3 of 3 tasks ended)" in waited.stderr
 
 
-def test_a_history_is_shown_of_a_job_a_task_and_an_attempt(
+def test_history_command_shows_jobs_tasks_and_attempts(
     command: CliRunner, session: Session
 ) -> None:
     job = session.submit({**SPEC, "replicas": 40})

@@ -31,7 +31,7 @@ groups:
 """
 
 
-def test_submit_passes_on_whatever_a_job_may_say(command: CliRunner, session: Session) -> None:
+def test_submit_passes_on_every_job_field(command: CliRunner, session: Session) -> None:
     first = session.submit({**SPEC, "guid": "first"})
     submitted = call(command, "submit", "-", "--json", typed=FULL)
     assert submitted.exit_code == 0, submitted.stderr

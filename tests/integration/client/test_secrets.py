@@ -40,7 +40,7 @@ def test_a_secret_is_written_from_a_pipe_or_a_file_byte_for_byte(
     assert "No such file" in missing.stderr
 
 
-def test_a_login_is_a_user_and_a_password(command: CliRunner) -> None:
+def test_registry_option_stores_a_username_and_password(command: CliRunner) -> None:
     done = call(command, "secrets", "set", "hub", "--registry", "ann", "--json", typed=VALUE + "\n")
     assert done.exit_code == 0
     assert VALUE not in done.output
@@ -51,7 +51,7 @@ def test_a_login_is_a_user_and_a_password(command: CliRunner) -> None:
     assert (both.exit_code, both.stderr.count("\n")) == (2, 1)
 
 
-def test_at_a_terminal_the_value_is_asked_for_and_not_shown(
+def test_terminal_prompts_for_the_value_without_echo(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client.commands.secrets.is_terminal", lambda: True)

@@ -58,7 +58,7 @@ class Wire:
         self.sent = [item for item in self.sent if item[0] != queue]
 
 
-class Hand:
+class FakeCell:
     """A cell played by hand: says what the test wants it to say."""
 
     def __init__(self, loop: "Loop", name: str, capacity: dict[str, int]) -> None:
@@ -132,8 +132,8 @@ class Loop:
     inbox: Inbox
     memory: Memory = field(default_factory=Memory)
 
-    def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> Hand:
-        hand = Hand(self, name, {"cpu_millis": cpu, "memory_mib": memory, "disk_mib": 10_000})
+    def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> FakeCell:
+        hand = FakeCell(self, name, {"cpu_millis": cpu, "memory_mib": memory, "disk_mib": 10_000})
         assert hand.register().verdict == "accepted"
         return hand
 

@@ -24,7 +24,7 @@ from controlplane.models import Alert, Attempt, DeadLetter, Job, Task, TickState
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from controlplane.ticks import convergence, placement
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 Work = Callable[[random.Random], object]
 
@@ -124,7 +124,7 @@ def cascade(dice: random.Random) -> None:
     convergence.run(woken=True)
 
 
-def tell(hand: Hand) -> Work:
+def tell(hand: FakeCell) -> Work:
     """The cell brings some of its attempts on by a step; it may say it twice."""
 
     def report(dice: random.Random) -> None:
@@ -206,7 +206,7 @@ def ask(loop: Loop) -> Work:
 # ------------------------------------------------------------------------ what they leave
 
 
-def heal(hands: list[Hand]) -> None:
+def heal(hands: list[FakeCell]) -> None:
     """Everything that holds a place is confirmed gone, until every job is settled."""
     dice = random.Random(0)
     for _ in range(ROUNDS):

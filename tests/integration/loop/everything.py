@@ -27,7 +27,7 @@ from controlplane.models import (
     Walk,
 )
 from controlplane.queries.sql import execute, rows
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 TASK: dict[str, Any] = {"image": "x", "command": ["true"]}
 SMALL = {"cpu": 0.1, "memory": "8Mi"}
@@ -42,7 +42,7 @@ class Planting:
     """Plants one thing after the other; each cell is the only READY one while it gets its work."""
 
     def __init__(self, loop: Loop) -> None:
-        self.loop, self.jobs, self.cells = loop, dict[str, Job](), dict[str, Hand]()
+        self.loop, self.jobs, self.cells = loop, dict[str, Job](), dict[str, FakeCell]()
 
     def all(self, monkeypatch: Any) -> dict[str, Job]:
         """Everything; the jobs by what is wrong with them."""
@@ -64,7 +64,7 @@ class Planting:
             InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
         return self.jobs
 
-    def cell(self, name: str) -> Hand:
+    def cell(self, name: str) -> FakeCell:
         Cell.objects.update(state="CORDONED")
         self.cells[name] = self.loop.cell(name, cpu=64_000, memory=64_000)
         return self.cells[name]

@@ -38,7 +38,7 @@ from controlplane.models import InboxProbe, TickState
 from controlplane.outbox import transport
 from controlplane.ticks import convergence
 from tests.integration.loop import agreement
-from tests.integration.loop.conftest import Hand, Loop, Wire
+from tests.integration.loop.conftest import FakeCell, Loop, Wire
 from tests.integration.loop.drawn import clarity, documents, numbers, words
 from tests.integration.loop.model import Attempt, Job, Said, Task
 from tests.integration.loop.model_ticks import Model
@@ -63,7 +63,7 @@ class Course(RuleBasedStateMachine):
         create_default_tenancy()
         owner, _ = create_user(name="owner", password=None, is_operator=False)
         self.loop = Loop(owner, self.wire, Inbox(sync_seconds=0.0))
-        self.hands: list[Hand] = []
+        self.hands: list[FakeCell] = []
         self.mute: set[str] = set()
         self.on_the_way: list[Said] = []
         self.ran: set[str] = set()
@@ -367,10 +367,10 @@ class Course(RuleBasedStateMachine):
         self.now += STEP + timedelta(seconds=seconds)
         self.model.now = self.now
 
-    def _hand(self, number: int) -> Hand:
+    def _hand(self, number: int) -> FakeCell:
         return self.hands[number % len(self.hands)]
 
-    def _cell_id(self, hand: Hand) -> int:
+    def _cell_id(self, hand: FakeCell) -> int:
         return agreement.cell_ids()[hand.name]
 
     def _jobs(self) -> list[Job]:

@@ -27,7 +27,7 @@ from controlplane.queries.sql import rows
 from controlplane.queries.ticks import TickFacts, load_tick
 from controlplane.ticks import convergence
 from tests.e2e.stack import wait_until
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.everything import ago
 
 
@@ -45,7 +45,9 @@ def raise_alert(kind: str, text: str = "because") -> Alert:
 
 
 @pytest.mark.parametrize("kind", sorted(QUIET_SECONDS))
-def test_an_alert_that_is_not_raised_again_is_closed_by_age(loop: Loop, kind: str) -> None:
+def test_alert_that_is_not_raised_again_is_closed_after_its_quiet_time(
+    loop: Loop, kind: str
+) -> None:
     loop.converge()
     alert = raise_alert(kind)
     age(QUIET_SECONDS[kind] - 60)
@@ -58,7 +60,7 @@ def test_an_alert_that_is_not_raised_again_is_closed_by_age(loop: Loop, kind: st
     assert alert.cleared_at is not None
 
 
-def test_an_alert_that_is_raised_again_stays_open_and_says_the_latest(loop: Loop) -> None:
+def test_alert_raised_again_stays_open_with_the_latest_text(loop: Loop) -> None:
     alert = raise_alert("plugin_failed", "first")
     first = alert.raised_at
     assert raise_alert("plugin_failed", "within the same minute").text == "first"
@@ -71,9 +73,7 @@ def test_an_alert_that_is_raised_again_stays_open_and_says_the_latest(loop: Loop
 
 
 @pytest.mark.parametrize("seconds", [-3_600, 100])
-def test_a_tick_that_was_through_at_another_time_than_just_now_is_late(
-    loop: Loop, seconds: float
-) -> None:
+def test_tick_without_a_recent_finish_is_late(loop: Loop, seconds: float) -> None:
     """Also if the clock was put back since."""
     at = clock.now() - timedelta(seconds=seconds)
     TickState.objects.create(name="placement", finished_at=at)
@@ -82,9 +82,7 @@ def test_a_tick_that_was_through_at_another_time_than_just_now_is_late(
 
 
 @pytest.mark.parametrize("name", ["placement", "callbacks"])
-def test_a_tick_that_was_never_through_is_late_once_it_was_awaited_for_as_long(
-    loop: Loop, name: str
-) -> None:
+def test_tick_that_never_finished_is_late_after_a_minute(loop: Loop, name: str) -> None:
     alerts, now = TickAlerts(), clock.now()
     for seconds in (0, 60):
         alerts.watch_tick(name, TickFacts(), now=now + timedelta(seconds=seconds))
@@ -101,9 +99,7 @@ class Died(Exception):
 
 
 @pytest.mark.parametrize("where", ["the alert", "the run"])
-def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
-    loop: Loop, where: str
-) -> None:
+def test_gap_hold_survives_the_death_of_the_tick_that_found_it(loop: Loop, where: str) -> None:
     loop.converge()
     InboxProbe.objects.filter(shard=0).update(received_at=ago(16))
     TickState.objects.update(started_at=ago(5))
@@ -131,7 +127,7 @@ def test_a_gap_is_waited_out_and_closed_though_the_tick_that_found_it_died(
     assert not is_told()
 
 
-def test_a_gap_that_another_process_told_of_and_no_run_noted_is_closed(loop: Loop) -> None:
+def test_gap_alert_of_another_process_is_closed(loop: Loop) -> None:
     loop.converge()
     TickAlerts().raise_gap("convergence", None, now=clock.now())
     loop.memory = Memory()
@@ -139,7 +135,7 @@ def test_a_gap_that_another_process_told_of_and_no_run_noted_is_closed(loop: Loo
     assert not Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists()
 
 
-def test_a_slow_tick_takes_back_nothing_that_a_later_one_holds(loop: Loop) -> None:
+def test_slow_tick_does_not_overwrite_the_hold_of_a_later_tick(loop: Loop) -> None:
     now = clock.now()
     slow, later = now - timedelta(seconds=20), now - timedelta(seconds=3)
     hold_until = now + timedelta(seconds=27)
@@ -156,7 +152,7 @@ def test_a_slow_tick_takes_back_nothing_that_a_later_one_holds(loop: Loop) -> No
     assert load_tick("convergence").hold_until is None
 
 
-def test_an_alert_that_is_raised_again_while_it_is_being_closed_stays_open(loop: Loop) -> None:
+def test_alert_raised_again_while_being_closed_stays_open(loop: Loop) -> None:
     alert = raise_alert("plugin_failed")
     age(601)
     closed: list[int] = []
@@ -190,7 +186,7 @@ def test_an_alert_that_is_raised_again_while_it_is_being_closed_stays_open(loop:
     assert (closed, alert.cleared_at, alert.text) == ([0], None, "again")
 
 
-def test_what_a_process_raised_that_died_is_closed_though_its_rule_has_no_more_work(
+def test_rule_alert_of_a_dead_process_is_closed_after_its_quiet_time(
     loop: Loop,
 ) -> None:
     loop.converge()
@@ -204,16 +200,16 @@ def test_what_a_process_raised_that_died_is_closed_though_its_rule_has_no_more_w
     assert not Alert.objects.filter(kind="rule_failed", cleared_at=None).exists()
 
 
-def test_what_somebody_else_closes_does_not_close_by_age(loop: Loop) -> None:
+def test_cell_lost_alert_is_not_closed_by_age(loop: Loop) -> None:
     raise_alert("cell_lost")
     age(10 * 86_400)
     loop.converge()
     assert Alert.objects.get(kind="cell_lost").cleared_at is None
 
 
-def test_the_alert_of_a_twin_closes_when_it_does_not_try_any_more(loop: Loop) -> None:
+def test_duplicate_cell_alert_closes_when_registrations_stop(loop: Loop) -> None:
     cell = loop.cell()
-    twin = Hand(loop, cell.name, cell.capacity)
+    twin = FakeCell(loop, cell.name, cell.capacity)
     twin.incarnation = "two"
     for _ in range(2):
         assert twin.register().verdict == "refused"
@@ -226,7 +222,7 @@ def test_the_alert_of_a_twin_closes_when_it_does_not_try_any_more(loop: Loop) ->
     assert not Alert.objects.filter(cleared_at=None).exists()
 
 
-def test_the_alert_of_a_job_that_was_skipped_stays_as_long_as_it_is(loop: Loop) -> None:
+def test_job_skipped_alert_stays_open_while_the_job_is_skipped(loop: Loop) -> None:
     job = loop.submit()
     poison = {"ending_as": S.KILLED, "ending_reason": "no such reason"}
     Job.objects.filter(pk=job.pk).update(**poison)
@@ -242,7 +238,7 @@ def test_the_alert_of_a_job_that_was_skipped_stays_as_long_as_it_is(loop: Loop) 
     assert not Alert.objects.filter(cleared_at=None).exists()
 
 
-def test_an_alert_closed_by_hand_leaves_an_audit_line_and_comes_back_if_it_is_still_so(
+def test_manually_closed_alert_leaves_an_audit_line_and_can_reopen(
     loop: Loop,
 ) -> None:
     alert = raise_alert("cell_lost", "cell it is lost")

@@ -20,7 +20,7 @@ from controlplane.domain.integrity import InvariantViolation, find_violations
 from controlplane.models import Attempt, Job, Task, Transition
 from controlplane.queries.integrity.invariants import load_cells, load_jobs
 from controlplane.ticks import convergence
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
 
 PAGE, PAGES = 3, 5
@@ -37,7 +37,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cell(loop: Loop, many_slots: None) -> Hand:
+def cell(loop: Loop, many_slots: None) -> FakeCell:
     return loop.cell(cpu=PLACED * 1000)
 
 
@@ -75,7 +75,7 @@ def check(jobs: Sequence[Job]) -> list[InvariantViolation]:
     return find_violations(load_jobs([job.pk for job in jobs])) + find_violations(load_cells())
 
 
-def check_finished(loop: Loop, cell: Hand, job: Job) -> None:
+def check_finished(loop: Loop, cell: FakeCell, job: Job) -> None:
     """The job is KILLED, each of its tasks was killed once, and each container is told to stop."""
     assert loop.state(job) == "KILLED"
     assert set(loop.states(job)) == {"KILLED"}
@@ -95,7 +95,7 @@ def check_finished(loop: Loop, cell: Hand, job: Job) -> None:
 
 def die_everywhere(
     loop: Loop,
-    cell: Hand,
+    cell: FakeCell,
     start: Callable[[Loop], Sequence[Job]],
     prepare: Callable[[Job], object],
     work: Callable[[Job], object],
@@ -126,13 +126,13 @@ def die_everywhere(
     raise AssertionError
 
 
-def test_whoever_cancels_dies_at_any_statement_and_a_tick_finishes(loop: Loop, cell: Hand) -> None:
+def test_cancel_killed_at_any_statement_is_finished_by_a_tick(loop: Loop, cell: FakeCell) -> None:
     killed = die_everywhere(loop, cell, start_job, lambda job: None, cancel)
     assert sorted(set(killed)) == [0, PAGE]
 
 
-def test_convergence_dies_at_any_statement_of_any_page_and_the_next_tick_finishes(
-    loop: Loop, cell: Hand
+def test_convergence_killed_at_any_statement_is_finished_by_the_next_tick(
+    loop: Loop, cell: FakeCell
 ) -> None:
     killed = die_everywhere(loop, cell, start_job, cancel, converge)
     assert sorted(set(killed)) == [PAGE * page for page in range(1, PAGES + 1)]
@@ -140,16 +140,16 @@ def test_convergence_dies_at_any_statement_of_any_page_and_the_next_tick_finishe
     assert min(Counter(killed).values()) >= 4
 
 
-def test_convergence_dies_among_three_generations_and_the_next_tick_finishes(
-    loop: Loop, cell: Hand
+def test_convergence_killed_in_a_job_tree_is_finished_by_the_next_tick(
+    loop: Loop, cell: FakeCell
 ) -> None:
     killed = die_everywhere(loop, cell, start_family, cancel, converge)
     # Of each of the three a whole page, then the rest; the first page was the caller's.
     assert sorted(set(killed)) == [PAGE + ended for ended in (0, 1, PAGE + 1, 5, 8, 9)]
 
 
-def test_convergence_dies_while_a_gang_goes_back_and_the_next_tick_finishes(
-    loop: Loop, cell: Hand, monkeypatch: pytest.MonkeyPatch
+def test_convergence_killed_while_requeuing_a_gang_is_finished_by_a_tick(
+    loop: Loop, cell: FakeCell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cascades, "requeue_page", partial(cascades.requeue_page, page=PAGE))
     found = set()
@@ -173,7 +173,7 @@ def test_convergence_dies_while_a_gang_goes_back_and_the_next_tick_finishes(
     assert sorted(found) == [1, 1 + PAGE, 1 + 2 * PAGE]
 
 
-def check_gone_back(loop: Loop, cell: Hand, gang: Job, others: Sequence[Attempt]) -> None:
+def check_gone_back(loop: Loop, cell: FakeCell, gang: Job, others: Sequence[Attempt]) -> None:
     """All wait again, each went back once, only the lost one paid; then the gang makes room."""
     assert set(loop.states(gang)) == {"PENDING"}
     assert not Job.objects.get(pk=gang.pk).is_requeuing
@@ -191,7 +191,7 @@ def check_gone_back(loop: Loop, cell: Hand, gang: Job, others: Sequence[Attempt]
     assert Job.objects.get(pk=gang.pk).settled_at is not None
 
 
-def test_every_tick_dies_after_its_first_page_and_still_all_ends(loop: Loop, cell: Hand) -> None:
+def test_cascade_finishes_when_every_tick_dies_after_one_page(loop: Loop, cell: FakeCell) -> None:
     [job] = start_job(loop)
     cancel(job)
     for pages in range(2, PAGES + 1):

@@ -27,7 +27,7 @@ from controlplane.queries.convergence.due import SOURCES
 from controlplane.queries.convergence.late_tasks import find_candidates
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.views.cells import get_cell
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 ORDERS: dict[str, Any] = {
     "CORDONED": lambda: cordon_cell(name="cell-1", actor="me", now=clock.now()),
@@ -47,13 +47,13 @@ def lose(loop: Loop) -> None:
     assert state() == "LOST"
 
 
-def come_back(cell: Hand) -> None:
+def come_back(cell: FakeCell) -> None:
     """In a new incarnation."""
     cell.incarnation, cell.seq = "two", 0
     assert cell.register().verdict == "accepted"
 
 
-def begun(loop: Loop, cell: Hand, **body: Any) -> tuple[Job, Attempt]:
+def begun(loop: Loop, cell: FakeCell, **body: Any) -> tuple[Job, Attempt]:
     """A job whose one task runs on the cell."""
     job = loop.submit(**body)
     loop.place()
@@ -70,7 +70,7 @@ def report_of(attempt: Attempt, said: S, **facts: Any) -> AttemptReport:
 
 
 @pytest.mark.parametrize("ordered", ORDERS)
-def test_what_was_ordered_of_a_cell_outlasts_its_loss(loop: Loop, ordered: str) -> None:
+def test_ordered_state_of_a_cell_survives_its_loss(loop: Loop, ordered: str) -> None:
     cell = loop.cell()
     ORDERS[ordered]()
     lose(loop)
@@ -83,14 +83,14 @@ def test_what_was_ordered_of_a_cell_outlasts_its_loss(loop: Loop, ordered: str) 
     assert state() == "READY"
 
 
-def test_why_a_cell_gets_no_work_is_told_after_its_restart_too(loop: Loop) -> None:
+def test_state_reason_survives_a_cell_restart(loop: Loop) -> None:
     cell = loop.cell()
     ORDERS["CORDONED"]()
     cell.register()
     assert (state(), get_cell("cell-1")["state_reason"]) == ("CORDONED", "cordoned by me")
 
 
-def test_a_drain_evicts_at_its_deadline_and_charges_nobody(loop: Loop) -> None:
+def test_drain_deadline_evicts_without_charging_the_task(loop: Loop) -> None:
     cell = loop.cell()
     job, attempt = begun(loop, cell)
     drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=60)
@@ -110,7 +110,7 @@ def test_a_drain_evicts_at_its_deadline_and_charges_nobody(loop: Loop) -> None:
     assert loop.attempts(job)[-1].cell.name == "cell-2"
 
 
-def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
+def test_cancelled_drain_evicts_nothing(loop: Loop) -> None:
     cell = loop.cell()
     begun(loop, cell)
     drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
@@ -122,7 +122,7 @@ def test_nothing_is_evicted_once_the_drain_was_called_off(loop: Loop) -> None:
     assert Task.objects.get().state == S.RUNNING
 
 
-def test_a_drain_without_a_deadline_waits_for_ever(loop: Loop) -> None:
+def test_drain_without_a_deadline_evicts_nothing(loop: Loop) -> None:
     cell = loop.cell()
     begun(loop, cell)
     drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=None)
@@ -130,14 +130,14 @@ def test_a_drain_without_a_deadline_waits_for_ever(loop: Loop) -> None:
     assert get_cell("cell-1")["drain_deadline_at"] is None
 
 
-def test_what_must_not_run_twice_is_not_evicted_by_a_drain(loop: Loop) -> None:
+def test_drain_does_not_evict_at_most_once_tasks(loop: Loop) -> None:
     cell = loop.cell()
     begun(loop, cell, delivery="at_most_once")
     drain_cell(name="cell-1", actor="me", now=clock.now(), deadline_seconds=0)
     assert "drained" not in loop.converge()
 
 
-def test_a_drain_goes_on_while_the_cell_is_in_quarantine(loop: Loop) -> None:
+def test_drain_continues_while_the_cell_is_quarantined(loop: Loop) -> None:
     cell = loop.cell()
     begun(loop, cell)
     begun(loop, cell)
@@ -149,7 +149,7 @@ def test_a_drain_goes_on_while_the_cell_is_in_quarantine(loop: Loop) -> None:
 # ------------------------------------------------------------------ quarantine
 
 
-def fail(loop: Loop, cell: Hand, number: int, *, jobs: int = 3, images: int = 3) -> None:
+def fail(loop: Loop, cell: FakeCell, number: int, *, jobs: int = 3, images: int = 3) -> None:
     """`number` attempts on the cell fail for reasons of the system, one after the other."""
     made = [
         loop.submit(name=f"job-{n}", image=f"image-{n % images}", retries={"system": 1000})
@@ -163,7 +163,7 @@ def fail(loop: Loop, cell: Hand, number: int, *, jobs: int = 3, images: int = 3)
         cell.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
 
 
-def test_ten_system_failures_in_a_row_put_a_cell_aside_for_ten_minutes(loop: Loop) -> None:
+def test_ten_consecutive_system_failures_quarantine_a_cell(loop: Loop) -> None:
     cell = loop.cell(cpu=100_000)
     fail(loop, cell, 9)
     assert "cells_avoided" not in loop.converge()
@@ -188,14 +188,16 @@ def test_ten_system_failures_in_a_row_put_a_cell_aside_for_ten_minutes(loop: Loo
 
 
 @pytest.mark.parametrize(("jobs", "images"), [(2, 2), (3, 2)])
-def test_few_jobs_or_images_do_not_blame_the_cell(loop: Loop, jobs: int, images: int) -> None:
+def test_failures_of_few_jobs_or_images_do_not_quarantine_a_cell(
+    loop: Loop, jobs: int, images: int
+) -> None:
     cell = loop.cell(cpu=100_000)
     fail(loop, cell, 12, jobs=jobs, images=images)
     assert "cells_avoided" not in loop.converge()
     assert state() == "READY"
 
 
-def test_an_attempt_that_ran_meanwhile_breaks_the_row(loop: Loop) -> None:
+def test_running_attempt_resets_the_failure_count(loop: Loop) -> None:
     cell = loop.cell(cpu=100_000)
     fail(loop, cell, 5)
     _, attempt = begun(loop, cell, name="well")
@@ -205,7 +207,7 @@ def test_an_attempt_that_ran_meanwhile_breaks_the_row(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_whether_cells_fail_is_found_without_reading_old_attempts(loop: Loop, works: bool) -> None:
+def test_failing_cells_query_does_not_read_old_attempts(loop: Loop, works: bool) -> None:
     cell = loop.cell(cpu=100_000)
     _, attempt = begun(loop, cell, name="well")
     cell.end(attempt, S.SUCCEEDED, exit_code=0)
@@ -267,7 +269,7 @@ def test_an_operator_lifts_a_quarantine(loop: Loop) -> None:
     assert "cells_avoided" not in loop.converge()
 
 
-def put_aside(loop: Loop, cell: Hand) -> None:
+def put_aside(loop: Loop, cell: FakeCell) -> None:
     """Everything fails there; the alert of it is open."""
     fail(loop, cell, 10)
     assert loop.converge()["cells_avoided"] == 1
@@ -278,14 +280,14 @@ def open_alerts() -> list[str]:
     return [alert.kind for alert in Alert.objects.filter(cleared_at=None).order_by("kind")]
 
 
-def test_a_cell_that_is_uncordoned_is_not_put_aside_for_what_failed_before(loop: Loop) -> None:
+def test_uncordoned_cell_is_not_quarantined_for_earlier_failures(loop: Loop) -> None:
     put_aside(loop, loop.cell(cpu=100_000))
     uncordon_cell(name="cell-1", actor="me", now=clock.now())
     assert "cells_avoided" not in loop.converge()
     assert (state(), open_alerts()) == ("READY", [])
 
 
-def test_a_repaired_cell_that_comes_back_is_not_put_aside_again(loop: Loop) -> None:
+def test_returning_cell_is_not_quarantined_for_earlier_failures(loop: Loop) -> None:
     cell = loop.cell(cpu=100_000)
     put_aside(loop, cell)
     lose(loop)
@@ -296,15 +298,13 @@ def test_a_repaired_cell_that_comes_back_is_not_put_aside_again(loop: Loop) -> N
 
 
 @pytest.mark.parametrize("ordered", ORDERS)
-def test_no_suspicion_stays_open_about_a_cell_that_is_ordered_out_of_it(
-    loop: Loop, ordered: str
-) -> None:
+def test_operator_order_closes_the_quarantine_alert(loop: Loop, ordered: str) -> None:
     put_aside(loop, loop.cell(cpu=100_000))
     ORDERS[ordered]()
     assert (state(), open_alerts()) == (ordered, [])
 
 
-def test_a_cordoned_cell_that_does_not_confirm_is_cordoned_again_when_it_does(loop: Loop) -> None:
+def test_cordoned_cell_is_cordoned_again_after_its_stop_quarantine(loop: Loop) -> None:
     cell = loop.cell()
     job, attempt = begun(loop, cell)
     ORDERS["CORDONED"]()
@@ -323,7 +323,7 @@ def test_a_cordoned_cell_that_does_not_confirm_is_cordoned_again_when_it_does(lo
 # ------------------------------------------------------------------ what a cell says of itself
 
 
-def test_a_cell_that_says_that_it_is_full_gets_no_work_until_it_says_otherwise(loop: Loop) -> None:
+def test_cell_that_reports_unfit_gets_no_work_until_it_is_fit(loop: Loop) -> None:
     cell = loop.cell()
     cell.say(Heartbeat((), unfit="the disk of its folder is full").body())
     shown = get_cell("cell-1")
@@ -343,21 +343,21 @@ def test_a_cell_that_says_that_it_is_full_gets_no_work_until_it_says_otherwise(l
     assert len(cell.run_orders()) == 1
 
 
-def test_a_cell_that_is_kept_for_its_stops_is_not_freed_by_a_heartbeat(loop: Loop) -> None:
+def test_heartbeat_does_not_lift_a_stop_quarantine(loop: Loop) -> None:
     cell = loop.cell()
     Cell.objects.update(state="QUARANTINED", quarantined_for="stops")
     cell.beat()
     assert state() == "QUARANTINED"
 
 
-def test_what_is_full_and_cordoned_stays_cordoned(loop: Loop) -> None:
+def test_unfit_cordoned_cell_stays_cordoned(loop: Loop) -> None:
     cell = loop.cell()
     ORDERS["CORDONED"]()
     cell.say(Heartbeat((), unfit="full").body())
     assert state() == "CORDONED"
 
 
-def test_how_far_a_clock_is_off_is_shown(loop: Loop) -> None:
+def test_clock_offset_of_a_cell_is_shown(loop: Loop) -> None:
     cell = loop.cell()
     assert get_cell("cell-1")["clock_ahead_seconds"] is None
     cell.say(Heartbeat((), clock_ahead=-3.5).body())
@@ -366,7 +366,7 @@ def test_how_far_a_clock_is_off_is_shown(loop: Loop) -> None:
     assert get_cell("cell-1")["clock_ahead_seconds"] == -3.5
 
 
-def test_a_cell_that_leaves_for_good_gets_no_work_and_its_successor_does(loop: Loop) -> None:
+def test_departed_cell_is_cordoned_until_it_registers_again(loop: Loop) -> None:
     cell = loop.cell()
     cell.say(Goodbye(0).body())
     assert (state(), get_cell("cell-1")["state_reason"]) == (
@@ -380,13 +380,13 @@ def test_a_cell_that_leaves_for_good_gets_no_work_and_its_successor_does(loop: L
     assert state() == "READY"
 
 
-def test_a_cell_that_expects_a_successor_stays_what_it_is(loop: Loop) -> None:
+def test_goodbye_with_an_expected_successor_keeps_the_cell_state(loop: Loop) -> None:
     cell = loop.cell()
     cell.say(Goodbye(120).body())
     assert state() == "READY"
 
 
-def test_an_old_goodbye_says_nothing(loop: Loop) -> None:
+def test_stale_goodbye_is_ignored(loop: Loop) -> None:
     cell = loop.cell()
     cell.beat()
     CellLease.objects.update(heartbeat_seq=100)

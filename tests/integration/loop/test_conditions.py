@@ -68,7 +68,7 @@ def placement_of(task: Task) -> Placement:
 # ------------------------------------------------------------------ changes of tasks
 
 
-def test_a_change_meant_for_an_earlier_attempt_does_not_move_the_next_one(loop: Loop) -> None:
+def test_change_for_an_earlier_attempt_does_not_apply_to_the_next(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(retries={"system": 3})
     loop.place()
@@ -88,7 +88,7 @@ def test_a_change_meant_for_an_earlier_attempt_does_not_move_the_next_one(loop: 
     assert (task.state, task.attempt_uid, task.attempt_open) == (S.ASSIGNED, before, True)
 
 
-def test_a_change_of_a_task_that_has_got_on_since_changes_nothing(loop: Loop) -> None:
+def test_stale_change_of_an_ended_task_is_ignored(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -104,7 +104,7 @@ def test_a_change_of_a_task_that_has_got_on_since_changes_nothing(loop: Loop) ->
     assert attempt.state == S.SUCCEEDED
 
 
-def test_an_attempt_is_released_once_and_stays_as_it_was_then(loop: Loop) -> None:
+def test_second_release_does_not_change_a_released_attempt(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -123,7 +123,7 @@ def test_an_attempt_is_released_once_and_stays_as_it_was_then(loop: Loop) -> Non
     assert (attempt.released_at, attempt.release_kind) == released
 
 
-def test_only_what_waits_and_holds_nothing_gets_an_attempt(loop: Loop) -> None:
+def test_only_pending_tasks_without_an_open_attempt_are_placed(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=4, retries={"preemption": 3})
     loop.place()
@@ -165,14 +165,14 @@ def ending(loop: Loop) -> Job:
     return job
 
 
-def test_no_task_of_a_job_that_must_end_is_placed_by_an_older_plan(loop: Loop) -> None:
+def test_stale_plan_places_no_task_of_an_ending_job(loop: Loop) -> None:
     job = ending(loop)
     assert write(plan(job)) == 0
     assert len(loop.attempts(job)) == 1
     assert write(plan(loop.submit())) == 1  # there was room
 
 
-def test_no_task_of_a_cancelled_job_is_placed_by_an_older_plan(loop: Loop) -> None:
+def test_stale_plan_places_no_task_of_a_cancelled_job(loop: Loop) -> None:
     loop.cell()
     job = loop.submit(replicas=2)
     older = plan(job, count=2)
@@ -181,7 +181,7 @@ def test_no_task_of_a_cancelled_job_is_placed_by_an_older_plan(loop: Loop) -> No
     assert loop.states(job) == ["KILLED"] * 2
 
 
-def test_no_member_of_a_gang_that_goes_back_is_placed_by_an_older_plan(loop: Loop) -> None:
+def test_stale_plan_places_no_member_of_a_gang_being_requeued(loop: Loop) -> None:
     """With it the minimum would be met again; the others are about to be stopped."""
     cell = loop.cell()
     job = loop.submit(coscheduled=True, replicas=3)
@@ -195,7 +195,7 @@ def test_no_member_of_a_gang_that_goes_back_is_placed_by_an_older_plan(loop: Loo
     assert loop.states(job) == ["PENDING", "ASSIGNED", "ASSIGNED"]
 
 
-def test_a_task_that_holds_a_place_still_takes_no_turn_from_one_that_does_not(
+def test_task_with_an_open_attempt_takes_no_slot_of_a_plan(
     loop: Loop,
 ) -> None:
     loop.cell()
@@ -206,7 +206,7 @@ def test_a_task_that_holds_a_place_still_takes_no_turn_from_one_that_does_not(
     assert [attempt.task_id for attempt in loop.attempts(job)] == [second.pk]
 
 
-def test_a_task_that_backs_off_is_not_placed_by_an_older_plan(loop: Loop) -> None:
+def test_stale_plan_places_no_task_in_back_off(loop: Loop) -> None:
     loop.cell()
     job = loop.submit()
     Task.objects.update(not_before=clock.now() + timedelta(minutes=1))
@@ -221,13 +221,13 @@ def test_nothing_is_placed_on_a_cell_that_closed_after_the_plan(loop: Loop, stat
     assert write(plan(job)) == 0
 
 
-def test_a_plan_larger_than_what_is_left_of_a_cell_fills_it_and_no_more(loop: Loop) -> None:
+def test_plan_larger_than_the_free_capacity_is_cut_to_it(loop: Loop) -> None:
     loop.cell(cpu=2000)
     job = loop.submit(replicas=3)
     assert write(plan(job, count=3)) == 2
 
 
-def test_nobody_is_evicted_for_a_job_that_must_end(loop: Loop) -> None:
+def test_nothing_is_evicted_for_an_ending_job(loop: Loop) -> None:
     job = ending(loop)
     batch = loop.submit(band="batch")
     loop.place()
@@ -249,7 +249,7 @@ def test_nobody_is_evicted_for_a_job_that_must_end(loop: Loop) -> None:
 # ------------------------------------------------------------------ jobs
 
 
-def test_only_jobs_that_have_ended_and_are_there_are_hidden(loop: Loop) -> None:
+def test_only_ended_and_visible_jobs_are_hidden(loop: Loop) -> None:
     running, ended, hidden = (loop.submit() for _ in range(3))
     for job in (ended, hidden):
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -267,7 +267,7 @@ def test_only_jobs_that_have_ended_and_are_there_are_hidden(loop: Loop) -> None:
 
 @pytest.mark.parametrize("on", ["task", "job"])
 @pytest.mark.parametrize("state", ["delivered", "abandoned"])
-def test_an_end_that_is_written_again_is_not_told_again(loop: Loop, on: str, state: str) -> None:
+def test_end_written_twice_adds_no_second_callback(loop: Loop, on: str, state: str) -> None:
     job = loop.submit(callback={"url": "http://receiver.example/", "on": on})
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     loop.converge()
@@ -295,7 +295,7 @@ def test_only_a_task_that_has_completed_is_claimed_for_its_callback(loop: Loop) 
     assert "has not completed" in found.refusals[running.pk]
 
 
-def test_a_task_whose_claim_is_over_is_not_deleted_by_it(loop: Loop) -> None:
+def test_expired_claim_does_not_delete_the_task(loop: Loop) -> None:
     task = one_off(loop, loop.submit())
     cancel_job(job_id=task.job_id, reason="", force=False, actor="me", now=clock.now())
     claim = claim_task(task_id=task.pk, by="me", now=clock.now() - timedelta(minutes=10))
@@ -324,7 +324,7 @@ def one_after_the_other(first: Callable[[], int], second: Callable[[], int]) -> 
         return done, late.result(timeout=20)
 
 
-def test_two_ends_of_one_job_at_the_same_moment_both_count(loop: Loop) -> None:
+def test_concurrent_task_ends_of_one_job_are_both_counted(loop: Loop) -> None:
     """The second change waits for the job's lock and counts what the first has left."""
     job = loop.submit(replicas=2)
     first, second = (
@@ -346,7 +346,7 @@ def test_two_ends_of_one_job_at_the_same_moment_both_count(loop: Loop) -> None:
     assert loop.state(job) == "KILLED"
 
 
-def test_two_plans_at_once_stay_within_a_quota_together(loop: Loop) -> None:
+def test_concurrent_plans_stay_within_a_quota(loop: Loop) -> None:
     """Each alone is within it: they place other jobs of one user, on other cells."""
     for number in (1, 2):
         loop.cell(f"cell-{number}")
@@ -358,7 +358,7 @@ def test_two_plans_at_once_stay_within_a_quota_together(loop: Loop) -> None:
     assert done == (1, 0)
 
 
-def test_two_plans_at_once_stay_within_a_pools_tokens_together(loop: Loop) -> None:
+def test_concurrent_plans_stay_within_the_tokens_of_a_pool(loop: Loop) -> None:
     for number in (1, 2):
         loop.cell(f"cell-{number}")
     tokens = {"licence": 1}
@@ -371,22 +371,20 @@ def test_two_plans_at_once_stay_within_a_pools_tokens_together(loop: Loop) -> No
     assert done == (1, 0)
 
 
-def test_two_plans_at_once_stay_within_a_cell_together(loop: Loop) -> None:
+def test_concurrent_plans_stay_within_the_capacity_of_a_cell(loop: Loop) -> None:
     loop.cell(cpu=1000)
     plans = [plan(loop.submit()) for _ in range(2)]
     assert one_after_the_other(lambda: write(plans[0]), lambda: write(plans[1])) == (1, 0)
 
 
-def test_two_plans_at_once_place_a_task_once(loop: Loop) -> None:
+def test_concurrent_plans_place_a_task_once(loop: Loop) -> None:
     loop.cell()
     job = loop.submit()
     assert one_after_the_other(lambda: write(plan(job)), lambda: write(plan(job))) == (1, 0)
     assert len(loop.attempts(job)) == 1
 
 
-def test_two_submissions_at_once_stay_within_a_users_cap_together(
-    loop: Loop, settings: Any
-) -> None:
+def test_concurrent_submissions_stay_within_the_user_limit(loop: Loop, settings: Any) -> None:
     settings.CELLRUN = settings.CELLRUN.model_copy(update={"max_unfinished_tasks_per_user": 3})
 
     def submit() -> int:

@@ -177,9 +177,7 @@ def ends_of_transactions(hour: Clock, copy: Copy) -> tuple[list[int], int]:
     return [n for n in range(1, last) if not (in_block[n] and in_block[n - 1])], last
 
 
-def test_every_source_finds_what_its_owner_is_to_see_once_its_bound_is_over(
-    loop: Loop, hour: Clock
-) -> None:
+def test_every_source_finds_its_rows_once_they_are_due(loop: Loop, hour: Clock) -> None:
     policy = load_policy()
     found = find_due(hour.time, hour.time, policy)
     assert set(SOURCES) - found == LATER | ELSEWHERE
@@ -195,7 +193,7 @@ def test_every_source_finds_what_its_owner_is_to_see_once_its_bound_is_over(
 
 
 @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_tick_that_died_anywhere_is_finished_by_the_next(
+def test_tick_killed_at_any_statement_is_finished_by_the_next(
     loop: Loop, hour: Clock, copy: Copy, stride: int
 ) -> None:
     """At each fifth end of a transaction, from one that is drawn on; in the long suite at all."""
@@ -222,7 +220,7 @@ def test_a_tick_that_died_anywhere_is_finished_by_the_next(
     assert len(seen) > 2 * len(RULES) // stride
 
 
-def test_a_rule_that_fails_holds_up_no_other_and_is_tried_again(
+def test_failing_rule_does_not_block_others_and_is_retried(
     loop: Loop, hour: Clock, copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, expected = hour.time, undisturbed(hour, copy)

@@ -10,10 +10,10 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Cell, CellLease, Job, Task
 from controlplane.queries.integrity.invariants import check_all
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
-def placed(loop: Loop, **body: object) -> tuple[Hand, Job, Attempt]:
+def placed(loop: Loop, **body: object) -> tuple[FakeCell, Job, Attempt]:
     cell = loop.cell()
     job = loop.submit(**body)
     loop.place()
@@ -38,7 +38,7 @@ def lose(loop: Loop) -> None:
         (S.PREEMPTED, {}, "PREEMPTED"),
     ],
 )
-def test_whatever_ended_is_final_unless_there_never_was_a_container(
+def test_end_of_an_at_most_once_task_with_a_container_is_final(
     loop: Loop, state: S, facts: dict[str, object], ends: str
 ) -> None:
     cell, job, attempt = placed(loop, delivery="at_most_once")
@@ -55,7 +55,7 @@ def test_whatever_ended_is_final_unless_there_never_was_a_container(
         (S.PREEMPTED, {}),
     ],
 )
-def test_what_never_had_a_container_is_tried_again(
+def test_at_most_once_attempt_without_a_container_is_retried(
     loop: Loop, state: S, facts: dict[str, object]
 ) -> None:
     cell, job, attempt = placed(loop, delivery="at_most_once")
@@ -64,7 +64,7 @@ def test_what_never_had_a_container_is_tried_again(
     assert check_all() == []
 
 
-def test_an_order_that_nobody_answered_waits_for_the_word_of_its_cell(loop: Loop) -> None:
+def test_unanswered_at_most_once_order_waits_for_a_report_of_its_cell(loop: Loop) -> None:
     cell, job, attempt = placed(loop, delivery="at_most_once")
     ordinary = loop.submit()
     loop.place()
@@ -75,14 +75,14 @@ def test_an_order_that_nobody_answered_waits_for_the_word_of_its_cell(loop: Loop
     assert loop.states(job) == ["PENDING"]
 
 
-def test_what_its_cell_took_with_it_is_not_tried_again(loop: Loop) -> None:
+def test_at_most_once_task_of_a_lost_cell_is_not_retried(loop: Loop) -> None:
     _, job, _ = placed(loop, delivery="at_most_once")
     lose(loop)
     assert (loop.states(job), loop.state(job)) == (["WORKER_FAILED"], "WORKER_FAILED")
     assert check_all() == []
 
 
-def test_an_exclusive_task_waits_ten_seconds_longer_than_its_cell_is_lost(loop: Loop) -> None:
+def test_exclusive_attempt_is_released_ten_seconds_after_cell_loss(loop: Loop) -> None:
     _, job, attempt = placed(loop, exclusive=True)
     lose(loop)
     attempt.refresh_from_db()
@@ -100,7 +100,7 @@ def test_an_exclusive_task_waits_ten_seconds_longer_than_its_cell_is_lost(loop: 
     assert check_all() == []
 
 
-def test_a_stop_that_was_under_way_waits_as_long(loop: Loop) -> None:
+def test_stopping_exclusive_attempt_is_released_after_the_same_delay(loop: Loop) -> None:
     _, job, attempt = placed(loop, exclusive=True)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     lose(loop)
@@ -112,7 +112,7 @@ def test_a_stop_that_was_under_way_waits_as_long(loop: Loop) -> None:
     assert Job.objects.get().settled_at is not None
 
 
-def test_a_strict_one_is_held_with_an_alert_whatever_time_passes(loop: Loop) -> None:
+def test_strictly_exclusive_attempt_of_a_lost_cell_is_held_with_an_alert(loop: Loop) -> None:
     _, job, attempt = placed(loop, exclusive="strict")
     lose(loop)
     Attempt.objects.update(finished_at=clock.now())
@@ -125,7 +125,7 @@ def test_a_strict_one_is_held_with_an_alert_whatever_time_passes(loop: Loop) -> 
     assert check_all() == []
 
 
-def test_a_strict_one_that_was_being_stopped_is_held_with_an_alert_too(loop: Loop) -> None:
+def test_stopping_strictly_exclusive_attempt_is_held_with_an_alert(loop: Loop) -> None:
     cell, job, attempt = placed(loop, exclusive="strict")
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     lose(loop)
@@ -140,7 +140,7 @@ def test_a_strict_one_that_was_being_stopped_is_held_with_an_alert_too(loop: Loo
     assert Alert.objects.get(kind="exclusive_held").cleared_at is not None
 
 
-def test_a_lost_cell_that_comes_back_confirms_a_strict_one_with_its_old_name(loop: Loop) -> None:
+def test_late_report_of_a_lost_cell_releases_a_strict_attempt(loop: Loop) -> None:
     cell, _, attempt = placed(loop, exclusive="strict")
     lose(loop)
     cell.end(attempt, S.KILLED, reason="stopped")

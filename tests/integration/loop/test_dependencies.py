@@ -65,7 +65,7 @@ def set_group(group: TaskGroup, tasks: list[tuple[S, bool]], minimum: int, missi
 @example([(S.FAILED, False)] * TASKS, 0, 1, "started")
 @example([(S.KILLED, True)] * TASKS, TASKS, 0, "started")
 @example([(S.SUCCEEDED, True), (S.FAILED, True), (S.FAILED, True)], 1, 0, "succeeded")
-def test_the_statement_finds_the_jobs_whose_dependencies_the_domain_calls_impossible(
+def test_statement_finds_exactly_the_impossible_dependencies(
     waiting_job: Job, tasks: list[tuple[S, bool]], minimum: int, missing: int, until: str
 ) -> None:
     source, dependent = TaskGroup.objects.filter(job=waiting_job).order_by("position")

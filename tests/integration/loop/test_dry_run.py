@@ -81,7 +81,7 @@ class Door:
         (422, {"parent": 999_999}),
     ],
 )
-def test_a_dry_run_changes_nothing_and_is_refused_as_a_submission_is(
+def test_dry_run_changes_nothing_and_is_refused_like_a_submission(
     loop: Loop, status: int, more: dict[str, Any]
 ) -> None:
     loop.cell("cell-1", 4000)
@@ -105,7 +105,7 @@ def test_a_dry_run_changes_nothing_and_is_refused_as_a_submission_is(
 
 
 @pytest.mark.parametrize("selector", ["dispersed", "concentrated"])
-def test_it_goes_where_a_submission_goes(loop: Loop, selector: str) -> None:
+def test_dry_run_predicts_the_placement_of_a_submission(loop: Loop, selector: str) -> None:
     Pool.objects.update(selector=selector)
     for number in range(3):
         loop.cell(f"cell-{number}", 4000)
@@ -135,7 +135,7 @@ def tasks_of(loop: Loop, job: Job) -> list[dict[str, Any]]:
     return list_tasks(job.pk, states=[], after=None, limit=1000, now=clock.now())
 
 
-def test_what_waits_already_goes_first(loop: Loop) -> None:
+def test_dry_run_places_waiting_tasks_first(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     loop.submit(replicas=3)
     found = ask(loop, replicas=2)
@@ -146,7 +146,7 @@ def test_what_waits_already_goes_first(loop: Loop) -> None:
     assert found.is_complete
 
 
-def test_a_new_job_is_the_first_where_the_last_is(loop: Loop) -> None:
+def test_dry_run_in_a_lifo_pool_places_the_new_job_first(loop: Loop) -> None:
     Pool.objects.update(sequencer="lifo")
     loop.cell("cell-1", 4000)
     loop.submit(replicas=4)
@@ -154,7 +154,7 @@ def test_a_new_job_is_the_first_where_the_last_is(loop: Loop) -> None:
     assert (group.cells, group.waiting) == ({"cell-1": 3}, 0)
 
 
-def test_a_strict_pool_says_behind_whom_it_would_wait(loop: Loop) -> None:
+def test_dry_run_in_a_strict_pool_names_the_blocking_job(loop: Loop) -> None:
     Pool.objects.update(strict_fifo=True, preemption=False)
     loop.cell("cell-1", 4000)
     large = loop.submit(resources={"cpu": 3, "memory": "64Mi"}, replicas=2)
@@ -171,7 +171,7 @@ def test_a_strict_pool_says_behind_whom_it_would_wait(loop: Loop) -> None:
 # ---------------------------------------------------------------------------- why it would wait
 
 
-def test_a_gang_that_does_not_fit_goes_nowhere(loop: Loop) -> None:
+def test_dry_run_places_no_part_of_a_gang_that_does_not_fit(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     loop.submit(replicas=2)
     loop.place()
@@ -187,7 +187,7 @@ def test_a_gang_that_does_not_fit_goes_nowhere(loop: Loop) -> None:
     assert (group.cells, group.waiting) == ({"cell-1": 2}, 1)
 
 
-def test_what_depends_on_something_open_says_so_and_what_else_stands_against_it(
+def test_dry_run_lists_every_reason_to_wait(
     loop: Loop,
 ) -> None:
     loop.cell("cell-1", 4000)
@@ -217,7 +217,7 @@ def test_what_depends_on_something_open_says_so_and_what_else_stands_against_it(
         assert group.reason["jobs"] == [{"job": first.pk, "until": "succeeded"}]
 
 
-def test_a_dependency_that_is_there_or_can_never_come_is_told(loop: Loop) -> None:
+def test_dry_run_reports_met_and_impossible_dependencies(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     job = loop.submit(guid="first")
     cancel_job(job_id=job.pk, reason="", force=False, actor="x", now=clock.now())
@@ -229,7 +229,7 @@ def test_a_dependency_that_is_there_or_can_never_come_is_told(loop: Loop) -> Non
     assert group.reason["text"] == "would end at once: job first can no longer have succeeded"
 
 
-def test_what_a_quota_can_never_allow_is_refused_by_placement_too(loop: Loop) -> None:
+def test_dry_run_reports_a_quota_that_can_never_be_met(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     Quota.objects.create(user=loop.owner, resources={"cpu_millis": 500})
     (group,) = ask(loop, allow_unsatisfiable=True).groups
@@ -237,7 +237,7 @@ def test_what_a_quota_can_never_allow_is_refused_by_placement_too(loop: Loop) ->
     assert (group.reason["code"], group.is_refused) == ("quota_exceeded", False)
 
 
-def test_an_existing_job_is_named(loop: Loop) -> None:
+def test_dry_run_names_an_existing_job(loop: Loop) -> None:
     body = a_job(guid="mine")
     _, document = Door(loop).post("/jobs", body)
     _, told = Door(loop).post("/jobs:dry-run", body)
@@ -249,7 +249,7 @@ def test_an_existing_job_is_named(loop: Loop) -> None:
 # ------------------------------------------------------------------------------ who would leave
 
 
-def test_whom_it_would_evict_is_told_and_lives(loop: Loop) -> None:
+def test_dry_run_lists_evictions_without_evicting(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     less = loop.submit(band="batch", replicas=4)
     loop.place()

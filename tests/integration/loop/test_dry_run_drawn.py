@@ -71,7 +71,7 @@ def found_of(job: Job) -> list[tuple[str, dict[str, int], int, set[str]]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_said_of_a_job_becomes_of_it(loop: Loop, seed: int) -> None:
+def test_dry_run_of_a_random_job_predicts_its_placement(loop: Loop, seed: int) -> None:
     dice = random.Random(seed)
     draw_pool(dice, loop)
     for _ in range(dice.randint(0, 3)):

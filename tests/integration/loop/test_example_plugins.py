@@ -44,7 +44,7 @@ def choose(**policy: object) -> None:
     pool.save()
 
 
-def test_all_of_them_are_installed_behind_the_built_in_ones(installed: None) -> None:
+def test_example_plugins_are_listed_after_the_built_in_plugins(installed: None) -> None:
     for kind, name in {
         plugins.Kind.VALIDATOR: "quiet_hours",
         plugins.Kind.SEQUENCER: "smallest_first",
@@ -55,7 +55,7 @@ def test_all_of_them_are_installed_behind_the_built_in_ones(installed: None) -> 
     assert plugins.names_of(plugins.Kind.HOOK)[-2] == "licensed"
 
 
-def test_the_smallest_goes_first_to_the_first_cell_by_name(installed: None, loop: Loop) -> None:
+def test_smallest_first_and_by_name_decide_the_placement(installed: None, loop: Loop) -> None:
     loop.cell("b", cpu=9000)
     loop.cell("a", cpu=1500)
     choose(sequencer="smallest_first", selector="by_name")
@@ -66,7 +66,7 @@ def test_the_smallest_goes_first_to_the_first_cell_by_name(installed: None, loop
     assert sorted(places) == [(large.pk, "b"), (small.pk, "a"), (small.pk, "a")]
 
 
-def test_batch_work_waits_for_the_night_and_says_so(
+def test_quiet_hours_defer_batch_jobs_with_a_reason(
     installed: None, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop.cell()
@@ -83,7 +83,7 @@ def test_batch_work_waits_for_the_night_and_says_so(
     assert loop.states(batch) == ["ASSIGNED"]
 
 
-def test_a_kind_of_job_takes_an_exit_status_for_success(installed: None, loop: Loop) -> None:
+def test_tolerant_kind_treats_an_exit_status_as_success(installed: None, loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(kind="tolerant", replicas=2, max_task_failures=1)
     loop.place()
@@ -92,7 +92,7 @@ def test_a_kind_of_job_takes_an_exit_status_for_success(installed: None, loop: L
     assert loop.states(job) == ["SUCCEEDED", "FAILED"]
 
 
-def test_a_kind_of_job_adds_what_its_tasks_need_and_follows_them(
+def test_licensed_kind_sets_terms_and_observes_attempts(
     installed: None, loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "cellrun_examples.licensed")
@@ -120,7 +120,7 @@ def test_a_kind_of_job_adds_what_its_tasks_need_and_follows_them(
     ]
 
 
-def test_a_kind_of_job_ends_a_job_that_takes_too_much(installed: None, loop: Loop) -> None:
+def test_licensed_kind_ends_a_job_with_too_many_tasks(installed: None, loop: Loop) -> None:
     loop.cell("a")
     Cell.objects.update(labels={"licensed": "yes"})
     job = loop.submit(kind="licensed", replicas=3)

@@ -54,7 +54,7 @@ def failed_rules() -> set[str]:
     return set(found.values_list("subject", flat=True))
 
 
-def test_jobs_that_fail_each_time_do_not_stand_in_front_of_others(loop: Loop) -> None:
+def test_jobs_that_fail_repeatedly_do_not_block_other_jobs(loop: Loop) -> None:
     jobs = unanswered_jobs(loop, 7)
     poisoned = {job.pk for job in jobs[:4]}
 
@@ -71,7 +71,7 @@ def test_jobs_that_fail_each_time_do_not_stand_in_front_of_others(loop: Loop) ->
     }
 
 
-def test_a_report_that_came_after_the_look_begins_the_time_of_a_build_anew(loop: Loop) -> None:
+def test_report_after_the_query_restarts_the_build_timeout(loop: Loop) -> None:
     cell, job = loop.cell(), loop.submit()
     loop.place()
     [attempt] = loop.attempts(job)
@@ -102,7 +102,7 @@ def held(job: Job) -> Iterator[None]:
         execute("RESET lock_timeout")
 
 
-def test_a_lock_that_nobody_lets_go_stops_one_job_and_not_the_tick(loop: Loop) -> None:
+def test_locked_job_is_skipped_and_the_tick_continues(loop: Loop) -> None:
     loop.converge()  # the walks over all jobs are not due again
     *others, job = unanswered_jobs(loop, 3)
     parent = loop.submit(name="parent")
@@ -121,12 +121,12 @@ def test_a_lock_that_nobody_lets_go_stops_one_job_and_not_the_tick(loop: Loop) -
     assert loop.converge()["unanswered"] == 1
 
 
-def test_nobody_waits_for_a_lock_or_stands_still_in_a_transaction_for_ever(loop: Loop) -> None:
+def test_lock_and_idle_transaction_timeouts_are_set(loop: Loop) -> None:
     assert rows("SHOW lock_timeout") == [("20s",)]
     assert rows("SHOW idle_in_transaction_session_timeout") == [("15s",)]
 
 
-def test_a_source_that_cannot_be_read_stops_the_rule_that_reads_it(
+def test_unreadable_source_stops_only_the_rule_that_reads_it(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unanswered_jobs(loop, 1)
@@ -137,7 +137,7 @@ def test_a_source_that_cannot_be_read_stops_the_rule_that_reads_it(
     assert "deletion" in TickState.objects.get(name="convergence").phases
 
 
-def test_without_a_database_the_tick_ends(loop: Loop) -> None:
+def test_tick_ends_when_the_database_connection_is_lost(loop: Loop) -> None:
     def run(look: RuleContext) -> dict[str, int]:
         execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
@@ -149,7 +149,7 @@ def test_without_a_database_the_tick_ends(loop: Loop) -> None:
     assert failed_rules() == set()
 
 
-def test_the_first_tick_of_all_listens_and_says_nothing_of_a_gap(loop: Loop) -> None:
+def test_first_tick_holds_without_a_gap_alert(loop: Loop) -> None:
     convergence.run(memory=loop.memory)
     hold_until = TickState.objects.get(name="convergence").hold_until
     assert hold_until is not None
@@ -159,7 +159,7 @@ def test_the_first_tick_of_all_listens_and_says_nothing_of_a_gap(loop: Loop) -> 
 # ------------------------------------------------------------------ rule 7
 
 
-def test_jobs_that_only_wait_do_not_hide_one_that_waits_in_vain(
+def test_waiting_jobs_do_not_hide_a_job_with_an_impossible_dependency(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_pages, "JOBS_PER_TICK", 3)
@@ -180,7 +180,7 @@ def test_jobs_that_only_wait_do_not_hide_one_that_waits_in_vain(
 
 
 @pytest.mark.parametrize("until", ["started", "succeeded", "finished"])
-def test_the_statement_finds_what_the_domain_calls_impossible(loop: Loop, until: str) -> None:
+def test_statement_finds_exactly_the_impossible_dependencies(loop: Loop, until: str) -> None:
     """Of any states of three tasks, each of which ran at some time or not."""
     groups: list[dict[str, object]] = [
         {"name": "a", "replicas": 3, **SMALL},
@@ -235,7 +235,7 @@ def _has_come_true(
     return ran >= minimum and (is_rest or ran > 0)
 
 
-def test_generations_that_are_too_many_for_a_tick_go_on_in_the_next(
+def test_cascade_over_the_page_limit_continues_in_the_next_tick(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cascades, "PAGES_PER_TICK", 2)
@@ -255,7 +255,7 @@ def test_generations_that_are_too_many_for_a_tick_go_on_in_the_next(
 # ------------------------------------------------------------------ the clock was put back
 
 
-def test_nobody_runs_out_of_a_time_that_lies_ahead(loop: Loop) -> None:
+def test_deadline_in_the_future_is_not_due(loop: Loop) -> None:
     loop.submit(scheduling_timeout_seconds=60)
     now = clock.now()
     found = {
@@ -266,7 +266,7 @@ def test_nobody_runs_out_of_a_time_that_lies_ahead(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("name", ["recount", "orphans"])
-def test_a_walk_that_was_ahead_of_us_goes_on(loop: Loop, name: str) -> None:
+def test_walk_with_a_timestamp_in_the_future_is_due(loop: Loop, name: str) -> None:
     now = clock.now()
     Walk.objects.create(name=name, after="", scanned_at=now + HOUR, repaired=0)
     assert find_due(now, None, Policy(), among=[name]) == {name}

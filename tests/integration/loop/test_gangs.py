@@ -15,7 +15,7 @@ def gang(loop: Loop, replicas: int = 3, **more: Any) -> Job:
     return loop.submit(coscheduled=True, replicas=replicas, **more)
 
 
-def test_a_gang_that_does_not_fit_whole_does_not_start_at_all_and_says_why(loop: Loop) -> None:
+def test_gang_that_does_not_fit_stays_pending_with_a_reason(loop: Loop) -> None:
     loop.cell(cpu=2000)
     job = gang(loop)
     loop.place()
@@ -31,14 +31,14 @@ def test_a_gang_that_does_not_fit_whole_does_not_start_at_all_and_says_why(loop:
     assert check_all() == []
 
 
-def test_the_minimum_starts_and_the_rest_as_it_comes(loop: Loop) -> None:
+def test_gang_starts_with_its_minimum(loop: Loop) -> None:
     loop.cell(cpu=2000)
     job = gang(loop, min_available=2)
     loop.place()
     assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
 
 
-def test_a_lost_member_takes_the_gang_back_to_wait_and_only_it_pays(loop: Loop) -> None:
+def test_lost_member_requeues_the_gang_and_only_it_is_charged(loop: Loop) -> None:
     cell = loop.cell()
     job = gang(loop)
     loop.place()
@@ -58,7 +58,7 @@ def test_a_lost_member_takes_the_gang_back_to_wait_and_only_it_pays(loop: Loop) 
     assert check_all() == []
 
 
-def test_a_lost_member_is_requeued_alone_while_the_minimum_holds(loop: Loop) -> None:
+def test_lost_member_is_requeued_alone_while_the_minimum_is_met(loop: Loop) -> None:
     cell = loop.cell()
     job = gang(loop, min_available=2)
     loop.place()
@@ -69,7 +69,7 @@ def test_a_lost_member_is_requeued_alone_while_the_minimum_holds(loop: Loop) -> 
     assert loop.states(job) == ["ASSIGNED"] * 3
 
 
-def test_a_member_that_fails_for_good_ends_its_siblings_worker_failed(loop: Loop) -> None:
+def test_finally_failed_member_ends_its_siblings_as_worker_failed(loop: Loop) -> None:
     cell = loop.cell()
     job = gang(loop)
     loop.place()
@@ -84,7 +84,7 @@ def test_a_member_that_fails_for_good_ends_its_siblings_worker_failed(loop: Loop
     assert check_all() == []
 
 
-def test_a_gang_whose_member_was_lost_for_good_ends_worker_failed(loop: Loop) -> None:
+def test_gang_with_a_member_lost_for_good_ends_as_worker_failed(loop: Loop) -> None:
     cell = loop.cell()
     job = gang(loop, retries={"preemption": 0})
     loop.place()
@@ -95,7 +95,7 @@ def test_a_gang_whose_member_was_lost_for_good_ends_worker_failed(loop: Loop) ->
     assert check_all() == []
 
 
-def test_a_gang_that_was_told_why_it_waits_is_told_anew_when_every_cell_closes(loop: Loop) -> None:
+def test_pending_reason_of_a_gang_is_updated_when_every_cell_closes(loop: Loop) -> None:
     loop.cell(cpu=2000)
     job = gang(loop)
     loop.place()

@@ -28,7 +28,7 @@ def changes_of(part: HistoryPage) -> list[Change]:
     return sorted((c for entry in part.entries for c in entry.changes), key=lambda c: c.id)
 
 
-def test_a_run_says_who_did_what_on_which_cell_and_how_long_it_took(loop: Loop) -> None:
+def test_history_of_a_run_has_actors_cells_and_durations(loop: Loop) -> None:
     cell = loop.cell("cell-7")
     job = loop.submit()
     loop.place()
@@ -81,7 +81,7 @@ def lived(transactional_db: None) -> None:
         world.run(healed_at=60.0, heal=lambda: None)
 
 
-def test_after_a_whole_life_no_row_is_missing_and_stays_add_up(lived: None) -> None:
+def test_history_is_complete_and_its_durations_sum_to_the_lifetime(lived: None) -> None:
     assert Attempt.objects.count() > 5
     for job in Job.objects.all():
         whole = find_job_history(job.pk, limit=ALL)

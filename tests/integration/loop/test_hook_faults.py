@@ -21,7 +21,7 @@ from controlplane.domain.hooks.interface import EndOfJob
 from controlplane.models import Alert, Cell, HookCall, Job, Pool, Quota, Transition
 from controlplane.ticks import hooks
 from tests.integration.api.conftest import make_caller
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.hook_probe import Probe, installed, raising
 
 SHORT = {"name": "a", "image": "busybox", "kind": "probe"}
@@ -59,7 +59,7 @@ def taking(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Callable[[], No
     return take
 
 
-def end_all(loop: Loop, cell: Hand, *jobs: Job) -> None:
+def end_all(loop: Loop, cell: FakeCell, *jobs: Job) -> None:
     """Report that the attempts of the jobs have succeeded, all at once and in this order."""
     ended = [attempt for job in jobs for attempt in loop.attempts(job)]
     cell.report(*(AttemptReport(str(a.uid), 0, S.SUCCEEDED, exit_code=0, gone=True) for a in ended))
@@ -70,7 +70,7 @@ def end_all(loop: Loop, cell: Hand, *jobs: Job) -> None:
 
 
 @pytest.mark.usefixtures("many_slots")
-def test_a_slow_kind_takes_no_time_for_ends_from_another(
+def test_slow_on_end_hook_does_not_delay_ends_of_another_kind(
     loop: Loop, probe: Probe, second: Probe, taking: Callable[[float], Callable[[], None]]
 ) -> None:
     cell, slowly = loop.cell(), taking(0.9)
@@ -88,7 +88,7 @@ def test_a_slow_kind_takes_no_time_for_ends_from_another(
 
 
 @pytest.mark.usefixtures("many_slots")
-def test_a_job_whose_ends_are_slow_takes_no_time_from_another_of_its_kind(
+def test_slow_on_end_calls_of_one_job_do_not_affect_another_job(
     loop: Loop, probe: Probe, taking: Callable[[float], Callable[[], None]]
 ) -> None:
     cell, slowly = loop.cell(), taking(0.9)
@@ -101,7 +101,7 @@ def test_a_job_whose_ends_are_slow_takes_no_time_from_another_of_its_kind(
 
 
 @pytest.mark.usefixtures("many_slots")
-def test_a_slow_kind_takes_no_time_of_a_tick_from_another(
+def test_slow_kind_gets_at_most_half_of_a_hook_tick(
     loop: Loop, probe: Probe, second: Probe, taking: Callable[[float], Callable[[], None]]
 ) -> None:
     loop.cell()
@@ -118,7 +118,7 @@ def test_a_slow_kind_takes_no_time_of_a_tick_from_another(
 
 
 @pytest.mark.parametrize("method", ["prepare", "on_placed", "on_end"])
-def test_a_hook_that_computes_without_end_ends_its_own_job_alone(
+def test_endlessly_computing_hook_ends_only_its_own_job(
     loop: Loop, probe: Probe, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(bounded_calls, "SECONDS", 0.2)
@@ -152,7 +152,7 @@ def test_a_hook_that_computes_without_end_ends_its_own_job_alone(
 
 @pytest.mark.parametrize("leave", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 @pytest.mark.parametrize("method", ["prepare", "on_placed", "on_started", "on_end"])
-def test_a_hook_that_would_end_its_process_ends_its_own_job_alone(
+def test_hook_that_raises_an_exit_ends_only_its_own_job(
     loop: Loop, probe: Probe, method: str, leave: BaseException
 ) -> None:
     def act(asked: Any) -> Any:
@@ -180,7 +180,7 @@ def test_a_hook_that_would_end_its_process_ends_its_own_job_alone(
     assert type(leave).__name__ in own.failure_reason
 
 
-def test_attributes_of_a_hook_that_fail_hold_up_no_placement(loop: Loop, probe: Probe) -> None:
+def test_failing_hook_attributes_do_not_block_placement(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     odd, other = loop.submit(kind="odd"), loop.submit()
     loop.place()
@@ -190,7 +190,9 @@ def test_attributes_of_a_hook_that_fail_hold_up_no_placement(loop: Loop, probe: 
     assert not Alert.objects.exists()
 
 
-def test_a_hook_that_ends_its_job_without_a_word_leaves_a_reason(loop: Loop, probe: Probe) -> None:
+def test_hook_that_ends_a_job_without_text_leaves_a_default_reason(
+    loop: Loop, probe: Probe
+) -> None:
     loop.cell()
     probe.acts["on_placed"] = lambda event: EndOfJob("")
     job = loop.submit(kind="probe")
@@ -201,9 +203,7 @@ def test_a_hook_that_ends_its_job_without_a_word_leaves_a_reason(loop: Loop, pro
     assert (loop.state(job), job.failure_reason) == ("FAILED", "the hook of its kind ended its job")
 
 
-def test_a_hook_that_fails_after_the_end_of_its_job_changes_nothing_of_it(
-    loop: Loop, probe: Probe
-) -> None:
+def test_hook_failing_after_the_job_end_does_not_change_the_job(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     probe.acts["on_placed"] = raising
     job = loop.submit(kind="probe")
@@ -221,9 +221,7 @@ def test_a_hook_that_fails_after_the_end_of_its_job_changes_nothing_of_it(
 # ------------------------------------------------- submissions of several jobs, dry run, rerun
 
 
-def test_one_job_of_many_whose_hook_fails_is_named_and_none_is_taken(
-    loop: Loop, probe: Probe
-) -> None:
+def test_failing_hook_in_a_batch_is_named_and_refuses_the_batch(loop: Loop, probe: Probe) -> None:
     probe.acts["prepare"] = lambda terms: raising(terms) if terms.origin.job == "b" else terms
     ann = make_caller("ann", SCOPE_SUBMIT)
     bodies = [{**SHORT, "name": "a"}, {**SHORT, "name": "b"}, {**SHORT, "name": "c"}]
@@ -234,9 +232,7 @@ def test_one_job_of_many_whose_hook_fails_is_named_and_none_is_taken(
     assert not Job.objects.exists()
 
 
-def test_a_dry_run_shows_what_the_kind_sets_and_refuses_what_it_may_not(
-    loop: Loop, probe: Probe
-) -> None:
+def test_dry_run_applies_and_validates_what_the_kind_sets(loop: Loop, probe: Probe) -> None:
     loop.cell("near")
     loop.cell("far")
     Cell.objects.filter(name="far").update(labels={"zone": "a"})
@@ -262,7 +258,7 @@ def test_a_dry_run_shows_what_the_kind_sets_and_refuses_what_it_may_not(
         ({"env": {"A B": ""}}, "groups[0].env.A B"),
     ],
 )
-def test_what_a_kind_may_not_set_at_a_submission_it_may_not_set_at_a_rerun(
+def test_invalid_terms_set_by_a_kind_refuse_a_retry(
     loop: Loop, probe: Probe, changes: dict[str, Any], words: str
 ) -> None:
     cell = loop.cell()

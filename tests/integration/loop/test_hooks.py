@@ -66,7 +66,7 @@ def setting(**changes: Any) -> Any:
 # ------------------------------------------------------------------------------ prepare
 
 
-def test_what_a_kind_sets_is_shown_with_the_job_and_reaches_the_cell(
+def test_terms_set_by_a_kind_are_shown_and_reach_the_cell(
     loop: Loop, submitter: Caller, probe: Probe
 ) -> None:
     Pool.objects.update(allowed_mounts=[{"path": "/data", "read_only": True}])
@@ -100,9 +100,7 @@ def test_what_a_kind_sets_is_shown_with_the_job_and_reaches_the_cell(
     assert (group.resources["cpu_millis"], group.timeout_seconds) == (2000, 60.0)
 
 
-def test_a_constraint_that_a_kind_sets_holds_and_its_variable_is_in_the_order(
-    loop: Loop, probe: Probe
-) -> None:
+def test_constraint_and_environment_set_by_a_kind_take_effect(loop: Loop, probe: Probe) -> None:
     near, far = loop.cell("near"), loop.cell("far")
     Cell.objects.filter(name="near").update(labels={"zone": "a"})
     probe.acts["prepare"] = setting(constraints=(ZONE,), env={"KIND": "probe"})
@@ -138,7 +136,7 @@ def test_a_job_whose_kind_sets_nothing_shows_nothing(
         ({"ports": ("a", "a")}, "ports[1]", "named twice"),
     ],
 )
-def test_what_a_submission_may_not_say_a_kind_may_not_set(
+def test_invalid_terms_set_by_a_kind_refuse_the_submission(
     loop: Loop,
     submitter: Caller,
     probe: Probe,
@@ -157,7 +155,7 @@ def test_what_a_submission_may_not_say_a_kind_may_not_set(
     assert not Job.objects.exists()
 
 
-def test_a_fault_of_what_was_submitted_is_not_laid_to_the_kind(
+def test_fault_of_the_submission_is_not_attributed_to_the_kind(
     loop: Loop, submitter: Caller, probe: Probe
 ) -> None:
     probe.acts["prepare"] = setting(env={"KIND": "probe"})
@@ -174,7 +172,7 @@ def test_a_fault_of_what_was_submitted_is_not_laid_to_the_kind(
         (lambda terms: terms.env.update(A="1"), "the hook probe failed at group b"),
     ],
 )
-def test_a_hook_that_fails_at_a_submission_refuses_it(
+def test_failing_prepare_hook_refuses_the_submission(
     loop: Loop, submitter: Caller, probe: Probe, act: Any, words: str
 ) -> None:
     probe.acts["prepare"] = lambda terms: act(terms) if terms.origin.group == "b" else terms
@@ -185,7 +183,7 @@ def test_a_hook_that_fails_at_a_submission_refuses_it(
     assert words in answer.faults["kind"]
 
 
-def test_a_hook_that_is_slow_at_a_submission_refuses_it_and_no_other(
+def test_slow_prepare_hook_refuses_only_its_own_submission(
     loop: Loop, submitter: Caller, probe: Probe, never: Signal
 ) -> None:
     probe.acts["prepare"] = waiting(never)
@@ -213,7 +211,7 @@ def taking(seconds: float, clock_of_calls: list[float]) -> Any:
     return act
 
 
-def test_all_calls_of_a_submission_take_ten_seconds_however_many_groups_a_job_has(
+def test_hook_calls_of_a_submission_are_limited_to_ten_seconds(
     loop: Loop, submitter: Caller, probe: Probe, clock_of_calls: list[float]
 ) -> None:
     probe.acts["prepare"] = taking(0.9, clock_of_calls)
@@ -225,7 +223,7 @@ def test_all_calls_of_a_submission_take_ten_seconds_however_many_groups_a_job_ha
     assert submitter.post("/jobs", SHORT).status == 201
 
 
-def test_all_calls_of_a_retry_take_ten_seconds(
+def test_hook_calls_of_a_retry_are_limited_to_ten_seconds(
     loop: Loop, probe: Probe, clock_of_calls: list[float]
 ) -> None:
     Pool.objects.update(max_building_per_cell=None)
@@ -241,9 +239,7 @@ def test_all_calls_of_a_retry_take_ten_seconds(
         retry_job(job_id=job.pk, guid=None, actor="owner", now=clock.now())
 
 
-def test_a_retry_prepares_what_was_submitted_not_what_was_prepared(
-    loop: Loop, probe: Probe
-) -> None:
+def test_retry_prepares_the_submitted_spec_again(loop: Loop, probe: Probe) -> None:
     def once_more(terms: GroupTerms) -> GroupTerms:
         return replace(terms, env={**terms.env, "PATHS": terms.env.get("PATHS", "") + ":/more"})
 
@@ -260,7 +256,7 @@ def test_a_retry_prepares_what_was_submitted_not_what_was_prepared(
         assert job.spec["env"] == {"PATHS": "/own"}
 
 
-def test_the_same_body_is_the_same_job_whatever_its_kind_sets(
+def test_same_guid_and_body_match_regardless_of_what_the_kind_sets(
     loop: Loop, submitter: Caller, probe: Probe
 ) -> None:
     body = {**SHORT, "guid": "g"}
@@ -292,9 +288,7 @@ def start(loop: Loop, cell: Any, job: Job) -> None:
         cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=at))
 
 
-def test_a_kind_is_called_when_an_attempt_is_placed_and_when_it_has_started(
-    loop: Loop, probe: Probe
-) -> None:
+def test_hook_is_called_when_an_attempt_is_placed_and_started(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     job = placed(loop, replicas=2)
     hooks.run()
@@ -315,7 +309,7 @@ def test_a_kind_is_called_when_an_attempt_is_placed_and_when_it_has_started(
     assert loop.states(job) == ["RUNNING"] * 2
 
 
-def test_a_start_that_is_reported_with_the_end_is_called_about(loop: Loop, probe: Probe) -> None:
+def test_start_reported_with_the_end_calls_on_started(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     job = placed(loop)
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0, started_at=clock.now().timestamp())
@@ -343,7 +337,7 @@ def test_a_hook_ends_its_job_with_its_reason(loop: Loop, probe: Probe) -> None:
 
 @pytest.mark.parametrize("method", ["on_placed", "on_started"])
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_a_hook_that_fails_or_is_slow_ends_its_own_job_alone(
+def test_failing_or_slow_hook_ends_only_its_own_job(
     loop: Loop, probe: Probe, never: Signal, method: str, is_slow: bool
 ) -> None:
     cell = loop.cell()
@@ -382,7 +376,7 @@ def raising_unprintable(asked: Any) -> Any:
 @pytest.mark.parametrize(
     "act", [raising_unprintable, lambda asked: EndOfJob("a\0b\ud800"), lambda asked: 5]
 )
-def test_whatever_a_hook_answers_the_job_ends_with_words(
+def test_invalid_hook_result_ends_the_job_with_a_printable_reason(
     loop: Loop, probe: Probe, method: str, act: Any
 ) -> None:
     cell = loop.cell()
@@ -399,9 +393,7 @@ def test_whatever_a_hook_answers_the_job_ends_with_words(
     assert loop.states(other) == (["SUCCEEDED"] if method == "on_end" else ["ASSIGNED"])
 
 
-def test_a_hook_that_hangs_is_not_called_without_end(
-    loop: Loop, probe: Probe, never: Signal
-) -> None:
+def test_calls_of_a_hanging_hook_are_limited(loop: Loop, probe: Probe, never: Signal) -> None:
     loop.cell()
     probe.acts["on_placed"] = waiting(never)
     jobs = [loop.submit(kind="probe", resources={"cpu": 0.1}) for _ in range(6)]
@@ -424,7 +416,7 @@ def test_no_lock_is_held_while_a_hook_is_called(loop: Loop, probe: Probe) -> Non
     assert inside == [False]
 
 
-def test_a_call_whose_process_died_is_made_again(
+def test_hook_call_of_a_dead_process_is_repeated(
     loop: Loop, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop.cell()
@@ -441,7 +433,7 @@ def test_a_call_whose_process_died_is_made_again(
     assert not HookCall.objects.exists()
 
 
-def test_what_a_tick_of_hooks_has_no_time_for_is_left_to_the_next(
+def test_hook_calls_without_time_are_left_to_the_next_tick(
     loop: Loop, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop.cell()
@@ -452,7 +444,7 @@ def test_what_a_tick_of_hooks_has_no_time_for_is_left_to_the_next(
     assert HookCall.objects.filter(claimed_until=None).count() == 3
 
 
-def test_kinds_take_turns_however_many_calls_of_one_are_due(
+def test_kinds_alternate_when_many_calls_of_one_are_due(
     loop: Loop, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop.cell()
@@ -469,7 +461,7 @@ def test_kinds_take_turns_however_many_calls_of_one_are_due(
     assert HookCall.objects.filter(kind="busy").count() == 2
 
 
-def test_a_call_about_a_job_that_is_gone_is_dropped(loop: Loop, probe: Probe) -> None:
+def test_hook_call_for_a_deleted_attempt_is_dropped(loop: Loop, probe: Probe) -> None:
     loop.cell()
     job = placed(loop)
     for attempt in loop.attempts(job):
@@ -479,7 +471,9 @@ def test_a_call_about_a_job_that_is_gone_is_dropped(loop: Loop, probe: Probe) ->
 
 
 @pytest.mark.parametrize("kind", ["batch", "plain"])
-def test_a_kind_without_such_methods_costs_nothing(loop: Loop, probe: Probe, kind: str) -> None:
+def test_kind_without_hook_methods_takes_no_hook_statements(
+    loop: Loop, probe: Probe, kind: str
+) -> None:
     cell = loop.cell()
     job = loop.submit(kind=kind)
     with CaptureQueriesContext(connection) as queries:
@@ -491,7 +485,7 @@ def test_a_kind_without_such_methods_costs_nothing(loop: Loop, probe: Probe, kin
 # --------------------------------------------------------------------------------- ends
 
 
-def test_a_kind_says_what_an_end_means_and_of_which_attempt(loop: Loop, probe: Probe) -> None:
+def test_on_end_hook_decides_the_outcome_of_an_attempt(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     probe.acts["on_end"] = lambda end: Event.EXITED_ZERO if end.exit_code == 3 else end.event
     job = placed(loop, replicas=2, max_task_failures=1)
@@ -503,7 +497,7 @@ def test_a_kind_says_what_an_end_means_and_of_which_attempt(loop: Loop, probe: P
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_a_hook_that_fails_at_an_end_ends_its_own_job_alone(
+def test_failing_on_end_hook_ends_only_its_own_job(
     loop: Loop, probe: Probe, never: Signal, is_slow: bool
 ) -> None:
     cell = loop.cell()
@@ -522,7 +516,7 @@ def test_a_hook_that_fails_at_an_end_ends_its_own_job_alone(
     assert Alert.objects.filter(kind="plugin_failed", subject="hook probe").exists()
 
 
-def test_no_lock_is_held_while_a_hook_is_asked_of_an_end(loop: Loop, probe: Probe) -> None:
+def test_no_lock_is_held_during_an_on_end_call(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     here, inside = connections["default"], list[bool]()
 
@@ -536,7 +530,7 @@ def test_no_lock_is_held_while_a_hook_is_asked_of_an_end(loop: Loop, probe: Prob
     assert (inside, loop.state(job)) == ([False], "SUCCEEDED")
 
 
-def test_a_nonsense_answer_of_an_end_ends_the_job(loop: Loop, probe: Probe) -> None:
+def test_invalid_on_end_result_fails_the_job(loop: Loop, probe: Probe) -> None:
     cell = loop.cell()
     probe.acts["on_end"] = lambda end: "nonsense"
     job = placed(loop)

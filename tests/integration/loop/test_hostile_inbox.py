@@ -20,7 +20,7 @@ from controlplane.inbox.batches import FORGET_SECONDS, Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS
 from controlplane.models import Alert, Cell, CellLease, DeadLetter
 from tests.harness.hostile import BODIES, UID, wrong_values
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 BEAT = Heartbeat(()).body()
 
@@ -34,7 +34,7 @@ class Seconds:
         return self.now
 
 
-def seal(cell: Hand, body: dict[str, Any]) -> str:
+def seal(cell: FakeCell, body: dict[str, Any]) -> str:
     cell.seq += 1
     return envelope.seal(
         keys.mac_key(cell.key, keys.TO_CONTROL),
@@ -45,7 +45,7 @@ def seal(cell: Hand, body: dict[str, Any]) -> str:
     )
 
 
-def heartbeat_seq(cell: Hand) -> int:
+def heartbeat_seq(cell: FakeCell) -> int:
     return CellLease.objects.get(cell__name=cell.name).heartbeat_seq
 
 
@@ -54,7 +54,7 @@ def alerts(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mac", ["\u00e9", "\u00e9" * 64, "\ud800", "0" * 64])
-def test_a_bad_mac_costs_itself_and_not_its_batch(loop: Loop, mac: str) -> None:
+def test_message_with_a_bad_mac_is_dropped_alone(loop: Loop, mac: str) -> None:
     cell = loop.cell()
     bad = json.dumps({**json.loads(seal(cell, BEAT)), "mac": mac})
     good = seal(cell, BEAT)
@@ -63,7 +63,7 @@ def test_a_bad_mac_costs_itself_and_not_its_batch(loop: Loop, mac: str) -> None:
     assert loop.inbox.dropped.total() == 2
 
 
-def test_a_register_with_any_names_does_not_stop_the_batch(loop: Loop) -> None:
+def test_register_with_invalid_names_does_not_stop_the_batch(loop: Loop) -> None:
     odd, cell = loop.cell("odd"), loop.cell("good")
     body = {**Register({"cpu_millis": 1}).body(), "capacity": {"\x00\ud800": 1}, "pool": "\x00"}
     loop.inbox.apply([seal(odd, body), seal(cell, BEAT)])
@@ -71,9 +71,7 @@ def test_a_register_with_any_names_does_not_stop_the_batch(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("kind", ["reports", "heartbeat", "goodbye"])
-def test_a_wrong_value_anywhere_costs_no_batch_and_no_report_is_put_aside(
-    loop: Loop, kind: str
-) -> None:
+def test_invalid_values_cost_no_batch_and_leave_no_dead_letters(loop: Loop, kind: str) -> None:
     """Whatever is read of it can be stored: a report that is put aside is lost to its task."""
     odd, cell = loop.cell("odd"), loop.cell("good")
     job = loop.submit()
@@ -89,7 +87,7 @@ def test_a_wrong_value_anywhere_costs_no_batch_and_no_report_is_put_aside(
     assert not DeadLetter.objects.exists()
 
 
-def test_a_wrong_value_anywhere_in_a_register_costs_no_batch(loop: Loop) -> None:
+def test_invalid_register_values_cost_no_batch(loop: Loop) -> None:
     odd, cell = loop.cell("odd"), loop.cell("good")
     for wrong in wrong_values(BODIES["register"]):
         loop.inbox.apply([seal(odd, wrong), seal(cell, BEAT)])
@@ -98,7 +96,7 @@ def test_a_wrong_value_anywhere_in_a_register_costs_no_batch(loop: Loop) -> None
     assert alerts("registration_failed") == []
 
 
-def test_a_message_through_another_shard_is_dropped(loop: Loop) -> None:
+def test_message_from_the_wrong_shard_is_dropped(loop: Loop) -> None:
     cell = loop.cell()
     own = inbox_queue(cell.name)
     other = "inbox.0" if own != "inbox.0" else "inbox.1"
@@ -110,7 +108,7 @@ def test_a_message_through_another_shard_is_dropped(loop: Loop) -> None:
     assert heartbeat_seq(cell) == cell.seq
 
 
-def flood(inbox: Inbox, timer: Seconds, cell: Hand, other: Hand, windows: int) -> None:
+def flood(inbox: Inbox, timer: Seconds, cell: FakeCell, other: FakeCell, windows: int) -> None:
     register = Register(cell.capacity).body()
     for _ in range(windows):
         for _ in range(3):
@@ -120,7 +118,7 @@ def flood(inbox: Inbox, timer: Seconds, cell: Hand, other: Hand, windows: int) -
         timer.now += WINDOW_SECONDS + 0.1
 
 
-def test_a_cell_that_floods_is_quarantined_and_others_keep_their_leases(loop: Loop) -> None:
+def test_flooding_cell_is_quarantined_and_others_keep_their_leases(loop: Loop) -> None:
     timer = Seconds()
     cell, other = loop.cell("flooding"), loop.cell("other")
     inbox = Inbox(sync_seconds=0.0, timer=timer)
@@ -141,7 +139,7 @@ def test_a_cell_that_floods_is_quarantined_and_others_keep_their_leases(loop: Lo
     assert Cell.objects.get(name="flooding").state == "READY"
 
 
-def test_a_cell_that_floods_with_few_long_messages_is_quarantined(loop: Loop) -> None:
+def test_cell_flooding_with_few_long_messages_is_quarantined(loop: Loop) -> None:
     timer = Seconds()
     cell, other = loop.cell("flooding"), loop.cell("other")
     inbox = Inbox(sync_seconds=0.0, timer=timer)
@@ -156,7 +154,7 @@ def test_a_cell_that_floods_with_few_long_messages_is_quarantined(loop: Loop) ->
 
 
 @pytest.mark.parametrize("state", [S.BUILDING, S.RUNNING])
-def test_an_end_that_an_open_attempt_is_given_is_not_put_aside(loop: Loop, state: S) -> None:
+def test_finish_time_of_an_open_attempt_leaves_no_dead_letter(loop: Loop, state: S) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -190,7 +188,7 @@ def statements(inbox: Inbox, *texts: str) -> list[str]:
     return [query["sql"] for query in queries]
 
 
-def test_a_flood_with_forged_macs_reads_keys_once_in_five_seconds(loop: Loop) -> None:
+def test_flood_with_forged_macs_does_not_reread_keys_for_five_seconds(loop: Loop) -> None:
     """Once, because a cell may have been enrolled again with another key."""
     timer = Seconds()
     cell = loop.cell()
@@ -205,7 +203,7 @@ def test_a_flood_with_forged_macs_reads_keys_once_in_five_seconds(loop: Loop) ->
     assert [reads() for _ in range(4)] == [0, 1, 0, 0]
 
 
-def test_heartbeats_that_wait_are_answered_before_the_rest_of_a_batch(loop: Loop) -> None:
+def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -> None:
     """Registrations and reports take their time, and leases depend on heartbeats."""
     timer = Seconds()
     waiting, other = loop.cell("waiting"), loop.cell("other")
@@ -227,7 +225,7 @@ def readiness() -> dict[str, str]:
     return checks
 
 
-def test_a_lost_batch_is_an_alert_and_losses_that_recur_make_the_system_not_ready(
+def test_lost_batch_raises_an_alert_and_recurring_losses_fail_readyz(
     loop: Loop,
 ) -> None:
     loop.converge()
@@ -253,7 +251,7 @@ def test_a_lost_batch_is_an_alert_and_losses_that_recur_make_the_system_not_read
     assert readiness()["inbox"] == "ok"
 
 
-def test_cells_that_are_all_silent_are_an_alert_and_the_system_is_not_ready(loop: Loop) -> None:
+def test_all_cells_silent_raises_an_alert_and_fails_readyz(loop: Loop) -> None:
     loop.converge()
     assert readiness()["cells"] == "ok"  # there is none yet
     first, second = loop.cell("first"), loop.cell("second")

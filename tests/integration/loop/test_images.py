@@ -12,12 +12,12 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, ImageFailure, Job, Task
 from controlplane.queries.views.tasks import get_task
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 SMALL = {"cpu": 1, "memory": "64Mi"}
 
 
-def fail_to_pull(loop: Loop, cells: list[Hand], job: Job) -> None:
+def fail_to_pull(loop: Loop, cells: list[FakeCell], job: Job) -> None:
     loop.place()
     by_id = {attempt.cell_id: attempt for attempt in loop.attempts(job)}
     for cell in cells:
@@ -35,7 +35,7 @@ def fail_to_pull(loop: Loop, cells: list[Hand], job: Job) -> None:
         )
 
 
-def test_an_image_that_fails_on_three_cells_holds_up_all_its_tasks_and_no_others(
+def test_image_failing_on_three_cells_backs_off_only_its_tasks(
     loop: Loop,
 ) -> None:
     cells = [loop.cell(f"cell-{number}", cpu=1000) for number in range(3)]
@@ -62,7 +62,7 @@ def test_an_image_that_fails_on_three_cells_holds_up_all_its_tasks_and_no_others
     assert Alert.objects.filter(kind=ALERT, subject="lost:1", cleared_at=None).exists()
 
 
-def test_what_waits_is_looked_at_once_however_many_images_are_held(loop: Loop) -> None:
+def test_waiting_tasks_are_read_once_for_all_held_images(loop: Loop) -> None:
     cells = [loop.cell(f"cell-{number}", cpu=1000) for number in range(3)]
     for image in ("lost:1", "lost:2"):
         fail_to_pull(loop, cells, loop.submit(replicas=3, image=image, resources=SMALL))
@@ -73,7 +73,7 @@ def test_what_waits_is_looked_at_once_however_many_images_are_held(loop: Loop) -
     assert Task.objects.filter(not_before__gt=clock.now() + timedelta(seconds=50)).count() == 6
 
 
-def test_many_groups_that_fail_in_one_outage_are_one_round(loop: Loop) -> None:
+def test_failures_of_many_groups_in_one_outage_count_once(loop: Loop) -> None:
     cells = [loop.cell(f"cell-{number}", cpu=1000) for number in range(3)]
     for _ in range(4):
         fail_to_pull(loop, cells, loop.submit(replicas=3, image="lost:1", resources=SMALL))
@@ -93,7 +93,7 @@ def test_many_groups_that_fail_in_one_outage_are_one_round(loop: Loop) -> None:
     assert set(ImageFailure.objects.values_list("failures", flat=True)) == {2}
 
 
-def test_once_it_was_pulled_nobody_waits_for_it_any_more(loop: Loop) -> None:
+def test_successful_pull_ends_the_back_off_of_its_image(loop: Loop) -> None:
     cells = [loop.cell(f"cell-{number}", cpu=1000) for number in range(3)]
     spread = {"image": "slow:1", "resources": {"cpu": 1, "memory": "64Mi"}}
     job = loop.submit(replicas=3, **spread)

@@ -5,7 +5,7 @@ from controlplane.models import Task
 from tests.integration.loop.conftest import Loop
 
 
-def test_it_goes_back_to_its_cell_though_another_is_emptier(loop: Loop) -> None:
+def test_failed_task_is_retried_on_its_cell_while_there_is_room(loop: Loop) -> None:
     cells = {cell.name: cell for cell in (loop.cell("cell-1"), loop.cell("cell-2"))}
     job = loop.submit(retries={"failure": 2}, resources={"cpu": 2, "memory": "64Mi"})
     loop.place()

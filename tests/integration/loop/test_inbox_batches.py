@@ -9,7 +9,7 @@ from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, CellLease, DeadLetter, Job
 from controlplane.queries.cells.keys import key_of
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 # The database refuses each change of a poisoned attempt; from the second time on it is away.
 POISON = """
@@ -45,7 +45,7 @@ def cured(loop: Loop) -> Iterator[None]:
     execute(CURE)
 
 
-def two_running(loop: Loop) -> tuple[Hand, Job, Attempt, Attempt]:
+def two_running(loop: Loop) -> tuple[FakeCell, Job, Attempt, Attempt]:
     """A job of two tasks on a cell."""
     cell = loop.cell()
     job = loop.submit(replicas=2)
@@ -58,7 +58,7 @@ def ended(attempt: Attempt) -> AttemptReport:
     return AttemptReport(str(attempt.uid), 0, S.SUCCEEDED, exit_code=0, gone=True)
 
 
-def test_a_report_that_cannot_be_recorded_is_put_aside_and_acknowledged(loop: Loop) -> None:
+def test_unrecordable_report_becomes_an_acknowledged_dead_letter(loop: Loop) -> None:
     """Else its cell would send it again and again, with all that follow."""
     cell, job, first, second = two_running(loop)
     execute(POISON.format(uid=second.uid, refusals=99))
@@ -68,7 +68,7 @@ def test_a_report_that_cannot_be_recorded_is_put_aside_and_acknowledged(loop: Lo
     assert cell.beat().acked == cell.last_report
 
 
-def test_nothing_is_acknowledged_if_the_database_goes_away_in_mid_batch(loop: Loop) -> None:
+def test_nothing_is_acknowledged_if_the_database_fails_mid_batch(loop: Loop) -> None:
     cell, job, first, second = two_running(loop)
     acked = cell.beat(first, second).acked
     execute(POISON.format(uid=second.uid, refusals=1))
@@ -82,7 +82,7 @@ def test_nothing_is_acknowledged_if_the_database_goes_away_in_mid_batch(loop: Lo
     assert cell.beat().acked == cell.last_report
 
 
-def test_a_cells_new_key_is_known_after_its_first_message(loop: Loop) -> None:
+def test_changed_key_of_a_cell_is_used_after_its_first_message(loop: Loop) -> None:
     cell = loop.cell()
     cell.beat()
     Cell.objects.update(key_salt="ab" * 16)

@@ -20,18 +20,18 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Attempt, Job, Task, Transition
 from controlplane.queries.views.attempts import get_attempt
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 CHECK = {"http": {"port": "http", "path": "/up"}, "start_period_seconds": 30}
 SERVICE: dict[str, Any] = {"kind": "inference", "ports": ["http"], "health_check": CHECK}
 
 
-def told(cell: Hand) -> GroupSpec:
+def told(cell: FakeCell) -> GroupSpec:
     """The definition in the orders that left last."""
     return [order for order in cell.orders() if isinstance(order, Orders)][-1].specs[0]
 
 
-def placed(loop: Loop, cell: Hand, job: Job) -> Attempt:
+def placed(loop: Loop, cell: FakeCell, job: Job) -> Attempt:
     Task.objects.filter(job=job).update(not_before=None)
     loop.place()
     attempt = loop.attempts(job)[-1]
@@ -39,7 +39,7 @@ def placed(loop: Loop, cell: Hand, job: Job) -> Attempt:
     return attempt
 
 
-def running(cell: Hand, attempt: Attempt, **facts: Any) -> None:
+def running(cell: FakeCell, attempt: Attempt, **facts: Any) -> None:
     at = clock.now().timestamp()
     cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=at, **facts))
 
@@ -50,7 +50,7 @@ def last_reason(job: Job) -> str:
     return str(newest.reason)
 
 
-def test_a_service_is_started_again_however_it_ends_and_nothing_is_charged(loop: Loop) -> None:
+def test_service_is_restarted_after_any_end_without_charge(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(**SERVICE)
     ends: list[tuple[S, dict[str, Any], str]] = [
@@ -84,7 +84,7 @@ def test_a_service_is_started_again_however_it_ends_and_nothing_is_charged(loop:
     assert loop.state(job) == "RUNNING"
 
 
-def test_a_cell_is_told_of_the_check_and_the_ports(loop: Loop) -> None:
+def test_cell_receives_the_health_check_and_ports(loop: Loop) -> None:
     cell = loop.cell()
     placed(loop, cell, loop.submit(**SERVICE))
     spec = told(cell)
@@ -92,7 +92,7 @@ def test_a_cell_is_told_of_the_check_and_the_ports(loop: Loop) -> None:
     assert spec.health_check == HealthCheck(port="http", path="/up", start_period_seconds=30.0)
 
 
-def test_a_service_that_never_serves_fails_as_any_other_task(loop: Loop) -> None:
+def test_service_that_never_became_healthy_fails_like_other_tasks(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(**SERVICE)
     attempt = placed(loop, cell, job)
@@ -103,7 +103,7 @@ def test_a_service_that_never_serves_fails_as_any_other_task(loop: Loop) -> None
     assert loop.tasks(job)[0].failure_count == 1
 
 
-def test_a_long_start_is_no_stuck_build(loop: Loop) -> None:
+def test_start_period_extends_the_build_timeout(loop: Loop) -> None:
     cell = loop.cell()
     jobs = [loop.submit(**SERVICE, name="slow"), loop.submit(name="stuck")]
     for job in jobs:
@@ -121,7 +121,7 @@ def test_a_long_start_is_no_stuck_build(loop: Loop) -> None:
     assert loop.states(jobs[0]) == ["PENDING"]
 
 
-def test_a_build_that_goes_back_and_forth_between_phases_is_stuck(loop: Loop) -> None:
+def test_build_alternating_between_phases_is_stuck(loop: Loop) -> None:
     cell, job = loop.cell(), loop.submit(**SERVICE)
     attempt = placed(loop, cell, job)
     in_all = timedelta(seconds=1800 + 3 * 300 + 30)  # its pool's timeouts, its start period
@@ -135,7 +135,7 @@ def test_a_build_that_goes_back_and_forth_between_phases_is_stuck(loop: Loop) ->
     assert loop.states(job) == ["PENDING"]
 
 
-def test_who_checks_what_has_no_check_has_the_time_of_a_creation(loop: Loop) -> None:
+def test_checking_without_a_health_check_has_the_create_timeout(loop: Loop) -> None:
     cell, job = loop.cell(), loop.submit()
     attempt = placed(loop, cell, job)
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CHECKING))
@@ -148,7 +148,7 @@ def test_who_checks_what_has_no_check_has_the_time_of_a_creation(loop: Loop) -> 
 
 
 @pytest.mark.parametrize("reason", ["idle_timeout", "lifetime_over"])
-def test_a_session_that_a_limit_ended_is_killed_with_its_reason(loop: Loop, reason: str) -> None:
+def test_session_ended_by_a_limit_is_killed_with_its_reason(loop: Loop, reason: str) -> None:
     cell = loop.cell()
     limits = {"idle_timeout_seconds": 60, "lifetime_seconds": 600}
     job = loop.submit(kind="interactive", **limits, retries={"failure": 5})
@@ -161,7 +161,7 @@ def test_a_session_that_a_limit_ended_is_killed_with_its_reason(loop: Loop, reas
     assert last_reason(job) == reason
 
 
-def test_a_lifetime_that_its_cell_does_not_keep_is_kept_by_the_control_plane(loop: Loop) -> None:
+def test_lifetime_is_enforced_by_the_control_plane(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(kind="interactive", lifetime_seconds=5)
     attempt = placed(loop, cell, job)
@@ -193,13 +193,13 @@ def refused(loop: Loop, **body: Any) -> dict[str, str]:
     return {fault.field: fault.detail for _, fault in caught.value.faults}
 
 
-def test_an_unknown_kind_is_refused_with_those_that_are_installed(loop: Loop) -> None:
+def test_unknown_kind_is_refused_with_the_installed_kinds(loop: Loop) -> None:
     [(field, text)] = refused(loop, kind="daemon").items()
     assert field == "kind"
     assert text == "there is no kind daemon; installed are batch, inference, interactive"
 
 
-def test_what_a_kind_does_not_take_is_refused_at_its_field(loop: Loop) -> None:
+def test_field_not_valid_for_a_kind_is_refused(loop: Loop) -> None:
     groups = [{"name": "a", "image": "x"}, {"name": "b", "image": "x", "lifetime_seconds": 60}]
     assert refused(loop, groups=groups) == {
         "groups[1].lifetime_seconds": "is only valid for kind interactive"
@@ -242,7 +242,9 @@ def lenient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("lenient_hook", None)
 
 
-def test_a_hook_of_another_package_judges_terms_and_ends(loop: Loop, lenient: None) -> None:
+def test_hook_of_another_package_validates_terms_and_decides_ends(
+    loop: Loop, lenient: None
+) -> None:
     assert refused(loop, kind="lenient") == {"timeout_seconds": "is required for kind lenient"}
     cell = loop.cell()
     states = []
@@ -255,7 +257,7 @@ def test_a_hook_of_another_package_judges_terms_and_ends(loop: Loop, lenient: No
     assert states == ["SUCCEEDED", "FAILED", "FAILED"]
 
 
-def test_a_hook_that_is_gone_leaves_its_jobs_to_end_as_batch(
+def test_jobs_of_an_uninstalled_kind_end_as_batch(
     loop: Loop, lenient: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cell = loop.cell()

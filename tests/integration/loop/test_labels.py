@@ -11,12 +11,12 @@ from controlplane.commands.jobs.rerun import retry_job
 from controlplane.contract.messages.orders import RegistrationResult
 from controlplane.contract.wire.keys import encode_key
 from controlplane.models import Cell, Job, Shape, TaskGroup
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from workers.agent.registration import make_register
 from workers.config import CellConfig
 
 
-def register(cell: Hand, folder: Path, **environment: str) -> str:
+def register(cell: FakeCell, folder: Path, **environment: str) -> str:
     """The cell starts with this environment and says what it offers; the verdict."""
     key_file = folder / "key"
     key_file.write_text(encode_key(cell.key))
@@ -37,14 +37,12 @@ def register(cell: Hand, folder: Path, **environment: str) -> str:
     return [order for order in cell.orders() if isinstance(order, RegistrationResult)][-1].verdict
 
 
-def row_of(cell: Hand) -> Cell:
+def row_of(cell: FakeCell) -> Cell:
     return Cell.objects.get(name=cell.name)
 
 
-def test_a_cell_registers_its_labels_and_tags_and_a_restart_changes_them(
-    loop: Loop, tmp_path: Path
-) -> None:
-    cell = Hand(loop, "cell-1", {})
+def test_registration_replaces_labels_and_tags_of_a_cell(loop: Loop, tmp_path: Path) -> None:
+    cell = FakeCell(loop, "cell-1", {})
     said = {"CELLRUN_CELL_LABELS": "zone=a, gb=64", "CELLRUN_CELL_TAGS": "quiet, ssd?"}
     said["CELLRUN_CELL_CAPACITY"] = "cpu=4,gpu=2,licence=3"
     assert register(cell, tmp_path, **said) == "accepted"
@@ -79,7 +77,7 @@ def shapes_of(job: Job) -> list[Shape]:
 
 
 @pytest.mark.parametrize("more", [{}, {"coscheduled": True, "group_by": "zone", "replicas": 2}])
-def test_a_retry_asks_for_the_same_cells(loop: Loop, more: dict[str, Any]) -> None:
+def test_retry_keeps_the_constraints_of_its_job(loop: Loop, more: dict[str, Any]) -> None:
     old = loop.submit(**ASKED, **more)
     [shape] = shapes_of(old)
     assert [item["op"] for item in shape.constraints] == ["in", "ge"]
@@ -92,7 +90,7 @@ def test_a_retry_asks_for_the_same_cells(loop: Loop, more: dict[str, Any]) -> No
     assert (new.group_by, new.coscheduled) == (more.get("group_by", ""), bool(more))
 
 
-def test_a_retry_is_taken_though_no_cell_that_matches_came(loop: Loop) -> None:
+def test_retry_is_accepted_without_a_matching_cell(loop: Loop) -> None:
     """It was taken when nothing stood against it: it waits, as the job itself would have."""
     old = loop.submit(**ASKED)
     cancel_job(job_id=old.pk, reason="", force=False, actor="me", now=clock.now())

@@ -10,7 +10,7 @@ from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, Job, Pool, Task
 from controlplane.queries.integrity.invariants import check_all
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 TINY = {"cpu": 0.1, "memory": "6Mi"}
 
@@ -27,11 +27,11 @@ def group(name: str, replicas: int, cpu: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def cells(loop: Loop, count: int, cpu: int) -> list[Hand]:
+def cells(loop: Loop, count: int, cpu: int) -> list[FakeCell]:
     return [loop.cell(f"cell-{number}", cpu=cpu) for number in range(1, count + 1)]
 
 
-def start(cells: list[Hand], attempts: list[Attempt]) -> None:
+def start(cells: list[FakeCell], attempts: list[Attempt]) -> None:
     for cell in cells:
         mine = [one for one in attempts if one.cell.name == cell.name]
         if mine:
@@ -53,7 +53,7 @@ def test_two_hundred_members_start_on_one_cell(loop: Loop) -> None:
     assert check_all() == []
 
 
-def test_a_cell_that_prepares_a_gang_begins_nothing_else(loop: Loop) -> None:
+def test_cell_building_a_gang_starts_nothing_else(loop: Loop) -> None:
     [cell] = cells(loop, 1, cpu=100_000)
     gang = loop.submit(coscheduled=True, replicas=20, resources=TINY)
     loop.place()
@@ -75,7 +75,7 @@ def test_members_beyond_the_minimum_wait_for_start_slots(loop: Loop) -> None:
     assert loop.states(job).count("ASSIGNED") == Pool.objects.get().max_building_per_cell
 
 
-def test_what_was_evicted_for_a_gang_of_nine_lets_it_start(loop: Loop) -> None:
+def test_gang_starts_after_the_evictions_made_for_it(loop: Loop) -> None:
     pair = cells(loop, 2, cpu=9000)
     batch = loop.submit(band="batch", replicas=18, resources={"cpu": 1, "memory": "6Mi"})
     while "PENDING" in loop.states(batch):
@@ -102,7 +102,7 @@ def test_what_was_evicted_for_a_gang_of_nine_lets_it_start(loop: Loop) -> None:
 
 @pytest.mark.parametrize("selector", ["dispersed", "concentrated", "round_robin"])
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_a_gang_of_two_sizes_starts_whichever_comes_first(
+def test_gang_of_two_task_sizes_starts_in_any_group_order(
     loop: Loop, selector: str, is_reversed: bool
 ) -> None:
     Pool.objects.update(selector=selector)
@@ -113,7 +113,7 @@ def test_a_gang_of_two_sizes_starts_whichever_comes_first(
     assert set(loop.states(job)) == {"ASSIGNED"}
 
 
-def test_a_free_group_leaves_the_only_cell_of_a_zone_to_the_group_bound_to_it(loop: Loop) -> None:
+def test_unconstrained_group_leaves_a_zone_to_the_constrained_group(loop: Loop) -> None:
     first, second = cells(loop, 2, cpu=2000)
     Cell.objects.filter(name=first.name).update(labels={"zone": "a"})
     Cell.objects.filter(name=second.name).update(labels={"zone": "b"})
@@ -125,7 +125,7 @@ def test_a_free_group_leaves_the_only_cell_of_a_zone_to_the_group_bound_to_it(lo
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_the_jobs_minimum_is_met_by_any_split(loop: Loop, is_reversed: bool) -> None:
+def test_minimum_of_a_job_is_met_by_any_split_of_groups(loop: Loop, is_reversed: bool) -> None:
     cell = loop.cell("cell-1", cpu=9000)
     cell.capacity["gpu"] = 1
     assert cell.register().verdict == "accepted"
@@ -142,7 +142,7 @@ def test_the_jobs_minimum_is_met_by_any_split(loop: Loop, is_reversed: bool) -> 
     assert placed.filter(group__name="rare").count() == 1
 
 
-def test_a_stream_of_small_tasks_does_not_pass_a_gang_that_waited_long(loop: Loop) -> None:
+def test_stream_of_small_tasks_does_not_starve_a_gang(loop: Loop) -> None:
     """One cell of four cores; each second a task of one core and five seconds, and a gang of 4."""
     [cell] = cells(loop, 1, cpu=4000)
     Pool.objects.update(starvation_seconds=30)

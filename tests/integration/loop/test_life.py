@@ -35,7 +35,7 @@ from controlplane.queries.convergence.due import list_jobs_with
 from controlplane.queries.placement.snapshot import load_pass_facts
 from controlplane.queries.sql import execute
 from controlplane.ticks import convergence, placement
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
 class Gathering:
@@ -62,7 +62,7 @@ def history(job: Job) -> list[tuple[str, str]]:
     return [(S(row.from_state).name, S(row.to_state).name) for row in found]
 
 
-def test_a_task_goes_through_the_loop(loop: Loop) -> None:
+def test_task_is_placed_started_and_succeeds_with_history(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     assert (loop.state(job), loop.states(job)) == ("PENDING", ["PENDING"])
@@ -102,7 +102,7 @@ def test_counts_follow_every_change(loop: Loop) -> None:
     assert loop.state(job) == "SUCCEEDED"
 
 
-def test_one_failure_too_many_ends_the_job_and_stops_the_rest(loop: Loop) -> None:
+def test_failure_over_the_tolerance_ends_the_job_and_stops_its_tasks(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=2)
     loop.place()
@@ -147,7 +147,7 @@ def test_capacity_is_held_until_the_container_is_confirmed_gone(loop: Loop) -> N
     assert loop.states(other) == ["ASSIGNED"]
 
 
-def test_what_does_not_fit_says_why(loop: Loop) -> None:
+def test_task_that_does_not_fit_has_a_pending_reason(loop: Loop) -> None:
     loop.cell(cpu=1000)
     job = loop.submit(resources={"cpu": 3, "memory": "64Mi"}, allow_unsatisfiable=True)
     loop.place()
@@ -173,7 +173,7 @@ def test_a_group_waits_for_the_group_it_depends_on(loop: Loop) -> None:
     assert loop.states(job) == ["SUCCEEDED", "ASSIGNED"]
 
 
-def test_a_group_whose_dependency_failed_within_tolerance_is_killed_but_its_job_is_not(
+def test_group_with_a_failed_dependency_is_killed(
     loop: Loop,
 ) -> None:
     cell = loop.cell()
@@ -194,7 +194,7 @@ def test_a_group_whose_dependency_failed_within_tolerance_is_killed_but_its_job_
     assert loop.state(job) == "FAILED"
 
 
-def test_cancelling_tells_the_cell_and_is_final(loop: Loop) -> None:
+def test_cancelled_job_sends_stop_orders_and_stays_killed(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=2, resources={"cpu": 4, "memory": "64Mi"})
     loop.place()
@@ -207,7 +207,7 @@ def test_cancelling_tells_the_cell_and_is_final(loop: Loop) -> None:
     assert loop.states(job) == ["KILLED", "KILLED"]
 
 
-def test_cancelling_what_is_not_there_or_over_is_told(loop: Loop) -> None:
+def test_cancelling_a_missing_or_ended_task_is_refused(loop: Loop) -> None:
     with pytest.raises(NotFound):
         cancel_job(job_id=12345, reason="", force=False, actor="me", now=clock.now())
     with pytest.raises(NotFound):
@@ -220,7 +220,7 @@ def test_cancelling_what_is_not_there_or_over_is_told(loop: Loop) -> None:
         cancel_task(task_id=task.pk, reason="", force=False, actor="me", now=clock.now())
 
 
-def test_a_lost_cell_gives_its_tasks_back_on_the_preemption_budget(loop: Loop) -> None:
+def test_tasks_of_a_lost_cell_are_requeued_on_the_preemption_budget(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -237,7 +237,7 @@ def test_a_lost_cell_gives_its_tasks_back_on_the_preemption_budget(loop: Loop) -
     assert cell.beat().draw_anew
 
 
-def test_nobody_is_lost_while_we_cannot_hear(loop: Loop) -> None:
+def test_no_cell_is_lost_while_the_inbox_is_silent(loop: Loop) -> None:
     loop.cell()
     long_ago = clock.now() - timedelta(hours=1)
     CellLease.objects.update(expires_at=long_ago, last_message_at=long_ago)
@@ -248,7 +248,7 @@ def test_nobody_is_lost_while_we_cannot_hear(loop: Loop) -> None:
     assert Cell.objects.get().state == "READY"
 
 
-def test_an_order_without_an_answer_is_given_up_and_stopped(loop: Loop) -> None:
+def test_unanswered_order_is_requeued_and_stopped(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -263,7 +263,7 @@ def test_an_order_without_an_answer_is_given_up_and_stopped(loop: Loop) -> None:
     assert loop.tasks(job)[0].attempt_open is False
 
 
-def test_a_scheduling_deadline_counts_only_after_a_pass_has_looked(loop: Loop) -> None:
+def test_scheduling_deadline_applies_only_after_a_placement_pass(loop: Loop) -> None:
     job = loop.submit(scheduling_timeout_seconds=60)
     TaskGroup.objects.update(deadline_at=clock.now() - timedelta(seconds=1))
     loop.converge()
@@ -273,7 +273,7 @@ def test_a_scheduling_deadline_counts_only_after_a_pass_has_looked(loop: Loop) -
     assert (loop.state(job), loop.states(job)) == ("UNSCHEDULABLE", ["UNSCHEDULABLE"])
 
 
-def test_a_timeout_that_no_cell_enforced_is_enforced_here(loop: Loop) -> None:
+def test_timeout_is_enforced_by_the_control_plane(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(timeout_seconds=10)
     loop.place()
@@ -285,7 +285,7 @@ def test_a_timeout_that_no_cell_enforced_is_enforced_here(loop: Loop) -> None:
     assert cell.stop_orders() == [str(attempt.uid)]
 
 
-def test_a_system_failure_goes_elsewhere(loop: Loop) -> None:
+def test_task_is_retried_on_another_cell_after_a_system_failure(loop: Loop) -> None:
     first = loop.cell("cell-1")
     loop.cell("cell-2", cpu=2000)
     job = loop.submit()
@@ -297,7 +297,7 @@ def test_a_system_failure_goes_elsewhere(loop: Loop) -> None:
     assert loop.attempts(job)[1].cell_id != attempt.cell_id
 
 
-def test_a_draining_cell_gets_nothing_new(loop: Loop) -> None:
+def test_draining_cell_gets_no_new_tasks(loop: Loop) -> None:
     loop.cell()
     drain_cell(name="cell-1", actor="me", now=clock.now())
     job = loop.submit()
@@ -306,7 +306,7 @@ def test_a_draining_cell_gets_nothing_new(loop: Loop) -> None:
     assert reason["text"] == "the pool has no ready cell (1 DRAINING)"
 
 
-def test_a_heartbeat_is_answered_with_what_is_missing_and_what_is_too_much(loop: Loop) -> None:
+def test_heartbeat_answer_orders_missing_runs_and_stops_unknown_attempts(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=2)
     loop.place()
@@ -318,7 +318,7 @@ def test_a_heartbeat_is_answered_with_what_is_missing_and_what_is_too_much(loop:
     assert [stop.uid for stop in answer.orders.stops] == [ghost.uid]
 
 
-def test_reports_are_acknowledged_up_to_the_first_that_is_missing(loop: Loop) -> None:
+def test_reports_are_acknowledged_up_to_the_first_gap(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=2)
     loop.place()
@@ -334,7 +334,7 @@ def test_reports_are_acknowledged_up_to_the_first_that_is_missing(loop: Loop) ->
     assert cell.beat().acked == cell.last_report
 
 
-def test_another_incarnation_is_refused_while_the_first_may_live(loop: Loop) -> None:
+def test_second_incarnation_is_refused_until_the_cell_is_lost(loop: Loop) -> None:
     cell = loop.cell()
     cell.incarnation = "two"
     assert cell.register().verdict == "refused"
@@ -343,7 +343,7 @@ def test_another_incarnation_is_refused_while_the_first_may_live(loop: Loop) -> 
     assert Cell.objects.get().incarnation == "two"
 
 
-def test_a_restored_journal_is_told_to_draw_anew(loop: Loop) -> None:
+def test_registration_from_a_restored_journal_is_answered_draw_anew(loop: Loop) -> None:
     cell = loop.cell()
     cell.seq = 100
     cell.register()
@@ -352,7 +352,7 @@ def test_a_restored_journal_is_told_to_draw_anew(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "{", '{"probe": "x"}', '{"v": 1}', "x" * 2_000_000, "\x00"])
-def test_a_malformed_message_is_dropped_and_stops_nothing(loop: Loop, raw: str) -> None:
+def test_malformed_message_is_dropped(loop: Loop, raw: str) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -362,7 +362,7 @@ def test_a_malformed_message_is_dropped_and_stops_nothing(loop: Loop, raw: str) 
     assert loop.state(job) == "SUCCEEDED"
 
 
-def test_a_report_that_the_database_refuses_is_put_aside_and_the_others_count(loop: Loop) -> None:
+def test_report_refused_by_the_database_becomes_a_dead_letter(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=3)
     loop.place()
@@ -383,7 +383,7 @@ def test_a_report_that_the_database_refuses_is_put_aside_and_the_others_count(lo
     assert cell.beat(poisoned).acked == cell.last_report
 
 
-def test_a_job_started_when_its_first_task_first_started(loop: Loop) -> None:
+def test_job_start_time_is_the_first_start_of_a_task(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(retries={"failure": 1})
     loop.place()
@@ -397,7 +397,7 @@ def test_a_job_started_when_its_first_task_first_started(loop: Loop) -> None:
     assert Job.objects.get(pk=job.pk).started_at == first
 
 
-def test_a_task_that_backs_off_keeps_the_tick_awake(loop: Loop) -> None:
+def test_task_in_back_off_schedules_another_placement_pass(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(retries={"failure": 1})
     assert placement.run() is True
@@ -406,7 +406,7 @@ def test_a_task_that_backs_off_keeps_the_tick_awake(loop: Loop) -> None:
     assert placement.run() is True
 
 
-def test_another_cells_word_on_an_attempt_does_not_take_the_place_of_its_own(loop: Loop) -> None:
+def test_report_of_another_cell_does_not_replace_the_own_report(loop: Loop) -> None:
     own = loop.cell()
     job = loop.submit()
     loop.place()
@@ -420,13 +420,13 @@ def test_another_cells_word_on_an_attempt_does_not_take_the_place_of_its_own(loo
     assert loop.states(job) == ["SUCCEEDED"]
 
 
-def test_a_cell_that_cannot_be_registered_holds_nobody_up_and_raises_an_alert(
+def test_failing_registration_raises_an_alert_and_blocks_no_other_cell(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("no \x00 or \ud800 in a column")
 
-    cell, bad = loop.cell(), Hand(loop, "cell-2", {"cpu_millis": 1000})
+    cell, bad = loop.cell(), FakeCell(loop, "cell-2", {"cpu_millis": 1000})
     impossible = Register({"cpu_millis": 1}, task_types=("container",))
     with monkeypatch.context() as patch, gathered(loop) as batch:
         patch.setattr(batches, "record_registration", fail)
@@ -439,7 +439,7 @@ def test_a_cell_that_cannot_be_registered_holds_nobody_up_and_raises_an_alert(
     assert not Alert.objects.filter(cleared_at=None).exists()
 
 
-def test_a_job_whose_ending_fails_is_skipped_with_an_alert_and_the_tick_goes_on(loop: Loop) -> None:
+def test_job_whose_ending_fails_is_skipped_with_an_alert(loop: Loop) -> None:
     broken, job = loop.submit(), loop.submit()
     Job.objects.filter(pk__in=[broken.pk, job.pk]).update(
         ending_as=S.KILLED, ending_reason="cancelled"
@@ -450,7 +450,7 @@ def test_a_job_whose_ending_fails_is_skipped_with_an_alert_and_the_tick_goes_on(
     assert Alert.objects.get().kind == "job_skipped"
 
 
-def test_a_second_cancel_with_force_kills_what_is_being_stopped(loop: Loop) -> None:
+def test_forced_second_cancel_kills_a_stopping_attempt(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -464,7 +464,7 @@ def test_a_second_cancel_with_force_kills_what_is_being_stopped(loop: Loop) -> N
     ]
 
 
-def test_a_cell_that_does_not_confirm_a_stop_is_quarantined_until_it_does(loop: Loop) -> None:
+def test_cell_is_quarantined_until_it_confirms_an_overdue_stop(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -486,7 +486,7 @@ def test_a_cell_that_does_not_confirm_a_stop_is_quarantined_until_it_does(loop: 
     assert not Alert.objects.filter(cleared_at=None).exists()
 
 
-def test_a_goodbye_extends_the_lease_for_the_successor_but_not_when_it_comes_again(
+def test_goodbye_extends_the_lease_and_its_repetition_does_not(
     loop: Loop,
 ) -> None:
     cell = loop.cell()
@@ -502,7 +502,7 @@ def test_a_goodbye_extends_the_lease_for_the_successor_but_not_when_it_comes_aga
     assert CellLease.objects.get().expires_at == before
 
 
-def test_nobody_runs_out_of_time_whom_no_pass_has_looked_at(
+def test_job_not_considered_by_a_pass_does_not_become_unschedulable(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Pool.objects.update(strict_fifo=True)

@@ -38,14 +38,14 @@ def ask(uid: object, authorization: bytes | None) -> tuple[bool, list[dict[str, 
 
 
 @pytest.mark.parametrize("presented", [None, b"Bearer wrong", b"Basic {token}", b"Bearer"])
-def test_without_a_valid_token_nothing_is_followed(loop: Loop, presented: bytes | None) -> None:
+def test_follow_requires_a_valid_token(loop: Loop, presented: bytes | None) -> None:
     uid, token = attempt_and_token(loop)
     if presented is not None:
         presented = presented.replace(b"{token}", token.encode())
     assert ask(uid, presented) == (True, [])
 
 
-def test_an_expired_token_follows_nothing(loop: Loop) -> None:
+def test_follow_refuses_an_expired_token(loop: Loop) -> None:
     uid, token = attempt_and_token(loop)
     valid = f"Bearer {token}".encode()
     was_passed_on, sent = ask(uid, valid)

@@ -34,7 +34,7 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
 from controlplane.domain.state.states import CellState
 from controlplane.models import Alert, Attempt, Cell, CellLease, InboxProbe, Pool
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
 from tests.integration.loop.everything import ago
 
@@ -42,7 +42,7 @@ FOUR = [f"cell-{number}" for number in range(1, 5)]
 
 
 @pytest.fixture
-def four(loop: Loop) -> list[Hand]:
+def four(loop: Loop) -> list[FakeCell]:
     for shard in range(len(INBOX_QUEUES)):
         InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
     return [loop.cell(name) for name in FOUR]
@@ -103,7 +103,7 @@ def before_each_statement(begin: Callable[[], None], work: Callable[[], None]) -
     assert at > 5
 
 
-def beat(*hands: Hand) -> None:
+def beat(*hands: FakeCell) -> None:
     numbers = dict(Cell.objects.values_list("name", "pk"))
     beats = []
     for hand in hands:
@@ -121,7 +121,7 @@ def is_held() -> bool:
     return Pool.objects.get(name="default").loss_held_at is not None
 
 
-def test_a_pool_that_is_heard_while_its_loss_is_decided_is_not_lost(four: list[Hand]) -> None:
+def test_heartbeats_during_a_mass_loss_decision_keep_the_pool_ready(four: list[FakeCell]) -> None:
     outcomes = set()
     for heard in before_each_statement(lambda: fall_silent(*FOUR), lambda: beat(*four)):
         assert set(Cell.objects.values_list("state", flat=True)) == {"READY"}
@@ -130,7 +130,7 @@ def test_a_pool_that_is_heard_while_its_loss_is_decided_is_not_lost(four: list[H
     assert outcomes == {True, False}
 
 
-def test_a_cell_that_is_heard_while_its_loss_is_decided_is_not_lost(four: list[Hand]) -> None:
+def test_heartbeat_during_a_loss_decision_keeps_the_cell_ready(four: list[FakeCell]) -> None:
     outcomes = set()
     for heard in before_each_statement(lambda: fall_silent("cell-1"), lambda: beat(four[0])):
         assert Cell.objects.get(name="cell-1").state == ("READY" if heard else "LOST")
@@ -138,7 +138,7 @@ def test_a_cell_that_is_heard_while_its_loss_is_decided_is_not_lost(four: list[H
     assert outcomes == {True, False}
 
 
-def test_no_alert_stays_about_a_loss_that_was_confirmed_meanwhile(four: list[Hand]) -> None:
+def test_confirmation_does_not_interleave_with_a_loss_decision(four: list[FakeCell]) -> None:
     def confirm() -> None:
         confirm_loss(name="default", actor="ann", now=clock.now())
 
@@ -160,8 +160,8 @@ def begin_held() -> None:
 @pytest.mark.parametrize(
     ("begin", "held"), [(lambda: fall_silent(*FOUR), True), (begin_held, False)]
 )
-def test_whoever_dies_holds_no_loss_back_untold_nor_tells_of_one_that_is_not(
-    four: list[Hand], begin: Callable[[], None], held: bool
+def test_killed_loss_rule_keeps_hold_and_alert_consistent(
+    four: list[FakeCell], begin: Callable[[], None], held: bool
 ) -> None:
     at, died = 0, True
     while died:
@@ -177,14 +177,14 @@ def test_whoever_dies_holds_no_loss_back_untold_nor_tells_of_one_that_is_not(
 # ------------------------------------------------------------------ changes of many cells
 
 
-def test_many_cells_are_changed_in_the_order_in_which_all_lock_them(four: list[Hand]) -> None:
+def test_cells_are_changed_in_lock_order(four: list[FakeCell]) -> None:
     ids = list(Cell.objects.order_by("-pk").values_list("pk", flat=True))
     ready = frozenset({CellState.READY})
     changes = [ChangeCell(pk, ready, CellState.CORDONED, "because") for pk in ids]
     assert apply(Effects(cells=changes), now=clock.now()).moved == sorted(ids)
 
 
-def test_what_was_suspected_of_lost_cells_is_closed_in_one_statement(loop: Loop) -> None:
+def test_alerts_of_lost_cells_are_closed_in_one_statement(loop: Loop) -> None:
     names = [f"cell-{number}" for number in range(1, 13)]
     for name in names:
         loop.cell(name)
@@ -201,7 +201,7 @@ def test_what_was_suspected_of_lost_cells_is_closed_in_one_statement(loop: Loop)
     assert counts[0] == counts[1]
 
 
-def test_nobody_is_alarmed_about_a_cell_that_was_not_put_aside(loop: Loop) -> None:
+def test_cell_lost_meanwhile_raises_no_quarantine_alert(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -225,7 +225,7 @@ def test_nobody_is_alarmed_about_a_cell_that_was_not_put_aside(loop: Loop) -> No
 
 
 @pytest.mark.parametrize("cause", ["failures", "unfit"])
-def test_a_cell_that_comes_with_strangers_just_when_it_may_work_again_does_not(
+def test_quarantine_for_unexpected_attempts_survives_a_concurrent_clear(
     loop: Loop, cause: str
 ) -> None:
     cell = loop.cell()
@@ -249,7 +249,7 @@ def test_a_cell_that_comes_with_strangers_just_when_it_may_work_again_does_not(
     assert (found.state, found.quarantined_for) == ("QUARANTINED", "orphans")
 
 
-def test_whoever_follows_while_a_cell_leaves_for_good_takes_work(loop: Loop) -> None:
+def test_successor_registering_during_a_goodbye_is_ready(loop: Loop) -> None:
     """The successor registers in another session, amid the goodbye if nothing holds it up."""
     cell = loop.cell()
     came = []

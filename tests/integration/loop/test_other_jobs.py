@@ -11,10 +11,10 @@ from controlplane.domain.jobs.submission import JobsRefused, NameTaken
 from controlplane.models import Attempt, Job, JobDependency, Task, Transition
 from controlplane.queries.convergence.due import list_jobs_with
 from controlplane.queries.integrity.invariants import check_all
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
-def finish(loop: Loop, cell: Hand, job: Job, state: S = S.SUCCEEDED) -> None:
+def finish(loop: Loop, cell: FakeCell, job: Job, state: S = S.SUCCEEDED) -> None:
     loop.place()
     for attempt in loop.attempts(job):
         cell.end(attempt, state, exit_code=0 if state is S.SUCCEEDED else 1, started_at=1.0)
@@ -47,7 +47,7 @@ def test_a_job_waits_for_another_and_starts_once_that_succeeded(loop: Loop) -> N
         ("succeeded", S.SUCCEEDED, "PENDING"),
     ],
 )
-def test_what_can_no_longer_come_true_ends_the_dependant(
+def test_impossible_dependency_ends_the_dependent_job(
     loop: Loop, until: str, state: S, ends: str
 ) -> None:
     cell = loop.cell()
@@ -62,7 +62,7 @@ def test_what_can_no_longer_come_true_ends_the_dependant(
     assert check_all() == []
 
 
-def test_a_dependency_that_was_met_survives_the_deletion_of_the_job(loop: Loop) -> None:
+def test_met_dependency_survives_the_deletion_of_its_job(loop: Loop) -> None:
     cell = loop.cell()
     first = loop.submit(guid="first")
     second = loop.submit(depends_on=[{"job": "first", "until": "finished"}])
@@ -79,13 +79,13 @@ def test_a_dependency_that_was_met_survives_the_deletion_of_the_job(loop: Loop) 
     assert check_all() == []
 
 
-def test_a_dependency_on_what_is_not_there_is_refused_and_nothing_is_created(loop: Loop) -> None:
+def test_dependency_on_a_missing_job_is_refused(loop: Loop) -> None:
     with pytest.raises(JobsRefused, match="there is no earlier job nobody in project default"):
         loop.submit(depends_on=[{"job": "nobody"}])
     assert not Job.objects.exists()
 
 
-def test_a_parent_takes_three_generations_along_in_one_tick(loop: Loop) -> None:
+def test_cancelled_parent_ends_three_generations_in_one_tick(loop: Loop) -> None:
     loop.cell()
     jobs = [loop.submit()]
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_a_parent_takes_three_generations_along_in_one_tick(loop: Loop) -> None:
     assert check_all() == []
 
 
-def test_rows_of_a_deleted_parent_stay_until_its_children_are_told(loop: Loop) -> None:
+def test_rows_of_a_deleted_parent_stay_until_its_children_have_ended(loop: Loop) -> None:
     loop.cell()
     parent = loop.submit()
     child = loop.submit(parent=parent.pk)
@@ -111,7 +111,7 @@ def test_rows_of_a_deleted_parent_stay_until_its_children_are_told(loop: Loop) -
     assert not Job.objects.filter(pk=parent.pk).exists()
 
 
-def test_a_parent_that_succeeded_takes_nobody_along(loop: Loop) -> None:
+def test_succeeded_parent_does_not_end_its_children(loop: Loop) -> None:
     cell = loop.cell()
     parent = loop.submit()
     child = loop.submit(parent=parent.pk)
@@ -120,14 +120,14 @@ def test_a_parent_that_succeeded_takes_nobody_along(loop: Loop) -> None:
     assert loop.state(child) == "RUNNING"
 
 
-def test_a_parent_that_has_ended_takes_no_more_children(loop: Loop) -> None:
+def test_ended_parent_accepts_no_children(loop: Loop) -> None:
     parent = loop.submit()
     cancel_job(job_id=parent.pk, reason="", force=False, actor="me", now=clock.now())
     with pytest.raises(JobsRefused, match="takes no more children"):
         loop.submit(parent=parent.pk)
 
 
-def test_names_may_be_used_twice_unless_the_policy_says_otherwise(loop: Loop) -> None:
+def test_existing_job_policy_decides_about_a_name_in_use(loop: Loop) -> None:
     first = loop.submit(name="a")
     assert loop.submit(name="a").pk != first.pk
     with pytest.raises(NameTaken, match="has not ended"):
@@ -136,7 +136,7 @@ def test_names_may_be_used_twice_unless_the_policy_says_otherwise(loop: Loop) ->
     assert loop.submit(name="a", existing_job_policy="keep").pk == newest.pk
 
 
-def test_a_replacement_waits_until_nothing_is_left_of_what_it_replaces(loop: Loop) -> None:
+def test_replacement_waits_until_the_replaced_job_has_settled(loop: Loop) -> None:
     cell = loop.cell()
     old = loop.submit(name="a")
     loop.place()
@@ -154,7 +154,7 @@ def test_a_replacement_waits_until_nothing_is_left_of_what_it_replaces(loop: Loo
     assert check_all() == []
 
 
-def test_a_replacement_waits_for_what_was_cancelled_just_before_it(loop: Loop) -> None:
+def test_replacement_waits_for_a_job_cancelled_before_it(loop: Loop) -> None:
     cell = loop.cell()
     old = loop.submit(name="a")
     loop.place()
@@ -173,7 +173,7 @@ def test_a_replacement_waits_for_what_was_cancelled_just_before_it(loop: Loop) -
     assert check_all() == []
 
 
-def test_a_replacement_waits_for_none_that_is_deleted(loop: Loop) -> None:
+def test_replacement_does_not_wait_for_a_deleted_job(loop: Loop) -> None:
     loop.cell(cpu=2000)
     old = loop.submit(name="a")
     loop.place()
@@ -185,7 +185,7 @@ def test_a_replacement_waits_for_none_that_is_deleted(loop: Loop) -> None:
     assert loop.states(new) == ["ASSIGNED"]
 
 
-def test_what_has_not_ended_is_not_deleted(loop: Loop) -> None:
+def test_open_job_cannot_be_deleted(loop: Loop) -> None:
     job = loop.submit()
     with pytest.raises(Conflict, match="has not ended"):
         delete_job(job_id=job.pk, actor="me", now=clock.now())

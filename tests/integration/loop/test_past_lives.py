@@ -12,13 +12,13 @@ from controlplane.contract.wire.queues import INBOX_SHARDS
 from controlplane.domain.convergence.policy import Policy
 from controlplane.models import Attempt, Cell, CellLease, InboxProbe
 from controlplane.queries.convergence.lost_cells import list_silent_leases
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
-def begin_again(cell: Hand) -> Hand:
+def begin_again(cell: FakeCell) -> FakeCell:
     """The cell is lost and registers in a new incarnation; the hand of its past one."""
     Cell.objects.filter(name=cell.name).update(state="LOST")
-    past = Hand.__new__(Hand)
+    past = FakeCell.__new__(FakeCell)
     past.__dict__ |= cell.__dict__
     cell.incarnation, cell.seq = "two", 0
     assert cell.register().verdict == "accepted"
@@ -27,7 +27,9 @@ def begin_again(cell: Hand) -> Hand:
 
 
 @pytest.mark.parametrize("body", [Heartbeat(()).body(), Goodbye(600).body()])
-def test_a_past_incarnation_keeps_no_lease_alive(loop: Loop, body: dict[str, object]) -> None:
+def test_message_of_a_past_incarnation_does_not_renew_the_lease(
+    loop: Loop, body: dict[str, object]
+) -> None:
     past = begin_again(loop.cell())
     CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     before = CellLease.objects.values().get()
@@ -35,7 +37,7 @@ def test_a_past_incarnation_keeps_no_lease_alive(loop: Loop, body: dict[str, obj
     assert CellLease.objects.values().get() == before
 
 
-def test_a_heartbeat_that_comes_again_keeps_no_lease_alive(loop: Loop) -> None:
+def test_replayed_heartbeat_does_not_renew_the_lease(loop: Loop) -> None:
     """It is signed by the cell; somebody recorded it, or the broker was restored."""
     cell = loop.cell()
     cell.beat()
@@ -46,7 +48,7 @@ def test_a_heartbeat_that_comes_again_keeps_no_lease_alive(loop: Loop) -> None:
     assert CellLease.objects.values().get() == before
 
 
-def test_a_restored_journal_shows_though_the_goodbye_before_it_is_in_the_same_batch(
+def test_restored_journal_is_detected_after_a_goodbye_in_the_same_batch(
     loop: Loop,
 ) -> None:
     """The Goodbye came first; otherwise it would cordon the restored cell, which goes on."""
@@ -74,7 +76,7 @@ class Collector:
         self._sent += raw
 
 
-def test_attempts_of_a_past_incarnation_are_ended_when_the_cell_is_there_again(loop: Loop) -> None:
+def test_attempts_of_a_past_incarnation_end_when_the_cell_returns(loop: Loop) -> None:
     """Their loss was not written before: the tick that found the cell lost died after that."""
     cell = loop.cell(cpu=1000)
     job = loop.submit()
@@ -91,7 +93,7 @@ def test_attempts_of_a_past_incarnation_are_ended_when_the_cell_is_there_again(l
     assert [item.incarnation for item in loop.attempts(job)] == ["one", "two"]
 
 
-def test_a_restart_acknowledges_no_report_that_did_not_arrive(loop: Loop) -> None:
+def test_restart_does_not_acknowledge_a_lost_report(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -108,9 +110,7 @@ def test_a_restart_acknowledges_no_report_that_did_not_arrive(loop: Loop) -> Non
 
 
 @pytest.mark.parametrize("newest", ["heartbeat", "report"])
-def test_a_register_older_than_what_the_cell_sent_is_of_a_journal_that_was_rolled_back(
-    loop: Loop, newest: str
-) -> None:
+def test_register_with_an_older_number_is_answered_draw_anew(loop: Loop, newest: str) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -125,7 +125,7 @@ def test_a_register_older_than_what_the_cell_sent_is_of_a_journal_that_was_rolle
 
 
 @pytest.mark.parametrize("deaf", range(INBOX_SHARDS))
-def test_a_cell_is_silent_only_if_every_shard_of_the_inbox_was_heard(loop: Loop, deaf: int) -> None:
+def test_cell_is_silent_only_if_every_inbox_shard_works(loop: Loop, deaf: int) -> None:
     loop.cell()
     now, policy = clock.now(), Policy()
     CellLease.objects.update(expires_at=now - timedelta(seconds=1))

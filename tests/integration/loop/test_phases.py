@@ -14,16 +14,16 @@ from controlplane.contract.wire import envelope, keys
 from controlplane.models import Attempt, Job, Task, Transition
 from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.views.history import change_document, find_attempt_history
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
 @pytest.fixture
-def hand(loop: Loop) -> Hand:
+def hand(loop: Loop) -> FakeCell:
     return loop.cell()
 
 
 @pytest.fixture
-def began(loop: Loop, hand: Hand) -> Attempt:
+def began(loop: Loop, hand: FakeCell) -> Attempt:
     loop.submit()
     loop.place()
     # So that there is room for instants between its creation and now.
@@ -58,7 +58,7 @@ def building(*texts: str) -> list[tuple[str, str, float]]:
     return [("building", text, float(number)) for number, text in enumerate(texts, 1)]
 
 
-def test_phases_of_one_report_are_rows_with_their_own_times(hand: Hand, began: Attempt) -> None:
+def test_phases_of_one_report_become_separate_history_rows(hand: FakeCell, began: Attempt) -> None:
     texts = ("preparing", "pulling", "preparing", "creating")
     phases = [change(began, number, text) for number, text in enumerate(texts, 1)]
     hand.report(said(began, *phases, phase=Phase.CREATING))
@@ -68,7 +68,7 @@ def test_phases_of_one_report_are_rows_with_their_own_times(hand: Hand, began: A
 
 
 def test_the_time_limit_of_a_phase_counts_from_the_report_that_entered_it(
-    loop: Loop, hand: Hand, began: Attempt
+    loop: Loop, hand: FakeCell, began: Attempt
 ) -> None:
     hand.report(said(began, change(began, 1, "pulling"), phase=Phase.PULLING))
     earlier = clock.now() - timedelta(seconds=50)
@@ -82,7 +82,7 @@ def test_the_time_limit_of_a_phase_counts_from_the_report_that_entered_it(
     assert began.state_since > clock.now() - timedelta(seconds=20)
 
 
-def batch(hand: Hand, *reports: AttemptReport) -> None:
+def batch(hand: FakeCell, *reports: AttemptReport) -> None:
     """Messages that the inbox takes in one batch."""
     texts = []
     for item in reports:
@@ -106,14 +106,14 @@ def _numbered(report: AttemptReport, seq: int) -> AttemptReport:
     return AttemptReport(**{**fields, "seq": seq})
 
 
-def test_reports_of_one_batch_lose_no_phase(hand: Hand, began: Attempt) -> None:
+def test_no_phase_is_lost_between_reports_of_one_batch(hand: FakeCell, began: Attempt) -> None:
     """Though the newer one had to leave out what the older one had."""
     words = [change(began, n, f"step {n}", PhaseKind.RUNNER) for n in range(1, 7)]
     batch(hand, said(began, *words[:4]), said(began, words[0], *words[4:]))
     assert [text for _, text, _ in story(began)] == [f"step {n}" for n in range(1, 7)]
 
 
-def test_the_same_report_again_adds_nothing(hand: Hand, began: Attempt) -> None:
+def test_repeated_report_adds_no_history(hand: FakeCell, began: Attempt) -> None:
     phases = [change(began, 1, "preparing"), change(began, 2, "creating")]
     for _ in range(3):
         hand.report(said(began, *phases, phase=Phase.CREATING))
@@ -121,7 +121,7 @@ def test_the_same_report_again_adds_nothing(hand: Hand, began: Attempt) -> None:
     assert story(began) == building("preparing", "creating", "checking")
 
 
-def test_a_late_report_adds_nothing(hand: Hand, began: Attempt) -> None:
+def test_late_report_adds_no_history(hand: FakeCell, began: Attempt) -> None:
     early = said(began, change(began, 1, "preparing"), phase=Phase.PREPARING)
     seq, hand.seq = hand.seq, hand.seq + 5
     phases = [change(began, 1, "preparing"), change(began, 2, "creating")]
@@ -131,8 +131,8 @@ def test_a_late_report_adds_nothing(hand: Hand, began: Attempt) -> None:
     assert story(began) == building("preparing", "creating")
 
 
-def test_a_runners_words_and_failed_tries_are_in_the_history_of_the_attempt(
-    hand: Hand, began: Attempt
+def test_runner_phases_and_failed_tries_are_in_the_attempt_history(
+    hand: FakeCell, began: Attempt
 ) -> None:
     hand.report(
         said(
@@ -166,8 +166,8 @@ def test_a_runners_words_and_failed_tries_are_in_the_history_of_the_attempt(
     ]
 
 
-def test_phases_that_came_before_an_end_of_ours_are_not_lost(
-    loop: Loop, hand: Hand, began: Attempt
+def test_phases_reported_after_a_build_timeout_are_recorded(
+    loop: Loop, hand: FakeCell, began: Attempt
 ) -> None:
     hand.report(said(began, change(began, 1, "creating"), phase=Phase.CREATING))
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
@@ -188,7 +188,7 @@ def test_phases_that_came_before_an_end_of_ours_are_not_lost(
     assert Attempt.objects.get(pk=began.pk).failure_kind == FailureKind.SYSTEM
 
 
-def aged(loop: Loop, hand: Hand, phase: Phase, seconds: int) -> Job:
+def aged(loop: Loop, hand: FakeCell, phase: Phase, seconds: int) -> Job:
     """A job whose attempt has been in `phase` for so long."""
     job = loop.submit(name=phase)
     loop.place()
@@ -203,7 +203,7 @@ def aged(loop: Loop, hand: Hand, phase: Phase, seconds: int) -> Job:
     ("phase", "limit"), [(Phase.PULLING, 1800), (Phase.CREATING, 300), (Phase.CHECKING, 300)]
 )
 def test_each_phase_has_its_own_time_limit(
-    loop: Loop, hand: Hand, phase: Phase, limit: int
+    loop: Loop, hand: FakeCell, phase: Phase, limit: int
 ) -> None:
     job = aged(loop, hand, phase, limit - 2)
     loop.converge()
@@ -214,9 +214,7 @@ def test_each_phase_has_its_own_time_limit(
     assert Task.objects.get(job=job).system_failure_count == 1
 
 
-def test_what_waits_for_its_turn_in_the_cell_has_the_time_of_the_whole_build(
-    loop: Loop, hand: Hand
-) -> None:
+def test_preparing_phase_has_the_time_limit_of_the_whole_build(loop: Loop, hand: FakeCell) -> None:
     job = aged(loop, hand, Phase.PREPARING, 2_000)
     loop.converge()
     assert loop.states(job) == ["BUILDING"]
@@ -227,14 +225,14 @@ def test_what_waits_for_its_turn_in_the_cell_has_the_time_of_the_whole_build(
     assert Task.objects.get(job=job).system_failure_count == 1
 
 
-def test_what_is_preparing_is_no_order_without_an_answer(loop: Loop, hand: Hand) -> None:
+def test_preparing_attempt_is_not_an_unanswered_order(loop: Loop, hand: FakeCell) -> None:
     job = aged(loop, hand, Phase.PREPARING, 90)
     Attempt.objects.update(start_before=clock.now() - timedelta(seconds=30))
     loop.converge()
     assert loop.states(job) == ["BUILDING"]
 
 
-def test_a_creation_that_hangs_ends_a_task_that_may_run_once(loop: Loop, hand: Hand) -> None:
+def test_hanging_creation_ends_an_at_most_once_task(loop: Loop, hand: FakeCell) -> None:
     job = loop.submit(delivery="at_most_once")
     loop.place()
     (attempt,) = loop.attempts(job)
@@ -244,8 +242,8 @@ def test_a_creation_that_hangs_ends_a_task_that_may_run_once(loop: Loop, hand: H
     assert loop.states(job) == ["FAILED"]
 
 
-def test_a_build_that_took_too_long_stays_a_system_failure_whatever_its_cell_reports_later(
-    loop: Loop, hand: Hand
+def test_build_timeout_stays_a_system_failure_after_later_reports(
+    loop: Loop, hand: FakeCell
 ) -> None:
     """The program fails, too, once the engine answers: the runner's state stays for the retry."""
     job = loop.submit()

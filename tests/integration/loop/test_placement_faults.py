@@ -124,7 +124,7 @@ def reason_of(job: Job) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_a_shape_that_makes_no_sense_holds_up_nobody_else(loop: Loop, row: dict[str, Any]) -> None:
+def test_invalid_shape_does_not_block_other_shapes(loop: Loop, row: dict[str, Any]) -> None:
     Pool.objects.update(tokens={"licence": 1})
     loop.cell()
     bad, good = loop.submit(resources={"cpu": 1, "memory": "1Gi"}), loop.submit()
@@ -144,7 +144,7 @@ def test_a_shape_that_makes_no_sense_holds_up_nobody_else(loop: Loop, row: dict[
 @pytest.mark.parametrize(
     "resources", [{"cpu_millis": "many"}, {"cpu_millis": None}, ["cpu_millis"], {"cpu_millis": {}}]
 )
-def test_a_job_that_makes_no_sense_is_skipped_alone(loop: Loop, resources: Any) -> None:
+def test_invalid_job_is_skipped_with_an_alert(loop: Loop, resources: Any) -> None:
     loop.cell()
     jobs = [loop.submit() for _ in range(3)]
     TaskGroup.objects.filter(job=jobs[1]).update(resources=resources)
@@ -161,7 +161,7 @@ def test_a_job_that_makes_no_sense_is_skipped_alone(loop: Loop, resources: Any) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_validator_that_fails_lets_nobody_pass_and_says_so(
+def test_failing_validator_blocks_placement_with_an_alert(
     loop: Loop, broken: None, name: str
 ) -> None:
     loop.cell()
@@ -179,7 +179,7 @@ def test_a_validator_that_fails_lets_nobody_pass_and_says_so(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["sequencer", "selector"])
-def test_a_sequencer_or_selector_that_fails_is_replaced_by_the_default(
+def test_failing_sequencer_or_selector_is_replaced_by_the_default(
     loop: Loop, broken: None, kind: str, name: str
 ) -> None:
     loop.cell("cell-1", cpu=2000)
@@ -194,7 +194,7 @@ def test_a_sequencer_or_selector_that_fails_is_replaced_by_the_default(
 
 
 @pytest.mark.parametrize("name", ["raising", "nonsense"])
-def test_a_hook_that_fails_at_an_end_leaves_what_the_cell_told(
+def test_failing_on_end_hook_keeps_the_reported_outcome(
     loop: Loop, broken: None, name: str
 ) -> None:
     cell = loop.cell()
@@ -205,7 +205,7 @@ def test_a_hook_that_fails_at_an_end_leaves_what_the_cell_told(
     assert loop.states(job) == ["SUCCEEDED", "FAILED"]
 
 
-def test_plugins_that_are_not_installed_any_more_are_done_without(loop: Loop) -> None:
+def test_uninstalled_plugins_are_skipped_with_alerts(loop: Loop) -> None:
     cell = loop.cell(cpu=1000)
     job = loop.submit()
     Pool.objects.update(sequencer="gone", selector="lost", validators=["start_time", "missed"])
@@ -219,7 +219,7 @@ def test_plugins_that_are_not_installed_any_more_are_done_without(loop: Loop) ->
 
 
 @pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share"])
-def test_a_sequencer_is_not_at_fault_where_a_pass_ends_before_its_turns(
+def test_pass_at_its_task_limit_raises_no_sequencer_alert(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, sequencer: str
 ) -> None:
     loop.cell()
@@ -234,7 +234,7 @@ def test_a_sequencer_is_not_at_fault_where_a_pass_ends_before_its_turns(
     assert not Alert.objects.exists()
 
 
-def test_one_pool_that_cannot_be_looked_at_holds_up_no_other(loop: Loop) -> None:
+def test_unreadable_pool_does_not_block_other_pools(loop: Loop) -> None:
     loop.cell()
     Pool.objects.create(name="other")
     bad, good = loop.submit(pool="other"), loop.submit()
@@ -245,7 +245,7 @@ def test_one_pool_that_cannot_be_looked_at_holds_up_no_other(loop: Loop) -> None
     assert said.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
 
 
-def test_a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_and_no_others(
+def test_unreadable_pool_suspends_only_its_own_deadlines(
     loop: Loop,
 ) -> None:
     Pool.objects.create(name="other")
@@ -264,7 +264,7 @@ def test_a_pool_that_cannot_be_looked_at_stops_its_own_deadlines_and_no_others(
     assert loop.state(jobs[1]) == "UNSCHEDULABLE"
 
 
-def test_what_a_pool_looked_at_before_it_could_not_be_is_judged(loop: Loop) -> None:
+def test_deadlines_before_the_last_pass_of_an_unreadable_pool_apply(loop: Loop) -> None:
     """Its deadlines up to the last pass that looked at all that waits there are over."""
     Pool.objects.create(name="other")
     early, late = (loop.submit(pool="other", scheduling_timeout_seconds=3600) for _ in "ab")
@@ -283,7 +283,7 @@ def test_what_a_pool_looked_at_before_it_could_not_be_is_judged(loop: Loop) -> N
     assert (loop.state(early), loop.state(late)) == ("UNSCHEDULABLE", "PENDING")
 
 
-def test_a_victim_that_makes_no_sense_keeps_nobody_from_being_placed(loop: Loop) -> None:
+def test_invalid_preemption_victim_does_not_block_placement(loop: Loop) -> None:
     loop.cell(cpu=2000)
     victim = loop.submit(band="batch", resources={"cpu": 1, "memory": "64Mi"})
     loop.place()
@@ -303,7 +303,7 @@ def test_a_victim_that_makes_no_sense_keeps_nobody_from_being_placed(loop: Loop)
 # ------------------------------------------------------------------- much that cannot be
 
 
-def test_a_pool_without_cells_says_so_and_holds_up_no_other(loop: Loop) -> None:
+def test_pool_without_cells_has_a_reason_and_does_not_block_others(loop: Loop) -> None:
     loop.cell()
     Pool.objects.create(name="empty")
     waiting, good = loop.submit(pool="empty", replicas=3), loop.submit()
@@ -354,7 +354,7 @@ def add_waiting(job: Job, count: int) -> None:
     Job.objects.filter(pk=job.pk).update(min_available=count + 1)
 
 
-def test_a_hundred_thousand_tasks_that_never_fit_cost_a_pass_what_a_few_do(loop: Loop) -> None:
+def test_pass_cost_does_not_grow_with_tasks_that_never_fit(loop: Loop) -> None:
     """Ten jobs of 10,000 each: what a pass reads and writes depends on shapes alone."""
     loop.cell()
     jobs = [loop.submit(resources=LARGE, allow_unsatisfiable=True) for _ in range(10)]

@@ -22,7 +22,7 @@ from controlplane.models import Attempt, Cell, Pool, Project, Quota, TickState
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
 from controlplane.spec import parse_job
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.crowd import (
     Crowd,
     Work,
@@ -127,7 +127,7 @@ def ask(owners: list[User], pools: list[str]) -> Work:
     return submit
 
 
-def scene(loop: Loop, count: int) -> tuple[list[User], list[Hand]]:
+def scene(loop: Loop, count: int) -> tuple[list[User], list[FakeCell]]:
     """So many pools, each with tokens and two cells; two users, one with a quota."""
     owners = [loop.owner, create_user(name="limited", password=None, is_operator=False)[0]]
     hands = []
@@ -185,7 +185,7 @@ def test_four_workers_place_within_every_limit(
 @pytest.mark.soak
 @pytest.mark.parametrize("locks", [True, False])
 @pytest.mark.parametrize("pools", [1, 4])
-def test_four_workers_place_within_every_limit_for_long(
+def test_four_workers_place_within_every_limit_in_a_long_run(
     loop: Loop, settings: Any, pools: int, locks: bool
 ) -> None:
     settings.CELLRUN = django_settings.CELLRUN.model_copy(update={"advisory_locks": locks})

@@ -355,7 +355,7 @@ def check() -> tuple[int, list[str]]:
     return 0, output.getvalue().splitlines()
 
 
-def test_before_anything_is_planted_the_rows_are_clean(ids: dict[str, Any]) -> None:
+def test_rows_are_clean_before_violations_are_planted(ids: dict[str, Any]) -> None:
     assert Job.objects.count() == 6
     assert Attempt.objects.count() > 5
     assert check() == (0, [f"{len(INVARIANTS)} invariants hold"])
@@ -378,5 +378,5 @@ def test_a_violation_planted_by_sql_is_listed_with_its_id(
     assert [line for line in said if line.startswith(beginning)], said
 
 
-def test_every_invariant_is_broken_once() -> None:
+def test_every_invariant_has_a_planted_violation() -> None:
     assert {one.number for one in PLANTED} == {invariant.number for invariant in INVARIANTS}

@@ -101,7 +101,7 @@ MAKERS = (blocked_jobs, waiting_jobs, orphaned_jobs, requeuing_jobs, ending_jobs
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_a_whole_page_of_jobs_that_fail_hides_none_behind_it(
+def test_page_of_failing_jobs_does_not_hide_later_jobs(
     loop: Loop, poison: Poison, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "PAGE", 1)
@@ -122,9 +122,7 @@ def test_a_whole_page_of_jobs_that_fail_hides_none_behind_it(
     assert list_jobs_with(work, 9) == []
 
 
-def test_jobs_that_fail_when_they_are_settled_hide_none_behind_them(
-    loop: Loop, poison: Poison
-) -> None:
+def test_jobs_that_fail_to_settle_do_not_hide_later_jobs(loop: Loop, poison: Poison) -> None:
     jobs = [loop.submit() for _ in range(PAGE + 1)]
     for job in jobs:
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -136,9 +134,7 @@ def test_jobs_that_fail_when_they_are_settled_hide_none_behind_them(
     assert list_jobs_with("unsettled_jobs", 9) == [job.pk for job in jobs[:PAGE]]
 
 
-def test_a_generation_that_fails_in_part_does_not_end_the_cascade(
-    loop: Loop, poison: Poison
-) -> None:
+def test_partly_failing_generation_does_not_stop_the_cascade(loop: Loop, poison: Poison) -> None:
     parent = loop.submit(name="parent")
     line = [loop.submit(name=f"j{n}", parent=parent.pk) for n in range(2)]
     for _ in range(2):
@@ -150,7 +146,7 @@ def test_a_generation_that_fails_in_part_does_not_end_the_cascade(
     assert Alert.objects.get(kind="job_skipped", cleared_at=None).subject.endswith(str(line[0].pk))
 
 
-def test_what_there_was_no_time_for_comes_first_in_the_next_turn(
+def test_jobs_over_the_page_limit_come_first_in_the_next_tick(
     loop: Loop, poison: Poison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "PAGE", 1)

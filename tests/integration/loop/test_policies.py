@@ -39,7 +39,7 @@ def reasons() -> set[str]:
     return {reason["code"] for reason in found if reason}
 
 
-def test_another_selector_places_the_next_job(loop: Loop) -> None:
+def test_changed_selector_applies_to_the_next_job(loop: Loop) -> None:
     for number in range(1, 4):
         loop.cell(f"cell-{number}")
     first = loop.submit(replicas=3)
@@ -51,7 +51,7 @@ def test_another_selector_places_the_next_job(loop: Loop) -> None:
     assert cells_of(loop, second) == ["cell-1"] * 3
 
 
-def test_another_sequencer_orders_the_next_pass(loop: Loop) -> None:
+def test_changed_sequencer_applies_to_the_next_pass(loop: Loop) -> None:
     loop.cell(cpu=1000)
     older, newer = loop.submit(name="older"), loop.submit(name="newer")
     set_pool(sequencer="lifo")
@@ -59,7 +59,7 @@ def test_another_sequencer_orders_the_next_pass(loop: Loop) -> None:
     assert (loop.states(older), loop.states(newer)) == (["PENDING"], ["ASSIGNED"])
 
 
-def test_a_strict_queue_lets_nobody_pass(loop: Loop) -> None:
+def test_strict_queue_lets_no_job_overtake(loop: Loop) -> None:
     loop.cell(cpu=1000)
     running = loop.submit(resources={"cpu": 0.5, "memory": "64Mi"})
     loop.place()
@@ -112,7 +112,7 @@ def test_a_wider_quota_lets_more_run(
     assert loop.states(job) == ["ASSIGNED"] * 3
 
 
-def test_the_usage_that_is_shown_is_the_one_that_blocks(loop: Loop) -> None:
+def test_shown_quota_usage_matches_the_blocking_usage(loop: Loop) -> None:
     loop.cell()
     set_quota(loop, ScopeKind.USER, running_jobs=1)
     loop.submit(name="first", replicas=2)
@@ -129,7 +129,7 @@ def test_the_usage_that_is_shown_is_the_one_that_blocks(loop: Loop) -> None:
     assert reasons() == {"quota_exceeded"}
 
 
-def test_operators_at_the_same_time_do_not_trip_over_each_other(loop: Loop) -> None:
+def test_concurrent_operator_changes_do_not_conflict(loop: Loop) -> None:
     scope = Scope(ScopeKind.USER, loop.owner.pk)
     limits = [{"running_tasks": limit} for limit in (1, None, 2, None)]
 

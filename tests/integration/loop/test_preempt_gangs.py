@@ -7,7 +7,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Task
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.placement.running_attempts import load_held
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 NAMES = ("cell-1", "cell-2")
 
@@ -22,14 +22,14 @@ def group(name: str, cpu: int, replicas: int = 1) -> dict[str, object]:
     }
 
 
-def start_all(loop: Loop, job: Job, cells: list[Hand]) -> None:
+def start_all(loop: Loop, job: Job, cells: list[FakeCell]) -> None:
     """Each cell reports those of the job's attempts that it has as running."""
     for cell in cells:
         mine = [one for one in loop.attempts(job) if one.cell.name == cell.name]
         cell.report(*[AttemptReport(str(attempt.uid), 0, S.RUNNING) for attempt in mine])
 
 
-def test_a_gang_of_two_groups_has_room_made_for_both(loop: Loop) -> None:
+def test_preemption_makes_room_for_both_groups_of_a_gang(loop: Loop) -> None:
     cells = [loop.cell(name, cpu=4000) for name in NAMES]
     batch = loop.submit(band="batch", replicas=8)
     loop.place()
@@ -51,7 +51,7 @@ def test_a_gang_of_two_groups_has_room_made_for_both(loop: Loop) -> None:
     assert check_all() == []
 
 
-def test_a_gang_is_seen_whole_also_where_a_member_is_on_a_closed_cell(loop: Loop) -> None:
+def test_gang_with_a_member_on_a_cordoned_cell_is_preempted_whole(loop: Loop) -> None:
     closed, ready = (loop.cell(name, cpu=1000) for name in NAMES)
     gang = loop.submit(band="batch", replicas=2, coscheduled=True)
     loop.place()

@@ -15,26 +15,26 @@ from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.models import Attempt, Job, Pool, Quota, Shape, Task, TaskGroup, Transition
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.placement.snapshot import load_pass_facts, load_waiting_shapes
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
-def start(cell: Hand, *attempts: Attempt) -> None:
+def start(cell: FakeCell, *attempts: Attempt) -> None:
     cell.report(*[AttemptReport(str(attempt.uid), 0, S.RUNNING) for attempt in attempts])
 
 
-def confirm(cell: Hand, attempt: Attempt) -> None:
+def confirm(cell: FakeCell, attempt: Attempt) -> None:
     attempt.refresh_from_db()
     cell.report(AttemptReport(str(attempt.uid), 0, S.KILLED, gone=True))
 
 
-def running(loop: Loop, cell: Hand, **body: object) -> Job:
+def running(loop: Loop, cell: FakeCell, **body: object) -> Job:
     job = loop.submit(**body)
     loop.place()
     start(cell, *Attempt.objects.filter(job=job))
     return job
 
 
-def test_batch_goes_for_production_and_comes_back_when_there_is_room(loop: Loop) -> None:
+def test_batch_is_preempted_for_production_and_requeued(loop: Loop) -> None:
     cell = loop.cell(cpu=1000)
     batch = running(loop, cell, band="batch")
     urgent = loop.submit(band="production")
@@ -68,7 +68,7 @@ def test_batch_goes_for_production_and_comes_back_when_there_is_room(loop: Loop)
     assert check_all() == []
 
 
-def test_nobody_goes_for_a_job_that_was_cancelled_meanwhile(loop: Loop) -> None:
+def test_cancelled_job_evicts_no_task(loop: Loop) -> None:
     cell = loop.cell(cpu=1000)
     batch, urgent = running(loop, cell, band="batch"), loop.submit(band="production")
     [waiting] = load_waiting_shapes(clock.now())
@@ -81,7 +81,7 @@ def test_nobody_goes_for_a_job_that_was_cancelled_meanwhile(loop: Loop) -> None:
     assert (loop.states(batch), loop.states(urgent)) == (["RUNNING"], ["KILLED"])
 
 
-def test_one_who_has_not_begun_is_evicted_free_of_charge(loop: Loop) -> None:
+def test_eviction_before_the_start_is_not_charged(loop: Loop) -> None:
     loop.cell(cpu=1000)
     batch = loop.submit(band="batch", retries={"preemption": 0})
     loop.place()
@@ -91,7 +91,7 @@ def test_one_who_has_not_begun_is_evicted_free_of_charge(loop: Loop) -> None:
     assert (task.state, task.preemption_count) == (S.PENDING, 0)
 
 
-def test_one_whose_budget_is_used_up_ends_preempted(loop: Loop) -> None:
+def test_eviction_without_preemption_budget_ends_the_task(loop: Loop) -> None:
     cell = loop.cell(cpu=1000)
     batch = running(loop, cell, band="batch", retries={"preemption": 0})
     loop.submit(band="interactive")
@@ -100,7 +100,7 @@ def test_one_whose_budget_is_used_up_ends_preempted(loop: Loop) -> None:
     assert loop.state(batch) == "WORKER_FAILED"
 
 
-def test_nobody_goes_for_the_same_band_for_what_never_fits_or_where_it_is_off(loop: Loop) -> None:
+def test_no_preemption_within_a_band_or_for_misfits_or_when_disabled(loop: Loop) -> None:
     cell = loop.cell(cpu=1000)
     first = running(loop, cell, band="interactive")
     loop.submit(band="interactive")
@@ -113,7 +113,7 @@ def test_nobody_goes_for_the_same_band_for_what_never_fits_or_where_it_is_off(lo
     assert loop.states(first) == ["RUNNING"]
 
 
-def test_each_preemptor_has_others_evicted_once(loop: Loop) -> None:
+def test_preemptor_evicts_victims_only_once(loop: Loop) -> None:
     cell = loop.cell(cpu=4000)
     batch = running(loop, cell, band="batch", replicas=4)
     loop.submit(band="production", replicas=2)
@@ -122,7 +122,7 @@ def test_each_preemptor_has_others_evicted_once(loop: Loop) -> None:
     assert sorted(loop.states(batch)) == ["PENDING", "PENDING", "RUNNING", "RUNNING"]
 
 
-def test_room_is_not_kept_for_one_who_still_backs_off(loop: Loop) -> None:
+def test_no_reservation_is_made_for_a_task_in_back_off(loop: Loop) -> None:
     cell = loop.cell(cpu=2000)
     urgent = running(loop, cell, band="production", replicas=2, retries={"failure": 3})
     first, second = loop.tasks(urgent)
@@ -135,7 +135,7 @@ def test_room_is_not_kept_for_one_who_still_backs_off(loop: Loop) -> None:
     assert [task.nominated_cell_id is not None for task in loop.tasks(urgent)] == [False, True]
 
 
-def test_a_gang_goes_whole_and_a_gang_has_room_made_for_all_of_it(loop: Loop) -> None:
+def test_gang_is_evicted_whole_and_preempts_for_all_members(loop: Loop) -> None:
     cell = loop.cell(cpu=4000)
     victims = running(loop, cell, band="batch", replicas=3, coscheduled=True)
     loop.submit(band="production", replicas=2, coscheduled=True)
@@ -149,7 +149,7 @@ def test_a_gang_goes_whole_and_a_gang_has_room_made_for_all_of_it(loop: Loop) ->
     assert set(loop.states(Job.objects.latest("id"))) == {"ASSIGNED"}
 
 
-def test_who_waited_too_long_has_a_place_kept_that_small_ones_cannot_take(loop: Loop) -> None:
+def test_starving_task_gets_a_reservation_small_tasks_cannot_take(loop: Loop) -> None:
     cell = loop.cell(cpu=2000)
     small = [running(loop, cell), running(loop, cell)]
     large = loop.submit(resources={"cpu": 2, "memory": "64Mi"})
@@ -167,7 +167,7 @@ def test_who_waited_too_long_has_a_place_kept_that_small_ones_cannot_take(loop: 
     assert (loop.states(late), loop.states(large)) == (["PENDING"], ["ASSIGNED"])
 
 
-def test_a_user_whose_jobs_may_not_begin_hides_nobody(
+def test_user_blocked_by_quota_does_not_hide_other_users(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(load_pass_facts.__kwdefaults__, "limit", 2)
@@ -191,7 +191,7 @@ def test_a_user_whose_jobs_may_not_begin_hides_nobody(
     )
 
 
-def test_kept_room_is_given_up_when_its_cell_leaves_or_its_time_is_over(loop: Loop) -> None:
+def test_expired_reservation_is_released(loop: Loop) -> None:
     cell = loop.cell(cpu=1000)
     running(loop, cell, band="batch")
     loop.submit(band="production")

@@ -11,7 +11,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import Heartbeat, HeldAttempt, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Cell
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 STRANGER = HeldAttempt(str(UUID(int=7)), S.RUNNING)
 FULL = "the disk of its folder is full"
@@ -47,7 +47,7 @@ def stop_in_vain(loop: Loop) -> Attempt:
     return attempt
 
 
-def come_with_a_stranger(cell: Hand) -> None:
+def come_with_a_stranger(cell: FakeCell) -> None:
     cell.say(
         Register(
             cell.capacity, drivers=("docker",), task_types=("container",), inventory=(STRANGER,)
@@ -55,7 +55,7 @@ def come_with_a_stranger(cell: Hand) -> None:
     )
 
 
-def test_an_overdue_stop_is_told_of_a_cell_that_is_unfit_too(loop: Loop) -> None:
+def test_unfit_cell_with_an_overdue_stop_raises_the_stop_alert(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
     cell.say(Heartbeat((), unfit=FULL).body())
@@ -72,7 +72,7 @@ def test_an_overdue_stop_is_told_of_a_cell_that_is_unfit_too(loop: Loop) -> None
     assert (state()[0], open_alerts()) == ("READY", [])
 
 
-def test_nothing_more_is_said_of_stops_that_an_unfit_cell_has_confirmed(loop: Loop) -> None:
+def test_stop_alert_closes_when_an_unfit_cell_confirms(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
     cell.say(Heartbeat((), unfit=FULL).body())
@@ -82,7 +82,7 @@ def test_nothing_more_is_said_of_stops_that_an_unfit_cell_has_confirmed(loop: Lo
     assert (state(), open_alerts()) == (("QUARANTINED", "unfit", FULL), [])
 
 
-def test_an_alert_is_not_open_about_a_cell_that_is_fit_and_has_confirmed(loop: Loop) -> None:
+def test_cell_that_is_fit_and_confirmed_its_stop_is_ready(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
     cell.say(Heartbeat((), unfit=FULL).body())
@@ -92,7 +92,7 @@ def test_an_alert_is_not_open_about_a_cell_that_is_fit_and_has_confirmed(loop: L
     assert (state()[0], open_alerts()) == ("READY", [])
 
 
-def test_a_cell_whose_time_is_over_is_kept_while_a_stop_is_overdue(loop: Loop) -> None:
+def test_expired_quarantine_continues_while_a_stop_is_overdue(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
     fail(seconds=100)
@@ -113,9 +113,7 @@ def test_a_cell_whose_time_is_over_is_kept_while_a_stop_is_overdue(loop: Loop) -
 
 
 @pytest.mark.parametrize("cause", ["unfit", "stops", "failures"])
-def test_a_cell_in_quarantine_that_comes_with_strangers_is_kept_until_they_are_gone(
-    loop: Loop, cause: str
-) -> None:
+def test_quarantine_continues_until_unexpected_attempts_are_gone(loop: Loop, cause: str) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
     if cause == "unfit":
@@ -140,7 +138,7 @@ def test_a_cell_in_quarantine_that_comes_with_strangers_is_kept_until_they_are_g
     assert (state()[0], open_alerts()) == ("READY", [])
 
 
-def test_strangers_do_not_shorten_the_time_for_what_failed(loop: Loop) -> None:
+def test_unexpected_attempts_do_not_shorten_a_failure_quarantine(loop: Loop) -> None:
     cell = loop.cell()
     fail(seconds=100)
     come_with_a_stranger(cell)
@@ -153,7 +151,7 @@ def test_strangers_do_not_shorten_the_time_for_what_failed(loop: Loop) -> None:
     assert Cell.objects.get().trusted_at is not None
 
 
-def test_an_operator_may_let_it_work_all_the_same_until_the_next_look(loop: Loop) -> None:
+def test_unquarantined_cell_is_quarantined_again_by_the_next_tick(loop: Loop) -> None:
     loop.cell()
     stop_in_vain(loop)
     loop.converge()

@@ -25,7 +25,7 @@ from controlplane.models import Attempt, TickState
 from controlplane.outbox import transport
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import rows
-from tests.integration.loop.conftest import Hand, Loop, Wire
+from tests.integration.loop.conftest import FakeCell, Loop, Wire
 from tests.integration.loop.crowd import (
     Crowd,
     ask,
@@ -71,7 +71,7 @@ def look(dice: object) -> None:
     assert rows(DOUBLED) == []
 
 
-def cells_of(loop: Loop, count: int, cpu: int) -> list[Hand]:
+def cells_of(loop: Loop, count: int, cpu: int) -> list[FakeCell]:
     """Cells, each of which has an inbox to itself."""
     hands = []
     for number in range(count):
@@ -101,18 +101,20 @@ def play(loop: Loop, seed: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(BASE, BASE + 2))
-def test_eight_on_the_same_jobs_lose_no_count(loop: Loop, seed: int) -> None:
+def test_eight_threads_on_the_same_jobs_lose_no_count(loop: Loop, seed: int) -> None:
     play(loop, seed, IN_TEST)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(BASE + 2, BASE + 12))
-def test_eight_on_the_same_jobs_for_long(loop: Loop, seed: int) -> None:
+def test_eight_threads_on_the_same_jobs_lose_no_count_in_a_long_run(loop: Loop, seed: int) -> None:
     play(loop, seed, IN_SOAK)
 
 
 @pytest.mark.parametrize("locks", [True, False])
-def test_two_of_each_tick_place_nothing_twice(loop: Loop, settings: Any, locks: bool) -> None:
+def test_two_workers_of_each_tick_place_no_task_twice(
+    loop: Loop, settings: Any, locks: bool
+) -> None:
     settings.CELLRUN = django_settings.CELLRUN.model_copy(update={"advisory_locks": locks})
     hands = cells_of(loop, 3, cpu=4000)
     crowd = Crowd(BASE)
@@ -123,7 +125,7 @@ def test_two_of_each_tick_place_nothing_twice(loop: Loop, settings: Any, locks: 
     check(settled=True)
 
 
-def test_a_deadlock_is_tried_again_and_counted(loop: Loop) -> None:
+def test_deadlock_is_retried_and_counted(loop: Loop) -> None:
     jobs = [loop.submit().pk for _ in range(2)]
     met = threading.Barrier(2)
     tries: list[int] = []
@@ -153,7 +155,7 @@ def test_a_deadlock_is_tried_again_and_counted(loop: Loop) -> None:
     assert len(tries) == 3
 
 
-def test_who_waited_for_a_lock_writes_nothing_older_than_what_it_waited_for(loop: Loop) -> None:
+def test_writes_after_a_lock_wait_are_not_older_than_existing_rows(loop: Loop) -> None:
     hand = loop.cell()
     early = clock.now()
     job = loop.submit(replicas=2)
@@ -166,7 +168,7 @@ def test_who_waited_for_a_lock_writes_nothing_older_than_what_it_waited_for(loop
     check(settled=True)
 
 
-def test_two_last_finishers_do_not_miss_each_other(loop: Loop) -> None:
+def test_concurrent_last_ends_finish_the_job(loop: Loop) -> None:
     hands = [loop.cell(f"cell-{n}", cpu=1000) for n in range(2)]
     for _ in range(10):
         job = loop.submit(replicas=2)
@@ -174,7 +176,7 @@ def test_two_last_finishers_do_not_miss_each_other(loop: Loop) -> None:
         found = {hand: Attempt.objects.get(job=job, cell__name=hand.name) for hand in hands}
         gate = threading.Barrier(2)
 
-        def finish(hand: Hand, attempt: Attempt, gate: threading.Barrier = gate) -> None:
+        def finish(hand: FakeCell, attempt: Attempt, gate: threading.Barrier = gate) -> None:
             gate.wait()
             hand.end(attempt, S.SUCCEEDED, exit_code=0)
             connection.close()

@@ -35,7 +35,7 @@ def call(*words: str) -> tuple[int, str]:
     return 0, output.getvalue()
 
 
-def test_what_is_right_is_said_to_be_right(loop: Loop) -> None:
+def test_recount_of_correct_rows_finds_no_difference(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=3)
     loop.place()
@@ -44,7 +44,7 @@ def test_what_is_right_is_said_to_be_right(loop: Loop) -> None:
     assert call() == (0, "2 jobs recounted, 0 differences mended\n")
 
 
-def test_wrong_counts_are_listed_with_ids_and_left_as_they_are(loop: Loop) -> None:
+def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
     job = loop.submit(replicas=3)
     group = TaskGroup.objects.get()
     assert execute(MOVED_BY_HAND, [job.pk])
@@ -57,7 +57,7 @@ def test_wrong_counts_are_listed_with_ids_and_left_as_they_are(loop: Loop) -> No
     assert TaskGroup.objects.get().counts[S.SUCCEEDED] == 1
 
 
-def test_repair_mends_them_and_the_next_look_finds_nothing(loop: Loop) -> None:
+def test_recount_with_repair_corrects_the_counts(loop: Loop) -> None:
     for _ in range(2):
         job = loop.submit(replicas=3)
     execute(MOVED_BY_HAND, [job.pk])
@@ -68,7 +68,7 @@ def test_repair_mends_them_and_the_next_look_finds_nothing(loop: Loop) -> None:
     assert loop.state(job) == "PENDING"
 
 
-def test_a_job_that_did_not_follow_its_tasks_follows_them(loop: Loop) -> None:
+def test_recount_ends_a_job_whose_tasks_have_ended(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=2, max_task_failures=1)
     loop.place()
@@ -90,7 +90,7 @@ def test_a_job_that_did_not_follow_its_tasks_follows_them(loop: Loop) -> None:
     assert call()[0] == 0
 
 
-def test_a_failure_that_was_not_counted_ends_the_job(loop: Loop) -> None:
+def test_recount_ends_a_job_with_an_uncounted_failure(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(replicas=2)
     loop.place()
@@ -105,7 +105,7 @@ def test_a_failure_that_was_not_counted_ends_the_job(loop: Loop) -> None:
     assert loop.states(job) == ["FAILED", "KILLED"]
 
 
-def test_an_end_that_does_not_follow_is_told_and_stays(loop: Loop) -> None:
+def test_recount_reports_but_keeps_a_contradicting_end(loop: Loop) -> None:
     job = loop.submit()
     cancel_job(job_id=job.pk, reason="", force=False, actor="ann", now=clock.now())
     execute("UPDATE controlplane_job SET state = 4, ending_as = NULL")
@@ -121,7 +121,7 @@ def test_an_end_that_does_not_follow_is_told_and_stays(loop: Loop) -> None:
     assert TaskGroup.objects.get().counts[S.KILLED] == 1
 
 
-def test_what_contradicts_itself_is_told_and_not_called_an_end(loop: Loop) -> None:
+def test_recount_reports_a_task_without_its_attempt(loop: Loop) -> None:
     loop.cell()
     job = loop.submit()
     loop.place()
@@ -133,7 +133,7 @@ def test_what_contradicts_itself_is_told_and_not_called_an_end(loop: Loop) -> No
     assert loop.states(job) == ["ASSIGNED"]
 
 
-def test_tasks_that_a_dependency_killed_are_counted_from_their_history(loop: Loop) -> None:
+def test_tasks_killed_by_a_dependency_are_recounted_from_history(loop: Loop) -> None:
     cell = loop.cell()
     task = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": "8Mi"}}
     groups = [
@@ -157,7 +157,7 @@ def test_tasks_that_a_dependency_killed_are_counted_from_their_history(loop: Loo
     assert TaskGroup.objects.get(name="b").killed_by_dependency == 2
 
 
-def test_pages_are_bounded_by_tasks_and_by_jobs(
+def test_recount_pages_are_bounded_by_tasks_and_jobs(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [loop.submit(replicas=size).pk for size in (4, 4, 4, 9, 1)]
@@ -180,7 +180,7 @@ def test_pages_are_bounded_by_tasks_and_by_jobs(
 
 
 @pytest.mark.parametrize(("seed", "moment"), [(5, 15.0), (6, 30.0), (7, 60.0)])
-def test_in_and_after_a_simulated_life_nothing_differs(
+def test_recount_finds_no_difference_in_a_simulation(
     transactional_db: None, seed: int, moment: float
 ) -> None:
     world, looked = World(seed=seed), []
@@ -213,7 +213,9 @@ def busy(loop: Loop, seed: int) -> Crowd:
 
 @pytest.mark.serial
 @pytest.mark.parametrize(("repair", "seed"), [(False, 1), (True, 2)])
-def test_nothing_differs_while_reports_and_ticks_go_on(loop: Loop, repair: bool, seed: int) -> None:
+def test_recount_finds_no_difference_during_reports_and_ticks(
+    loop: Loop, repair: bool, seed: int
+) -> None:
     together, found = busy(loop, seed), list[str]()
     together.add(*[lambda dice: recount_all(found, repair=repair)] * 2)
     together.run(rounds=40)
@@ -223,7 +225,7 @@ def test_nothing_differs_while_reports_and_ticks_go_on(loop: Loop, repair: bool,
 
 
 @pytest.mark.serial
-def test_counts_are_mended_while_somebody_spoils_them_and_everything_goes_on(loop: Loop) -> None:
+def test_recount_repairs_counts_corrupted_concurrently(loop: Loop) -> None:
     together, mended = busy(loop, seed=3), list[str]()
 
     def spoil(dice: random.Random) -> None:

@@ -43,7 +43,7 @@ def check_mended(loop: Loop, *, recounted: int) -> None:
     assert Alert.objects.filter(kind="repaired", cleared_at__isnull=False).count() == 1
 
 
-def test_counts_are_mended_and_told(loop: Loop) -> None:
+def test_wrong_counts_are_repaired_with_an_alert(loop: Loop) -> None:
     job = loop.submit(replicas=3)
     assert walk(loop) == {}
     execute("UPDATE controlplane_taskgroup SET counts[5] = 1, counts[2] = 2")
@@ -51,7 +51,7 @@ def test_counts_are_mended_and_told(loop: Loop) -> None:
     assert TaskGroup.objects.get(job=job).counts[S.PENDING] == 3
 
 
-def test_a_job_that_never_heard_of_its_last_success_ends(loop: Loop) -> None:
+def test_job_with_a_missing_success_count_is_ended(loop: Loop) -> None:
     cell, job = loop.cell(), loop.submit(replicas=2, max_task_failures=1)
     loop.place()
     first, second = loop.attempts(job)
@@ -64,7 +64,7 @@ def test_a_job_that_never_heard_of_its_last_success_ends(loop: Loop) -> None:
     assert Job.objects.get().settled_at is not None
 
 
-def test_a_task_that_looks_held_by_nobody_is_placed(loop: Loop) -> None:
+def test_task_wrongly_marked_as_held_is_placed(loop: Loop) -> None:
     job = loop.submit()
     execute("UPDATE controlplane_task SET attempt_open = true")
     loop.cell()
@@ -75,7 +75,7 @@ def test_a_task_that_looks_held_by_nobody_is_placed(loop: Loop) -> None:
     assert loop.states(job) == ["ASSIGNED"]
 
 
-def test_a_task_that_is_held_and_looks_free_is_not_placed_twice(loop: Loop) -> None:
+def test_task_wrongly_marked_as_free_is_not_placed_twice(loop: Loop) -> None:
     cell, job = loop.cell(), loop.submit(retries={"preemption": 3})
     loop.place()
     [attempt] = loop.attempts(job)
@@ -87,7 +87,7 @@ def test_a_task_that_is_held_and_looks_free_is_not_placed_twice(loop: Loop) -> N
     assert Job.objects.get().settled_at is not None
 
 
-def test_a_task_that_runs_without_an_attempt_waits_again_and_pays_nothing(loop: Loop) -> None:
+def test_running_task_without_an_attempt_is_requeued_without_charge(loop: Loop) -> None:
     loop.cell()
     job = loop.submit()
     loop.place()
@@ -99,7 +99,7 @@ def test_a_task_that_runs_without_an_attempt_waits_again_and_pays_nothing(loop: 
     assert walk(loop) == {}
 
 
-def test_who_is_waited_for_and_does_not_know_is_told_and_lets_start(loop: Loop) -> None:
+def test_missing_watch_mark_of_a_dependency_is_repaired(loop: Loop) -> None:
     cell, first = loop.cell(), loop.submit(name="first")
     second = loop.submit(name="second", depends_on=[{"job": str(first.pk)}])
     execute("UPDATE controlplane_job SET is_watched = false")
@@ -117,7 +117,7 @@ def test_who_is_waited_for_and_does_not_know_is_told_and_lets_start(loop: Loop) 
     assert check_all() == []
 
 
-def test_who_waits_for_a_job_that_is_gone_ends(loop: Loop) -> None:
+def test_job_that_depends_on_a_vanished_job_is_killed(loop: Loop) -> None:
     first = loop.submit(name="first")
     second = loop.submit(name="second", depends_on=[{"job": str(first.pk)}])
     for table in ("transition", "task", "taskgroup"):
@@ -127,7 +127,7 @@ def test_who_waits_for_a_job_that_is_gone_ends(loop: Loop) -> None:
     assert loop.state(second) == "KILLED"
 
 
-def test_who_waits_and_does_not_know_is_not_begun(loop: Loop) -> None:
+def test_missing_wait_mark_of_a_dependent_job_is_repaired(loop: Loop) -> None:
     loop.cell()
     first = loop.submit(name="first")
     second = loop.submit(name="second", depends_on=[{"job": str(first.pk)}])
@@ -138,7 +138,7 @@ def test_who_waits_and_does_not_know_is_not_begun(loop: Loop) -> None:
     assert Job.objects.get(pk=second.pk).waits_for_jobs
 
 
-def test_what_cannot_be_right_is_told_until_it_is_not_so(loop: Loop) -> None:
+def test_contradiction_alert_stays_open_until_it_is_resolved(loop: Loop) -> None:
     job = loop.submit()
     cancel_job(job_id=job.pk, reason="", force=False, actor="ann", now=clock.now())
     execute("UPDATE controlplane_job SET state = 4, ending_as = NULL")
@@ -154,7 +154,7 @@ def test_what_cannot_be_right_is_told_until_it_is_not_so(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_what_cannot_be_right_is_over_with_its_job_and_looked_at_however_old_that_is(
+def test_contradiction_of_an_old_job_stays_until_resolved_or_deleted(
     loop: Loop, is_deleted: bool
 ) -> None:
     job = loop.submit()
@@ -210,7 +210,7 @@ def test_what_cannot_be_right_is_over_with_its_job_and_looked_at_however_old_tha
         ),
     ],
 )
-def test_rows_without_a_parent_go(loop: Loop, statement: str, gone: str) -> None:
+def test_orphaned_rows_are_deleted(loop: Loop, statement: str, gone: str) -> None:
     cell, job = loop.cell(), loop.submit(retries={"failure": 1})
     loop.place()
     cell.end(loop.attempts(job)[0], S.FAILED, exit_code=1)
@@ -234,9 +234,7 @@ def count_rows(table: str) -> int:
     return int(count)
 
 
-def test_walks_go_on_where_they_were_page_by_page(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_walks_continue_page_by_page(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [loop.submit(replicas=2).pk for _ in range(5)]
     loop.cell(cpu=8_000)
     loop.place()
@@ -263,9 +261,7 @@ def test_walks_go_on_where_they_were_page_by_page(
     assert {re.sub(r":.*", "", item) for item in seen} >= {"", "task", "attempt", "transition"}
 
 
-def test_jobs_that_ended_long_ago_are_left_alone_and_passed_over(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_ended_long_ago_are_skipped(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = loop.submit(), loop.submit()
     for job in (old, new):
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
@@ -277,7 +273,7 @@ def test_jobs_that_ended_long_ago_are_left_alone_and_passed_over(
         assert Walk.objects.get(name="recount").after == after
 
 
-def test_a_tick_that_is_not_the_tenth_looks_at_nothing(loop: Loop) -> None:
+def test_recount_runs_in_every_tenth_tick_only(loop: Loop) -> None:
     loop.submit()
     loop.converge()
     execute("UPDATE controlplane_taskgroup SET counts[5] = 1, counts[2] = 0")
@@ -286,7 +282,7 @@ def test_a_tick_that_is_not_the_tenth_looks_at_nothing(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("seed", [11, 12, 13])
-def test_nothing_is_repaired_in_a_life_full_of_faults(transactional_db: None, seed: int) -> None:
+def test_simulation_with_faults_needs_no_repair(transactional_db: None, seed: int) -> None:
     world = World(seed=seed)
     with world.installed():
         world.run(healed_at=60.0, heal=lambda: None)

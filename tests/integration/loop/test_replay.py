@@ -26,7 +26,7 @@ def decide(path: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("sequencer", ["fifo", "drf"])
-def test_a_kept_pool_is_decided_again_as_the_tick_decides(
+def test_recorded_pool_replays_the_decisions_of_the_tick(
     loop: Loop, tmp_path: Path, sequencer: str
 ) -> None:
     Pool.objects.update(sequencer=sequencer)
@@ -57,9 +57,7 @@ def test_a_kept_pool_is_decided_again_as_the_tick_decides(
     assert codes[shapes[rest.pk]] in ("insufficient_resources", "quota_exceeded")
 
 
-def test_the_plan_is_printed_as_a_table_with_the_time_of_each_step(
-    loop: Loop, tmp_path: Path
-) -> None:
+def test_replay_prints_the_plan_with_the_time_of_each_step(loop: Loop, tmp_path: Path) -> None:
     loop.cell("cell-1", 2000)
     less = loop.submit(band="batch", replicas=2)
     loop.place()
@@ -77,7 +75,7 @@ def test_the_plan_is_printed_as_a_table_with_the_time_of_each_step(
         assert f"{step} " in told.splitlines()[-1]
 
 
-def test_an_empty_pool_and_a_wrong_file_are_told(loop: Loop, tmp_path: Path) -> None:
+def test_replay_reports_an_empty_pool_and_an_invalid_file(loop: Loop, tmp_path: Path) -> None:
     told = decide(keep(tmp_path))
     assert "0 ready cells, 0 shapes, 0 tasks in 0 rows" in told
     with pytest.raises(CommandError, match="there is no pool none"):

@@ -41,7 +41,7 @@ from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.policy import load_policy
 from controlplane.storage import store
 from controlplane.ticks import retention
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
 
 PAGE = 3
@@ -60,7 +60,7 @@ def own_root(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def cell(loop: Loop, many_slots: None) -> Hand:
+def cell(loop: Loop, many_slots: None) -> FakeCell:
     return loop.cell(cpu=100_000, memory=1_000_000)
 
 
@@ -72,7 +72,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge, "_HISTORY_PAGE", PAGE)
 
 
-def ended(loop: Loop, cell: Hand, state: S = S.SUCCEEDED, **body: Any) -> Job:
+def ended(loop: Loop, cell: FakeCell, state: S = S.SUCCEEDED, **body: Any) -> Job:
     """A job that has ended and settled, whose time is over at once."""
     job = loop.submit(**{"ttl_seconds_after_finished": 0, **body})
     loop.place()
@@ -116,7 +116,7 @@ def call_back(job: Job, **columns: Any) -> Callback:
     )
 
 
-def test_a_job_goes_when_its_time_is_over_and_not_before(loop: Loop, cell: Hand) -> None:
+def test_expired_job_is_deleted_and_a_younger_job_is_kept(loop: Loop, cell: FakeCell) -> None:
     old, young = ended(loop, cell), ended(loop, cell, ttl_seconds_after_finished=60)
     counts = loop.converge()
     assert (counts["expired"], counts["purged"]) == (1, 1)
@@ -129,39 +129,39 @@ def test_a_job_goes_when_its_time_is_over_and_not_before(loop: Loop, cell: Hand)
     assert check_all() == []
 
 
-def open_dependency(loop: Loop, cell: Hand, job: Job) -> Callable[[], object]:
+def open_dependency(loop: Loop, cell: FakeCell, job: Job) -> Callable[[], object]:
     other = loop.submit(depends_on=[{"job": job.pk}])
     open_ones = JobDependency.objects.filter(job=other)
     open_ones.update(met_at=None, failed_at=None)
     return lambda: open_ones.update(met_at=clock.now())
 
 
-def unfinished_retry(loop: Loop, cell: Hand, job: Job) -> Callable[[], object]:
+def unfinished_retry(loop: Loop, cell: FakeCell, job: Job) -> Callable[[], object]:
     made = retry_job(job_id=job.pk, guid=None, actor="me", now=clock.now())
     assert made.created
     return lambda: finish(loop, cell, made.job_id)
 
 
-def retry_of_a_retry(loop: Loop, cell: Hand, job: Job) -> Callable[[], object]:
+def retry_of_a_retry(loop: Loop, cell: FakeCell, job: Job) -> Callable[[], object]:
     made = retry_job(job_id=job.pk, guid=None, actor="me", now=clock.now())
     finish(loop, cell, made.job_id, S.FAILED)
     return unfinished_retry(loop, cell, Job.objects.get(pk=made.job_id))
 
 
-def waiting_callback(loop: Loop, cell: Hand, job: Job) -> Callable[[], object]:
+def waiting_callback(loop: Loop, cell: FakeCell, job: Job) -> Callable[[], object]:
     callback = call_back(job, tries=3)
     over = {"state": "delivered", "ended_at": clock.now()}
     return lambda: Callback.objects.filter(pk=callback.pk).update(**over)
 
 
-def claimed_callback(loop: Loop, cell: Hand, job: Job) -> Callable[[], object]:
+def claimed_callback(loop: Loop, cell: FakeCell, job: Job) -> Callable[[], object]:
     claim = {"claim": uuid4(), "claimed_until": clock.now()}
     callback = call_back(job, state="claimed", tries=3, **claim)
     over = {"state": "abandoned", "ended_at": clock.now(), "claim": None, "claimed_until": None}
     return lambda: Callback.objects.filter(pk=callback.pk).update(**over)
 
 
-def finish(loop: Loop, cell: Hand, job_id: int, state: S = S.SUCCEEDED) -> None:
+def finish(loop: Loop, cell: FakeCell, job_id: int, state: S = S.SUCCEEDED) -> None:
     loop.place()
     for attempt in Attempt.objects.filter(job_id=job_id):
         cell.end(attempt, state, exit_code=0 if state is S.SUCCEEDED else 1, started_at=1.0)
@@ -172,8 +172,8 @@ def finish(loop: Loop, cell: Hand, job_id: int, state: S = S.SUCCEEDED) -> None:
     "refer",
     [open_dependency, unfinished_retry, retry_of_a_retry, waiting_callback, claimed_callback],
 )
-def test_what_something_refers_to_stays_until_that_is_over(
-    loop: Loop, cell: Hand, refer: Callable[[Loop, Hand, Job], Callable[[], object]]
+def test_referenced_job_is_kept_until_the_reference_ends(
+    loop: Loop, cell: FakeCell, refer: Callable[[Loop, FakeCell, Job], Callable[[], object]]
 ) -> None:
     job = ended(loop, cell, S.FAILED)
     let_go = refer(loop, cell, job)
@@ -184,7 +184,7 @@ def test_what_something_refers_to_stays_until_that_is_over(
     assert is_hidden(job)
 
 
-def test_a_parent_stays_until_its_children_have_finished(loop: Loop, cell: Hand) -> None:
+def test_parent_is_kept_until_its_children_have_finished(loop: Loop, cell: FakeCell) -> None:
     parent = loop.submit(ttl_seconds_after_finished=0)
     child = loop.submit(parent=parent.pk)
     loop.place()
@@ -199,7 +199,7 @@ def test_a_parent_stays_until_its_children_have_finished(loop: Loop, cell: Hand)
     assert check_all() == []
 
 
-def one_off(loop: Loop, cell: Hand, **callback: Any) -> Job:
+def one_off(loop: Loop, cell: FakeCell, **callback: Any) -> Job:
     job = ended(loop, cell)
     task = loop.tasks(job)[0]
     Job.objects.filter(pk=job.pk).update(is_one_off=True, guid=f"guid-{job.pk}")
@@ -209,9 +209,7 @@ def one_off(loop: Loop, cell: Hand, **callback: Any) -> Job:
     return job
 
 
-def test_a_one_off_task_with_a_callback_stays_until_it_was_tried_once(
-    loop: Loop, cell: Hand
-) -> None:
+def test_one_off_task_is_kept_until_its_callback_was_tried_once(loop: Loop, cell: FakeCell) -> None:
     claim = {"claim": uuid4(), "claimed_until": clock.now()}
     jobs = {
         "none": one_off(loop, cell),
@@ -228,8 +226,8 @@ def test_a_one_off_task_with_a_callback_stays_until_it_was_tried_once(
     assert Callback.objects.get(job=jobs["tried"]).state == "abandoned"
 
 
-def test_a_one_off_task_goes_though_it_is_resolving_and_its_rows_once_its_container_is_gone(
-    loop: Loop, cell: Hand
+def test_resolving_one_off_task_expires_and_its_rows_follow_on_release(
+    loop: Loop, cell: FakeCell
 ) -> None:
     job = one_off(loop, cell)
     claim_task(task_id=loop.tasks(job)[0].pk, by="me", now=clock.now())
@@ -247,7 +245,7 @@ def test_a_one_off_task_goes_though_it_is_resolving_and_its_rows_once_its_contai
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_referenced_jobs_at_the_front_hold_up_none_behind_them(loop: Loop, cell: Hand) -> None:
+def test_referenced_jobs_do_not_block_the_expiry_of_later_jobs(loop: Loop, cell: FakeCell) -> None:
     referenced = [ended(loop, cell) for _ in range(2 * PAGE + 1)]
     for job in referenced:
         call_back(job)
@@ -261,7 +259,7 @@ def test_referenced_jobs_at_the_front_hold_up_none_behind_them(loop: Loop, cell:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_look_for_what_is_old_ends_when_its_time_is_over(loop: Loop, cell: Hand) -> None:
+def test_expiry_stops_when_its_time_slice_is_over(loop: Loop, cell: FakeCell) -> None:
     jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
     looks = iter([False, False, True])  # at the clock: before each page that is read, or deleted
     assert delete_expired(now=clock.now(), is_over=lambda: next(looks)) == (PAGE, False)
@@ -270,7 +268,7 @@ def test_a_look_for_what_is_old_ends_when_its_time_is_over(loop: Loop, cell: Han
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_large_and_small_jobs_go_together_in_pages(loop: Loop, cell: Hand) -> None:
+def test_large_and_small_jobs_are_purged_together_in_pages(loop: Loop, cell: FakeCell) -> None:
     jobs = [ended(loop, cell, replicas=3 * PAGE + 1), ended(loop, cell), ended(loop, cell)]
     jobs += [ended(loop, cell, S.FAILED, replicas=2, retries={"failure": 0}) for _ in range(PAGE)]
     kept = ended(loop, cell, ttl_seconds_after_finished=60, replicas=2)
@@ -303,8 +301,8 @@ def test_large_and_small_jobs_go_together_in_pages(loop: Loop, cell: Hand) -> No
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_purge_killed_before_any_statement_is_finished_by_the_next_tick(
-    loop: Loop, cell: Hand
+def test_purge_killed_at_any_statement_is_finished_by_the_next_tick(
+    loop: Loop, cell: FakeCell
 ) -> None:
     at = 0
     while True:
@@ -326,9 +324,7 @@ def test_a_purge_killed_before_any_statement_is_finished_by_the_next_tick(
     assert at > 20
 
 
-def test_a_store_that_cannot_be_written_holds_up_no_job_without_files(
-    loop: Loop, cell: Hand
-) -> None:
+def test_unwritable_store_does_not_block_jobs_without_files(loop: Loop, cell: FakeCell) -> None:
     with_files, without = ended(loop, cell, replicas=2), ended(loop, cell)
     uid = loop.attempts(with_files)[0].uid
     store.append_log(uid, "stdout", offset=0, content=b"hello")
@@ -351,7 +347,7 @@ def test_a_store_that_cannot_be_written_holds_up_no_job_without_files(
     assert not [path for path in root().rglob("*") if path.is_file()]
 
 
-def test_one_job_that_cannot_be_deleted_holds_up_no_other(loop: Loop, cell: Hand) -> None:
+def test_undeletable_job_does_not_block_other_jobs(loop: Loop, cell: FakeCell) -> None:
     poisoned, other = ended(loop, cell, replicas=2), ended(loop, cell)
     expire()
     with connection.cursor() as cursor:
@@ -375,8 +371,8 @@ def test_one_job_that_cannot_be_deleted_holds_up_no_other(loop: Loop, cell: Hand
     assert left_of(poisoned) == {}
 
 
-def test_what_there_is_no_time_for_goes_in_its_turn_unless_we_listen_first(
-    loop: Loop, cell: Hand, monkeypatch: pytest.MonkeyPatch
+def test_retention_tick_continues_expiry_unless_convergence_holds(
+    loop: Loop, cell: FakeCell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ended(loop, cell)
     monkeypatch.setattr("controlplane.commands.convergence.deletion._SLICE_SECONDS", 0.0)
@@ -398,7 +394,7 @@ def test_what_there_is_no_time_for_goes_in_its_turn_unless_we_listen_first(
     assert left_of(job) == {}
 
 
-def test_records_are_kept_for_their_time(loop: Loop) -> None:
+def test_records_are_deleted_after_their_retention_time(loop: Loop) -> None:
     policy, now = load_policy(), clock.now()
     ages = {AuditLine: policy.audit_age, TickRun: policy.run_age, DeadLetter: policy.finding_age}
     for model, age in ages.items():
@@ -423,7 +419,7 @@ def test_records_are_kept_for_their_time(loop: Loop) -> None:
     assert set(Alert.objects.values_list("subject", flat=True)) == {"-60", "None"}
 
 
-def test_no_page_reads_a_table_that_grows_from_end_to_end(loop: Loop, cell: Hand) -> None:
+def test_retention_does_not_scan_growing_tables(loop: Loop, cell: FakeCell) -> None:
     jobs = [ended(loop, cell, replicas=2) for _ in range(3)]
     call_back(jobs[0], state="delivered", ended_at=clock.now())
     plans: dict[str, str] = {}
@@ -455,8 +451,8 @@ def test_no_page_reads_a_table_that_grows_from_end_to_end(loop: Loop, cell: Hand
     assert [plan for plan in plans.values() if any(scan in plan for scan in read)] == []
 
 
-def test_a_deleted_job_keeps_its_rows_until_those_that_wait_for_it_know_its_end(
-    loop: Loop, cell: Hand
+def test_deleted_job_keeps_its_rows_until_dependencies_are_resolved(
+    loop: Loop, cell: FakeCell
 ) -> None:
     job = ended(loop, cell)
     let_go = open_dependency(loop, cell, job)
@@ -468,8 +464,8 @@ def test_a_deleted_job_keeps_its_rows_until_those_that_wait_for_it_know_its_end(
     assert left_of(job) == {}
 
 
-def test_a_deleted_job_that_failed_keeps_its_rows_until_its_children_must_end(
-    loop: Loop, cell: Hand
+def test_deleted_failed_job_keeps_its_rows_until_its_children_end(
+    loop: Loop, cell: FakeCell
 ) -> None:
     job = ended(loop, cell, S.FAILED)
     child = loop.submit()
@@ -481,7 +477,7 @@ def test_a_deleted_job_that_failed_keeps_its_rows_until_its_children_must_end(
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_deletion_goes_on_at_its_cursor_in_another_process(loop: Loop, cell: Hand) -> None:
+def test_deletion_continues_at_its_cursor_in_another_process(loop: Loop, cell: FakeCell) -> None:
     """Where it left off is in the database, and the front has its turn after the end."""
     jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
     looks = iter([False, False, True])

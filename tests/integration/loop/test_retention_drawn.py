@@ -136,7 +136,7 @@ def is_referenced(place: int, items: list[Drawn]) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(items=st.lists(drawn, min_size=3, max_size=8))
-def test_exactly_what_is_old_and_not_referred_to_goes(loop: Loop, items: list[Drawn]) -> None:
+def test_exactly_expired_and_unreferenced_jobs_are_deleted(loop: Loop, items: list[Drawn]) -> None:
     forget_all()
     template = loop.submit(ttl_seconds_after_finished=0)
     jobs: list[Job] = []

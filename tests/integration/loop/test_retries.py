@@ -22,7 +22,7 @@ from controlplane.models import Job, Pool, Project, Task, TaskGroup, Transition
 from controlplane.queries.attempts.artifacts import iterate_results
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.ticks import convergence
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
 def group(name: str, **fields: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def group(name: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "image": "x", "command": ["true"], "resources": small, **fields}
 
 
-def play(loop: Loop, cell: Hand, job: Job, *failing: str) -> None:
+def play(loop: Loop, cell: FakeCell, job: Job, *failing: str) -> None:
     """Run what can run; tasks named like `main.1` fail, the others succeed with their name."""
     for _ in range(len(loop.tasks(job)) + 1):
         loop.place()
@@ -60,7 +60,7 @@ def names(job: Job) -> list[str]:
     return [f"{task.group.name}.{task.index}" for task in tasks]
 
 
-def test_only_what_did_not_succeed_is_tried_again_with_index_and_replicas_kept(loop: Loop) -> None:
+def test_retry_contains_only_unsuccessful_tasks_with_their_indexes(loop: Loop) -> None:
     cell = loop.cell()
     old = loop.submit(name="sweep", groups=[group("main", replicas=4)], max_task_failures=2)
     play(loop, cell, old, "main.1", "main.3")
@@ -78,7 +78,7 @@ def test_only_what_did_not_succeed_is_tried_again_with_index_and_replicas_kept(l
     assert check_all() == []
 
 
-def test_minima_are_less_by_what_succeeded_and_the_default_tolerance_follows(loop: Loop) -> None:
+def test_retry_reduces_minima_by_the_succeeded_tasks(loop: Loop) -> None:
     cell = loop.cell()
     old = loop.submit(
         groups=[group("a", replicas=4, min_available=3), group("b", replicas=3, min_available=1)],
@@ -96,7 +96,7 @@ def test_minima_are_less_by_what_succeeded_and_the_default_tolerance_follows(loo
     assert check_all() == []
 
 
-def test_a_group_that_is_complete_stays_for_those_that_wait_for_it_and_read_it(loop: Loop) -> None:
+def test_retry_keeps_a_succeeded_group_for_its_dependents(loop: Loop) -> None:
     cell = loop.cell()
     reads = [{"path": "/in/", "from": {"group": "prepare", "result": True}}]
     old = loop.submit(
@@ -120,7 +120,7 @@ def test_a_group_that_is_complete_stays_for_those_that_wait_for_it_and_read_it(l
     assert check_all() == []
 
 
-def test_the_retry_of_a_retry_reads_results_of_all_before_it(loop: Loop) -> None:
+def test_retry_of_a_retry_reads_results_of_all_earlier_jobs(loop: Loop) -> None:
     cell = loop.cell()
     reads = [{"path": "/in/", "from": {"group": "prepare", "result": True}}]
     old = loop.submit(
@@ -142,7 +142,7 @@ def test_the_retry_of_a_retry_reads_results_of_all_before_it(loop: Loop) -> None
     assert check_all() == []
 
 
-def test_results_that_went_with_a_deleted_job_are_missed_at_once(loop: Loop) -> None:
+def test_retry_that_reads_deleted_results_is_refused(loop: Loop) -> None:
     cell = loop.cell()
     reads = [{"path": "/in/", "from": {"group": "prepare", "result": True}}]
     old = loop.submit(groups=[group("prepare"), group("total", inputs=reads), group("other")])
@@ -159,7 +159,7 @@ def test_results_that_went_with_a_deleted_job_are_missed_at_once(loop: Loop) -> 
         retry(second)
 
 
-def test_a_gang_is_retried_as_the_smaller_gang_that_is_left_of_it(loop: Loop) -> None:
+def test_gang_is_retried_as_a_smaller_gang(loop: Loop) -> None:
     cell = loop.cell()
     old = loop.submit(groups=[group("main", replicas=4)], coscheduled=True)
     loop.place()
@@ -178,7 +178,7 @@ def test_a_gang_is_retried_as_the_smaller_gang_that_is_left_of_it(loop: Loop) ->
     assert check_all() == []
 
 
-def test_what_has_not_ended_or_succeeded_or_is_deleted_is_not_retried(loop: Loop) -> None:
+def test_open_succeeded_or_deleted_job_cannot_be_retried(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     with pytest.raises(Conflict, match=f"job {job.pk} has not ended"):
@@ -193,7 +193,7 @@ def test_what_has_not_ended_or_succeeded_or_is_deleted_is_not_retried(loop: Loop
         retry_job(job_id=job.pk + 1000, guid=None, actor="me", now=clock.now())
 
 
-def test_a_retry_waits_until_nothing_is_left_of_the_job(loop: Loop) -> None:
+def test_retry_is_refused_until_the_job_and_its_retries_have_settled(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()
@@ -234,7 +234,7 @@ def test_a_guid_makes_a_retry_safe_to_repeat(loop: Loop) -> None:
 
 @pytest.mark.usefixtures("many_slots")
 @pytest.mark.parametrize("guid", ["again", None])
-def test_of_retries_at_the_same_time_one_is_made(loop: Loop, guid: str | None) -> None:
+def test_concurrent_retries_create_one_job(loop: Loop, guid: str | None) -> None:
     cell = loop.cell()
     job = loop.submit(groups=[group("main", replicas=20)])
     play(loop, cell, job, *(f"main.{n}" for n in range(10)))
@@ -260,7 +260,7 @@ def test_of_retries_at_the_same_time_one_is_made(loop: Loop, guid: str | None) -
     assert check_all() == []
 
 
-def test_retry_deletion_and_the_ends_of_others_at_the_same_time_contradict_nothing(
+def test_concurrent_retry_deletion_and_cancels_stay_consistent(
     loop: Loop,
 ) -> None:
     cell = loop.cell()
@@ -301,7 +301,7 @@ def test_retry_deletion_and_the_ends_of_others_at_the_same_time_contradict_nothi
     play(loop, cell, Job.objects.latest("pk"))
 
 
-def test_a_retry_stays_below_the_cap_of_its_owner(loop: Loop, settings: Any) -> None:
+def test_retry_over_the_owner_limit_is_refused(loop: Loop, settings: Any) -> None:
     cell = loop.cell()
     job = loop.submit(groups=[group("main", replicas=3)])
     play(loop, cell, job, "main.0", "main.1")
@@ -311,7 +311,7 @@ def test_a_retry_stays_below_the_cap_of_its_owner(loop: Loop, settings: Any) -> 
     assert Job.objects.count() == 1
 
 
-def test_a_dependency_that_failed_is_taken_over_by_the_retry_of_what_failed(loop: Loop) -> None:
+def test_retry_depends_on_the_retry_of_a_failed_dependency(loop: Loop) -> None:
     cell = loop.cell()
     first = loop.submit(guid="first")
     second = loop.submit(depends_on=[{"job": "first"}])
@@ -328,7 +328,7 @@ def test_a_dependency_that_failed_is_taken_over_by_the_retry_of_what_failed(loop
     assert check_all() == []
 
 
-def test_a_dependency_that_failed_and_was_not_retried_ends_the_retry_too(loop: Loop) -> None:
+def test_failed_dependency_without_a_retry_kills_the_retry(loop: Loop) -> None:
     cell = loop.cell()
     first = loop.submit(guid="first")
     second = loop.submit(depends_on=[{"job": "first"}])
@@ -343,7 +343,7 @@ def test_a_dependency_that_failed_and_was_not_retried_ends_the_retry_too(loop: L
         retry(new)
 
 
-def test_open_dependencies_stay_and_met_ones_go(loop: Loop) -> None:
+def test_retry_keeps_open_dependencies_and_drops_met_ones(loop: Loop) -> None:
     cell = loop.cell()
     met, open_ = loop.submit(), loop.submit(start_after="2100-01-01T00:00:00Z")
     job = loop.submit(depends_on=[{"job": met.pk}, {"job": open_.pk, "until": "started"}])
@@ -354,7 +354,7 @@ def test_open_dependencies_stay_and_met_ones_go(loop: Loop) -> None:
     assert new.waits_for_jobs
 
 
-def test_a_retry_is_a_child_as_long_as_the_parent_lives(loop: Loop) -> None:
+def test_retry_is_a_child_while_the_parent_is_open(loop: Loop) -> None:
     cell = loop.cell()
     parent = loop.submit(start_after="2100-01-01T00:00:00Z")
     child = loop.submit(parent=parent.pk)
@@ -369,7 +369,7 @@ def test_a_retry_is_a_child_as_long_as_the_parent_lives(loop: Loop) -> None:
     assert "parent" not in last.spec
 
 
-def test_a_replacement_is_retried_only_once_the_replaced_is_gone(loop: Loop) -> None:
+def test_retry_of_a_replacement_waits_for_the_replaced_job(loop: Loop) -> None:
     cell = loop.cell()
     old = loop.submit(name="a")
     loop.place()
@@ -386,7 +386,7 @@ def test_a_replacement_is_retried_only_once_the_replaced_is_gone(loop: Loop) -> 
     assert loop.states(again) == ["ASSIGNED"]
 
 
-def test_ten_thousand_tasks_are_retried_in_one_go(loop: Loop) -> None:
+def test_ten_thousand_tasks_are_retried_at_once(loop: Loop) -> None:
     job = loop.submit(replicas=10_000)
     cancel(job)
     while Job.objects.get(pk=job.pk).settled_at is None:
@@ -396,7 +396,7 @@ def test_ten_thousand_tasks_are_retried_in_one_go(loop: Loop) -> None:
     assert Task.objects.filter(job=new, state=S.PENDING).count() == 10_000
 
 
-def test_what_the_pool_does_not_allow_any_more_is_not_retried(loop: Loop) -> None:
+def test_retry_with_mounts_no_longer_allowed_is_refused(loop: Loop) -> None:
     cell = loop.cell()
     Pool.objects.update(allowed_mounts=[{"path": "/data"}])
     job = loop.submit(groups=[group("main", mounts=[{"source": "/data/a", "target": "/in"}])])
@@ -408,7 +408,7 @@ def test_what_the_pool_does_not_allow_any_more_is_not_retried(loop: Loop) -> Non
     assert names(retry(job)) == ["main.0"]
 
 
-def test_what_names_a_secret_that_is_gone_is_not_retried(loop: Loop) -> None:
+def test_retry_with_a_deleted_secret_is_refused(loop: Loop) -> None:
     cell, project_id = loop.cell(), Project.objects.get().pk
 
     def write() -> None:

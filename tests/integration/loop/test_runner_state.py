@@ -11,15 +11,15 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CellLease, Task
 from controlplane.queries.attempts.launch_context import load_launch_context
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 
 @pytest.fixture
-def hand(loop: Loop) -> Hand:
+def hand(loop: Loop) -> FakeCell:
     return loop.cell()
 
 
-def say(hand: Hand, attempt: Attempt, state: S = S.RUNNING, **facts: object) -> None:
+def say(hand: FakeCell, attempt: Attempt, state: S = S.RUNNING, **facts: object) -> None:
     report = AttemptReport(str(attempt.uid), 0, state, gone=state is not S.RUNNING, **facts)  # type: ignore[arg-type]
     hand.report(report)
 
@@ -30,7 +30,9 @@ def next_attempt(loop: Loop, number: int) -> Attempt:
     return Attempt.objects.get(number=number)
 
 
-def test_the_state_is_kept_through_reports_that_say_less(loop: Loop, hand: Hand) -> None:
+def test_newest_reported_runner_state_is_stored_with_the_attempt(
+    loop: Loop, hand: FakeCell
+) -> None:
     loop.submit()
     attempt = next_attempt(loop, 1)
     say(hand, attempt, plugin_phase="queued there", plugin_state={"key": "a"})
@@ -52,8 +54,8 @@ def test_the_state_is_kept_through_reports_that_say_less(loop: Loop, hand: Hand)
         (S.FAILED, {"failure_kind": FailureKind.USER, "reason": "runner"}, None),
     ],
 )
-def test_the_next_attempt_gets_it_unless_the_task_failed_by_its_own_fault(
-    loop: Loop, hand: Hand, state: S, facts: dict[str, object], carried: object
+def test_next_attempt_gets_the_state_unless_the_task_failed(
+    loop: Loop, hand: FakeCell, state: S, facts: dict[str, object], carried: object
 ) -> None:
     loop.submit(retries={"failure": 1})
     first = next_attempt(loop, 1)
@@ -62,7 +64,7 @@ def test_the_next_attempt_gets_it_unless_the_task_failed_by_its_own_fault(
     assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == carried
 
 
-def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand) -> None:
+def test_next_attempt_gets_the_state_reported_by_a_lost_cell(loop: Loop, hand: FakeCell) -> None:
     loop.submit()
     first = next_attempt(loop, 1)
     say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
@@ -73,21 +75,21 @@ def test_the_next_attempt_gets_what_a_lost_cell_had_told(loop: Loop, hand: Hand)
     assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}
 
 
-def end_refused(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+def end_refused(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
     hand.end(attempt, S.WORKER_FAILED, failure_kind=FailureKind.OUTSIDE, reason="refused")
 
 
-def end_expired(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+def end_expired(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
     Attempt.objects.filter(pk=attempt.pk).update(start_before=clock.now())
     loop.converge()
     hand.end(attempt, S.KILLED, reason="stopped")
 
 
-def end_drained(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+def end_drained(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
     hand.end(attempt, S.PREEMPTED, reason="stopped")
 
 
-def end_without_a_look(loop: Loop, hand: Hand, attempt: Attempt) -> None:
+def end_without_a_look(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
     hand.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
 
 
@@ -99,8 +101,8 @@ FAILURES: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.parametrize("endings", [(end,) for end in BARREN] + [BARREN])
-def test_attempts_that_never_looked_do_not_lose_the_state(
-    loop: Loop, hand: Hand, endings: tuple[Callable[[Loop, Hand, Attempt], None], ...]
+def test_attempts_without_a_state_report_do_not_lose_the_state(
+    loop: Loop, hand: FakeCell, endings: tuple[Callable[[Loop, FakeCell, Attempt], None], ...]
 ) -> None:
     loop.submit()
     first = next_attempt(loop, 1)
@@ -113,7 +115,9 @@ def test_attempts_that_never_looked_do_not_lose_the_state(
 
 
 @pytest.mark.parametrize("newest", [{"key": "b"}, {}])
-def test_the_newest_state_counts(loop: Loop, hand: Hand, newest: dict[str, str]) -> None:
+def test_next_attempt_gets_the_newest_state(
+    loop: Loop, hand: FakeCell, newest: dict[str, str]
+) -> None:
     loop.submit()
     for number, state in enumerate([{"key": "a"}, newest], 1):
         attempt = next_attempt(loop, number)
@@ -125,10 +129,10 @@ def test_the_newest_state_counts(loop: Loop, hand: Hand, newest: dict[str, str])
 
 @pytest.mark.parametrize("facts", FAILURES)
 @pytest.mark.parametrize("end", BARREN)
-def test_a_failure_by_its_own_fault_clears_it_for_all_later_attempts(
+def test_task_failure_clears_the_state_for_all_later_attempts(
     loop: Loop,
-    hand: Hand,
-    end: Callable[[Loop, Hand, Attempt], None],
+    hand: FakeCell,
+    end: Callable[[Loop, FakeCell, Attempt], None],
     facts: dict[str, object],
 ) -> None:
     loop.submit(retries={"failure": 1})
@@ -140,7 +144,7 @@ def test_a_failure_by_its_own_fault_clears_it_for_all_later_attempts(
     assert load_launch_context(next_attempt(loop, 4).uid).plugin_state is None
 
 
-def test_a_service_that_failed_starts_without_the_state_of_its_past(loop: Loop, hand: Hand) -> None:
+def test_failed_service_restarts_without_its_earlier_state(loop: Loop, hand: FakeCell) -> None:
     loop.submit(kind="inference", health_check={"command": ["true"]})
     first = next_attempt(loop, 1)
     say(hand, first, plugin_phase="running", plugin_state={"key": "a"})

@@ -35,11 +35,11 @@ def play(number: int, *, examples: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(BASE, BASE + IN_TEST))
-def test_random_courses_go_as_the_model_says(number: int) -> None:
+def test_random_histories_match_the_model(number: int) -> None:
     play(number, examples=AT_ONCE, steps=STEPS)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(BASE + IN_TEST, BASE + IN_SOAK))
-def test_many_long_courses_go_as_the_model_says(number: int) -> None:
+def test_long_random_histories_match_the_model(number: int) -> None:
     play(number, examples=AT_ONCE * 2, steps=STEPS * 2)

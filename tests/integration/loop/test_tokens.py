@@ -7,7 +7,7 @@ from tests.integration.loop.conftest import Loop
 SMALL = {"cpu": 0.1, "memory": "64Mi"}
 
 
-def test_tokens_are_no_business_of_the_cells_that_hold_them(loop: Loop) -> None:
+def test_pool_tokens_do_not_count_as_cell_resources(loop: Loop) -> None:
     Pool.objects.update(tokens={"licence": 3})
     loop.cell("cell-1")
     loop.cell("cell-2")
@@ -17,7 +17,7 @@ def test_tokens_are_no_business_of_the_cells_that_hold_them(loop: Loop) -> None:
     assert check_all() == []
 
 
-def test_a_named_resource_that_no_pool_lists_is_the_cells(loop: Loop) -> None:
+def test_named_resource_without_a_pool_token_is_a_cell_resource(loop: Loop) -> None:
     loop.cell("cell-1")
     Cell.objects.update(capacity={"cpu_millis": 4000, "memory_mib": 4096, "licence": 3})
     job = loop.submit(replicas=4, resources={**SMALL, "licence": 1})

@@ -13,7 +13,7 @@ from controlplane.contract.messages.orders import Sync
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.models import Alert, Attempt, Cell, Job
 from controlplane.queries.sql import execute
-from tests.integration.loop.conftest import Hand, Loop
+from tests.integration.loop.conftest import FakeCell, Loop
 
 # An option of a newer version, missing facts, and one of the wrong type.
 POISON: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ def poison(job: Job, launch: dict[str, Any]) -> None:
     execute(statement, [json.dumps(launch), job.pk])
 
 
-def beat_together(*hands: Hand) -> None:
+def beat_together(*hands: FakeCell) -> None:
     """Their heartbeats are answered in one group; whatever they should have, they have not."""
     beats = []
     for hand in hands:
@@ -44,7 +44,7 @@ def open_alerts() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("launch", POISON, ids=str)
-def test_every_heartbeat_is_answered_whatever_one_of_the_cells_should_run(
+def test_heartbeats_are_answered_despite_an_unreadable_group(
     loop: Loop, launch: dict[str, Any]
 ) -> None:
     poisoned = loop.cell("cell-1")
@@ -72,7 +72,9 @@ def test_every_heartbeat_is_answered_whatever_one_of_the_cells_should_run(
 
 
 @pytest.mark.parametrize("launch", POISON, ids=str)
-def test_what_is_placed_beside_it_is_told_at_once(loop: Loop, launch: dict[str, Any]) -> None:
+def test_orders_placed_with_an_unreadable_group_are_sent_at_once(
+    loop: Loop, launch: dict[str, Any]
+) -> None:
     broken = loop.submit(name="broken", resources={"cpu": 4})
     loop.submit(name="sound", resources={"cpu": 1})
     poison(broken, launch)
@@ -84,7 +86,7 @@ def test_what_is_placed_beside_it_is_told_at_once(loop: Loop, launch: dict[str, 
     assert [kind for kind, _ in open_alerts()] == ["shape_unreadable"]
 
 
-def test_what_can_be_read_again_is_started(loop: Loop) -> None:
+def test_group_that_is_readable_again_is_started(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit()
     loop.place()

@@ -19,7 +19,7 @@ def take_wake(loop: Loop) -> bool:
     return len(loop.wire.sent) < before
 
 
-def test_many_children_end_in_ticks_that_wake_each_other(
+def test_wide_cascade_is_finished_by_ticks_that_wake_the_next(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cascades, "PAGES_PER_TICK", PAGES_PER_TICK)

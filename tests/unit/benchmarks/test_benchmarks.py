@@ -9,7 +9,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks.report import Result
 
 
-def test_a_benchmark_that_fails_stops_no_other_and_is_reported(
+def test_failing_benchmark_is_reported_and_the_others_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     ran: list[str] = []
@@ -36,7 +36,7 @@ def test_a_benchmark_that_fails_stops_no_other_and_is_reported(
     assert benchmarks.main() == 0
 
 
-def test_a_result_that_cannot_be_kept_stops_no_other_benchmark(
+def test_unwritable_result_is_reported_and_the_other_benchmarks_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = Result("B1", "rounds", ("", "ms"))

@@ -7,7 +7,7 @@ import pytest
 
 from client.session import Session
 from client.settings import ClientSettings
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 
 @pytest.fixture

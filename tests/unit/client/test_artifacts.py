@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from client.cli import app
 from client.commands.artifacts import size_text
 from tests.unit.client.documents import a_page, a_task
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 UID = "11111111-2222-3333-4444-555555555555"
 PATH = f"/api/v1/attempts/{UID}/artifacts"
@@ -38,7 +38,7 @@ def entry(name: str, content: bytes, uri: str = "") -> dict[str, Any]:
     }
 
 
-def test_what_a_task_s_last_attempt_left_is_listed(environment: Api) -> None:
+def test_artifacts_of_the_last_attempt_are_listed(environment: Api) -> None:
     environment.answer("GET /api/v1/tasks/5", a_task(id=5))
     attempts = a_page({"uid": UID, "number": 2}, {"uid": "other", "number": 1})
     environment.answer("GET /api/v1/tasks/5/attempts", attempts)
@@ -52,12 +52,14 @@ def test_what_a_task_s_last_attempt_left_is_listed(environment: Api) -> None:
     assert json.loads(call("5", "--json").stdout)[1] == far
 
 
-def test_nothing_left_is_said(environment: Api) -> None:
+def test_missing_artifacts_are_reported(environment: Api) -> None:
     left(environment)
     assert "left nothing" in call(UID).stdout
 
 
-def test_one_is_written_to_standard_output_or_a_file(environment: Api, tmp_path: Path) -> None:
+def test_one_artifact_is_written_to_standard_output_or_a_file(
+    environment: Api, tmp_path: Path
+) -> None:
     content = bytes(range(256)) * 4_000
     left(environment, model=content)
     assert call(UID, "model").stdout_bytes == content
@@ -65,7 +67,7 @@ def test_one_is_written_to_standard_output_or_a_file(environment: Api, tmp_path:
     assert (tmp_path / "new" / "it").read_bytes() == content
 
 
-def test_a_folder_or_all_is_written_to_a_folder(environment: Api, tmp_path: Path) -> None:
+def test_folder_or_all_artifacts_are_written_to_a_folder(environment: Api, tmp_path: Path) -> None:
     left(environment, plots__a=b"a", plots__deep__b=b"b", plotting=b"c")
     assert call(UID, "plots", "-o", str(tmp_path / "one")).exit_code == 0
     assert files_in(tmp_path / "one") == {"a": b"a", "deep/b": b"b"}
@@ -80,9 +82,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_what_arrives_otherwise_than_it_was_kept_is_not_written(
-    environment: Api, tmp_path: Path
-) -> None:
+def test_artifact_with_a_wrong_checksum_is_not_written(environment: Api, tmp_path: Path) -> None:
     environment.answer(f"GET {PATH}", a_page(entry("model", b"right")))
     environment.answer(f"GET {PATH}/model", b"wrong")
     done = call(UID, "model", "-o", str(tmp_path / "it"))
@@ -90,14 +90,14 @@ def test_what_arrives_otherwise_than_it_was_kept_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_name_leads_out_of_the_folder(environment: Api, tmp_path: Path) -> None:
+def test_artifact_name_outside_the_folder_is_refused(environment: Api, tmp_path: Path) -> None:
     environment.answer(f"GET {PATH}", a_page(entry("../evil", b"x")))
     environment.answer(f"GET {PATH}/../evil", b"x")
     assert call(UID, "-o", str(tmp_path / "out")).exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_kept_elsewhere_says_where(environment: Api) -> None:
+def test_externally_stored_artifact_error_has_its_location(environment: Api) -> None:
     environment.answer(f"GET {PATH}", a_page(entry("far", b"x", uri="s3://bucket/far")))
     detail = "far is kept at s3://bucket/far, and not here"
     environment.answer(f"GET {PATH}/far", {"title": "Conflict", "detail": detail}, status=409)
@@ -108,5 +108,5 @@ def test_what_is_kept_elsewhere_says_where(environment: Api) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 30, "5.0 GiB")]
 )
-def test_sizes_are_told_in_units(size: int, text: str) -> None:
+def test_sizes_have_units(size: int, text: str) -> None:
     assert size_text(size) == text

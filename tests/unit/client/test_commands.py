@@ -14,7 +14,7 @@ from client.commands.submit import _name_after
 from client.settings import load_settings
 from controlplane.spec import parse_job
 from tests.unit.client.documents import AT, a_cell, a_job, a_page, a_task
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 UID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -23,7 +23,7 @@ def call(*words: str, typed: str | None = None) -> Result:
     return CliRunner().invoke(app, list(words), input=typed)
 
 
-def test_nothing_configured_is_one_line_and_2(
+def test_missing_configuration_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -35,7 +35,7 @@ def test_nothing_configured_is_one_line_and_2(
     )
 
 
-def test_an_unreachable_server_is_one_line_and_2_in_a_real_process(tmp_path: Path) -> None:
+def test_unreachable_server_is_one_line_and_exit_code_2_in_a_process(tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "CELLRUN_TOKEN": "t"}
     done = subprocess.run(
         [sys.executable, "-c", "from client.cli import app; app()", "job", "7"],
@@ -50,7 +50,7 @@ def test_an_unreachable_server_is_one_line_and_2_in_a_real_process(tmp_path: Pat
     assert done.stderr == "cellrun: no answer from http://127.0.0.1:1: connection refused\n"
 
 
-def test_a_refusal_names_the_field_and_is_2(environment: Api) -> None:
+def test_refused_submission_names_the_field_with_exit_code_2(environment: Api) -> None:
     fault = {"field": "image", "detail": "is required"}
     environment.answer("POST /api/v1/jobs", {"title": "Unprocessable", "errors": [fault]}, 422)
     result = call("submit", "-", typed="name: x")
@@ -58,7 +58,7 @@ def test_a_refusal_names_the_field_and_is_2(environment: Api) -> None:
     assert result.stderr == "cellrun: Unprocessable: image: is required [422]\n"
 
 
-def test_login_stores_only_what_works(
+def test_login_stores_only_a_valid_token(
     api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -74,7 +74,7 @@ def test_login_stores_only_what_works(
     assert api.asked[-1][2]["Authorization"] == "Bearer my-token"
 
 
-def test_submit_sends_the_file_as_changed(environment: Api, tmp_path: Path) -> None:
+def test_submit_sends_the_file_with_its_changes(environment: Api, tmp_path: Path) -> None:
     environment.answer("POST /api/v1/jobs", a_job(state="PENDING"), 201)
     file = tmp_path / "job.yaml"
     file.write_text("name: sweep\nimage: busybox")
@@ -84,7 +84,7 @@ def test_submit_sends_the_file_as_changed(environment: Api, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("state", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("KILLED", 1)])
-def test_submit_and_wait_exit_with_0_only_for_success(
+def test_submit_with_wait_exits_with_0_only_on_success(
     environment: Api, state: str, code: int
 ) -> None:
     ended = a_job(state=state, failure_reason="because" if code else "")
@@ -97,7 +97,7 @@ def test_submit_and_wait_exit_with_0_only_for_success(
     assert call("wait", "7").exit_code == code
 
 
-def test_wait_for_several_needs_all_of_them(environment: Api) -> None:
+def test_wait_for_several_jobs_requires_all_to_succeed(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job(state="SUCCEEDED"))
     environment.answer("GET /api/v1/jobs/8", a_job(id=8, state="FAILED"))
     result = call("wait", "7", "8", "--json")
@@ -106,7 +106,7 @@ def test_wait_for_several_needs_all_of_them(environment: Api) -> None:
     assert "job 8 failed" in result.stderr
 
 
-def test_wait_past_its_deadline_is_2(environment: Api) -> None:
+def test_wait_past_its_deadline_exits_with_2(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job())
     result = call("wait", "7", "--deadline", "0.1")
     assert result.exit_code == 2
@@ -132,7 +132,7 @@ def tell_run(api: Api, *, state: str, exit_code: int | None) -> None:
     api.answer(f"GET /api/v1/attempts/{UID}/logs", b"", X_Next_Cursor="3")
 
 
-def test_run_submits_follows_and_succeeds(environment: Api) -> None:
+def test_run_submits_follows_the_logs_and_exits_with_0(environment: Api) -> None:
     tell_run(environment, state="SUCCEEDED", exit_code=0)
     result = call(
         "run", "repo/busybox:1", "--cpu", "0.5", "--memory", "64Mi", "--env", "A=b=c",
@@ -151,7 +151,7 @@ def test_run_submits_follows_and_succeeds(environment: Api) -> None:
     }
 
 
-def test_run_asks_for_cells_and_resources(environment: Api) -> None:
+def test_run_sends_constraints_and_resources(environment: Api) -> None:
     tell_run(environment, state="SUCCEEDED", exit_code=0)
     result = call(
         "run", "busybox", "--gpu", "1", "--resource", "licence=2", "--constraint", "zone=a,b",
@@ -174,19 +174,19 @@ def test_run_asks_for_cells_and_resources(environment: Api) -> None:
     )
 
 
-def test_run_exits_with_the_tasks_code(environment: Api) -> None:
+def test_run_exits_with_the_exit_code_of_the_task(environment: Api) -> None:
     tell_run(environment, state="FAILED", exit_code=42)
     result = call("run", "busybox", "--name", "x", "--", "false")
     assert result.exit_code == 42
     assert "failed" in result.stderr
 
 
-def test_run_exits_with_1_when_no_code_is_known(environment: Api) -> None:
+def test_run_exits_with_1_without_an_exit_code(environment: Api) -> None:
     tell_run(environment, state="WORKER_FAILED", exit_code=None)
     assert call("run", "busybox", "--", "true").exit_code == 1
 
 
-def test_run_of_a_process_has_no_image(environment: Api) -> None:
+def test_run_of_a_process_sends_no_image(environment: Api) -> None:
     tell_run(environment, state="SUCCEEDED", exit_code=0)
     result = call("run", "--process", "--name", "p", "--", "echo", "hi")
     assert result.exit_code == 0
@@ -199,14 +199,14 @@ def test_run_of_a_process_has_no_image(environment: Api) -> None:
     }
 
 
-def test_names_of_runs_are_names(environment: Api) -> None:
+def test_generated_run_names_are_valid(environment: Api) -> None:
     for word in ("busybox", "ghcr.io/Team/Tool_x:1.2@sha256:aa", "/bin/[", ""):
         name = _name_after(word)
         assert name[0].isalnum()
         assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-def test_jobs_and_cells_list(environment: Api) -> None:
+def test_jobs_and_cells_are_listed(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs", a_page(a_job()))
     environment.answer("GET /api/v1/cells", a_page(a_cell(state="DRAINING", state_reason="by me")))
     assert "1 pending, 1 running" in call("jobs", "--state", "running").stdout
@@ -226,7 +226,7 @@ def test_job_shows_its_tasks(environment: Api) -> None:
     ]
 
 
-def test_logs_of_several_tasks_say_whose_a_line_is(environment: Api) -> None:
+def test_logs_of_several_tasks_are_prefixed_with_the_task(environment: Api) -> None:
     tasks = [
         a_task(id=70 + n, index=n, state="SUCCEEDED", attempt_number=1, attempt_uid=f"u-{n}")
         for n in range(2)
@@ -251,7 +251,7 @@ def test_logs_of_an_attempt(environment: Api) -> None:
     assert json.loads(result.stdout) == [{"task": UID, "stream": "stdout", "line": "half a li"}]
 
 
-def test_an_id_that_is_no_jobs_is_a_tasks(environment: Api) -> None:
+def test_id_that_is_not_a_job_is_used_as_a_task_id(environment: Api) -> None:
     environment.answer("GET /api/v1/tasks/70", a_task())
     environment.answer("GET /api/v1/tasks/70/explain", {"task": 70, "text": "lacks 2 cores"})
     result = call("explain", "70")
@@ -259,7 +259,7 @@ def test_an_id_that_is_no_jobs_is_a_tasks(environment: Api) -> None:
     assert json.loads(call("explain", "70", "--json").stdout)["task"] == 70
 
 
-def test_explain_of_a_job_speaks_of_one_pending_task_of_each_group(environment: Api) -> None:
+def test_explain_of_a_job_explains_one_pending_task_per_group(environment: Api) -> None:
     tasks = [a_task(id=70), a_task(id=71, index=1), a_task(id=72, group="b", state="RUNNING")]
     environment.answer("GET /api/v1/jobs/7", a_job())
     environment.answer("GET /api/v1/jobs/7/tasks", a_page(*tasks))
@@ -267,13 +267,13 @@ def test_explain_of_a_job_speaks_of_one_pending_task_of_each_group(environment: 
     assert [item["task"] for item in json.loads(call("explain", "7", "--json").stdout)] == [70]
 
 
-def test_explain_of_a_job_without_pending_tasks_says_so(environment: Api) -> None:
+def test_explain_of_a_job_without_pending_tasks_prints_its_state(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job(state="SUCCEEDED"))
     environment.answer("GET /api/v1/jobs/7/tasks", a_page(a_task(state="SUCCEEDED")))
     assert "nothing of job 7 is pending; it is succeeded" in call("explain", "7").stdout
 
 
-def test_cancel_and_drain_send_what_was_said(environment: Api) -> None:
+def test_cancel_and_drain_send_their_options(environment: Api) -> None:
     environment.answer("POST /api/v1/jobs/7/cancel", a_job(ending_as="KILLED"), 202)
     environment.answer("POST /api/v1/cells/cell-1/drain", a_cell(state="DRAINING"))
     result = call("cancel", "7", "--reason", "wrong input", "--force")
@@ -287,7 +287,7 @@ def test_cancel_and_drain_send_what_was_said(environment: Api) -> None:
     assert deadlines == [0.0, None]
 
 
-def test_version_is_told() -> None:
+def test_version_is_printed() -> None:
     result = call("--version")
     assert result.exit_code == 0
     assert result.stdout.startswith("cellrun ")

@@ -3,7 +3,7 @@
 from client.follow import LogFollower, follow_job
 from client.session import Session
 from tests.unit.client.documents import a_job, a_page, a_task
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 
 def tell_log(api: Api, uid: str, *pieces: bytes) -> None:
@@ -19,9 +19,7 @@ def only_stdout(session: Session, lines: list[str]) -> LogFollower:
     return LogFollower(session, lambda name, stream, line: lines.append(f"{name} {stream} {line}"))
 
 
-def test_a_line_cut_anywhere_is_written_whole_even_within_a_sign(
-    api: Api, session: Session
-) -> None:
+def test_line_split_between_reads_is_written_whole(api: Api, session: Session) -> None:
     snow = "schön".encode()
     tell_log(api, "u-1", b"first\nse", b"cond " + snow[:4], snow[4:] + b"\nend")
     lines: list[str] = []
@@ -33,9 +31,7 @@ def test_a_line_cut_anywhere_is_written_whole_even_within_a_sign(
     assert lines[2:] == ["main.0 stdout end"]
 
 
-def test_attempts_that_came_and_went_between_two_looks_are_read_too(
-    api: Api, session: Session
-) -> None:
+def test_attempts_that_ended_between_two_polls_are_read(api: Api, session: Session) -> None:
     attempts = [{"uid": f"u-{n}", "number": n} for n in (2, 1)]
     api.answer("GET /api/v1/tasks/70/attempts", a_page(*attempts))
     tell_log(api, "u-1", b"one\n")
@@ -47,7 +43,7 @@ def test_attempts_that_came_and_went_between_two_looks_are_read_too(
     assert lines == ["main.0 stdout one", "main.0 stdout two"]
 
 
-def test_follow_job_ends_only_when_the_log_is_through(api: Api, session: Session) -> None:
+def test_follow_job_ends_only_after_the_log_is_complete(api: Api, session: Session) -> None:
     ended = a_task(state="SUCCEEDED", attempt_number=1, attempt_uid="u-1")
     api.answer("GET /api/v1/jobs/7", a_job(state="SUCCEEDED"))
     api.answer("GET /api/v1/jobs/7/tasks", a_page(ended))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from client.cli import app
 from client.forecast import forecast
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 WAITS = {"code": "quota_exceeded", "text": "quota of user ann: 1 core used"}
 
@@ -67,11 +67,13 @@ def drawn(document: dict[str, Any]) -> list[str]:
         (a_dry_run(existing_job=5), ["job 5 is that job already"]),
     ],
 )
-def test_each_group_has_its_lines(document: dict[str, Any], lines: list[str]) -> None:
+def test_dry_run_output_has_lines_for_each_group(
+    document: dict[str, Any], lines: list[str]
+) -> None:
     assert drawn(document) == lines
 
 
-def test_a_dry_run_is_asked_for_and_shown(environment: Api) -> None:
+def test_dry_run_is_requested_and_printed(environment: Api) -> None:
     document = a_dry_run(a_group(cells={"cell-1": 1}))
     environment.answer("POST /api/v1/jobs:dry-run", document)
     words, typed = ["submit", "-", "--dry-run"], '{"name": "a", "image": "busybox"}'
@@ -84,7 +86,7 @@ def test_a_dry_run_is_asked_for_and_shown(environment: Api) -> None:
     assert json.loads(result.stdout) == document
 
 
-def test_nothing_is_waited_for_that_was_not_submitted(environment: Api) -> None:
+def test_dry_run_with_wait_is_refused(environment: Api) -> None:
     result = CliRunner().invoke(app, ["submit", "-", "--dry-run", "--wait"], input='{"name": "a"}')
     assert result.exit_code == 2
     assert "--dry-run submits nothing" in result.stderr

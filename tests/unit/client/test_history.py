@@ -11,7 +11,7 @@ from client.cli import app
 from client.commands.history import history_table
 from client.documents import Change
 from tests.unit.client.documents import AT, a_change, a_page, a_task
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 UID = "01890a5d-ac96-774b-bcce-b302099a8057"
 LATER = "2026-11-20T12:05:00Z"
@@ -28,7 +28,7 @@ def line(change: Change) -> str:
     return " ".join(drawn.splitlines()[1].split()[1:])
 
 
-def test_a_change_says_what_why_by_whom_and_how_long() -> None:
+def test_history_line_has_change_reason_actor_and_duration() -> None:
     assert line(a_change()).endswith(
         "main.0 (attempt 1) pending → assigned placed on a cell (cell-1) placement 1.5 s"
     )
@@ -45,7 +45,7 @@ def test_a_change_says_what_why_by_whom_and_how_long() -> None:
     assert line(ended).endswith("running → failed ended badly: exit status 3 [/x] cell-1")
 
 
-def test_what_is_still_so_is_said() -> None:
+def test_state_that_still_lasts_is_marked() -> None:
     assert line(a_change(seconds=None, longest_seconds=None, still=1)).endswith("still there")
 
 
@@ -59,17 +59,17 @@ def test_what_is_still_so_is_said() -> None:
         ({"from_state": "PENDING", "to_state": "PENDING"}, "main.0 (attempt 1) assigned"),
     ],
 )
-def test_several_are_counted(facts: dict[str, object], words: str) -> None:
+def test_merged_changes_are_counted(facts: dict[str, object], words: str) -> None:
     assert words in line(a_change(**facts))
 
 
-def test_several_have_a_span_of_time_and_a_longest_stay() -> None:
+def test_merged_changes_have_a_time_span_and_the_longest_stay() -> None:
     drawn = line(a_change(count=7, last_at=LATER, seconds=63, longest_seconds=9))
     assert "… " in drawn
     assert drawn.endswith("1 m 03 s, 9.0 s at most")
 
 
-def test_a_jobs_history_is_shown_oldest_first(environment: Api) -> None:
+def test_history_of_a_job_is_shown_oldest_first(environment: Api) -> None:
     newest, oldest = a_change(id=2, task_name="main.2"), a_change(id=1, task_name="main.1")
     environment.answer("GET /api/v1/jobs/7/history", a_page(newest, oldest))
     shown = call("history", "7").stdout
@@ -78,7 +78,7 @@ def test_a_jobs_history_is_shown_oldest_first(environment: Api) -> None:
     assert json.loads(call("history", "7", "--json").stdout) == [newest, oldest]
 
 
-def test_more_than_the_limit_is_said_to_be_left_out(environment: Api) -> None:
+def test_history_beyond_the_limit_is_marked_as_left_out(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7/history", a_page(a_change(id=2), a_change(id=1)))
     shown = call("history", "7", "--limit", "1", "--unmerged").stdout
     assert "… and what was before" in shown
@@ -86,14 +86,14 @@ def test_more_than_the_limit_is_said_to_be_left_out(environment: Api) -> None:
     assert environment.asked[0][1] == "merged=false&limit=2"
 
 
-def test_an_id_that_is_no_jobs_is_a_tasks(environment: Api) -> None:
+def test_id_that_is_not_a_job_is_used_as_a_task_id(environment: Api) -> None:
     environment.answer("GET /api/v1/tasks/70", a_task())
     environment.answer("GET /api/v1/tasks/70/history", a_page(a_change(first_at=AT)))
     for words in (("70",), ("70", "--task")):
         assert "placed on a cell" in call("history", *words).stdout
 
 
-def test_a_uid_is_an_attempts(environment: Api) -> None:
+def test_uid_shows_the_history_of_an_attempt(environment: Api) -> None:
     environment.answer(f"GET /api/v1/attempts/{UID}/history", a_page(a_change()))
     assert "placed on a cell" in call("history", UID).stdout
     assert call("history", "4711").exit_code == 2

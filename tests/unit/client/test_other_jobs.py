@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from client.cli import app
 from tests.unit.client.documents import a_job, a_page
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 UID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -16,7 +16,7 @@ def call(*words: str, typed: str | None = None) -> Result:
     return CliRunner().invoke(app, list(words), input=typed)
 
 
-def test_retry_says_what_became_of_it(environment: Api) -> None:
+def test_retry_prints_the_new_job(environment: Api) -> None:
     counts = {"main": {"phase": {"PENDING": 2}}, "whole": {"phase": {}}}
     made = a_job(id=8, retry_of=7, state="PENDING", task_status_count=counts)
     environment.answer("POST /api/v1/jobs/7/retry", made, 201)
@@ -27,7 +27,7 @@ def test_retry_says_what_became_of_it(environment: Api) -> None:
     assert environment.asked[-1][2]["Idempotency-Key"] == "again"
 
 
-def test_what_is_in_the_way_of_a_retry_is_one_line(environment: Api) -> None:
+def test_refused_retry_is_one_line(environment: Api) -> None:
     said = {"title": "Conflict", "detail": "job 7 has not ended: retry it after its end"}
     environment.answer("POST /api/v1/jobs/7/retry", said, 409)
     result = call("retry", "7")
@@ -36,7 +36,7 @@ def test_what_is_in_the_way_of_a_retry_is_one_line(environment: Api) -> None:
 
 
 @pytest.mark.parametrize("typed", ["n\n", ""])
-def test_delete_asks_and_no_is_no(environment: Api, typed: str) -> None:
+def test_delete_without_confirmation_deletes_nothing(environment: Api, typed: str) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
     result = call("delete", "7", typed=typed)
     assert result.exit_code == 1
@@ -45,7 +45,7 @@ def test_delete_asks_and_no_is_no(environment: Api, typed: str) -> None:
     assert [asked for asked, *_ in environment.asked] == ["GET /api/v1/jobs/7"]
 
 
-def test_delete_deletes_once_it_was_told_to(environment: Api) -> None:
+def test_delete_deletes_the_job_after_confirmation(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
     environment.answer("DELETE /api/v1/jobs/7", b"", 204)
     assert call("delete", "7", typed="y\n").stdout == "job 7 is deleted\n"
@@ -55,7 +55,7 @@ def test_delete_deletes_once_it_was_told_to(environment: Api) -> None:
     assert sum(asked == "DELETE /api/v1/jobs/7" for asked, *_ in environment.asked) == 3
 
 
-def test_release_wants_a_reason_and_sends_it(environment: Api) -> None:
+def test_release_requires_and_sends_a_reason(environment: Api) -> None:
     path = f"POST /api/v1/attempts/{UID}/release"
     environment.answer(path, {"uid": UID, "release_kind": "operator"})
     assert call("release", UID).exit_code == 2
@@ -65,7 +65,7 @@ def test_release_wants_a_reason_and_sends_it(environment: Api) -> None:
     assert environment.asked[-1][3] == {"reason": "scrap"}
 
 
-def test_the_page_of_a_job_says_what_it_has_to_do_with_others(environment: Api) -> None:
+def test_job_page_shows_relations_to_other_jobs(environment: Api) -> None:
     def wait(name: str, until: str, state: str) -> dict[str, object]:
         return {"job": 5, "name": name, "until": until, "state": state}
 
@@ -85,7 +85,7 @@ def test_the_page_of_a_job_says_what_it_has_to_do_with_others(environment: Api) 
     )
 
 
-def test_a_job_that_is_alone_has_no_such_line(environment: Api) -> None:
+def test_job_page_without_relations_has_no_relation_line(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job())
     environment.answer("GET /api/v1/jobs/7/tasks", a_page())
     assert call("job", "7").stdout.splitlines()[1] == ""

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from client.cli import app
 from tests.unit.client.documents import a_page, a_pool, a_quota
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 POOL = "/api/v1/pools/default"
 QUOTA = "/api/v1/quotas/user/ann"
@@ -47,7 +47,7 @@ def test_a_pool_is_shown_with_every_field(environment: Api) -> None:
     assert json.loads(call("pools", "default", "--json").stdout)["tokens"] == {"licence": 4}
 
 
-def test_setting_a_pool_sends_what_changes(environment: Api) -> None:
+def test_pool_update_sends_only_changed_fields(environment: Api) -> None:
     environment.answer(f"GET {POOL}", a_pool(tokens={"licence": 4}))
     environment.answer(f"PUT {POOL}", a_pool(strict_fifo=True))
     done = call(
@@ -60,14 +60,14 @@ def test_setting_a_pool_sends_what_changes(environment: Api) -> None:
     ]
 
 
-def test_setting_a_pool_that_is_not_there_makes_it(environment: Api) -> None:
+def test_update_of_an_unknown_pool_creates_it(environment: Api) -> None:
     environment.answer("PUT /api/v1/pools/new", a_pool(name="new"), 201)
     assert call("pools", "new", "--set", "sequencer=drf").exit_code == 0
     assert sent(environment, "PUT /api/v1/pools/new") == [{"sequencer": "drf"}]
     assert call("pools", "none").exit_code == 2
 
 
-def test_quotas_are_listed_with_what_is_used(environment: Api) -> None:
+def test_quotas_are_listed_with_their_usage(environment: Api) -> None:
     lab = a_quota(kind="project", name="lab/genes", resources={}, running_tasks=None, weight=2.0)
     environment.answer("GET /api/v1/quotas", a_page(a_quota(), lab))
     listed = rows_of(call("quota"))
@@ -79,7 +79,7 @@ def test_quotas_are_listed_with_what_is_used(environment: Api) -> None:
     assert "kind=user" in environment.asked[-1][1]
 
 
-def test_a_quota_shows_all_that_is_limited_or_used(environment: Api) -> None:
+def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
     used = {"cpu": 1.5, "memory_mib": 96, "licence": 1}
     usage = {"resources": used, "running_tasks": 3, "running_jobs": 0, "pending_tasks": 0}
     environment.answer(f"GET {QUOTA}", a_quota(running_jobs=0, usage=usage))
@@ -106,7 +106,7 @@ def test_a_quota_shows_all_that_is_limited_or_used(environment: Api) -> None:
         (["running_tasks=null", "cpu=4"], {"running_tasks": None}),
     ],
 )
-def test_setting_a_quota_sends_what_changes(
+def test_quota_update_sends_only_changed_fields(
     environment: Api, changes: list[str], body: dict[str, Any]
 ) -> None:
     environment.answer(f"GET {QUOTA}", a_quota())
@@ -115,7 +115,7 @@ def test_setting_a_quota_sends_what_changes(
     assert sent(environment, f"PUT {QUOTA}") == [body]
 
 
-def test_setting_what_is_so_already_sends_nothing(environment: Api) -> None:
+def test_update_without_changes_sends_nothing(environment: Api) -> None:
     environment.answer(f"GET {QUOTA}", a_quota())
     environment.answer(f"GET {POOL}", a_pool())
     assert call("quota", "user", "ann", "--set", "running_tasks=7").exit_code == 0
@@ -123,7 +123,7 @@ def test_setting_what_is_so_already_sends_nothing(environment: Api) -> None:
     assert {name.partition(" ")[0] for name, *_ in environment.asked} == {"GET"}
 
 
-def test_setting_nobodys_limits_is_refused_at_once(environment: Api) -> None:
+def test_set_without_a_target_is_refused_without_a_request(environment: Api) -> None:
     for words in (["pools"], ["quota"], ["quota", "user"]):
         done = call(*words, "--set", "weight=2")
         assert done.exit_code == 2
@@ -131,6 +131,6 @@ def test_setting_nobodys_limits_is_refused_at_once(environment: Api) -> None:
     assert environment.asked == []
 
 
-def test_a_projects_slash_is_part_of_its_name(environment: Api) -> None:
+def test_slash_in_a_project_name_is_quoted(environment: Api) -> None:
     environment.answer("GET /api/v1/quotas/project/lab%2Fgenes", a_quota(kind="project"))
     assert call("quota", "project", "lab/genes").exit_code == 0

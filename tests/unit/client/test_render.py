@@ -29,19 +29,19 @@ def drawn(thing: RenderableType) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_names_and_colours_are_the_domains() -> None:
+def test_state_names_and_colours_match_the_domain() -> None:
     assert {state.name: colour for state, colour in states.COLOURS.items()} == COLOURS
     assert {state.name for state in states.TERMINAL} == TERMINAL_STATES
     assert state_text("WORKER_FAILED").plain == "worker_failed"
     assert str(state_text("RUNNING").style) == "#0969da"
 
 
-def test_counts_stand_in_the_order_of_a_life_and_unknown_states_are_kept() -> None:
+def test_counts_are_in_lifecycle_order_and_keep_unknown_states() -> None:
     text = counts_text({"SUCCEEDED": 3, "PENDING": 1, "FAILED": 0, "NEWER": 2})
     assert text.plain == "1 pending, 3 succeeded, 2 newer"
 
 
-def test_a_job_shows_groups_tasks_and_why_they_wait() -> None:
+def test_job_page_shows_groups_tasks_and_pending_reasons() -> None:
     reason = {"code": "insufficient_resources", "text": "lacks 998 of a core"}
     waits = a_task(pending_reason=reason)
     failed = a_task(
@@ -67,7 +67,7 @@ def test_a_job_shows_groups_tasks_and_why_they_wait() -> None:
         assert words in page
 
 
-def test_a_job_that_is_ending_says_as_what() -> None:
+def test_ending_job_shows_its_final_state() -> None:
     assert "running, ending as killed" in drawn(job_table([a_job(ending_as="KILLED")]))
     ended = a_job(ending_as="KILLED", state="KILLED")
     assert "ending as" not in drawn(job_table([ended]))
@@ -84,11 +84,11 @@ def test_square_brackets_are_not_markup() -> None:
     assert "[/x]" in drawn(job_page(a_job(failure_reason="[/x]"), [], total=0))
 
 
-def test_a_cell_that_is_not_heard_is_shown_so() -> None:
+def test_silent_cell_is_marked() -> None:
     assert "ready (silent)" in drawn(cell_table([a_cell(silent=True)]))
 
 
-def test_cells_show_what_is_free() -> None:
+def test_cells_show_free_capacity() -> None:
     page = drawn(cell_table([a_cell()]))
     assert "0.5 of 2 free" in page
     assert "1024 of 2048 MiB free" in page
@@ -99,7 +99,7 @@ def test_cells_show_their_labels_and_tags() -> None:
     assert "gb=64, zone=a, tag quiet, tag ssd?" in page
 
 
-def test_a_job_shows_what_it_asks_of_cells() -> None:
+def test_job_page_shows_its_placement_requirements() -> None:
     wishes = [{"key": "zone", "op": "IN", "values": ["a", "b"]}, {"key": "ssd", "op": "exists"}]
     spec = {"constraints": wishes, "placement_tags": ["quiet"], "group_by": "rack"}
     page = drawn(job_page(a_job(coscheduled=True, spec=spec), [], total=0))
@@ -132,6 +132,6 @@ def test_finished_tasks_are_counted_over_all_groups() -> None:
         ("14:05:30", "2 h 05 m"),
     ],
 )
-def test_lengths_of_time(end: str, text: str) -> None:
+def test_durations_are_formatted(end: str, text: str) -> None:
     assert duration_text("2026-11-20T12:00:00Z", f"2026-11-20T{end}Z") == text
     assert duration_text("2026-11-20T12:00:00Z", None) == ""

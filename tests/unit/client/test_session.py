@@ -9,7 +9,7 @@ from client.errors import ApiError, StillOpen, Unreachable
 from client.session import Session
 from client.settings import ClientSettings
 from tests.unit.client.documents import a_job, a_page, a_task
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 
 def test_every_call_carries_the_token(api: Api, session: Session) -> None:
@@ -20,7 +20,7 @@ def test_every_call_carries_the_token(api: Api, session: Session) -> None:
     assert headers["Authorization"] == "Bearer secret-token"
 
 
-def test_no_netrc_takes_the_place_of_the_token(
+def test_netrc_does_not_override_the_token(
     api: Api, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -32,9 +32,7 @@ def test_no_netrc_takes_the_place_of_the_token(
     assert api.asked[0][2]["Authorization"] == "Bearer secret-token"
 
 
-def test_a_list_goes_on_where_its_page_ends_at_the_host_we_were_told(
-    api: Api, session: Session
-) -> None:
+def test_next_page_is_requested_from_the_configured_host(api: Api, session: Session) -> None:
     elsewhere = "http://internal.invalid:8000/api/v1/jobs?limit=3&cursor=x"
     api.answer("GET /api/v1/jobs", a_page(a_job(id=9), a_job(id=8), following=elsewhere))
     api.answer("GET /api/v1/jobs", a_page(a_job(id=7), a_job(id=6)))
@@ -61,7 +59,7 @@ def test_a_problem_document_becomes_an_error_that_names_the_field(
     ]
 
 
-def test_several_faults_get_a_line_each(api: Api, session: Session) -> None:
+def test_several_faults_are_one_line_each(api: Api, session: Session) -> None:
     faults = [{"field": "a", "detail": "is wrong"}, {"field": "", "detail": "all is wrong"}]
     problem = {"title": "Bad", "detail": "a: is wrong (and 1 more)", "errors": faults}
     api.answer("POST /api/v1/jobs", problem, 422)
@@ -76,21 +74,19 @@ def test_an_error_without_a_document_names_the_address(api: Api, session: Sessio
         session.job(7)
 
 
-def test_an_answer_that_is_not_json_is_not_our_api(api: Api, session: Session) -> None:
+def test_response_that_is_not_json_is_refused(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", b"<html>welcome</html>")
     with pytest.raises(Unreachable, match="not Cellrun's API"):
         session.job(7)
 
 
-def test_a_redirect_is_not_followed_since_it_would_take_the_token_along(
-    api: Api, session: Session
-) -> None:
+def test_redirect_is_not_followed_to_protect_the_token(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", b"", 302, Location="http://elsewhere.invalid/")
     with pytest.raises(Unreachable, match=r"points to http://elsewhere\.invalid/"):
         session.job(7)
 
 
-def test_nobody_listening_is_one_line_with_the_address() -> None:
+def test_refused_connection_is_one_line_with_the_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -107,7 +103,7 @@ def test_an_unknown_host_is_one_line() -> None:
     assert len(line) < 120
 
 
-def test_wait_returns_the_job_once_it_is_terminal_and_tells_of_changes(
+def test_wait_returns_the_finished_job_and_reports_state_changes(
     api: Api, session: Session
 ) -> None:
     done = a_job(state="SUCCEEDED")
@@ -118,7 +114,7 @@ def test_wait_returns_the_job_once_it_is_terminal_and_tells_of_changes(
     assert states == ["PENDING", "RUNNING", "SUCCEEDED"]
 
 
-def test_wait_outlasts_a_server_that_restarts(api: Api, session: Session) -> None:
+def test_wait_survives_a_server_restart(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", {"title": "Service Unavailable"}, 503)
     api.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
     assert session.wait(7)["state"] == "FAILED"
@@ -130,13 +126,13 @@ def test_wait_gives_up_at_its_deadline(api: Api, session: Session) -> None:
         session.wait(7, deadline_seconds=0.1)
 
 
-def test_wait_does_not_repeat_what_was_refused(api: Api, session: Session) -> None:
+def test_wait_does_not_repeat_a_refused_request(api: Api, session: Session) -> None:
     with pytest.raises(ApiError):
         session.wait(7, deadline_seconds=30)
     assert len(api.asked) == 1
 
 
-def test_a_log_comes_with_the_cursor_behind_it(api: Api, session: Session) -> None:
+def test_log_piece_has_the_next_cursor(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/attempts/u-1/logs", b"hello\n", X_Next_Cursor="6")
     piece = session.log("u-1", "stderr", "0")
     assert (piece.content, piece.cursor) == (b"hello\n", "6")

@@ -14,7 +14,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path)}
 
 
-def test_what_was_stored_is_loaded_and_nobody_else_may_read_it(environ: dict[str, str]) -> None:
+def test_stored_settings_are_loaded_from_a_private_file(environ: dict[str, str]) -> None:
     settings = ClientSettings("http://127.0.0.1:8000", 'to"ken\\')
     path = store_settings(settings, environ)
     assert path == settings_path(environ)
@@ -23,7 +23,7 @@ def test_what_was_stored_is_loaded_and_nobody_else_may_read_it(environ: dict[str
     assert load_settings(environ) == settings
 
 
-def test_storing_again_replaces_and_keeps_the_mode(environ: dict[str, str]) -> None:
+def test_second_store_replaces_the_file_and_restores_its_mode(environ: dict[str, str]) -> None:
     store_settings(ClientSettings("http://one:1", "1"), environ)
     settings_path(environ).chmod(0o644)
     path = store_settings(ClientSettings("http://two:2", "2"), environ)
@@ -32,7 +32,7 @@ def test_storing_again_replaces_and_keeps_the_mode(environ: dict[str, str]) -> N
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_environment_wins_value_by_value(environ: dict[str, str]) -> None:
+def test_environment_overrides_stored_settings_one_by_one(environ: dict[str, str]) -> None:
     store_settings(ClientSettings("http://stored:1", "stored"), environ)
     assert load_settings({**environ, "CELLRUN_TOKEN": "mine"}) == ClientSettings(
         "http://stored:1", "mine"
@@ -40,14 +40,14 @@ def test_the_environment_wins_value_by_value(environ: dict[str, str]) -> None:
     assert load_settings({**environ, "CELLRUN_URL": "http://mine:2/"}).url == "http://mine:2"
 
 
-def test_without_an_address_it_says_what_to_do(environ: dict[str, str]) -> None:
+def test_missing_settings_error_has_a_remedy(environ: dict[str, str]) -> None:
     with pytest.raises(NotConfigured, match="cellrun login URL"):
         load_settings(environ)
     with pytest.raises(NotConfigured, match="no token for http://h"):
         load_settings({**environ, "CELLRUN_URL": "http://h"})
 
 
-def test_a_broken_file_is_named(environ: dict[str, str]) -> None:
+def test_malformed_file_is_named(environ: dict[str, str]) -> None:
     path = settings_path(environ)
     path.parent.mkdir(parents=True)
     path.write_text("url = ")
@@ -56,10 +56,10 @@ def test_a_broken_file_is_named(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h/?a=b"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_malformed_address_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match="is not an address"):
         check_url(url)
 
 
-def test_a_token_is_not_shown() -> None:
+def test_token_is_not_in_the_repr() -> None:
     assert "geheim" not in repr(ClientSettings("http://h", "geheim"))

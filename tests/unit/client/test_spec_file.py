@@ -11,7 +11,7 @@ from client.errors import BadInput
 from client.spec_file import apply_change, parse_spec, read_spec
 
 
-def test_yaml_and_json_say_the_same(tmp_path: Path) -> None:
+def test_yaml_and_json_are_equivalent(tmp_path: Path) -> None:
     yaml, json = tmp_path / "job.yaml", tmp_path / "job.json"
     yaml.write_text("name: x\ncallback: {on: job}\nreplicas: 2\n")
     json.write_text('{"name": "x", "callback": {"on": "job"}, "replicas": 2}')
@@ -41,7 +41,7 @@ def test_set_changes_one_value(change: str, expected: dict[str, Any]) -> None:
     assert spec == expected
 
 
-def test_set_reaches_into_lists() -> None:
+def test_set_changes_items_of_lists() -> None:
     spec = {"groups": [{"name": "a"}, {"name": "b"}]}
     apply_change(spec, "groups.1.replicas=2")
     assert spec["groups"][1] == {"name": "b", "replicas": 2}
@@ -59,18 +59,18 @@ def test_set_reaches_into_lists() -> None:
         ("env={a", "--set"),
     ],
 )
-def test_a_change_that_cannot_be_made_says_why(change: str, complaint: str) -> None:
+def test_invalid_change_error_has_the_reason(change: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         apply_change({"name": "x", "groups": [{"name": "a"}]}, change)
 
 
 @pytest.mark.parametrize("text", ["- a\n- b", "[1]", "7", "", "name: [", '{"name": }', "a: *b"])
-def test_what_is_no_mapping_is_refused_with_the_name_of_the_file(text: str) -> None:
+def test_file_without_a_mapping_is_refused_by_name(text: str) -> None:
     with pytest.raises(BadInput, match=r"^job\.yaml: "):
         parse_spec(text, "job.yaml")
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"none\.yaml: no such file or directory"):
         read_spec(str(tmp_path / "none.yaml"))
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff")

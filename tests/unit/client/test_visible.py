@@ -13,7 +13,7 @@ import pytest
 
 from client.visible import visible
 from tests.unit.client.documents import AT, a_change, a_job, a_page, a_task
-from tests.unit.client.told_server import Api
+from tests.unit.client.stub_server import Api
 
 UID = "01890a5d-ac96-774b-bcce-b302099a8057"
 RUN = "from client.cli import app; app()"
@@ -96,7 +96,9 @@ COMMANDS: dict[str, tuple[Callable[[Api], None], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_terminal_gets_no_control_characters_of_others(environment: Api, name: str) -> None:
+def test_terminal_output_has_no_control_characters_from_the_server(
+    environment: Api, name: str
+) -> None:
     tell, words = COMMANDS[name]
     tell(environment)
     shown = STYLES.sub(b"", on_a_terminal(*words)).decode()
@@ -104,12 +106,12 @@ def test_a_terminal_gets_no_control_characters_of_others(environment: Api, name:
     assert "52;c;ZXZpbA==" in shown
 
 
-def test_logs_on_a_terminal_show_what_was_written(environment: Api) -> None:
+def test_logs_on_a_terminal_show_escaped_control_characters(environment: Api) -> None:
     tell_logs(environment)
     assert on_a_terminal("logs", UID).decode().strip() == SHOWN
 
 
-def test_raw_logs_are_as_the_task_wrote_them(environment: Api) -> None:
+def test_raw_logs_are_unchanged(environment: Api) -> None:
     tell_logs(environment)
     assert HOSTILE.encode() in on_a_terminal("logs", "--raw", UID)
 
@@ -123,27 +125,27 @@ def left_an_artifact(api: Api) -> None:
     api.answer(f"GET {uri}", content)
 
 
-def test_an_artifact_on_a_terminal_does_not_act_on_it(environment: Api) -> None:
+def test_artifact_on_a_terminal_is_escaped(environment: Api) -> None:
     left_an_artifact(environment)
     shown = on_a_terminal("artifacts", UID, "out").decode()
     assert shown.split("\r\n") == [SHOWN, "\ufffd\ufffd"]
 
 
-def test_an_artifact_into_a_pipe_is_as_it_was_kept(environment: Api) -> None:
+def test_artifact_in_a_pipe_is_unchanged(environment: Api) -> None:
     left_an_artifact(environment)
     assert into_a_pipe("artifacts", UID, "out") == f"{HOSTILE}\n".encode() + b"\xff\xc3"
 
 
-def test_logs_into_a_pipe_are_as_the_task_wrote_them(environment: Api) -> None:
+def test_logs_in_a_pipe_are_unchanged(environment: Api) -> None:
     tell_logs(environment)
     assert into_a_pipe("logs", UID) == f"{HOSTILE}\n".encode()
 
 
-def test_json_means_the_same_with_characters_escaped(environment: Api) -> None:
+def test_json_output_escapes_but_keeps_the_value(environment: Api) -> None:
     tell_job(environment)
     assert json.loads(into_a_pipe("job", "7", "--json"))["failure_reason"] == HOSTILE
 
 
-def test_text_without_control_characters_stays() -> None:
+def test_text_without_control_characters_is_unchanged() -> None:
     text = "tab\tnewline\nümlaut \u00a0 漢字 😀"
     assert visible(text) == text

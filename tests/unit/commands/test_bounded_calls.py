@@ -11,7 +11,7 @@ from controlplane.domain.hooks.interface import HookUnavailable
 SOON = 0.02
 
 
-def test_an_answer_comes_back_and_so_does_an_error() -> None:
+def test_call_returns_the_result_or_raises_the_error() -> None:
     calls = BoundedCalls()
     assert calls.call("a", lambda: 5) == 5
     assert calls.call("a", current_thread) is not main_thread()
@@ -19,7 +19,7 @@ def test_an_answer_comes_back_and_so_does_an_error() -> None:
         calls.call("a", lambda: 1 // 0)
 
 
-def test_a_call_that_would_end_its_thread_is_an_error_of_the_hook() -> None:
+def test_system_exit_in_a_hook_is_reported_as_unavailable() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -27,7 +27,7 @@ def test_a_call_that_would_end_its_thread_is_an_error_of_the_hook() -> None:
         BoundedCalls().call("a", leave)
 
 
-def test_a_slow_call_is_given_up_and_its_name_is_closed_until_calls_return() -> None:
+def test_slow_hook_times_out_and_is_blocked_until_a_call_returns() -> None:
     calls, signals = BoundedCalls(), [Signal() for _ in range(MOST_STUCK)]
     for signal in signals:
         with pytest.raises(HookUnavailable, match="longer than"):

@@ -99,12 +99,12 @@ def test_the_json_has_the_declared_keys() -> None:
     }
 
 
-def test_a_document_comes_back_as_it_went() -> None:
+def test_document_round_trips() -> None:
     assert Parcel.read(FULL.body()) == FULL
     assert read_typed(FULL.body(), {"parcel": Parcel}) == FULL
 
 
-def test_nothing_and_empty_defaults_are_not_written() -> None:
+def test_default_values_are_not_written() -> None:
     assert Parcel(7).body() == {"type": "parcel", "no": 7, "is_open": True}
     assert Parcel.read({"no": 7}) == Parcel(7)
     assert Parcel.read({"no": 7, "labels": None, "is_open": None}) == Parcel(7)

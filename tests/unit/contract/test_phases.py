@@ -25,7 +25,7 @@ def change(number: int, text: str = "warming", kind: PhaseKind = PhaseKind.RUNNE
     return PhaseChange(number, 1000.0 + number, kind, text)
 
 
-def test_a_report_has_its_changes_when_it_is_read_back() -> None:
+def test_report_with_phases_round_trips() -> None:
     phases = (
         PhaseChange(3, 1.5, PhaseKind.PHASE, Phase.PULLING),
         PhaseChange(4, 2.5, PhaseKind.TRY, "try 1 of 3 failed: pull: no route to host"),
@@ -35,17 +35,17 @@ def test_a_report_has_its_changes_when_it_is_read_back() -> None:
     assert AttemptReport.read(report.body()) == report
 
 
-def test_a_report_without_changes_takes_no_room_for_them() -> None:
+def test_report_without_phases_has_no_phase_field() -> None:
     assert "phases" not in AttemptReport("u", 7, TaskState.RUNNING).body()
 
 
-def test_what_a_newer_cell_adds_to_a_change_is_ignored() -> None:
+def test_fields_of_a_newer_cell_are_ignored() -> None:
     assert read_phases([[1, 2.0, "phase", "creating", {"more": 1}]]) == (
         PhaseChange(1, 2.0, PhaseKind.PHASE, "creating"),
     )
 
 
-def test_a_long_text_is_cut_and_an_instant_that_is_none_is_put_right() -> None:
+def test_long_text_is_cut_and_an_invalid_instant_is_clamped() -> None:
     ((first),) = read_phases([[1, -5, "runner", "x\0" * PHASE_CHARS * 2]])
     assert (first.at, first.text) == (0.0, "x" * PHASE_CHARS)
 
@@ -69,7 +69,7 @@ def test_a_long_text_is_cut_and_an_instant_that_is_none_is_put_right() -> None:
         [1, 1.0, "phase", "pulling"],
     ],
 )
-def test_a_malformed_change_is_refused_with_its_place(item: Any) -> None:
+def test_malformed_phase_is_refused_with_its_position(item: Any) -> None:
     body = {**AttemptReport("u", 7, TaskState.BUILDING).body()}
     body["phases"] = [[1, 1.0, "phase", "preparing"], item]
     with pytest.raises(MalformedMessage, match=r"^phases\[1\][. ]"):
@@ -77,13 +77,13 @@ def test_a_malformed_change_is_refused_with_its_place(item: Any) -> None:
 
 
 @pytest.mark.parametrize("phases", ["x", {}, 5, [[1, 1.0, "phase", "pulling"]] * 40])
-def test_a_malformed_list_is_refused_by_its_name(phases: Any) -> None:
+def test_malformed_phase_list_is_refused_by_name(phases: Any) -> None:
     with pytest.raises(MalformedMessage, match=r"^phases "):
         AttemptReport.read({**AttemptReport("u", 7, TaskState.BUILDING).body(), "phases": phases})
 
 
 @given(st.integers(0, 3 * MAX_REPORTED))
-def test_as_many_as_a_report_may_carry_stay_the_oldest_and_the_newest(count: int) -> None:
+def test_long_phase_list_keeps_the_oldest_and_the_newest(count: int) -> None:
     every = tuple(change(number) for number in range(1, count + 1))
     kept: tuple[PhaseChange, ...] = ()
     for item in every:
@@ -95,11 +95,11 @@ def test_as_many_as_a_report_may_carry_stay_the_oldest_and_the_newest(count: int
     assert read_phases([item.body() for item in kept]) == kept
 
 
-def test_the_largest_report_of_changes_is_some_kilobytes() -> None:
+def test_size_of_the_largest_phase_list_is_bounded() -> None:
     full = tuple(change(200 + n, "\u00e9" * PHASE_CHARS) for n in range(MAX_REPORTED))
     assert len(compact_json([item.body() for item in full])) < 50_000
 
 
-def test_reports_together_have_each_change_once_in_order() -> None:
+def test_merged_reports_have_each_phase_once_in_order() -> None:
     first, second = [change(1), change(2), change(3)], [change(2), change(5)]
     assert [item.number for item in unite(second, first)] == [1, 2, 3, 5]

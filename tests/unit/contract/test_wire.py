@@ -23,7 +23,7 @@ def sealed(body: dict[str, Any], **changes: Any) -> str:
     return envelope.seal(KEY, body=body, **head)
 
 
-def test_an_envelope_comes_back_as_it_went() -> None:
+def test_envelope_round_trips() -> None:
     message = envelope.parse(sealed({"type": "x"}))
     message.check(KEY)
     assert (message.cell, message.incarnation, message.seq) == ("a", "one", 4)
@@ -33,13 +33,13 @@ def test_an_envelope_comes_back_as_it_went() -> None:
 @pytest.mark.parametrize(
     "raw", ["", "null", "[]", "{", '{"v":1}', '{"v":99}', "[" * 10_000, "x" * ((1 << 20) + 1)]
 )
-def test_what_is_no_envelope_is_malformed(raw: str) -> None:
+def test_malformed_envelope_is_refused(raw: str) -> None:
     with pytest.raises(MalformedMessage):
         envelope.parse(raw)
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_an_envelope_or_malformed(raw: str) -> None:
+def test_any_text_is_parsed_or_refused_as_an_envelope(raw: str) -> None:
     with contextlib.suppress(MalformedMessage):
         envelope.parse(raw)
 
@@ -56,7 +56,7 @@ KINDS = ["register", "heartbeat", "reports", "goodbye", "orders", "registered", 
 
 
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), json_values))
-def test_any_payload_is_a_message_or_malformed(kind: str, rest: dict[str, Any]) -> None:
+def test_any_payload_is_parsed_or_refused_as_a_message(kind: str, rest: dict[str, Any]) -> None:
     for read in (reports.read_message, orders.read_order):
         with contextlib.suppress(MalformedMessage):
             read({**rest, "type": kind, "reports": [rest], "runs": [list(rest.values())]})
@@ -89,7 +89,7 @@ LIMIT = reports.RESULT_BYTES
 
 @pytest.mark.parametrize("sign", ["é", "€", "😀"])
 @pytest.mark.parametrize("missing", [1, 2, 3])
-def test_a_result_is_cut_before_a_sign_that_is_not_whole(sign: str, missing: int) -> None:
+def test_result_is_cut_before_an_incomplete_character(sign: str, missing: int) -> None:
     whole = len(sign.encode())
     before = "x" * (LIMIT - whole + min(missing, whole - 1))
     content = (before + sign + "more").encode()
@@ -97,7 +97,7 @@ def test_a_result_is_cut_before_a_sign_that_is_not_whole(sign: str, missing: int
     assert reports.head_of_result(content[: LIMIT + 1]) == (before, True)
 
 
-def test_a_result_that_was_not_cut_is_replaced_where_it_is_no_utf_8() -> None:
+def test_invalid_utf_8_in_a_result_is_replaced() -> None:
     assert reports.head_of_result(b"") == ("", False)
     assert reports.head_of_result(b"a\xffb\xf0\x9f") == ("a\ufffdb\ufffd", False)
     fits = b"x" * (LIMIT - 3) + "€".encode()
@@ -115,7 +115,7 @@ def test_a_result_that_was_not_cut_is_replaced_where_it_is_no_utf_8() -> None:
         reports.Goodbye(60),
     ],
 )
-def test_what_a_cell_says_comes_back_as_it_went(message: reports.Message) -> None:
+def test_message_from_a_cell_round_trips(message: reports.Message) -> None:
     assert reports.read_message(json.loads(json.dumps(message.body()))) == message
 
 
@@ -123,7 +123,7 @@ ODD: Any = [float("nan"), float("inf"), "a\x00b\ud800", {"\x00k": [1, None, True
 
 
 @pytest.mark.parametrize("name", ["usage", "plugin_state"])
-def test_what_no_database_stores_does_not_lose_the_end_of_an_attempt(name: str) -> None:
+def test_values_that_cannot_be_stored_do_not_lose_the_end_of_an_attempt(name: str) -> None:
     body = REPORT.body() | {name: {"odd": ODD}}
     read = reports.AttemptReport.read(json.loads(json.dumps(body)))
     assert read.state is REPORT.state
@@ -134,15 +134,13 @@ def test_what_no_database_stores_does_not_lose_the_end_of_an_attempt(name: str) 
 @pytest.mark.parametrize(
     "value", [{"a": "x" * 70_000}, ["no object"], {"in": json.loads("[" * 99 + "]" * 99)}]
 )
-def test_what_is_too_much_is_left_out_of_a_report_and_the_rest_counts(
-    name: str, value: Any
-) -> None:
+def test_oversized_field_is_dropped_from_a_report(name: str, value: Any) -> None:
     read = reports.AttemptReport.read(REPORT.body() | {name: value})
     assert getattr(read, name) is None
     assert (read.state, read.message) == (REPORT.state, REPORT.message)
 
 
-def test_a_path_of_the_store_is_believed_only_of_the_attempt_itself() -> None:
+def test_artifact_path_is_accepted_only_for_the_reporting_attempt() -> None:
     kept = {"name": "a b", "size": 1, "sha256": "0"}
     own, elsewhere = path_of("u", "a b"), "s3://bucket/a"
     foreign = [path_of("v", "a b"), path_of("u", "c"), "/api/v1/store/results/1", "//host/a"]
@@ -183,11 +181,11 @@ ORDERS = orders.Orders(
         orders.Sync(4, 3, 1.0, 30.0, 5.0, ORDERS, draw_anew=True),
     ],
 )
-def test_what_a_cell_is_told_comes_back_as_it_went(order: orders.Order) -> None:
+def test_message_to_a_cell_round_trips(order: orders.Order) -> None:
     assert orders.read_order(json.loads(json.dumps(order.body()))) == order
 
 
-def test_what_is_seldom_true_is_left_out_when_it_is_not() -> None:
+def test_false_optional_flags_are_not_written() -> None:
     assert "never" not in reports.AttemptReport("v", 8, TaskState.RUNNING).body()
     assert "exclusive" not in orders.GroupSpec(1, 2, "j", "g", 3).body()
 
@@ -201,7 +199,7 @@ def test_text_that_postgresql_cannot_store_is_made_storable() -> None:
     assert clean_text("a\x00b\ud800c") == "ab?c"
 
 
-def test_instants_outside_our_century_are_clamped() -> None:
+def test_instants_out_of_range_are_clamped() -> None:
     early, late = (
         reports.AttemptReport.read({**REPORT.body(), "started_at": at}) for at in (-5.0, 1e20)
     )
@@ -210,7 +208,7 @@ def test_instants_outside_our_century_are_clamped() -> None:
     assert late.started_at < 1e10
 
 
-def test_a_key_survives_its_text_and_a_broken_one_is_refused() -> None:
+def test_key_round_trips_and_a_malformed_one_is_refused() -> None:
     assert keys.decode_key(keys.encode_key(KEY) + "\n") == KEY
     for text in ("", "short", "é", keys.encode_key(KEY)[:-8]):
         with pytest.raises(keys.MalformedKey):
@@ -222,7 +220,7 @@ def test_a_cell_always_uses_the_same_inbox() -> None:
     assert {queues.inbox_queue(f"cell-{n}") for n in range(200)} == set(queues.INBOX_QUEUES)
 
 
-def test_a_task_message_is_what_celery_reads() -> None:
+def test_task_message_has_the_celery_format() -> None:
     message = json.loads(broker.task_message("q", "cell.orders", ["text"]))
     assert message["headers"]["task"] == "cell.orders"
     assert message["properties"]["delivery_info"]["routing_key"] == "q"

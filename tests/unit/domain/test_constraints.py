@@ -32,7 +32,9 @@ LABELS = {"zone": "a", "gb": "64", "version": "1.10", "empty": ""}
         ("version", "lt", ["1.9"], True),
     ],
 )
-def test_a_label_is_compared(key: str, operator: str, values: list[str], met: bool) -> None:
+def test_operator_compares_the_label_value(
+    key: str, operator: str, values: list[str], met: bool
+) -> None:
     assert is_met(Constraint(key, Operator(operator), tuple(values)), LABELS) is met
 
 
@@ -50,14 +52,14 @@ def test_a_label_is_compared(key: str, operator: str, values: list[str], met: bo
         ("le", False),
     ],
 )
-def test_a_label_that_is_not_there_is_equal_to_nothing(operator: str, met: bool) -> None:
+def test_missing_label_meets_only_ne_and_not_exists(operator: str, met: bool) -> None:
     wish = Constraint("rack", Operator(operator), ("0",))
     assert is_met(wish, LABELS) is met
 
 
 @pytest.mark.parametrize("operator", ["gt", "ge", "lt", "le"])
 @pytest.mark.parametrize("key", ["zone", "empty"])
-def test_what_is_no_number_is_neither_more_nor_less(operator: str, key: str) -> None:
+def test_non_numeric_label_meets_no_numeric_comparison(operator: str, key: str) -> None:
     assert not is_met(Constraint(key, Operator(operator), ("0",)), LABELS)
 
 
@@ -97,7 +99,7 @@ def test_a_number_is_digits_with_a_sign_and_a_fraction(text: str, verdict: bool)
         ("le", ["1"], "zone <= 1"),
     ],
 )
-def test_a_constraint_in_words_and_as_it_is_kept(
+def test_constraint_as_text_and_as_a_stored_document(
     operator: str, values: list[str], words: str
 ) -> None:
     wish = Constraint("zone", Operator(operator), tuple(values), required=False)
@@ -123,7 +125,7 @@ def test_a_constraint_in_words_and_as_it_is_kept(
         (["a", "b?"], ["a", "a"], True),
     ],
 )
-def test_a_cell_admits_who_names_all_it_requires_and_nothing_it_does_not_know(
+def test_cell_admits_requests_with_all_required_and_only_known_tags(
     written: list[str], named: list[str], admitted: bool
 ) -> None:
     assert Tags.read(written).admit(named) is admitted

@@ -68,7 +68,7 @@ def refuse(history: History, task: int, times: int, start: float = 0.0, every: f
         history.add(task, at + 1, (S.ASSIGNED, S.PENDING), Reason.REFUSED, **back)
 
 
-def test_a_task_that_was_refused_seven_times_takes_two_entries_for_it() -> None:
+def test_repeated_refusals_collapse_into_two_entries() -> None:
     history = History()
     history.add(1, -5, (None, S.PENDING), Reason.SUBMITTED, actor="ann")
     refuse(history, 1, 7)
@@ -94,20 +94,20 @@ def test_a_task_that_was_refused_seven_times_takes_two_entries_for_it() -> None:
     assert refused.shared(lambda change: change.task_id) == 1
 
 
-def test_two_rounds_stay_apart() -> None:
+def test_two_rounds_are_not_merged() -> None:
     history = History()
     refuse(history, 1, 2)
     assert history.told() == [("refused", 1), ("placed", 1), ("refused", 1), ("placed", 1)]
 
 
-def test_the_same_step_of_two_tasks_in_a_row_is_one_entry_whenever_it_was() -> None:
+def test_same_consecutive_step_of_two_tasks_is_one_entry() -> None:
     history = History()
     for task, at in ((1, 0), (2, 60)):
         history.add(task, at, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
     assert history.told() == [("started", 2)]
 
 
-def test_rounds_that_differ_in_their_end_stay_apart() -> None:
+def test_rounds_with_different_ends_are_not_merged() -> None:
     history = History()
     for turn in range(6):
         history.add(1, turn, PLACED, Reason.PLACED)
@@ -137,7 +137,7 @@ def test_a_thousand_tasks_placed_at_once_are_one_entry() -> None:
     assert entries[0].tasks == entries[2].tasks == 0
 
 
-def test_reports_of_a_batch_are_sorted_into_what_they_say() -> None:
+def test_batch_of_reports_is_grouped_by_reason() -> None:
     history = History()
     for task in range(50):
         history.add(task, 3, (S.ASSIGNED, S.RUNNING), Reason.STARTED, actor="cell")
@@ -154,7 +154,7 @@ def test_reports_of_a_batch_are_sorted_into_what_they_say() -> None:
     ]
 
 
-def test_what_lies_apart_in_time_or_behind_a_change_of_the_job_is_not_one_crowd() -> None:
+def test_changes_apart_in_time_or_across_a_job_change_are_not_merged() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     history.add(None, 0, (S.PENDING, S.RUNNING), Reason.TASKS_DECIDED)
@@ -171,7 +171,7 @@ def test_what_lies_apart_in_time_or_behind_a_change_of_the_job_is_not_one_crowd(
 
 
 @pytest.mark.parametrize(("apart", "told"), [(1.0, 2), (1.001, 3), (0.5, 2)])
-def test_a_moment_is_a_second(apart: float, told: int) -> None:
+def test_changes_up_to_one_second_apart_are_merged(apart: float, told: int) -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     history.add(9, 0, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
@@ -179,7 +179,7 @@ def test_a_moment_is_a_second(apart: float, told: int) -> None:
     assert len(history.told()) == told
 
 
-def test_a_moment_is_counted_from_the_newest_not_from_one_to_the_next() -> None:
+def test_merge_window_is_measured_from_the_newest_change() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     history.add(9, 0.4, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
@@ -201,7 +201,7 @@ def test_a_round_has_fourteen_steps_at_most(phases: int, told: int) -> None:
     assert len(history.told()) == told
 
 
-def test_phases_are_told_apart_by_what_they_are() -> None:
+def test_building_phases_are_separate_entries() -> None:
     history = History()
     said = {"actor": "cell", "cell": "cell-1"}
     history.add(1, 0, (S.ASSIGNED, S.BUILDING), Reason.BUILDING, message="pulling", **said)
@@ -215,7 +215,7 @@ def test_phases_are_told_apart_by_what_they_are() -> None:
     assert [entry.still for entry in entries] == [1, 0, 0, 0]
 
 
-def test_a_start_that_is_told_late_shortens_what_came_before_it() -> None:
+def test_late_reported_start_shortens_the_previous_step() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     history.add(1, 5, (S.ASSIGNED, S.BUILDING), Reason.BUILDING)
@@ -224,7 +224,7 @@ def test_a_start_that_is_told_late_shortens_what_came_before_it() -> None:
     assert [change.seconds for change in history.read()] == [None, 6.0, 0.0, 3.0]
 
 
-def test_a_page_that_begins_further_back_knows_when_its_newest_state_was_left() -> None:
+def test_later_page_measures_its_newest_state_from_the_page_before() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     history.add(None, 0, (S.PENDING, S.RUNNING), Reason.TASKS_DECIDED)
@@ -233,7 +233,7 @@ def test_a_page_that_begins_further_back_knows_when_its_newest_state_was_left() 
     assert [change.seconds for change in found] == [9.0, 7.0]
 
 
-def test_a_page_ends_where_the_next_entry_begins() -> None:
+def test_page_ends_at_an_entry_boundary() -> None:
     history = History()
     for task in range(4):
         history.add(task, 0, PLACED, Reason.PLACED)
@@ -243,7 +243,7 @@ def test_a_page_ends_where_the_next_entry_begins() -> None:
     assert history.told(limit=2) == [("started", 4), ("placed", 4)]
 
 
-def test_rounds_that_do_not_fit_begin_the_next_page() -> None:
+def test_rounds_that_exceed_the_page_start_the_next_one() -> None:
     history = History()
     history.add(1, -5, (None, S.PENDING), Reason.SUBMITTED, actor="ann")
     refuse(history, 1, 5)
@@ -278,13 +278,13 @@ def test_an_actor_is_a_cell_a_part_of_the_control_plane_or_a_user(
     assert change.sentence == "placed on a cell"
 
 
-def test_of_what_is_known_by_no_sentence_the_code_is_shown() -> None:
+def test_unknown_reason_is_shown_as_its_code() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     assert replace(history.changes[0], reason="older_code").sentence == "older_code"
 
 
-def test_only_a_state_that_is_named_is_entered() -> None:
+def test_change_without_a_target_state_enters_no_state() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.RELEASED, to_state=None)
     (change,) = history.read()
@@ -293,7 +293,7 @@ def test_only_a_state_that_is_named_is_entered() -> None:
     assert (entry.seconds, entry.longest_seconds, entry.still) == (None, None, 0)
 
 
-def test_the_longest_stay_is_told() -> None:
+def test_entry_has_the_longest_stay() -> None:
     history = History()
     for task, left in ((1, 3), (2, 9), (3, 4)):
         history.add(task, 0, PLACED, Reason.PLACED)

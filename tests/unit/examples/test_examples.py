@@ -10,7 +10,7 @@ from tests.unit.client.documents import a_job, a_task
 
 
 @pytest.mark.parametrize("as_process", [False, True])
-def test_every_example_is_a_job_and_expects_something_of_each_group(as_process: bool) -> None:
+def test_every_example_is_valid_and_has_an_expectation_for_each_group(as_process: bool) -> None:
     for name, spec in load_examples(as_process=as_process).items():
         job = parse_job(spec)
         assert job.name == name
@@ -19,7 +19,7 @@ def test_every_example_is_a_job_and_expects_something_of_each_group(as_process: 
         assert types == {"process" if as_process else "container"}
 
 
-def test_every_file_is_run_and_only_what_needs_limits_is_left_out_of_processes() -> None:
+def test_every_example_file_is_run_except_those_that_need_containers() -> None:
     # A gang needs containers that reach each other: an end-to-end test runs its example.
     assert {path.stem for path in FOLDER.glob("*.yaml")} == EXPECTATIONS.keys() | {"gang"}
     assert EXPECTATIONS.keys() - load_examples(as_process=True).keys() == {"oom"}
@@ -40,7 +40,7 @@ def ended_hello() -> tuple[Job, list[Task]]:
     return a_job(state="SUCCEEDED"), tasks
 
 
-def test_what_went_as_it_should_has_no_differences() -> None:
+def test_successful_run_has_no_differences() -> None:
     job, tasks = ended_hello()
     assert differences("hello", load_examples(as_process=False)["hello"], job, tasks) == []
 
@@ -54,7 +54,7 @@ def test_what_went_as_it_should_has_no_differences() -> None:
         ({"result": "hello"}, "hello/main.3 result: expected 'hello from task 3 of 4 on cell-1'"),
     ],
 )
-def test_each_difference_is_told(change: dict[str, object], said: str) -> None:
+def test_each_difference_is_reported(change: dict[str, object], said: str) -> None:
     job, tasks = ended_hello()
     tasks[3].update(change)  # type: ignore[typeddict-item]
     [line] = differences("hello", load_examples(as_process=False)["hello"], job, tasks)

@@ -14,14 +14,14 @@ def tree(root: Path, **texts: str) -> Path:
     return root
 
 
-def test_the_same_source_draws_the_same_wherever_it_stands(tmp_path: Path) -> None:
+def test_seed_depends_only_on_the_product_source(tmp_path: Path) -> None:
     one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
     (other / "tests" / "test_more.py").write_text("")
     assert base_of(one) == base_of(other)
     assert base_of(one) % 1_000 == 0
 
 
-def test_any_change_of_it_draws_others(tmp_path: Path) -> None:
+def test_changed_source_gives_a_different_seed(tmp_path: Path) -> None:
     bases = {
         base_of(tree(tmp_path / "first")),
         base_of(tree(tmp_path / "second", more="")),

@@ -12,27 +12,27 @@ def test_a_cell_that_fills_three_consecutive_windows_floods() -> None:
     assert found == [{}, {}, {}, {CELL: MANY}, {CELL: MANY}]
 
 
-def test_as_many_as_a_window_takes_are_no_flood() -> None:
+def test_full_window_is_not_flooding() -> None:
     meter = FloodMeter()
     found = [meter.count({CELL: MAX_PER_WINDOW}, seconds=at) for at in range(0, 60, 5)]
     assert not any(found)
 
 
-def test_a_window_in_which_a_cell_was_quiet_interrupts_the_series() -> None:
+def test_quiet_window_resets_the_series() -> None:
     meter = FloodMeter()
     counts = [MANY, MANY, 1, MANY, MANY]
     found = [meter.count({CELL: n}, seconds=5 * at) for at, n in enumerate(counts)]
     assert not any(found)
 
 
-def test_a_window_that_ended_late_begins_a_series() -> None:
+def test_late_window_starts_a_new_series() -> None:
     """The inbox stood still: what it finds then is a backlog of all that time."""
     meter = FloodMeter()
     found = [meter.count({CELL: MANY}, seconds=at) for at in (0, 5, 10, 20, 25, 30)]
     assert found == [{}, {}, {}, {}, {}, {CELL: MANY}]
 
 
-def test_a_flood_is_found_after_the_clock_was_put_back() -> None:
+def test_flooding_is_detected_after_the_clock_was_set_back() -> None:
     meter = FloodMeter()
     found = [meter.count({CELL: MANY}, seconds=at) for at in (4000, 0, 5, 10, 15)]
     assert found == [{}, {}, {}, {}, {CELL: MANY}]

@@ -89,17 +89,17 @@ def with_surrogates(value: Any) -> str:
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=200))
-def test_any_text_costs_only_itself(raw: str) -> None:
+def test_any_text_affects_no_other_message(raw: str) -> None:
     check_both(raw)
 
 
 @given(values, st.sampled_from([json.dumps, with_surrogates]))
-def test_any_json_value_costs_only_itself(value: Any, write: Any) -> None:
+def test_any_json_value_affects_no_other_message(value: Any, write: Any) -> None:
     check_both(write(value))
 
 
 @given(st.sampled_from(["v", "cell", "inc", "seq", "mac", "payload"]), values)
-def test_an_envelope_with_any_value_in_a_field_costs_only_itself(name: str, value: Any) -> None:
+def test_any_value_in_an_envelope_field_affects_no_other_message(name: str, value: Any) -> None:
     head = {**json.loads(seal(BEAT, seq=5)), name: value}
     check_both(json.dumps(head))
 
@@ -118,12 +118,12 @@ def test_a_mac_that_is_not_64_hex_digits_is_malformed(mac: str) -> None:
 
 
 @pytest.mark.parametrize("mac", ["\u00e9" * 64, "\ud800", ""])
-def test_a_key_compares_any_text_with_a_mac(mac: str) -> None:
+def test_mac_comparison_accepts_any_text(mac: str) -> None:
     assert not keys.is_signed(CELL_KEY, "text", mac)
 
 
 @pytest.mark.parametrize("raw", [DEEP, '{"a":' * 100_000, "9" * 5_000, "\ud800", "\x00", "\xff"])
-def test_what_breaks_readers_costs_only_itself(raw: str) -> None:
+def test_text_that_breaks_parsers_affects_no_other_message(raw: str) -> None:
     check_both(raw)
 
 
@@ -133,7 +133,7 @@ KINDS = ["register", "heartbeat", "reports", "goodbye", "orders", "registered", 
 
 
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), values))
-def test_any_signed_payload_costs_only_itself(kind: str, rest: dict[str, Any]) -> None:
+def test_any_signed_payload_affects_no_other_message(kind: str, rest: dict[str, Any]) -> None:
     body = {"type": kind, **rest}
     found = sort_messages([seal(body), seal(BEAT, cell="b")], Directory(find))
     assert [beat.address.name for beat in found.beats][-1] == "b"
@@ -144,7 +144,7 @@ def test_any_signed_payload_costs_only_itself(kind: str, rest: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_a_wrong_value_anywhere_in_a_signed_message_costs_only_itself(kind: str) -> None:
+def test_wrong_value_in_a_signed_message_affects_no_other_message(kind: str) -> None:
     """As the enrolled sender of either side may write it."""
     for body in wrong_values(BODIES[kind]):
         found = sort_messages([seal(body), seal(BEAT, cell="b")], Directory(find))
@@ -168,7 +168,7 @@ ORDERS = Orders(
     ],
     ids=["orders", "sync", "registered"],
 )
-def test_a_wrong_value_anywhere_in_a_signed_order_costs_only_itself(order: Any) -> None:
+def test_wrong_value_in_a_signed_order_is_malformed(order: Any) -> None:
     orders = reader()
     for body in wrong_values(order.body()):
         orders.read(seal(body, key=TO_CELL))
@@ -176,14 +176,14 @@ def test_a_wrong_value_anywhere_in_a_signed_order_costs_only_itself(order: Any) 
 
 
 @given(st.lists(values, min_size=4, max_size=6))
-def test_any_list_as_an_order_costs_only_itself(item: list[Any]) -> None:
+def test_any_list_as_an_order_is_readable_or_malformed(item: list[Any]) -> None:
     orders = reader()
     orders.read(seal({"type": "orders", "runs": [item], "stops": [item]}, key=TO_CELL))
     assert not orders.dropped["unreadable"]
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400)])
-def test_an_instant_that_no_float_holds_is_malformed(number: int) -> None:
+def test_instant_too_large_for_a_float_is_malformed(number: int) -> None:
     orders = reader()
     for body in ({"runs": [["u", 1, 2, 3, 4, number]]}, {"stops": [["u", "why", number, False]]}):
         assert orders.read(seal({"type": "orders", **body}, key=TO_CELL)) is None
@@ -212,7 +212,7 @@ def test_a_message_of_the_other_direction_is_dropped() -> None:
     assert orders.dropped == {"bad_mac": 1}
 
 
-def test_a_message_of_more_reports_than_a_cell_sends_at_once_is_malformed() -> None:
+def test_message_with_too_many_reports_is_malformed() -> None:
     report = {"uid": "u", "seq": 1, "state": 3}
     body = {"type": "reports", "after": 0, "reports": [report] * MAX_REPORTS}
     assert len(sort_messages([seal(body)], Directory(find)).reported) == MAX_REPORTS
@@ -221,7 +221,7 @@ def test_a_message_of_more_reports_than_a_cell_sends_at_once_is_malformed() -> N
     assert (found.reported, found.dropped) == ([], {"malformed": 1})
 
 
-def test_a_probe_proves_only_the_shard_that_it_came_through() -> None:
+def test_probe_counts_only_for_its_own_shard() -> None:
     probe = json.dumps({"probe": 3})
     for shard, queue in enumerate(INBOX_QUEUES):
         found = sort_messages([probe], Directory(find), [queue])
@@ -229,14 +229,14 @@ def test_a_probe_proves_only_the_shard_that_it_came_through() -> None:
         assert found.dropped == ({} if shard == 3 else {"wrong_shard": 1})
 
 
-def test_a_long_message_counts_against_its_cell_as_several() -> None:
+def test_long_message_counts_as_several_for_its_cell() -> None:
     long = {"type": "heartbeat", "held": [], "other": "x" * 10 * COUNTED_CHARS}
     found = sort_messages([seal(long), seal(BEAT, cell="b")], Directory(find))
     assert found.counts == {(ord("a"), "a"): 11, (ord("b"), "b"): 1}
     assert [beat.address.name for beat in found.beats] == ["a", "b"]
 
 
-def test_a_message_of_a_cell_that_is_not_enrolled_is_dropped() -> None:
+def test_message_of_an_unknown_cell_is_dropped() -> None:
     assert sort_messages([seal(BEAT, cell="z")], Directory(find)).dropped == {"unknown_cell": 1}
 
 
@@ -249,7 +249,7 @@ def test_a_cell_is_read_only_from_its_own_shard() -> None:
         assert len(found.counts) == (queue == own)  # a foreign shard is no proof of a sender
 
 
-def test_a_batch_takes_a_bounded_share_of_one_cell_and_its_newest_heartbeat() -> None:
+def test_batch_takes_a_limited_share_per_cell_with_the_newest_heartbeat() -> None:
     first = [seal({"type": "reports", "after": 0, "reports": []}, seq) for seq in range(300)]
     beats = [seal(BEAT, 300 + seq) for seq in range(150)]
     other = [seal(BEAT, 7, "b"), seal({"type": "reports", "after": 0, "reports": []}, 8, "b")]
@@ -259,7 +259,7 @@ def test_a_batch_takes_a_bounded_share_of_one_cell_and_its_newest_heartbeat() ->
     assert found.counts == {(ord("a"), "a"): 450, (ord("b"), "b"): 2}
 
 
-def test_of_many_registers_and_goodbyes_of_a_cell_only_the_newest_are_read() -> None:
+def test_only_the_newest_registrations_and_goodbyes_of_a_cell_are_read() -> None:
     register = Register({"cpu_millis": 1}).body()
     raw = [seal(register, seq) for seq in range(50)]
     raw += [seal(Goodbye(5).body(), seq) for seq in range(50, 90)]

@@ -18,7 +18,7 @@ def run(number: int, spec_id: int) -> RunAttempt:
     return RunAttempt(f"{number:036d}", spec_id, number, 0, 1, 1_700_000_000.5)
 
 
-def test_every_order_is_in_a_message_of_bounded_size_with_its_spec() -> None:
+def test_orders_are_split_into_messages_of_bounded_size_with_their_specs() -> None:
     specs = {number: spec(number, 200 * number) for number in range(60)}
     runs = [run(number, number % 60) for number in range(2_000)]
     stops = [StopAttempt(f"{number:036d}", "cancelled") for number in range(2_000)]
@@ -31,7 +31,7 @@ def test_every_order_is_in_a_message_of_bounded_size_with_its_spec() -> None:
         assert sorted(ids) == sorted({item.spec_id for item in orders.runs})
 
 
-def test_a_spec_over_the_limit_goes_alone() -> None:
+def test_spec_above_the_limit_is_sent_alone() -> None:
     specs = {1: spec(1, MAX_ORDER_BYTES), 2: spec(2, 10)}
     messages = list(split_orders([run(1, 2), run(2, 1), run(3, 2)], (), specs))
     assert [[item.spec_id for item in orders.runs] for orders in messages] == [[2], [1], [2]]

@@ -26,7 +26,7 @@ def faults(body: dict[str, Any]) -> dict[str, str]:
     return {fault.field: fault.detail for fault in caught.value.faults}
 
 
-def test_another_groups_output_is_an_input_that_waits_for_it() -> None:
+def test_output_of_another_group_is_an_input_and_a_dependency() -> None:
     spec = parse_job(job({"group": "fit", "output": "model"}))
     reader = spec.groups[1]
     assert [item.group for item in reader.dependencies()] == ["fit"]
@@ -47,7 +47,9 @@ def test_another_groups_output_is_an_input_that_waits_for_it() -> None:
         ({"group": "none", "output": "model"}, "groups[1].inputs[0].from.group", "not a group"),
     ],
 )
-def test_what_no_group_leaves_is_no_input(wanted: dict[str, Any], field: str, text: str) -> None:
+def test_input_from_a_missing_output_is_refused(
+    wanted: dict[str, Any], field: str, text: str
+) -> None:
     found = faults(job(wanted))
     assert text in found[field]
 
@@ -63,24 +65,26 @@ def test_what_no_group_leaves_is_no_input(wanted: dict[str, Any], field: str, te
         ([{"path": "/a b"}, {"path": "/out/a b"}], "give it one"),
     ],
 )
-def test_outputs_have_names_of_their_own(outputs: list[dict[str, Any]], text: str) -> None:
+def test_output_names_must_be_distinct_and_not_reserved(
+    outputs: list[dict[str, Any]], text: str
+) -> None:
     assert any(text in detail for detail in faults(job(outputs=outputs)).values())
 
 
 @pytest.mark.parametrize(
     "name", ["", "/a", "a/", "a//b", ".", "a/..", "../a", "a\\b", "a\0b", "a\nb", "x" * 256]
 )
-def test_a_name_that_leads_elsewhere_is_none(name: str) -> None:
+def test_unsafe_artifact_name_is_refused(name: str) -> None:
     assert not is_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "a/b", ".hidden", "a b", "ü", "..a", "a..", "%2e%2e"])
-def test_other_names_are_names(name: str) -> None:
+def test_safe_artifact_name_is_accepted(name: str) -> None:
     assert is_name(name)
     assert path_of("u", name).startswith("/api/v1/attempts/u/artifacts/")
 
 
-def test_no_two_attempts_share_a_prefix_and_shards_are_spread() -> None:
+def test_attempt_prefixes_are_unique_and_spread_over_shards() -> None:
     made = [
         prefix_of(domain="d", project="p", job=1, task=2, attempt=f"uid-{n}") for n in range(5_000)
     ]
@@ -90,6 +94,6 @@ def test_no_two_attempts_share_a_prefix_and_shards_are_spread() -> None:
     assert len(shards) > 36 * 36 * 0.9
 
 
-def test_a_prefix_has_no_parts_that_lead_elsewhere() -> None:
+def test_unsafe_parts_of_a_prefix_are_escaped() -> None:
     odd = prefix_of(domain="..", project="a/b", job=1, task=2, attempt="u")
     assert odd.split("/")[1:] == ["%2E.", "a%2Fb", "1", "2", "u"]

@@ -51,12 +51,12 @@ def test_yaml_is_read_by_its_core_schema(text: str, value: Any) -> None:
         ("[" * 100, "nested lists"),
     ],
 )
-def test_yaml_that_is_not_taken_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_unsupported_yaml_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(UnreadableDocument, match=why):
         read_document(text, "yaml")
 
 
-def test_a_yaml_bomb_is_refused_before_it_grows() -> None:
+def test_yaml_alias_bomb_is_refused_before_expansion() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     with pytest.raises(UnreadableDocument, match="aliases"):
@@ -85,18 +85,18 @@ def test_a_document_of_very_many_values_is_refused() -> None:
         ("", "not JSON"),
     ],
 )
-def test_json_that_is_not_taken_is_refused_with_the_reason(text: str | bytes, why: str) -> None:
+def test_invalid_json_is_refused_with_the_reason(text: str | bytes, why: str) -> None:
     with pytest.raises(UnreadableDocument, match=why):
         read_document(text, "json")
 
 
 @pytest.mark.parametrize("value", ["\x00", {"a": ["\x00"]}, {"\x00": 1}, "\ud800", {"\udfff": 1}])
-def test_texts_that_no_database_keeps_are_refused(value: Any) -> None:
+def test_texts_that_cannot_be_stored_are_refused(value: Any) -> None:
     with pytest.raises(UnreadableDocument, match="a text contains"):
         check_plain(value)
 
 
-def test_nesting_is_bounded() -> None:
+def test_nesting_depth_is_limited() -> None:
     value: Any = 1
     for _ in range(MAX_DEPTH - 1):
         value = [value]
@@ -105,7 +105,7 @@ def test_nesting_is_bounded() -> None:
         check_plain([value])
 
 
-def test_a_document_that_is_nested_too_deeply_has_no_place_of_its_fault() -> None:
+def test_deeply_nested_document_is_refused_without_a_path() -> None:
     value: Any = "a\0"
     for _ in range(5_000):
         value = {"a": value}
@@ -123,11 +123,11 @@ def test_a_document_that_is_nested_too_deeply_has_no_place_of_its_fault() -> Non
         ({"a": [1.0, "b", None]}, None),
     ],
 )
-def test_a_value_that_cannot_be_stored_is_named_by_its_place(value: Any, found: Any) -> None:
+def test_value_that_cannot_be_stored_is_named_by_its_path(value: Any, found: Any) -> None:
     assert find_value_fault(value) == found
 
 
-def test_the_language_is_seen_from_the_first_sign() -> None:
+def test_language_is_detected_from_the_first_character() -> None:
     assert guess_language(' \n{"a": 1}') == "json"
     assert guess_language("a: 1") == "yaml"
 
@@ -146,7 +146,7 @@ def test_the_language_is_seen_from_the_first_sign() -> None:
         max_leaves=10,
     )
 )
-def test_json_says_the_same_in_both_languages(value: Any) -> None:
+def test_json_is_parsed_equally_as_json_and_yaml(value: Any) -> None:
     text = json.dumps(value)
     assert read_document(text, "json") == value
     assert read_document(text, "yaml") == value

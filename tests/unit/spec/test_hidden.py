@@ -34,7 +34,7 @@ def faults(**group: Any) -> dict[str, str]:
         ({"tmpfs": [{"path": "/out"}]}, "result_file", "tmpfs at /out, which is deleted"),
     ],
 )
-def test_what_would_be_hidden_or_lost_is_refused(
+def test_path_hidden_by_a_mount_or_lost_in_a_tmpfs_is_refused(
     group: dict[str, Any], field: str, words: str
 ) -> None:
     found = faults(**group)
@@ -42,12 +42,12 @@ def test_what_would_be_hidden_or_lost_is_refused(
     assert words in found[field]
 
 
-def test_a_mount_in_a_mount_is_refused() -> None:
+def test_mount_inside_another_mount_is_refused() -> None:
     mounts = [{"source": "/srv/a", "target": "/data"}, {"source": "/srv/b", "target": "/data/b"}]
     assert list(faults(mounts=mounts)) == ["mounts[1].target"]
 
 
-def test_what_lies_beside_or_is_the_host_s_own_is_taken() -> None:
+def test_path_outside_mounts_and_tmpfs_is_accepted() -> None:
     own = {"result_file": "/data/result", "outputs": [{"path": "/data/table"}]}
     assert faults(**MOUNT, **own) == {}
     secret = {"secrets": [{"name": "x", "path": "/fast/key"}]}

@@ -22,11 +22,11 @@ AMOUNTS = st.fixed_dictionaries(
 
 
 @given(AMOUNTS)
-def test_what_is_written_is_read_again(amounts: dict[str, int]) -> None:
+def test_amounts_round_trip(amounts: dict[str, int]) -> None:
     assert parse_part(LimitedResources, written(amounts)).amounts() == amounts
 
 
-def test_amounts_are_written_as_people_look_for_them() -> None:
+def test_amounts_are_written_in_readable_units_and_a_fixed_order() -> None:
     amounts = {"a": 1, "licence": 2, "disk_mib": 100, "cpu_millis": 500, "memory_mib": 65536}
     assert list(written(amounts).items()) == [
         ("cpu", "0.5"),
@@ -38,7 +38,7 @@ def test_amounts_are_written_as_people_look_for_them() -> None:
     assert in_order(["x", "gpu", "x", "cpu_millis"]) == ["cpu_millis", "gpu", "x"]
 
 
-def test_what_is_null_is_not_limited() -> None:
+def test_null_means_unlimited() -> None:
     given_amounts = {"cpu": None, "memory": None, "memory_mib": 5, "licence": None, "gpu": 0}
     assert parse_part(LimitedResources, given_amounts).amounts() == {"memory_mib": 5, "gpu": 0}
 
@@ -54,6 +54,6 @@ def test_what_is_null_is_not_limited() -> None:
         ({f"t{n}": 1 for n in range(65)}, "must have at most 64 names, not 65"),
     ],
 )
-def test_tokens_have_names_and_numbers(tokens: dict[str, int], fault: str) -> None:
+def test_malformed_tokens_are_refused(tokens: dict[str, int], fault: str) -> None:
     with pytest.raises(InvalidSpec, match=fault):
         parse_part(Tokens, tokens)

@@ -43,7 +43,7 @@ def test_the_short_form_is_one_group_named_main_with_the_defaults() -> None:
     assert (retries.failure, retries.preemption, retries.system) == (0, 100, 3)
 
 
-def test_both_forms_say_the_same() -> None:
+def test_short_and_grouped_forms_are_equivalent() -> None:
     fields = {"image": "busybox", "replicas": 3, "min_available": 2, "env": {"A": "b"}}
     one = parse_job({"name": "a", **fields})
     other = parse_job({"name": "a", "groups": [{"name": "main", **fields}]})
@@ -58,7 +58,7 @@ def test_the_scheme_of_a_callback_address_ignores_case(scheme: str) -> None:
     assert url == f"{scheme.lower()}://Example.org/Path"
 
 
-def test_what_is_no_callback_address_in_small_letters_is_none_in_capitals() -> None:
+def test_invalid_callback_address_is_refused_in_upper_case() -> None:
     for text in ("FTP://example.org/", "HTTP:example.org", "HTTP", "HTTP://", "HTTP://a b/"):
         assert faults_of(short(callback={"url": text})) == {
             "callback.url": "must be an address like https://host/path"
@@ -70,7 +70,7 @@ def test_yaml_and_json_texts_are_read() -> None:
     assert parse_job_text(json.dumps(SHORT)).name == "a"
 
 
-def test_a_group_says_only_which_retries_differ() -> None:
+def test_retries_of_a_group_override_single_fields_of_the_job() -> None:
     body = grouped(
         {"name": "x", "retries": {"system": 9}}, {"name": "y"}, retries={"failure": 2, "system": 1}
     )
@@ -91,14 +91,14 @@ def test_a_group_says_only_which_retries_differ() -> None:
         ({"replicas": 4, "min_available": 0}, 0, 4),
     ],
 )
-def test_an_explicit_minimum_decides_how_many_may_fail(
+def test_explicit_minimum_sets_the_tolerated_failures(
     fields: dict[str, int], minimum: int, tolerated: int
 ) -> None:
     job = parse_job(short(**fields))
     assert (job.minimum(), job.tolerated_failures()) == (minimum, tolerated)
 
 
-def test_reading_results_of_a_group_makes_a_group_wait_for_it() -> None:
+def test_group_that_reads_results_depends_on_their_group() -> None:
     reads = {"inputs": [{"from": {"group": "x", "result": True}, "path": "/in/parts/"}]}
     job = parse_job(grouped({"name": "x"}, {"name": "y", **reads}))
     assert [(d.group, d.until) for d in job.groups[1].dependencies()] == [("x", "succeeded")]
@@ -112,7 +112,7 @@ def test_an_instant_is_read_with_its_offset() -> None:
     assert job.start_after == datetime(2030, 1, 31, 10, tzinfo=UTC)
 
 
-def test_a_job_is_written_as_it_is_read() -> None:
+def test_job_round_trips_through_json() -> None:
     body = grouped(
         {"name": "x", "resources": {"cpu": "1500m", "memory": "1Gi"}, "retries": {"failure": 1}},
         {"name": "y", "depends_on": [{"group": "x"}]},
@@ -135,7 +135,7 @@ def test_a_job_is_written_as_it_is_read() -> None:
         "a.b-c.example.com:443/x:tag@sha256:" + "f" * 64,
     ],
 )
-def test_images_as_engines_write_them_are_taken(image: str) -> None:
+def test_valid_image_references_are_accepted(image: str) -> None:
     assert parse_job(short(image=image)).groups[0].image == image
 
 
@@ -154,7 +154,7 @@ def test_images_as_engines_write_them_are_taken(image: str) -> None:
         ("runner-x", None, "default", "default"),
     ],
 )
-def test_containers_of_a_gang_have_a_network_of_their_own_unless_it_says_otherwise(
+def test_containers_of_a_gang_use_the_gang_network_by_default(
     kind: str, written: str | None, in_a_gang: str, alone: str | None
 ) -> None:
     group = {"name": "a", "task_type": kind, "command": ["x"]}
@@ -255,7 +255,7 @@ def test_containers_of_a_gang_have_a_network_of_their_own_unless_it_says_otherwi
         ({"command": ["x" * 40_000]}, "command", "at most 32768"),
     ],
 )
-def test_bad_input_names_the_field_and_the_limit(
+def test_invalid_input_fault_has_field_and_limit(
     fields: dict[str, Any], field: str, detail: str
 ) -> None:
     found = faults_of(short(**fields))
@@ -269,9 +269,7 @@ def test_bad_input_names_the_field_and_the_limit(
         ({"cache": {"enabled": True}}, "cache.enabled"),
     ],
 )
-def test_what_is_not_offered_yet_is_refused_and_not_ignored(
-    fields: dict[str, Any], field: str
-) -> None:
+def test_unsupported_option_is_refused(fields: dict[str, Any], field: str) -> None:
     found = faults_of(short(**fields))
     assert list(found) == [field]
     assert "not supported by this version" in found[field]
@@ -290,7 +288,7 @@ def test_every_field_may_be_written_with_its_default() -> None:
     )
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     found = faults_of(
         grouped({"name": "X", "replicas": 0}, {"name": "y", "command": 1}, pool="P", foo=1)
     )
@@ -308,7 +306,7 @@ def test_a_job_is_a_mapping(body: object) -> None:
     assert faults_of(body) == {"": "a job is a mapping of names to values"}
 
 
-def test_fields_of_a_group_do_not_stand_beside_groups() -> None:
+def test_group_fields_beside_groups_are_refused() -> None:
     found = faults_of(grouped({"name": "x"}, image="busybox", replicas=1))
     assert set(found) == {"image", "replicas"}
     assert "does not belong here" in found["image"]
@@ -349,12 +347,14 @@ def test_fields_of_a_group_do_not_stand_beside_groups() -> None:
         ),
     ],
 )
-def test_rules_between_fields(groups: tuple[dict[str, Any], ...], field: str, detail: str) -> None:
+def test_rules_between_fields_are_checked(
+    groups: tuple[dict[str, Any], ...], field: str, detail: str
+) -> None:
     found = faults_of(grouped(*groups))
     assert detail in found[field]
 
 
-def test_groups_that_wait_for_each_other_are_refused() -> None:
+def test_cycle_of_groups_is_refused() -> None:
     found = faults_of(
         grouped(
             {"name": "a"},
@@ -367,7 +367,7 @@ def test_groups_that_wait_for_each_other_are_refused() -> None:
 
 
 @pytest.mark.parametrize("minimum", [2, 7])
-def test_the_jobs_minimum_lies_between_the_groups_sum_and_all_replicas(minimum: int) -> None:
+def test_job_minimum_is_between_the_sum_of_its_groups_and_all_replicas(minimum: int) -> None:
     body = grouped(
         {"name": "x", "replicas": 3, "min_available": 1},
         {"name": "y", "replicas": 3, "min_available": 2},
@@ -386,14 +386,14 @@ def test_the_jobs_minimum_lies_between_the_groups_sum_and_all_replicas(minimum: 
         ([{"path": "/in", "content": ""}, {"path": "/in", "content": ""}], "[1].path", "another"),
     ],
 )
-def test_inputs_must_come_from_somewhere_and_not_lie_on_each_other(
+def test_invalid_or_overlapping_inputs_are_refused(
     inputs: list[dict[str, Any]], place: str, detail: str
 ) -> None:
     found = faults_of(grouped({"name": "x"}, {"name": "y", "inputs": inputs}))
     assert detail in found[f"groups[1].inputs{place}"]
 
 
-def test_results_are_not_read_from_a_group_that_has_only_started_or_writes_none() -> None:
+def test_input_needs_a_group_that_succeeds_and_writes_a_result() -> None:
     reads = {"inputs": [{"from": {"group": "x", "result": True}, "path": "/in"}]}
     started = {"depends_on": [{"group": "x", "until": "started"}]}
     found = faults_of(grouped({"name": "x"}, {"name": "y", **reads, **started}))
@@ -405,7 +405,7 @@ def test_results_are_not_read_from_a_group_that_has_only_started_or_writes_none(
 # ------------------------------------------------------------------------------------- schema, fuzz
 
 
-def test_the_json_schema_knows_every_field_of_both_forms() -> None:
+def test_json_schema_has_every_field_of_both_forms() -> None:
     schema = json_schema()
     parts = schema["$defs"]
     assert set(parts["JobSpec"]["properties"]) == set(JobFields.model_fields) | {
@@ -445,9 +445,7 @@ _FIELDS = sorted({*JobFields.model_fields, *GroupFields.model_fields, "groups", 
 # The first text that is drawn has to read the tables of Unicode.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=6), st.booleans())
-def test_whatever_is_sent_is_a_job_or_is_refused_with_faults(
-    fields: dict[str, Any], whole: bool
-) -> None:
+def test_any_input_is_parsed_or_refused_with_faults(fields: dict[str, Any], whole: bool) -> None:
     try:
         told: Any = parse_job({**SHORT, **fields} if whole else fields).groups
     except InvalidSpec as refused:

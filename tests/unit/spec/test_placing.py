@@ -45,7 +45,7 @@ def wants(op: str, *values: Any) -> dict[str, Any]:
         ({"constraints": [wants("ge", 5)]}, "constraints[0].values[0]", "put it in quotes"),
     ],
 )
-def test_bad_input_names_the_field_and_the_limit(
+def test_invalid_input_fault_has_field_and_limit(
     fields: dict[str, Any], field: str, detail: str
 ) -> None:
     found = faults_of(short(**fields))
@@ -53,7 +53,7 @@ def test_bad_input_names_the_field_and_the_limit(
     assert detail in found[field]
 
 
-def test_named_resources_are_counted_with_the_rest() -> None:
+def test_named_resources_are_parsed_with_the_standard_ones() -> None:
     spec = parse_job(short(resources={"cpu": 1, "memory": "64Mi", "gpu": 2, "licence": 3}))
     assert spec.groups[0].resources.amounts() == {
         "cpu_millis": 1000,
@@ -63,12 +63,12 @@ def test_named_resources_are_counted_with_the_rest() -> None:
     }
 
 
-def test_operators_are_taken_in_any_case() -> None:
+def test_operators_are_case_insensitive() -> None:
     spec = parse_job(short(constraints=[wants("Not_Exists"), wants("GE", "-0.5")]))
     assert [item.op for item in spec.constraints] == ["not_exists", "ge"]
 
 
-def test_constraints_and_tags_are_the_jobs_word_or_the_groups() -> None:
+def test_constraints_and_tags_of_a_group_override_those_of_the_job() -> None:
     spec = parse_job(
         grouped(
             {"name": "x"},
@@ -86,13 +86,13 @@ def test_constraints_and_tags_are_the_jobs_word_or_the_groups() -> None:
     assert top.tags_of(top.groups[0]) == ["t"]
 
 
-def test_what_is_wrong_with_a_groups_constraints_is_told_there() -> None:
+def test_constraint_fault_of_a_group_is_reported_at_the_group() -> None:
     bad = {"constraints": [wants("exists"), wants("eq")], "placement_tags": ["t", "t"]}
     found = faults_of(grouped({"name": "x"}, {"name": "y", **bad}))
     assert set(found) == {"groups[1].constraints[1].values", "groups[1].placement_tags[1]"}
 
 
-def test_the_operators_and_numbers_are_those_that_placement_knows() -> None:
+def test_operators_and_numbers_match_those_of_placement() -> None:
     assert list(placing.OPS) == [operator.value for operator in Operator]
     for text in ("1", "-1", "+0.5", "1.", ".5", "1e3", "", "x", "1 ", "٣", "1_0", "inf", "1\n"):
         found = (

@@ -42,7 +42,7 @@ def test_memory_is_mebibytes_rounded_up(text: object, mebibytes: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1 Gi", "1gi", "Gi", "1e999", "0x10", "1" * 60, True, None, [], "1_000", "١"]
 )
-def test_what_is_no_quantity_is_refused(text: object) -> None:
+def test_malformed_quantity_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be a quantity like"):
         quantities.parse_memory(text)
 
@@ -53,7 +53,7 @@ def test_a_negative_quantity_is_refused(text: object) -> None:
         quantities.parse_cpu(text)
 
 
-def test_limits_are_named() -> None:
+def test_error_has_the_limits() -> None:
     with pytest.raises(ValueError, match=r"at least 0\.01 and at most 100000"):
         quantities.parse_cpu("1m")
     with pytest.raises(ValueError, match="at least 6Mi and at most 1Pi"):
@@ -65,10 +65,10 @@ def test_limits_are_named() -> None:
 
 
 @pytest.mark.parametrize("millis", [10, 500, 1000, 1234, 2000, 100_000])
-def test_cpu_is_written_as_it_is_read(millis: int) -> None:
+def test_cpu_round_trips(millis: int) -> None:
     assert quantities.parse_cpu(quantities.format_cpu(millis)) == millis
 
 
 @pytest.mark.parametrize("mebibytes", [6, 64, 1024, 1025, 2**20, 2**30])
-def test_memory_is_written_as_it_is_read(mebibytes: int) -> None:
+def test_memory_round_trips(mebibytes: int) -> None:
     assert quantities.parse_memory(quantities.format_mib(mebibytes)) == mebibytes

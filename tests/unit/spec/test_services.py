@@ -51,11 +51,11 @@ def test_a_health_check_has_defaults() -> None:
         ({"kind": "Batch"}, "kind"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_its_field(fields: dict[str, Any], field: str) -> None:
+def test_invalid_service_option_is_refused_at_its_field(fields: dict[str, Any], field: str) -> None:
     assert any(found.startswith(field) for found in faults_of(**fields))
 
 
-def test_a_check_at_a_port_of_the_group_is_taken() -> None:
+def test_health_check_on_a_declared_port_is_accepted() -> None:
     check = {"http": {"port": "http", "path": "/health?deep=1"}}
     job = parse_job({"name": "a", "image": "b", "ports": ["http"], "health_check": check})
     assert job.groups[0].ports == ["http"]

@@ -7,7 +7,7 @@ from controlplane.spec import InvalidSpec, parse_job
 PLAIN = {"name": "outside", "task_type": "http-job"}
 
 
-def test_neither_an_image_nor_a_command_is_needed() -> None:
+def test_runner_task_needs_neither_image_nor_command() -> None:
     [group] = parse_job({**PLAIN, "timeout_seconds": 5, "secrets": []}).groups
     assert (group.task_type, group.image, group.command) == ("http-job", None, [])
 
@@ -21,7 +21,7 @@ def test_neither_an_image_nor_a_command_is_needed() -> None:
         ({"exclusive": True}, "exclusive", "is not supported for task_type http-job"),
     ],
 )
-def test_what_needs_a_process_on_the_cell_is_refused_by_name(
+def test_options_that_need_a_process_are_refused_for_a_runner(
     fields: dict[str, object], field: str, words: str
 ) -> None:
     with pytest.raises(InvalidSpec) as refused:
@@ -47,7 +47,7 @@ def test_what_needs_a_process_on_the_cell_is_refused_by_name(
         ("capabilities", ["NET_RAW"]),
     ],
 )
-def test_what_a_plain_process_would_not_obey_is_refused_by_name(field: str, value: object) -> None:
+def test_container_options_are_refused_for_a_process(field: str, value: object) -> None:
     plain = {"name": "a", "task_type": "process", "command": ["true"]}
     with pytest.raises(InvalidSpec) as refused:
         parse_job({**plain, field: value})

@@ -22,7 +22,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_defaults_are_the_host_s(env: dict[str, str]) -> None:
+def test_defaults_are_derived_from_the_host(env: dict[str, str]) -> None:
     config = CellConfig.from_env(env)
     assert (config.driver, config.pool, config.labels, config.tags) == ("docker", "default", {}, ())
     assert config.key == b"k" * keys.KEY_BYTES
@@ -32,7 +32,7 @@ def test_defaults_are_the_host_s(env: dict[str, str]) -> None:
     assert "kkk" not in repr(config)
 
 
-def test_secrets_lie_in_memory_unless_a_disk_is_allowed(
+def test_secrets_folder_must_be_in_memory_unless_disk_is_allowed(
     env: dict[str, str], tmp_path: Path
 ) -> None:
     config = CellConfig.from_env(env)
@@ -46,7 +46,7 @@ def test_secrets_lie_in_memory_unless_a_disk_is_allowed(
     assert (config.secrets, config.secrets_on_disk) == (Path("/proc/secrets"), True)
 
 
-def test_everything_can_be_said(env: dict[str, str]) -> None:
+def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None:
     config = CellConfig.from_env(
         {
             **env,
@@ -120,7 +120,7 @@ def test_malformed_setting_is_refused_by_name(env: dict[str, str], name: str, va
         CellConfig.from_env({**env, name: value})
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_invalid_settings_are_reported_together() -> None:
     with pytest.raises(MalformedSettings) as raised:
         CellConfig.from_env({"CELLRUN_CELL_DRIVER": "x"})
     for name in ("CELLRUN_CELL_NAME", "CELLRUN_CELL_KEY_FILE", "CELLRUN_CELL_DRIVER"):
@@ -130,5 +130,5 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "millis"), [("2", 2000), ("0.5", 500), ("0.05", 50), ("250m", 250)]
 )
-def test_cores_are_read_in_thousandths(text: str, millis: int) -> None:
+def test_cpu_capacity_is_parsed_to_millicores(text: str, millis: int) -> None:
     assert parse_capacity(f"cpu={text}") == {"cpu_millis": millis}

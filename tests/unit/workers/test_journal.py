@@ -71,7 +71,7 @@ def filled(path: Path) -> JournalState:
     return journal.memory
 
 
-def test_everything_synced_is_there_again(tmp_path: Path) -> None:
+def test_synced_entries_survive_reopening(tmp_path: Path) -> None:
     before = filled(tmp_path / "journal")
     _, journal = opened(tmp_path / "journal")
     assert journal.memory == before
@@ -79,14 +79,14 @@ def test_everything_synced_is_there_again(tmp_path: Path) -> None:
     assert journal.memory.acked == 42
 
 
-def test_what_was_not_synced_is_not_there(tmp_path: Path) -> None:
+def test_unsynced_entries_are_lost_on_reopening(tmp_path: Path) -> None:
     _, journal = opened(tmp_path / "journal")
     journal.begin("one")
     _, again = opened(tmp_path / "journal")
     assert again.memory == JournalState()
 
 
-def test_every_torn_end_leaves_a_readable_journal(tmp_path: Path) -> None:
+def test_journal_truncated_at_any_byte_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     filled(path)
     whole = path.read_bytes().rstrip(b"\0")
@@ -98,7 +98,7 @@ def test_every_torn_end_leaves_a_readable_journal(tmp_path: Path) -> None:
         assert "later" in opened(path)[1].memory.attempts
 
 
-def test_a_damaged_line_and_all_behind_it_are_cut_off(tmp_path: Path) -> None:
+def test_damaged_line_and_all_later_lines_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     filled(path)
     lines = path.read_bytes().rstrip(b"\0").splitlines(keepends=True)
@@ -109,7 +109,7 @@ def test_a_damaged_line_and_all_behind_it_are_cut_off(tmp_path: Path) -> None:
     assert _stores[-1].read() == b"".join(lines[:4])
 
 
-def test_compacting_changes_nothing_that_is_remembered(tmp_path: Path) -> None:
+def test_compaction_preserves_the_journal_state(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     before = filled(path)
     file, _ = opened(path)
@@ -132,7 +132,7 @@ def test_the_file_is_compacted_when_it_has_grown(
     assert _stores[-1].size() < 40_000
 
 
-def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> None:
+def test_finished_uid_is_forgotten_after_the_retention_period(tmp_path: Path) -> None:
     _, journal = opened(tmp_path / "journal")
     journal.finish("u", 200.0)
     journal.forget(KNOWN_SECONDS + 199.0)
@@ -141,7 +141,7 @@ def test_a_uid_is_known_until_its_time_and_then_forgotten(tmp_path: Path) -> Non
     assert "u" not in journal.memory.done
 
 
-def test_what_was_never_created_is_known_as_such_after_compaction_too(tmp_path: Path) -> None:
+def test_never_created_flag_survives_compaction(tmp_path: Path) -> None:
     file, journal = opened(tmp_path / "journal")
     journal.finish("never", 200.0, never_created=True)
     journal.finish("was", 300.0)
@@ -155,7 +155,7 @@ def test_what_was_never_created_is_known_as_such_after_compaction_too(tmp_path: 
     assert opened(tmp_path / "journal")[1].memory.done == expected
 
 
-def test_a_new_incarnation_remembers_nothing_but_how_much_was_written(tmp_path: Path) -> None:
+def test_new_incarnation_keeps_only_the_counters(tmp_path: Path) -> None:
     filled(tmp_path / "journal")
     file, journal = opened(tmp_path / "journal")
     journal.begin("two")
@@ -165,7 +165,7 @@ def test_a_new_incarnation_remembers_nothing_but_how_much_was_written(tmp_path: 
     assert memory == JournalState(incarnation="two", **counts)
 
 
-def test_cells_of_one_process_share_a_file_but_not_their_memory(tmp_path: Path) -> None:
+def test_cells_of_one_process_share_a_journal_file_but_no_state(tmp_path: Path) -> None:
     file = file_at(tmp_path / "journal")
     for cell in ("a", "b"):
         file.journal(cell).begin(cell * 3)
@@ -179,7 +179,7 @@ def test_cells_of_one_process_share_a_file_but_not_their_memory(tmp_path: Path) 
     assert third.journal("b").memory.incarnation == "bbb"
 
 
-def test_a_spec_is_let_go_when_no_attempt_needs_it_and_written_again_for_the_next(
+def test_unreferenced_spec_is_dropped_and_written_again_on_next_use(
     tmp_path: Path,
 ) -> None:
     file, journal = opened(tmp_path / "journal")
@@ -197,7 +197,7 @@ def test_a_spec_is_let_go_when_no_attempt_needs_it_and_written_again_for_the_nex
     assert again.memory.specs == {1: SPEC}
 
 
-def test_a_full_disk_keeps_what_is_written_in_line_and_loses_nothing(tmp_path: Path) -> None:
+def test_entries_wait_on_a_full_disk_and_are_written_once_space_is_freed(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk") as disk:
         path = disk.folder / "journal"
         store = FileStore(path, reserve_bytes=64 << 10, min_free_bytes=256 << 10)
@@ -227,7 +227,7 @@ def test_a_full_disk_keeps_what_is_written_in_line_and_loses_nothing(tmp_path: P
         _stores.remove(store)
 
 
-def test_a_disk_that_fills_up_while_the_file_is_compacted_harms_nothing(tmp_path: Path) -> None:
+def test_compaction_failing_on_a_full_disk_keeps_the_journal_intact(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", 16) as disk:
         path = disk.folder / "journal"
         before = filled(path)
@@ -248,7 +248,7 @@ def test_a_disk_that_fills_up_while_the_file_is_compacted_harms_nothing(tmp_path
         _stores.clear()
 
 
-def test_a_torn_end_is_cut_off_on_a_full_disk_too(tmp_path: Path) -> None:
+def test_torn_end_is_truncated_on_a_full_disk(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", 16) as disk:
         path = disk.folder / "journal"
         before = filled(path)
@@ -261,7 +261,7 @@ def test_a_torn_end_is_cut_off_on_a_full_disk_too(tmp_path: Path) -> None:
         store.close()
 
 
-def test_the_room_ahead_is_no_part_of_what_is_read(tmp_path: Path) -> None:
+def test_preallocated_space_is_not_read_as_content(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     before = filled(path)
     assert path.stat().st_size >= RESERVE_BYTES

@@ -41,7 +41,7 @@ def write_lines(cell: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stderr.splitlines()]
 
 
-def test_a_line_has_its_event_its_ids_and_its_process() -> None:
+def test_log_line_carries_event_ids_and_process() -> None:
     event, of_another_cell, of_a_library = write_lines("a")
     assert event.pop("timestamp")
     assert event == {
@@ -59,13 +59,13 @@ def test_a_line_has_its_event_its_ids_and_its_process() -> None:
     assert (of_a_library["event"], of_a_library["cell"]) == ("it is gone", "a")
 
 
-def test_a_process_of_several_cells_names_none_that_the_line_does_not() -> None:
+def test_process_of_several_cells_adds_no_cell_name_to_log_lines() -> None:
     event, of_a_cell, _ = write_lines("")
     assert "cell" not in event
     assert of_a_cell["cell"] == "b"
 
 
-def test_a_cell_and_the_control_plane_write_the_same_form() -> None:
+def test_cell_and_control_plane_log_in_the_same_format() -> None:
     ours = build_logging("INFO", process="p", cell=None)["formatters"]["json"]
     theirs = build_control_logging("INFO", "p")["formatters"]["json"]
     record = logging.LogRecord("a.b", logging.WARNING, "a.py", 1, "it is %s", ("so",), None)
@@ -81,7 +81,7 @@ def test_a_cell_and_the_control_plane_write_the_same_form() -> None:
     assert ours_line == theirs_line
 
 
-def test_every_event_of_a_cell_is_a_name() -> None:
+def test_log_events_of_workers_are_snake_case_names() -> None:
     named = re.compile(r"[a-z]+(_[a-z]+)*")
     wrong = [
         f"{source.path}:{call.lineno}"

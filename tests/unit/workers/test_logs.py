@@ -97,7 +97,7 @@ def cell(tmp_path: Path, web: Web, store: Store) -> Iterator[Cell]:
         shipper.close()
 
 
-def test_new_output_arrives_while_it_is_written(cell: Cell, store: Store) -> None:
+def test_output_is_shipped_while_it_is_written(cell: Cell, store: Store) -> None:
     cell.shipper.start()
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     until(lambda: store.logs.get("a/stdout") == b"one\n")
@@ -106,7 +106,7 @@ def test_new_output_arrives_while_it_is_written(cell: Cell, store: Store) -> Non
     until(lambda: store.logs == {"a/stdout": b"one\n\x00\xff\n", "a/stderr": b"err\n"})
 
 
-def test_finish_sends_the_rest_before_it_returns(cell: Cell, store: Store) -> None:
+def test_finish_ships_remaining_output_before_returning(cell: Cell, store: Store) -> None:
     content = b"0123456789" * (CHUNK_BYTES // 4)
     cell.shipper.watch("a", cell.write("a", content))
     cell.shipper.finish("a", 30)
@@ -114,20 +114,20 @@ def test_finish_sends_the_rest_before_it_returns(cell: Cell, store: Store) -> No
     assert (cell.folder / "a" / SHIPPED).exists()
 
 
-def test_finish_without_output_asks_nobody(cell: Cell, web: Web) -> None:
+def test_finish_without_output_sends_no_request(cell: Cell, web: Web) -> None:
     cell.shipper.watch("a", cell.write("a", b""))
     cell.shipper.finish("a", 30)
     assert web.requests == []
 
 
-def test_server_s_size_says_where_to_go_on(cell: Cell, store: Store) -> None:
+def test_shipping_resumes_at_the_size_known_to_the_server(cell: Cell, store: Store) -> None:
     store.logs["a/stdout"] = b"one\n"
     cell.shipper.watch("a", cell.write("a", b"one\ntwo\n"))
     cell.shipper.finish("a", 30)
     assert store.logs["a/stdout"] == b"one\ntwo\n"
 
 
-def test_server_that_lost_some_gets_it_again(cell: Cell, store: Store) -> None:
+def test_output_lost_by_the_server_is_sent_again(cell: Cell, store: Store) -> None:
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.send_round()
     store.logs["a/stdout"] = b"on"
@@ -136,7 +136,9 @@ def test_server_that_lost_some_gets_it_again(cell: Cell, store: Store) -> None:
     assert store.logs["a/stdout"] == b"one\ntwo\n"
 
 
-def test_unknown_attempt_is_given_up(cell: Cell, store: Store, web: Web) -> None:
+def test_shipping_stops_for_an_attempt_unknown_to_the_server(
+    cell: Cell, store: Store, web: Web
+) -> None:
     store.unknown.add("a")
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.send_round()
@@ -145,7 +147,7 @@ def test_unknown_attempt_is_given_up(cell: Cell, store: Store, web: Web) -> None
     assert len(web.requests) == 1
 
 
-def test_end_that_cannot_be_sent_now_is_sent_behind(cell: Cell, store: Store) -> None:
+def test_output_unsent_at_finish_is_shipped_in_the_background(cell: Cell, store: Store) -> None:
     store.fails = 3
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.finish("a", 30)
@@ -155,7 +157,7 @@ def test_end_that_cannot_be_sent_now_is_sent_behind(cell: Cell, store: Store) ->
     until((cell.folder / "a" / SHIPPED).exists)
 
 
-def test_next_process_sends_what_the_last_one_left(cell: Cell, store: Store) -> None:
+def test_next_process_ships_output_left_by_the_previous_one(cell: Cell, store: Store) -> None:
     cell.write("done", b"not again\n")
     (cell.folder / "done" / SHIPPED).touch()
     cell.write("left", b"one\n")
@@ -164,7 +166,7 @@ def test_next_process_sends_what_the_last_one_left(cell: Cell, store: Store) -> 
     assert store.logs == {"left/stdout": b"one\n"}
 
 
-def test_old_output_is_swept_away_and_new_is_not(tmp_path: Path) -> None:
+def test_sweep_removes_old_output_but_not_watched_output(tmp_path: Path) -> None:
     shipper = LogShipper(
         control_url="", cell="cell-1", key=KEY, folder=tmp_path, now=lambda: NOW + 10**9
     )

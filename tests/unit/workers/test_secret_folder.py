@@ -19,7 +19,7 @@ def folder(place: Path) -> SecretFolder:
     return SecretFolder(place, may_be_on_disk=True)
 
 
-def test_each_value_is_in_a_file_that_only_who_is_let_in_can_reach(
+def test_secret_files_lie_in_folders_accessible_to_their_owner_only(
     folder: SecretFolder, place: Path
 ) -> None:
     files = folder.write("a", [b"one", b"\x00\xff", b""])
@@ -32,16 +32,14 @@ def test_each_value_is_in_a_file_that_only_who_is_let_in_can_reach(
     assert sorted(os.listdir(place / "a")) == ["0", "1", "2"]
 
 
-def test_a_folder_that_let_others_in_does_so_no_more(folder: SecretFolder, place: Path) -> None:
+def test_permissive_folder_mode_is_tightened(folder: SecretFolder, place: Path) -> None:
     place.mkdir(parents=True)
     place.chmod(0o755)
     folder.write("a", [b"one"])
     assert place.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_is_removed_is_gone_and_nothing_is_left_when_nobody_has_any(
-    folder: SecretFolder, place: Path
-) -> None:
+def test_removing_the_last_secrets_removes_the_folder(folder: SecretFolder, place: Path) -> None:
     folder.write("a", [b"one"])
     [kept] = folder.write("b", [b"two"])
     folder.remove("a")
@@ -53,7 +51,7 @@ def test_what_is_removed_is_gone_and_nothing_is_left_when_nobody_has_any(
     assert folder.write("c", [b"three"])[0].exists()
 
 
-def test_what_belongs_to_no_attempt_is_swept_away(
+def test_sweep_removes_secrets_of_unknown_attempts(
     folder: SecretFolder, place: Path, tmp_path: Path
 ) -> None:
     folder.sweep(tmp_path / "work")
@@ -82,12 +80,12 @@ def test_a_folder_that_is_not_in_memory_is_refused(
     assert SecretFolder(place).write("a", [b"one"])
 
 
-def test_the_machine_has_a_place_in_memory() -> None:
+def test_default_secrets_location_is_in_memory() -> None:
     assert is_in_memory(secret_folder.MEMORY)
     assert not is_in_memory(Path("/proc"))
 
 
-def test_somebody_else_s_folder_and_a_link_are_refused(
+def test_folder_of_another_user_and_symlink_are_refused(
     folder: SecretFolder, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "theirs").mkdir()

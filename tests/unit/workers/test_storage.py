@@ -57,7 +57,7 @@ def test_a_file_below_a_root_is_read(root: Path) -> None:
     assert read(storage, f"file://{root}/deep/a%20b") == b"allowed"
 
 
-def test_without_roots_no_file_is(root: Path) -> None:
+def test_no_file_is_read_without_allowed_roots(root: Path) -> None:
     with pytest.raises(StorageRefused):
         read(Storage(), f"file://{root}/deep/a%20b")
 
@@ -82,7 +82,7 @@ def test_without_roots_no_file_is(root: Path) -> None:
         "/",
     ],
 )
-def test_no_path_leads_out_of_the_roots(root: Path, path: str) -> None:
+def test_path_outside_the_roots_is_refused(root: Path, path: str) -> None:
     (root / "link").symlink_to(root.parent / "rooted" / "secret")
     (root / "folder").symlink_to(root.parent / "rooted")
     os.mkfifo(root / "pipe")
@@ -95,19 +95,19 @@ def test_no_path_leads_out_of_the_roots(root: Path, path: str) -> None:
     assert (root.parent / "rooted" / "secret").read_bytes() == b"secret"
 
 
-def test_a_host_in_a_file_s_address_is_refused(root: Path) -> None:
+def test_file_url_with_a_host_is_refused(root: Path) -> None:
     for host in ("localhost", "example.org"):
         with pytest.raises(StorageRefused):
             read(Storage(file_roots=[root]), f"file://{host}{root}/deep/a%20b")
 
 
-def test_a_root_that_is_a_link_itself_is_one(root: Path) -> None:
+def test_symlinked_root_is_accepted(root: Path) -> None:
     (root.parent / "alias").symlink_to(root)
     storage = Storage(file_roots=[root.parent / "alias"])
     assert read(storage, f"file://{root.parent}/alias/deep/a%20b") == b"allowed"
 
 
-def test_a_file_appears_whole_or_not_at_all(root: Path) -> None:
+def test_file_is_written_atomically(root: Path) -> None:
     storage = Storage(file_roots=[root])
     url = join(f"file://{root}/new/", "x y/z")
     write(storage, url, b"content")
@@ -121,7 +121,7 @@ def test_a_file_appears_whole_or_not_at_all(root: Path) -> None:
 
 
 @pytest.mark.parametrize("looks", range(1, 5))
-def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
+def test_folder_swapped_for_a_symlink_during_write_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """After any of the looks where a path leads: what is written lies in the root, or nowhere."""
@@ -144,7 +144,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
     assert not list(root.rglob("*.draft"))
 
 
-def test_a_file_that_becomes_a_link_after_it_was_checked_is_not_read(
+def test_file_swapped_for_a_symlink_after_the_check_is_not_read(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, really_open = root / "deep" / "a b", os.open
@@ -160,7 +160,7 @@ def test_a_file_that_becomes_a_link_after_it_was_checked_is_not_read(
         read(Storage(file_roots=[root]), f"file://{root}/deep/a%20b")
 
 
-def test_a_folder_that_is_moved_meanwhile_takes_what_is_written_with_it(root: Path) -> None:
+def test_write_follows_a_folder_renamed_during_the_write(root: Path) -> None:
     writing = Storage(file_roots=[root]).write(f"file://{root}/deep/new", io.BytesIO(b"content"))
     next(writing)
     (root / "deep").rename(root / "moved")
@@ -195,13 +195,13 @@ def test_other_file_systems_are_read_and_written_if_they_are_allowed() -> None:
         "",
     ],
 )
-def test_nothing_but_what_is_allowed_is_opened(url: str) -> None:
+def test_local_chained_and_unknown_url_schemes_are_refused(url: str) -> None:
     storage = Storage(file_systems=["memory", "local", "simplecache", "nonsense"])
     with pytest.raises(StorageRefused):
         read(storage, url)
 
 
-def test_a_package_that_is_missing_is_named() -> None:
+def test_missing_file_system_package_is_named_in_the_error() -> None:
     with pytest.raises(StorageRefused, match="gcsfs"):
         read(Storage(file_systems=["gs"]), "gs://bucket/x")
 
@@ -228,18 +228,18 @@ def test_a_package_that_is_missing_is_named() -> None:
         "240.0.0.1",
     ],
 )
-def test_addresses_of_the_machine_itself_are_not_reached(address: str) -> None:
+def test_loopback_and_link_local_addresses_are_unreachable_by_default(address: str) -> None:
     assert not is_reachable(address, ())
     everything = [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
     assert is_reachable(address, everything)
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "192.168.1.1", "93.184.216.34", "2001:db9::1"])
-def test_others_are(address: str) -> None:
+def test_private_and_public_addresses_are_reachable(address: str) -> None:
     assert is_reachable(address, ())
 
 
-def test_what_a_submitter_names_is_not_fetched_from_this_machine(web: Web) -> None:
+def test_submitter_url_to_this_machine_is_not_fetched(web: Web) -> None:
     web.files["/x"] = b"secret"
     names = {
         f"http://127.0.0.1:{web.url.rpartition(':')[2]}/x",
@@ -253,7 +253,7 @@ def test_what_a_submitter_names_is_not_fetched_from_this_machine(web: Web) -> No
     assert read(Storage(), f"{web.url}/x", named=False) == b"secret", "our own link"
 
 
-def test_no_redirect_leads_there_either(web: Web) -> None:
+def test_redirect_to_a_forbidden_address_is_not_followed(web: Web) -> None:
     def redirect(request: Request) -> Answer:
         other = f"http://localhost:{web.url.rpartition(':')[2]}/secret"
         return Answer(302, headers={"Location": other})
@@ -272,7 +272,7 @@ def test_no_redirect_leads_there_either(web: Web) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
-def test_what_is_not_there_is_the_submitters_matter(web: Web, status: int) -> None:
+def test_client_error_status_refuses_a_submitter_url(web: Web, status: int) -> None:
     web.route = lambda request: Answer(status)
     with pytest.raises(StorageRefused, match=str(status)):
         read(Storage(allowed_networks=LOCAL), f"{web.url}/x")
@@ -281,13 +281,13 @@ def test_what_is_not_there_is_the_submitters_matter(web: Web, status: int) -> No
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
-def test_what_may_come_later_is_not(web: Web, status: int) -> None:
+def test_transient_http_status_counts_as_unavailable(web: Web, status: int) -> None:
     web.route = lambda request: Answer(status)
     with pytest.raises(StorageAway, match=str(status)):
         read(Storage(allowed_networks=LOCAL), f"{web.url}/x")
 
 
-def test_nobody_there_may_be_there_later() -> None:
+def test_refused_connection_counts_as_unavailable() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -295,21 +295,23 @@ def test_nobody_there_may_be_there_later() -> None:
         read(Storage(allowed_networks=LOCAL), f"http://127.0.0.1:{port}/x")
 
 
-def test_a_proxy_in_the_environment_is_not_asked(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_environment_variables_are_ignored(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     web.files["/x"] = b"content"
     assert read(Storage(allowed_networks=LOCAL), f"{web.url}/x") == b"content"
 
 
-def test_nothing_is_written_to_the_web(web: Web) -> None:
+def test_http_url_is_never_written(web: Web) -> None:
     with pytest.raises(StorageRefused):
         write(Storage(allowed_networks=LOCAL), f"{web.url}/x", b"x")
 
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("end", ["refused", "down", "nobody", "strange"])
-def test_nor_does_that_of_where_it_led(web: Web, end: str, named: bool) -> None:
+def test_secrets_in_redirect_targets_are_absent_from_errors(
+    web: Web, end: str, named: bool
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://ann:hush@127.0.0.1:{free.getsockname()[1]}"

@@ -18,7 +18,7 @@ from workers.control_api import HTTP_SECONDS, ControlPlaneUnavailable, Web
 KEY = b"k" * 32
 
 
-def test_only_the_answer_to_this_very_question_is_one() -> None:
+def test_only_an_answer_sealed_for_the_request_is_accepted() -> None:
     answers: list[Answer] = []
 
     def seal_answer(request: Request) -> Answer:
@@ -69,7 +69,7 @@ def keep(tmp_path: Path, size: int, seconds: float = float("inf")) -> list[float
     return web.seconds
 
 
-def test_web_has_time_to_write_and_check_a_large_file_with_its_last_piece(tmp_path: Path) -> None:
+def test_last_piece_of_a_large_file_gets_a_longer_timeout(tmp_path: Path) -> None:
     *others, last = keep(tmp_path, 32 * 2**20)
     assert set(others) == {HTTP_SECONDS}
     assert last >= 120.0

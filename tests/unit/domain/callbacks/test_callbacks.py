@@ -34,14 +34,14 @@ LOOPBACK = (ip_network("127.0.0.0/8"),)
 
 
 @given(st.integers(1, 100_000), st.integers(1, 2**62))
-def test_waits_double_from_a_second_to_a_quarter_of_an_hour(tries: int, callback_id: int) -> None:
+def test_waits_double_from_one_second_up_to_fifteen_minutes(tries: int, callback_id: int) -> None:
     full = min(FIRST_WAIT_SECONDS * 2 ** min(tries - 1, 40), LONGEST_WAIT_SECONDS)
     wait = wait_seconds(tries, callback_id=callback_id)
     assert full * (1 - JITTER) < wait <= full
 
 
 @given(st.integers(1, 2**62))
-def test_a_day_has_a_bounded_number_of_tries(first_id: int) -> None:
+def test_number_of_tries_within_a_day_is_bounded(first_id: int) -> None:
     for callback_id in range(first_id, first_id + 3):
         at, tries = 0.0, 0
         while at <= 86_400:
@@ -50,17 +50,17 @@ def test_a_day_has_a_bounded_number_of_tries(first_id: int) -> None:
         assert 95 <= tries <= 145
 
 
-def test_neighbours_do_not_return_together() -> None:
+def test_callbacks_with_the_same_tries_wait_different_times() -> None:
     waits = {wait_seconds(5, callback_id=number) for number in range(1000)}
     assert len(waits) > 990
 
 
-def test_only_answers_of_success_deliver() -> None:
+def test_only_2xx_responses_count_as_delivered() -> None:
     assert [status for status in range(100, 600) if is_delivered(status)] == [*range(200, 300)]
     assert not is_delivered(None)
 
 
-def test_a_signature_is_of_the_instant_and_the_body() -> None:
+def test_signature_covers_the_instant_and_the_body() -> None:
     key = callback_key("secret" * 8, user_id=7)
     at, mac = (part.partition("=")[2] for part in sign(key, b'{"a":1}', at=AT).split(","))
     assert at == str(int(AT.timestamp()))
@@ -85,14 +85,14 @@ def test_an_error_is_one_line() -> None:
 
 
 @given(st.ip_addresses())
-def test_what_is_no_public_address_is_refused(address: IPv4Address | IPv6Address) -> None:
+def test_non_public_address_is_refused_unless_allowed(address: IPv4Address | IPv6Address) -> None:
     if not address.is_global:
         assert refuse_address(address, ()) is not None
     assert refuse_address(address, (ip_network("0.0.0.0/0"), ip_network("::/0"))) is None
 
 
 @given(st.ip_addresses(v=4))
-def test_an_address_within_another_is_judged_as_itself(inner: IPv4Address) -> None:
+def test_embedded_ipv4_address_is_refused_like_the_plain_one(inner: IPv4Address) -> None:
     number = int(inner)
     spelled = [
         (0xFFFF << 32) + number,
@@ -105,7 +105,7 @@ def test_an_address_within_another_is_judged_as_itself(inner: IPv4Address) -> No
 
 
 @given(st.ip_addresses(v=4))
-def test_every_spelling_of_an_address_is_read(address: IPv4Address) -> None:
+def test_every_notation_of_an_ipv4_address_is_parsed(address: IPv4Address) -> None:
     number, parts = int(address), address.packed
     for text in (
         str(address),
@@ -123,23 +123,25 @@ def test_every_spelling_of_an_address_is_read(address: IPv4Address) -> None:
 @pytest.mark.parametrize(
     "name", ["example.org", "256.1.1.1", "1.2.3.4.5", "0x", "08", "a.1", "1..2", "", "4294967296"]
 )
-def test_what_is_no_address_is_a_name(name: str) -> None:
+def test_text_that_is_no_address_is_parsed_as_a_name(name: str) -> None:
     assert read_address(name) in (None, ip_address("0.0.0.0"))
 
 
 @given(st.ip_addresses())
-def test_no_address_is_in_vain(address: IPv4Address | IPv6Address) -> None:
+def test_valid_address_is_not_classified_as_unresolvable(
+    address: IPv4Address | IPv6Address,
+) -> None:
     assert not is_in_vain(str(address))
     assert not is_in_vain(str(int(address) & 0xFFFFFFFF))
 
 
 @pytest.mark.parametrize("host", ["1.1.1.1.1", "256.1.1.1", "08", "4294967296", "0x1.1.1.1.1."])
-def test_numbers_that_are_no_address_are_in_vain(host: str) -> None:
+def test_malformed_numeric_address_is_classified_as_unresolvable(host: str) -> None:
     assert is_in_vain(host)
 
 
 @pytest.mark.parametrize("host", ["example.org", "1.example.org", "task.1", "0xyz", "a"])
-def test_no_name_is_in_vain(host: str) -> None:
+def test_host_name_is_not_classified_as_unresolvable(host: str) -> None:
     assert not is_in_vain(host)
 
 
@@ -174,7 +176,7 @@ def test_no_name_is_in_vain(host: str) -> None:
         "http://[64:ff9b::c000:9]/",
     ],
 )
-def test_an_address_that_is_written_out_is_refused_by_its_text(url: str) -> None:
+def test_url_with_a_literal_non_public_address_is_refused(url: str) -> None:
     assert refuse_url(url, ()) is not None
 
 
@@ -194,20 +196,20 @@ def test_an_address_that_is_written_out_is_refused_by_its_text(url: str) -> None
         ("", [""]),
     ],
 )
-def test_all_spellings_of_a_receiver_are_one(receiver: str, spellings: list[str]) -> None:
+def test_all_notations_of_a_receiver_are_equal(receiver: str, spellings: list[str]) -> None:
     assert {receiver_of(url) for url in spellings} == {receiver}
 
 
-def test_why_an_address_is_refused_does_not_name_it() -> None:
+def test_refusal_reason_does_not_contain_the_address() -> None:
     assert refuse_address(ip_address("10.1.2.3"), ()) == "its address is not public but private"
 
 
-def test_names_and_public_addresses_are_not_refused_by_their_text() -> None:
+def test_host_names_and_public_addresses_in_urls_are_accepted() -> None:
     for host in ("example.org", "127.0.0.1.example.org", "8.8.8.8", "[2606:4700::1]", "a.b:99"):
         assert refuse_url(f"https://{host}/", ()) is None
 
 
-def test_what_is_allowed_is_not_refused_however_it_is_written() -> None:
+def test_allowed_network_is_accepted_in_every_notation() -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433"):
         assert refuse_url(f"http://{host}/", LOOPBACK) is None
     assert refuse_url("http://10.0.0.1/", LOOPBACK) is not None

@@ -13,7 +13,7 @@ def test_a_key_is_derived_from_secret_name_and_salt() -> None:
     assert len(key) == KEY_BYTES
 
 
-def test_whatever_is_different_makes_another_key() -> None:
+def test_different_secret_name_or_salt_gives_a_different_key() -> None:
     keys = {
         cell_key(SECRET, name="north", salt=SALT),
         cell_key(SECRET, name="south", salt=SALT),
@@ -23,5 +23,5 @@ def test_whatever_is_different_makes_another_key() -> None:
     assert len(keys) == 4
 
 
-def test_an_address_does_not_show_its_key() -> None:
+def test_repr_of_a_cell_address_hides_the_key() -> None:
     assert "c3VwZXI" not in repr(CellAddress(1, "north", "one", b"c3VwZXI"))

@@ -33,7 +33,7 @@ def decide(
     )
 
 
-def test_who_says_that_it_is_unfit_is_put_aside_if_it_gets_work() -> None:
+def test_unfit_ready_cell_is_quarantined() -> None:
     change = decide(READY, unfit="full")
     assert change is not None
     assert (change.state, change.reason, change.cause) == (QUARANTINED, "full", Quarantine.UNFIT)
@@ -43,7 +43,9 @@ def test_who_says_that_it_is_unfit_is_put_aside_if_it_gets_work() -> None:
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)
 @pytest.mark.parametrize("cause", [Quarantine.UNFIT, Quarantine.ORPHANS])
-def test_who_is_fit_again_is_as_ordered(cause: Quarantine, ordered: CellState) -> None:
+def test_cell_that_is_fit_again_returns_to_its_ordered_state(
+    cause: Quarantine, ordered: CellState
+) -> None:
     change = decide(cause=cause, ordered=ordered)
     assert change is not None
     assert (change.state, change.cause, change.cause_before) == (ordered, None, cause)
@@ -53,24 +55,24 @@ def test_who_is_fit_again_is_as_ordered(cause: Quarantine, ordered: CellState) -
 
 
 @pytest.mark.parametrize("cause", ["", Quarantine.STOPS, Quarantine.FAILURES])
-def test_what_no_heartbeat_began_no_heartbeat_ends(cause: str) -> None:
+def test_heartbeat_does_not_end_a_quarantine_for_stops_or_failures(cause: str) -> None:
     assert decide(cause=cause) is None
 
 
-def test_strangers_that_are_gone_do_not_shorten_the_time_for_what_failed() -> None:
+def test_end_of_unknown_attempts_does_not_shorten_a_failure_quarantine() -> None:
     change = decide(cause=Quarantine.ORPHANS, until=UNTIL)
     assert change is not None
     assert (change.state, change.cause, change.until) == (QUARANTINED, Quarantine.FAILURES, UNTIL)
     assert (change.cause_before, change.cleared) == (Quarantine.ORPHANS, ())
 
 
-def test_a_time_that_is_left_over_does_not_keep_a_cell_that_is_fit_again() -> None:
+def test_leftover_quarantine_time_does_not_hold_a_cell_that_is_fit_again() -> None:
     change = decide(cause=Quarantine.UNFIT, until=UNTIL)
     assert change is not None
     assert (change.state, change.until) == (READY, None)
 
 
-def test_who_would_be_free_is_kept_for_its_stops() -> None:
+def test_cell_with_unconfirmed_stops_stays_in_quarantine() -> None:
     change = decide(cause=Quarantine.UNFIT)
     assert change is not None
     kept = keep_for_stops(change, 2)

@@ -20,7 +20,7 @@ def failures(*counts: int, ago: timedelta = timedelta()) -> list[PullFailures]:
 
 
 @pytest.mark.parametrize("counts", [(), (1,), (50, 50)])
-def test_what_fails_on_few_cells_holds_nobody_up(counts: tuple[int, ...]) -> None:
+def test_pull_failures_on_few_cells_hold_no_tasks(counts: tuple[int, ...]) -> None:
     assert held_until(failures(*counts), now=NOW) is None
 
 
@@ -42,7 +42,7 @@ def test_the_hold_doubles_with_each_round_of_failures(
     assert held_until(failures(*counts), now=NOW) == NOW + timedelta(seconds=seconds)
 
 
-def test_failures_of_long_ago_and_holds_that_are_over_count_no_more() -> None:
+def test_old_failures_and_expired_holds_do_not_count() -> None:
     assert held_until(failures(9, 9, 9, ago=WITHIN), now=NOW) is None
     assert held_until(failures(1, 1, 1, ago=timedelta(seconds=60)), now=NOW) is None
     assert held_until(failures(99, 99, 99, ago=LONGEST_HOLD - timedelta(seconds=1)), now=NOW)

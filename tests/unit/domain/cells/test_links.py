@@ -27,7 +27,7 @@ def test_a_link_is_valid_until_it_expires() -> None:
     ("old", "new"),
     [("/x", "/y"), ("expires=1000", "expires=9000")],
 )
-def test_a_changed_link_is_not_ours(old: str, new: str) -> None:
+def test_changed_link_is_refused(old: str, new: str) -> None:
     link = sign_link(KEY, "/store/x", expires=1000).replace(old, new)
     assert not is_valid(link, at=1)
 
@@ -37,16 +37,16 @@ def test_a_malformed_expiry_is_refused(expires: str) -> None:
     assert not is_link_valid(KEY, "/x", expires=expires, signature="0" * 64, at=0)
 
 
-def test_another_installation_has_another_key() -> None:
+def test_link_is_refused_with_the_key_of_another_installation() -> None:
     link = sign_link(KEY, "/store/x", expires=1000)
     assert not is_valid(link, at=1, key=link_key("another-one-for-tests-" * 4))
     assert not is_link_valid(KEY, "/store/x", expires="1000", signature="é", at=1)
 
 
-def test_a_link_is_for_a_day() -> None:
+def test_link_is_valid_for_one_day() -> None:
     assert VALID_SECONDS == 86_400
 
 
-def test_the_longest_expiry_has_twelve_digits() -> None:
+def test_expiry_has_at_most_twelve_digits() -> None:
     for expires, taken in ((10**12 - 1, True), (10**12, False)):
         assert is_valid(sign_link(KEY, "/x", expires=expires), at=1) is taken

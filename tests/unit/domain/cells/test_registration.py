@@ -40,14 +40,14 @@ def register(
 
 
 @pytest.mark.parametrize("state", CellState)
-def test_a_cell_that_never_registered_is_ready(state: CellState) -> None:
+def test_first_registration_makes_the_cell_ready(state: CellState) -> None:
     answer = register(known="", state=state)
     assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, READY, "first registration")
 
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)
 @pytest.mark.parametrize("state", sorted(set(CellState) - {LOST}))
-def test_a_cell_that_restarted_is_as_ordered_or_in_quarantine(
+def test_restarted_cell_returns_to_its_ordered_state_or_stays_quarantined(
     state: CellState, ordered: CellState
 ) -> None:
     answer = register(state=state, ordered=ordered)
@@ -57,32 +57,34 @@ def test_a_cell_that_restarted_is_as_ordered_or_in_quarantine(
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)
 @pytest.mark.parametrize("known", ["", "two"])
-def test_a_cell_that_comes_back_is_what_was_ordered(known: str, ordered: CellState) -> None:
+def test_lost_cell_that_returns_gets_its_ordered_state(known: str, ordered: CellState) -> None:
     answer = register(known=known, state=LOST, ordered=ordered)
     assert (answer.verdict, answer.state) == (ACCEPTED, ordered)
 
 
 @pytest.mark.parametrize(("seq", "verdict"), [(9, DRAW_ANEW), (10, ACCEPTED), (11, ACCEPTED)])
-def test_a_journal_that_was_rolled_back_is_noticed(seq: int, verdict: RegistrationDecision) -> None:
+def test_rolled_back_journal_requires_a_new_incarnation(
+    seq: int, verdict: RegistrationDecision
+) -> None:
     answer = register(seq=seq)
     assert (answer.verdict, answer.state) == (verdict, READY)
     assert ("journal" in answer.why) is (verdict is DRAW_ANEW)
 
 
 @pytest.mark.parametrize("state", sorted(set(CellState) - {LOST}))
-def test_another_incarnation_waits_until_the_known_one_is_lost(state: CellState) -> None:
+def test_new_incarnation_is_refused_until_the_known_one_is_lost(state: CellState) -> None:
     answer = register(state=state, incarnation="two")
     assert (answer.verdict, answer.state) == (REFUSED, state)
     assert "must be lost first" in answer.why
 
 
-def test_another_incarnation_of_a_lost_cell_is_ready() -> None:
+def test_new_incarnation_of_a_lost_cell_becomes_ready() -> None:
     answer = register(state=LOST, incarnation="two", seq=0)
     assert (answer.verdict, answer.state, answer.why) == (ACCEPTED, READY, "new incarnation")
 
 
 @pytest.mark.parametrize("seq", [9, 10, 11])
-def test_a_lost_incarnation_that_comes_back_draws_anew(seq: int) -> None:
+def test_lost_incarnation_that_returns_must_draw_a_new_one(seq: int) -> None:
     answer = register(state=LOST, seq=seq)
     assert (answer.verdict, answer.state) == (DRAW_ANEW, LOST)
     assert "declared lost" in answer.why
@@ -91,7 +93,7 @@ def test_a_lost_incarnation_that_comes_back_draws_anew(seq: int) -> None:
 @pytest.mark.parametrize(
     "accepted", [{"known": ""}, {}, {"state": LOST, "incarnation": "two"}], ids=str
 )
-def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, str]) -> None:
+def test_cell_with_an_unsupported_protocol_version_is_cordoned(accepted: dict[str, str]) -> None:
     answer = register(**accepted, spoken=False)  # type: ignore[arg-type]
     assert (answer.verdict, answer.state) == (ACCEPTED, CORDONED)
     assert "no longer supported" in answer.why
@@ -99,9 +101,7 @@ def test_a_cell_that_speaks_too_old_a_version_takes_no_work(accepted: dict[str, 
 
 
 @pytest.mark.parametrize(("strangers", "what"), [(1, "1 attempt"), (2, "2 attempts")])
-def test_who_comes_with_what_is_not_its_own_waits_until_that_is_gone(
-    strangers: int, what: str
-) -> None:
+def test_registration_with_unknown_attempts_quarantines_the_cell(strangers: int, what: str) -> None:
     answer = register(state=LOST, incarnation="two", unknown_attempts=strangers)
     assert (answer.verdict, answer.state) == (ACCEPTED, CellState.QUARANTINED)
     assert answer.cause is Quarantine.ORPHANS

@@ -48,16 +48,16 @@ def written(said: AttemptReport, facts: TaskFacts | None = None) -> ChangeAttemp
 # The guards, in order.
 
 
-def test_a_task_without_an_attempt_has_no_reports() -> None:
+def test_report_for_a_task_without_an_attempt_is_ignored() -> None:
     assert decide(report(S.SUCCEEDED), task(S.PENDING)) == IgnoredReport("unknown_attempt")
 
 
-def test_a_report_of_an_earlier_attempt_is_unknown() -> None:
+def test_report_for_an_earlier_attempt_is_ignored() -> None:
     assert decide(replace(report(S.SUCCEEDED), uid="another")) == IgnoredReport("unknown_attempt")
 
 
 @pytest.mark.parametrize("state", sorted(S))
-def test_a_report_never_takes_an_attempt_back(state: S) -> None:
+def test_report_never_moves_an_attempt_backwards(state: S) -> None:
     order = [S.ASSIGNED, S.BUILDING, S.RUNNING]
     for present in order:
         decision = decide(report(state), task(present, attempt(present)))
@@ -67,7 +67,7 @@ def test_a_report_never_takes_an_attempt_back(state: S) -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_an_ended_attempt_is_released_only_by_an_end_that_says_gone(state: S) -> None:
+def test_ended_attempt_is_released_only_by_an_end_report_with_gone(state: S) -> None:
     facts = task(S.PENDING, attempt(S.FAILED))
     assert decide(report(S.FAILED), facts) == IgnoredReport("already_ended")
     assert decide(report(state, gone=True), facts) == IgnoredReport("already_ended")
@@ -75,14 +75,14 @@ def test_an_ended_attempt_is_released_only_by_an_end_that_says_gone(state: S) ->
     assert (change.steps[0].reason, change.at) == (Reason.RELEASED, NOW)
 
 
-def test_a_task_that_moved_on_alone_takes_no_event_of_its_attempt() -> None:
+def test_report_for_a_task_that_already_ended_is_ignored_as_illegal() -> None:
     assert decide(report(S.SUCCEEDED), task(S.KILLED, attempt())) == IgnoredReport("illegal")
 
 
 # Facts.
 
 
-def test_every_fact_of_a_report_is_written() -> None:
+def test_every_field_of_a_report_is_written_to_the_attempt() -> None:
     said = report(
         S.FAILED,
         seq=12,
@@ -123,7 +123,7 @@ def test_every_fact_of_a_report_is_written() -> None:
     )
 
 
-def test_the_same_state_brings_facts_and_leaves_the_task() -> None:
+def test_repeated_state_updates_attempt_fields_and_leaves_the_task() -> None:
     facts = task(S.BUILDING, attempt(S.BUILDING, phase="pulling"), counters=Counters(1, 2, 3))
     change = changed(report(S.BUILDING, phase="creating"), facts)
     assert (change.job_id, change.group_id, change.task_id, change.at) == (1, 2, 3, NOW)
@@ -142,7 +142,7 @@ def test_the_same_state_brings_facts_and_leaves_the_task() -> None:
 @pytest.mark.parametrize(
     ("told", "written_as"), [(None, NOW), (5, CREATED + 5 * SECOND), (-5, CREATED), (500, NOW)]
 )
-def test_the_start_is_what_was_told_within_creation_and_now(
+def test_reported_start_is_clamped_between_creation_and_now(
     told: float | None, written_as: object
 ) -> None:
     at = None if told is None else EPOCH + told
@@ -167,7 +167,7 @@ def test_a_building_attempt_has_no_start() -> None:
         (7, 9, 8, 8),
     ],
 )
-def test_an_end_is_within_the_earliest_start_and_now(
+def test_reported_end_is_clamped_between_earliest_start_and_now(
     started: int | None, told_start: int | None, told_end: int, expected: int
 ) -> None:
     known = None if started is None else CREATED + started * SECOND
@@ -237,7 +237,7 @@ FREE, FAILURE, PREEMPTION, SYSTEM = (
     ],
 )
 @pytest.mark.parametrize("gone", [True, False])
-def test_each_end_has_its_state_budget_and_reason(
+def test_each_kind_of_end_sets_state_budget_and_reason(
     said: AttemptReport, attempt_state: S, budget: RetryBudget | None, reason: Reason, gone: bool
 ) -> None:
     said = replace(said, gone=gone, message="told")
@@ -248,7 +248,7 @@ def test_each_end_has_its_state_budget_and_reason(
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_only_an_order_that_has_not_begun_is_refused(state: S) -> None:
+def test_refusal_is_accepted_only_for_an_assigned_attempt(state: S) -> None:
     said = report(S.WORKER_FAILED, reason="refused", message="full")
     change = changed(said, task(state, attempt(state)))
     refused = state is S.ASSIGNED
@@ -258,7 +258,7 @@ def test_only_an_order_that_has_not_begun_is_refused(state: S) -> None:
     assert step.message == "full"
 
 
-def test_what_vanished_before_it_began_is_not_refused() -> None:
+def test_container_lost_before_the_start_is_not_a_refusal() -> None:
     for reason, told in ((None, Reason.CONTAINER_VANISHED), ("lease_over", Reason.LEASE_OVER)):
         said = report(S.WORKER_FAILED, reason=reason)
         change = changed(said, task(S.ASSIGNED, attempt(S.ASSIGNED)))
@@ -276,11 +276,11 @@ def test_what_vanished_before_it_began_is_not_refused() -> None:
         (report(S.FAILED, reason="input"), REASONS[Reason.USER_ERROR]),
     ],
 )
-def test_why_it_failed_is_in_the_words_that_clients_know(said: AttemptReport, text: str) -> None:
+def test_failure_reason_uses_the_public_wording(said: AttemptReport, text: str) -> None:
     assert changed(said).failure_reason == text
 
 
-def test_only_building_tells_its_phase_in_the_history() -> None:
+def test_only_building_reports_write_their_phase_to_the_history() -> None:
     assigned = task(S.ASSIGNED, attempt(S.ASSIGNED))
     phase = changed(report(S.BUILDING, phase="pulling"), assigned).steps[0]
     assert (phase.reason, phase.message) == (Reason.BUILDING, "pulling")
@@ -297,7 +297,7 @@ def test_only_building_tells_its_phase_in_the_history() -> None:
         (True, False, S.WORKER_FAILED),
     ],
 )
-def test_at_most_once_waits_again_only_where_nothing_is_and_nothing_was(
+def test_at_most_once_task_is_requeued_only_if_no_container_was_created(
     gone: bool, never: bool, state: S
 ) -> None:
     facts = replace(task(S.BUILDING, attempt(S.BUILDING)), at_most_once=True)

@@ -31,7 +31,7 @@ def test_an_unknown_attempt_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("sender", [ReportSender(6, "one"), ReportSender(5, "two")])
-def test_another_cell_or_incarnation_is_ignored(sender: ReportSender) -> None:
+def test_report_from_another_cell_or_incarnation_is_ignored(sender: ReportSender) -> None:
     facts = task(S.RUNNING, attempt())
     assert ignored(facts, report(S.SUCCEEDED), sender) == "other_incarnation"
 
@@ -77,7 +77,7 @@ def test_building_never_regresses_a_running_task() -> None:
     assert ignored(task(S.RUNNING, attempt()), report(S.BUILDING)) == "regression"
 
 
-def test_the_same_state_again_only_brings_facts() -> None:
+def test_repeated_state_only_updates_attempt_fields() -> None:
     facts = task(S.BUILDING, attempt(S.BUILDING, phase="pulling"))
     change = changed(facts, report(S.BUILDING, phase="creating", progress=40))
     assert change.task_to is change.task_from
@@ -86,12 +86,12 @@ def test_the_same_state_again_only_brings_facts() -> None:
     assert [step.message for step in change.steps] == ["creating"]
 
 
-def test_the_same_phase_again_leaves_no_history() -> None:
+def test_repeated_phase_adds_no_history() -> None:
     facts = task(S.BUILDING, attempt(S.BUILDING, phase="pulling"))
     assert changed(facts, report(S.BUILDING, phase="pulling", progress=41)).steps == ()
 
 
-def test_a_whole_life_in_one_report_has_both_rows_of_history() -> None:
+def test_report_from_start_to_end_writes_both_history_rows() -> None:
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED))
     started = CREATED.timestamp() + 5
     said = report(S.SUCCEEDED, exit_code=0, started_at=started, finished_at=started + 1, gone=True)
@@ -105,7 +105,7 @@ def test_a_whole_life_in_one_report_has_both_rows_of_history() -> None:
     assert change.attempt.release is ReleaseKind.CONFIRMED
 
 
-def test_a_cells_clock_is_believed_only_between_creation_and_now() -> None:
+def test_start_reported_by_a_cell_is_clamped_between_creation_and_now() -> None:
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED))
     early = changed(facts, report(S.RUNNING, started_at=0.0))
     late = changed(facts, report(S.RUNNING, started_at=NOW.timestamp() + 999))
@@ -122,7 +122,7 @@ def test_an_end_is_never_before_the_earliest_start(told: int, ended: int) -> Non
     assert change.finished_at == CREATED + timedelta(seconds=ended)
 
 
-def test_running_without_an_instant_started_now() -> None:
+def test_running_report_without_a_start_time_starts_now() -> None:
     assert changed(task(S.ASSIGNED, attempt(S.ASSIGNED)), report(S.RUNNING)).started_at == NOW
 
 
@@ -160,14 +160,16 @@ def test_running_without_an_instant_started_now() -> None:
         (report(S.PREEMPTED), S.PENDING, Reason.DRAINED, ""),
     ],
 )
-def test_each_kind_of_end(said: object, task_state: S, reason: Reason, text: str) -> None:
+def test_each_kind_of_end_sets_task_state_reason_and_failure_text(
+    said: object, task_state: S, reason: Reason, text: str
+) -> None:
     change = changed(task(S.RUNNING, attempt()), said)
     assert change.task_to is task_state
     assert change.steps[-1].reason is reason
     assert change.failure_reason == text
 
 
-def test_an_end_whose_container_is_not_gone_is_stopped_and_keeps_the_task() -> None:
+def test_ended_attempt_with_a_remaining_container_is_stopped_and_stays_open() -> None:
     change = changed(task(S.RUNNING, attempt()), report(S.FAILED, exit_code=1))
     assert change.attempt is not None
     assert change.attempt.release is None
@@ -175,7 +177,7 @@ def test_an_end_whose_container_is_not_gone_is_stopped_and_keeps_the_task() -> N
     assert change.attempt_open is True
 
 
-def test_a_refusal_is_free_and_a_loss_on_the_cell_is_not() -> None:
+def test_refusal_is_free_and_a_lost_container_is_charged() -> None:
     assigned = task(S.ASSIGNED, attempt(S.ASSIGNED))
     refused = changed(assigned, report(S.WORKER_FAILED, reason="refused", gone=True))
     assert refused.attempt is not None
@@ -193,7 +195,7 @@ def test_a_refusal_is_free_and_a_loss_on_the_cell_is_not() -> None:
     assert lost.task_to is S.WORKER_FAILED
 
 
-def test_a_runner_may_say_that_no_retry_would_do_better() -> None:
+def test_runner_can_mark_a_failure_as_final() -> None:
     facts = task(S.RUNNING, attempt(), limits=RetryLimits(failure=3))
     said = report(S.FAILED, reason="runner_final", message="no such table", gone=True)
     change = changed(facts, said)

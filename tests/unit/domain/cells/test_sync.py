@@ -27,17 +27,17 @@ NOTHING = SyncResponse((), ())
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_an_order_that_the_cell_lacks_is_given_again(state: S) -> None:
+def test_missing_order_is_sent_again(state: S) -> None:
     answer = decide_sync({}, [replace(ONE, state=state)], now=NOW)
     assert answer == SyncResponse((RunAttempt("u1", 2, 3, 4, 5, BEFORE.timestamp()),), ())
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_what_the_cell_has_and_should_have_is_left_alone(state: S) -> None:
+def test_expected_attempt_gets_no_order(state: S) -> None:
     assert decide_sync({"u1": state}, [replace(ONE, state=state)], now=NOW) == NOTHING
 
 
-def test_an_order_that_may_still_be_on_its_way_is_not_given_again() -> None:
+def test_order_still_in_flight_is_not_sent_again() -> None:
     def runs(age: timedelta) -> int:
         return len(decide_sync({}, [replace(ONE, created_at=NOW - age)], now=NOW).runs)
 
@@ -58,17 +58,17 @@ def test_an_ended_attempt_is_stopped_whether_it_was_listed_or_not(
     assert answer == SyncResponse((), (StopAttempt("u1", "timeout", 3.0, True),))
 
 
-def test_a_stop_without_a_reason_says_stopped_and_has_the_usual_grace() -> None:
+def test_stop_without_a_reason_uses_the_default_reason_and_grace() -> None:
     answer = decide_sync({}, [replace(ONE, state=S.KILLED)], now=NOW)
     assert answer.stops == (StopAttempt("u1", "stopped", 10.0, False),)
 
 
-def test_what_nobody_wants_is_stopped() -> None:
+def test_unexpected_attempt_is_stopped() -> None:
     answer = decide_sync({"u1": S.RUNNING, "u9": S.RUNNING}, [ONE], now=NOW)
     assert answer == SyncResponse((), (StopAttempt("u9", "not wanted"),))
 
 
-def test_stops_of_the_ended_come_first_and_each_once() -> None:
+def test_ended_attempts_are_stopped_first_and_once() -> None:
     held = {"u9": S.RUNNING, "u2": S.RUNNING}
     ended = replace(ONE, uid="u2", state=S.KILLED)
     answer = decide_sync(held, [ONE, ended], now=NOW)

@@ -85,7 +85,7 @@ def why(change: ChangeTask) -> Reason:
 # The design's numbers.
 
 
-def test_the_lengths_of_time_are_those_of_the_design() -> None:
+def test_default_policy_has_the_documented_time_limits() -> None:
     assert Policy() == Policy(
         interval=5.0,
         lease=30.0,
@@ -120,7 +120,7 @@ def lost(lease: LeaseFacts, pool: PoolSilence = POOL, policy: Policy | None = No
     return [change.cell_id for change in decide(lease, pool, policy).cells]
 
 
-def test_a_cell_whose_lease_is_over_and_that_three_ticks_saw_silent_is_lost() -> None:
+def test_cell_with_expired_lease_and_three_silent_ticks_is_lost() -> None:
     losses = decide()
     (change,) = losses.cells
     assert (change.cell_id, change.state) == (7, CellState.LOST)
@@ -133,23 +133,25 @@ def test_a_cell_whose_lease_is_over_and_that_three_ticks_saw_silent_is_lost() ->
 
 
 @pytest.mark.parametrize("state", CellState)
-def test_any_cell_may_be_lost_but_one_that_is(state: CellState) -> None:
+def test_cell_in_any_state_but_lost_can_be_lost(state: CellState) -> None:
     assert lost(replace(LEASE, state=state)) == ([] if state is CellState.LOST else [7])
 
 
 @pytest.mark.parametrize(
     "changes", [{"expires_at": NOW + SECOND}, {"silent_ticks": 2}, {"silent_ticks": 0}]
 )
-def test_a_cell_is_not_lost_before_its_time(changes: dict[str, object]) -> None:
+def test_cell_is_not_lost_before_lease_and_silent_ticks_are_over(
+    changes: dict[str, object],
+) -> None:
     assert lost(replace(LEASE, **changes)) == []  # type: ignore[arg-type]
 
 
-def test_how_many_silent_ticks_it_takes_is_policy() -> None:
+def test_number_of_silent_ticks_is_set_by_the_policy() -> None:
     assert lost(LEASE, policy=Policy(silent_ticks=4)) == []
     assert lost(replace(LEASE, silent_ticks=4), policy=Policy(silent_ticks=4)) == [7]
 
 
-def test_a_cell_that_left_in_order_is_lost_without_an_alarm() -> None:
+def test_cell_that_shut_down_in_order_is_lost_without_an_alert() -> None:
     for pool in (POOL, MOST, replace(MOST, held_at=NOW)):
         losses = decide(replace(LEASE, has_left=True), pool)
         assert [change.reason for change in losses.cells] == [
@@ -166,7 +168,7 @@ def test_a_cell_that_left_in_order_is_lost_without_an_alarm() -> None:
     [(1, 1, False), (2, 2, False), (3, 2, False), (3, 3, True), (4, 3, True), (6, 3, False),
      (5, 3, True), (100, 50, False), (100, 51, True)],
 )  # fmt: skip
-def test_more_than_half_of_a_pool_and_three_cells_are_held_back(
+def test_loss_of_more_than_half_of_a_pool_and_three_cells_is_held_back(
     cells: int, silent: int, is_held: bool
 ) -> None:
     pool = replace(POOL, cells=cells, silent=silent)
@@ -175,15 +177,15 @@ def test_more_than_half_of_a_pool_and_three_cells_are_held_back(
     assert losses.alerts == ([mass_alert(pool, NOW)] if is_held else [])
 
 
-def test_nothing_is_held_back_before_a_lease_is_over() -> None:
+def test_no_loss_is_held_back_before_a_lease_expires() -> None:
     assert decide(replace(LEASE, expires_at=NOW + SECOND), MOST) == NOTHING
 
 
-def test_what_is_held_back_stays_so_for_any_time() -> None:
+def test_held_back_loss_does_not_time_out() -> None:
     assert decide(LEASE, replace(MOST, held_at=NOW - timedelta(days=9))) == NOTHING
 
 
-def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
+def test_mass_loss_alert_has_count_time_and_remedy() -> None:
     alert = mass_alert(MOST, NOW)
     assert (alert.kind, alert.subject) == (MASS_LOSS, "default")
     assert "3 of the 4 cells of pool default are silent" in alert.text
@@ -193,7 +195,7 @@ def test_the_alert_says_how_many_since_when_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("silent", [2, 0])
-def test_once_half_are_heard_again_the_others_have_a_lease_more(silent: int) -> None:
+def test_end_of_a_mass_loss_extends_leases_of_silent_cells(silent: int) -> None:
     pool = replace(MOST, silent=silent, held_at=NOW - SECOND)
     losses = decide(LEASE, pool)
     until = NOW + timedelta(seconds=37.5)
@@ -202,7 +204,7 @@ def test_once_half_are_heard_again_the_others_have_a_lease_more(silent: int) -> 
     assert decide(LEASE, replace(pool, held_at=None)).cells
 
 
-def test_who_was_last_heard_before_an_operator_confirmed_may_be_lost() -> None:
+def test_confirmed_loss_applies_to_cells_silent_since_before_the_confirmation() -> None:
     assert lost(LEASE, replace(MOST, confirmed_at=NOW)) == [7]
     assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_message_at + SECOND)) == [7]
     assert lost(LEASE, replace(MOST, confirmed_at=LEASE.last_message_at)) == []
@@ -213,20 +215,20 @@ def test_who_was_last_heard_before_an_operator_confirmed_may_be_lost() -> None:
 @pytest.mark.parametrize(
     ("held", "over", "is_lost"), [(30, 30, True), (29, 30, False), (30, 29, False)]
 )
-def test_a_pool_that_proceeds_loses_them_one_lease_later(
+def test_pool_that_proceeds_loses_its_cells_one_lease_later(
     held: int, over: int, is_lost: bool
 ) -> None:
     pool = replace(MOST, mass_loss=MassLoss.PROCEED, held_at=NOW - held * SECOND)
     assert bool(lost(replace(LEASE, expires_at=NOW - over * SECOND), pool)) is is_lost
 
 
-def test_a_pool_that_proceeds_is_first_held_back_too() -> None:
+def test_pool_that_proceeds_first_holds_losses_back() -> None:
     pool = replace(MOST, mass_loss=MassLoss.PROCEED)
     losses = decide(replace(LEASE, expires_at=NOW - timedelta(days=1)), pool)
     assert (losses.pools, losses.cells) == ([ChangePool(1, NOW)], [])
 
 
-def test_what_was_held_back_later_than_now_is_held_back_anew() -> None:
+def test_hold_with_a_start_in_the_future_is_started_again() -> None:
     pool = replace(MOST, held_at=NOW + SECOND)
     assert decide(LEASE, pool).pools == [ChangePool(1, NOW)]
 
@@ -235,7 +237,7 @@ def test_what_was_held_back_later_than_now_is_held_back_anew() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_a_task_on_a_lost_cell_moves_on_at_the_preemption_budgets_cost(state: S) -> None:
+def test_task_on_a_lost_cell_is_requeued_on_the_preemption_budget(state: S) -> None:
     change = decide_lost_attempt(task(state, attempt(state)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, why(change)) == (RetryBudget.PREEMPTION, Reason.CELL_LOST)
@@ -245,7 +247,7 @@ def test_a_task_on_a_lost_cell_moves_on_at_the_preemption_budgets_cost(state: S)
     assert decide_lost_attempt(exhausted, now=NOW).task_to is S.WORKER_FAILED
 
 
-def test_an_ended_attempt_on_a_lost_cell_is_released_and_its_task_left_alone() -> None:
+def test_ended_attempt_on_a_lost_cell_is_released_without_a_task_change() -> None:
     change = decide_lost_attempt(task(S.PENDING, attempt(S.FAILED)), now=NOW)
     assert (change.task_from, change.task_to) == (S.PENDING, S.PENDING)
     assert (of(change).state_to, of(change).charged) == (S.FAILED, None)
@@ -256,7 +258,7 @@ def exclusive(state: S, kind: Exclusive, present: AttemptFacts) -> TaskFacts:
     return replace(task(state, present), exclusive=kind)
 
 
-def test_an_exclusive_task_waits_until_the_guard_must_have_ended_its_container() -> None:
+def test_exclusive_task_on_a_lost_cell_stays_open_until_the_margin_is_over() -> None:
     facts = exclusive(S.RUNNING, Exclusive.LEASE, attempt())
     change = decide_lost_attempt(facts, now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
@@ -265,7 +267,7 @@ def test_an_exclusive_task_waits_until_the_guard_must_have_ended_its_container()
     assert (of(change).stop_reason, why(change)) == (Reason.CELL_LOST, Reason.CELL_LOST)
 
 
-def test_a_strictly_exclusive_one_is_not_released_by_the_loss_of_its_cell() -> None:
+def test_strictly_exclusive_attempt_is_not_released_by_a_lost_cell() -> None:
     facts = exclusive(S.RUNNING, Exclusive.STRICT, attempt())
     change = decide_lost_attempt(facts, now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
@@ -273,7 +275,7 @@ def test_a_strictly_exclusive_one_is_not_released_by_the_loss_of_its_cell() -> N
     assert change.attempt_open is True
 
 
-def test_an_exclusive_attempt_that_had_ended_is_only_given_its_instant() -> None:
+def test_ended_exclusive_attempt_on_a_lost_cell_gets_a_release_instant() -> None:
     facts = exclusive(S.KILLED, Exclusive.LEASE, attempt(S.KILLED))
     change = decide_lost_attempt(facts, now=NOW)
     assert (change.task_to, change.steps, of(change).release) == (S.KILLED, (), None)
@@ -282,7 +284,7 @@ def test_an_exclusive_attempt_that_had_ended_is_only_given_its_instant() -> None
 
 
 @pytest.mark.parametrize("state", [S.KILLED, S.RUNNING])
-def test_at_its_instant_an_exclusive_attempt_is_released(state: S) -> None:
+def test_exclusive_attempt_is_released_at_its_release_instant(state: S) -> None:
     facts = exclusive(state, Exclusive.LEASE, attempt(state, releasable_at=NOW))
     change = decide_lost_attempt(facts, now=NOW)
     assert of(change).release is ReleaseKind.CELL_LOST
@@ -290,7 +292,7 @@ def test_at_its_instant_an_exclusive_attempt_is_released(state: S) -> None:
     assert change.attempt_open is False
 
 
-def test_an_instant_that_was_given_stays() -> None:
+def test_release_instant_is_not_changed_once_set() -> None:
     present = attempt(releasable_at=NOW + SECOND)
     change = decide_lost_attempt(exclusive(S.RUNNING, Exclusive.LEASE, present), now=NOW)
     assert (of(change).release, of(change).releasable_at) == (None, NOW + SECOND)
@@ -316,14 +318,14 @@ NO, UNTIL_LEASE, STRICT = Exclusive.NO, Exclusive.LEASE, Exclusive.STRICT
         (STRICT, attempt(S.FAILED, releasable_at=NOW), False),
     ],
 )
-def test_when_there_is_something_to_do_about_an_attempt_on_a_lost_cell(
+def test_attempt_on_a_lost_cell_is_due_only_while_action_is_needed(
     kind: Exclusive, present: AttemptFacts | None, due: bool
 ) -> None:
     facts = replace(task(S.RUNNING, present), exclusive=kind)
     assert is_lost_attempt_due(facts, NOW) is due
 
 
-def test_a_strict_attempt_that_stays_is_brought_before_an_operator() -> None:
+def test_held_strict_attempt_raises_an_alert() -> None:
     alert = held_alert(UID, 3)
     assert (alert.kind, alert.subject) == (HELD, f"attempt {UID}")
     assert alert.text.startswith("task 3 is held: its strictly exclusive attempt was on a cell")
@@ -332,7 +334,7 @@ def test_a_strict_attempt_that_stays_is_brought_before_an_operator() -> None:
 # Rules 2 to 5.
 
 
-def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
+def test_order_without_an_answer_ends_free_of_charge_and_is_stopped() -> None:
     change = UNANSWERED.decide(task(S.ASSIGNED, attempt(S.ASSIGNED)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.WORKER_FAILED)
     assert (of(change).charged, of(change).release) == (None, None)
@@ -340,7 +342,7 @@ def test_an_order_without_an_answer_ends_free_and_is_stopped() -> None:
     assert change.avoid_cell_ids == (5,)
 
 
-def test_a_build_that_takes_too_long_is_a_system_failure() -> None:
+def test_build_timeout_is_a_system_failure() -> None:
     change = STUCK_BUILDS.decide(task(S.BUILDING, attempt(S.BUILDING)), now=NOW)
     assert (change.task_to, of(change).state_to) == (S.PENDING, S.FAILED)
     assert (of(change).charged, why(change)) == (RetryBudget.SYSTEM, Reason.BUILD_TIMEOUT)
@@ -353,7 +355,7 @@ def test_a_task_past_its_timeout_is_killed() -> None:
     assert (of(change).stop_reason, why(change)) == (Reason.TIMEOUT, Reason.TIMEOUT)
 
 
-def test_a_task_past_its_lifetime_is_killed_for_that() -> None:
+def test_task_past_its_lifetime_is_killed_with_reason_lifetime_over() -> None:
     facts = replace(task(S.RUNNING, attempt()), timeout_is_lifetime=True)
     change = OVERRUNS.decide(facts, now=NOW)
     assert (change.task_to, of(change).state_to) == (S.KILLED, S.KILLED)
@@ -373,7 +375,7 @@ def holding(facts: TaskFacts) -> list[str]:
     return [rule.name for rule in TASK_RULES if rule.is_due(facts, NOW)]
 
 
-def test_the_rules_stand_in_the_order_of_the_specification() -> None:
+def test_task_rules_have_the_specified_order() -> None:
     assert [(rule.name, rule.decide) for rule in TASK_RULES] == [
         ("attempts_of_lost_cells", decide_lost_attempt),
         ("unanswered", UNANSWERED.decide),
@@ -386,7 +388,7 @@ def test_the_rules_stand_in_the_order_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ATTEMPT_STATES))
-def test_each_state_of_an_attempt_has_its_rule(state: S) -> None:
+def test_each_attempt_state_has_its_rules(state: S) -> None:
     rule = {S.ASSIGNED: ["unanswered"], S.BUILDING: ["stuck_builds"], S.RUNNING: ["overruns"]}
     late = attempt(state, start_before=NOW)
     last = "drained" if state in ACTIVE else "unconfirmed_stops"
@@ -409,23 +411,23 @@ def test_an_unconfirmed_stop_is_forced_once_and_nothing_else_changes(state: S) -
     assert holding(forced) == ["attempts_of_lost_cells", "unplaced"]
 
 
-def test_an_order_may_be_answered_until_its_instant() -> None:
+def test_order_can_be_answered_until_its_start_deadline() -> None:
     due = [attempt(S.ASSIGNED, start_before=NOW + n * SECOND) for n in (-1, 0, 1)]
     rule = HOLDS["unanswered"]
     assert [rule.is_due(task(S.ASSIGNED, one), NOW) for one in due] == [True, True, False]
 
 
-def test_an_order_that_must_not_run_twice_waits_for_its_cells_word() -> None:
+def test_at_most_once_order_without_an_answer_waits_for_its_cell() -> None:
     facts = replace(task(S.ASSIGNED, attempt(S.ASSIGNED)), at_most_once=True)
     assert holding(facts) == ["attempts_of_lost_cells"]
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_a_released_attempt_is_no_rules_business(state: S) -> None:
+def test_no_rule_is_due_for_a_released_attempt(state: S) -> None:
     assert holding(task(state, attempt(state, released_at=NOW))) == []
 
 
-def test_a_pending_task_has_its_deadline_whether_or_not_it_was_tried() -> None:
+def test_scheduling_deadline_applies_to_pending_tasks_with_and_without_attempts() -> None:
     assert holding(task(S.PENDING)) == ["unplaced"]
     assert holding(task(S.PENDING, attempt(S.FAILED, released_at=NOW))) == ["unplaced"]
     assert holding(task(S.KILLED)) == []
@@ -434,7 +436,7 @@ def test_a_pending_task_has_its_deadline_whether_or_not_it_was_tried() -> None:
 # Rule 6.
 
 
-def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -> None:
+def test_cell_with_unconfirmed_stops_is_quarantined_with_an_alert() -> None:
     stuck = [
         StuckCell(5, "north", 1, CellState.READY),
         StuckCell(6, "south", 3, CellState.DRAINING),
@@ -462,7 +464,7 @@ def test_a_cell_that_does_not_confirm_its_stops_is_quarantined_with_an_alert() -
         (Quarantine.FAILURES, NOW, Quarantine.STOPS),
     ],
 )
-def test_what_a_cell_is_in_quarantine_for_is_kept_with_an_alert_until_that_is_over(
+def test_earlier_quarantine_cause_is_kept_until_it_is_over(
     cause: Quarantine, until: datetime | None, becomes: Quarantine
 ) -> None:
     stuck = StuckCell(5, "north", 1, CellState.QUARANTINED, "because", cause, until)
@@ -479,7 +481,7 @@ def test_what_a_cell_is_in_quarantine_for_is_kept_with_an_alert_until_that_is_ov
     assert change.cleared == ((ClearAlert(FAILING, "north"),) if is_over else ())
 
 
-def test_the_end_of_a_flood_does_not_make_earlier_failures_forgotten() -> None:
+def test_end_of_a_flooding_quarantine_keeps_earlier_failures_counted() -> None:
     flooding = Quarantine.FLOODING
     stuck = StuckCell(5, "north", 1, CellState.QUARANTINED, "because", flooding, NOW)
     [change] = decide_stuck_stops([stuck], now=NOW).cells
@@ -487,7 +489,7 @@ def test_the_end_of_a_flood_does_not_make_earlier_failures_forgotten() -> None:
     assert (change.trusted_at, change.cleared) == (None, ())
 
 
-def test_a_cell_that_stays_for_something_else_is_not_moved() -> None:
+def test_cell_with_another_quarantine_cause_stays_quarantined() -> None:
     cell = ClearedCell(5, "north", Quarantine.UNFIT, CellState.READY, stays=True)
     cleared = [ClearAlert(UNCONFIRMED, "north")]
     assert decide_cleared([cell], now=NOW) == Effects(cells=[], cleared=cleared)
@@ -495,7 +497,7 @@ def test_a_cell_that_stays_for_something_else_is_not_moved() -> None:
 
 @pytest.mark.parametrize("ordered", ORDERED_STATES)
 @pytest.mark.parametrize("cause", [Quarantine.STOPS, Quarantine.FAILURES, None])
-def test_a_cell_whose_quarantine_is_over_is_as_ordered(
+def test_cell_returns_to_its_ordered_state_after_quarantine(
     cause: Quarantine | None, ordered: CellState
 ) -> None:
     (change,) = decide_cleared([ClearedCell(5, "north", cause, ordered)], now=NOW).cells
@@ -506,7 +508,7 @@ def test_a_cell_whose_quarantine_is_over_is_as_ordered(
     assert set(change.cleared) == {ClearAlert(kind, "north") for kind in (UNCONFIRMED, FAILING)}
 
 
-def test_a_cell_on_which_everything_fails_is_put_aside_for_ten_minutes() -> None:
+def test_failing_cell_is_quarantined_for_ten_minutes() -> None:
     effects = decide_failing([(5, "north")], now=NOW, policy=Policy())
     (change,) = effects.cells
     assert (change.state, change.cause) == (CellState.QUARANTINED, Quarantine.FAILURES)
@@ -538,7 +540,7 @@ def end(reason: Reason, state: S = S.RUNNING, *, force: bool = False) -> ChangeT
         (Reason.TASKS_DECIDED, Reason.JOB_ENDED),
     ],
 )
-def test_an_ending_job_kills_its_open_tasks_and_says_why(reason: Reason, told: Reason) -> None:
+def test_ending_job_kills_its_open_tasks_with_its_reason(reason: Reason, told: Reason) -> None:
     change = end(reason)
     assert (change.task_to, why(change)) == (S.KILLED, told)
     assert (change.failure_reason, change.steps[-1].message) == (REASONS[told], "enough")
@@ -547,7 +549,7 @@ def test_an_ending_job_kills_its_open_tasks_and_says_why(reason: Reason, told: R
     assert change.by_dependency is False
 
 
-def test_a_job_that_ends_by_force_stops_by_force() -> None:
+def test_forced_end_of_a_job_forces_the_stops() -> None:
     assert of(end(Reason.CANCELLED, force=True)).stop_force is True
 
 
@@ -557,7 +559,7 @@ def test_the_siblings_of_a_failed_member_are_worker_failed(state: S) -> None:
     assert (change.task_to, why(change)) == (S.WORKER_FAILED, Reason.GANG_SIBLING_FAILED)
 
 
-def test_a_gang_that_fell_goes_back_to_wait_free_of_charge() -> None:
+def test_broken_gang_is_requeued_free_of_charge() -> None:
     change = decide_gang_requeue(
         task(S.RUNNING, attempt(), limits=RetryLimits(0, 0, 0)), stop_seconds=10.0, now=NOW
     )

@@ -40,7 +40,7 @@ def owner(
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_what_ended_and_is_released_needs_nobody(state: S) -> None:
+def test_ended_and_released_task_has_no_owner(state: S) -> None:
     assert owner(state) is None
     assert owner(state, S.FAILED, released=True) is None
     whatever: dict[str, Any] = {
@@ -72,19 +72,19 @@ def test_each_active_state_has_its_rule(state: S, rule: str) -> None:
     assert owner(state, state, is_cell_lost=True, is_job_requeuing=True) == "attempts_of_lost_cells"
 
 
-def test_a_running_task_with_a_timeout_is_bounded_and_one_without_is_its_programs() -> None:
+def test_running_task_with_a_timeout_is_owned_by_the_overrun_rule() -> None:
     assert owner(S.RUNNING, S.RUNNING, has_timeout=True) == "overruns"
     assert owner(S.BUILDING, S.BUILDING, has_timeout=True) == "stuck_builds"
 
 
-def test_an_order_that_must_not_run_twice_is_its_cells() -> None:
+def test_at_most_once_order_is_owned_by_the_lease_rule() -> None:
     assert owner(S.ASSIGNED, S.ASSIGNED, at_most_once=True) == "silent_leases"
     assert owner(S.BUILDING, S.BUILDING, at_most_once=True) == "stuck_builds"
     assert owner(S.RUNNING, S.RUNNING, at_most_once=True, is_job_requeuing=True) == "silent_leases"
 
 
 @pytest.mark.parametrize("state", ENDED)
-def test_an_ended_attempt_that_is_not_gone_is_stopped(state: S) -> None:
+def test_ended_attempt_that_is_not_released_is_owned_by_a_stop_rule(state: S) -> None:
     rules = {False: "unconfirmed_stops", True: "stuck_stops"}
     for own, (forced, rule) in product((state, S.PENDING), rules.items()):
         assert owner(own, state, forced=forced) == rule
@@ -95,7 +95,7 @@ def test_an_ended_attempt_that_is_not_gone_is_stopped(state: S) -> None:
         assert owner(own, state, forced=forced, **strict) == "held_attempts"
 
 
-def test_a_strict_attempt_that_still_runs_is_lost_like_any_other() -> None:
+def test_running_strict_attempt_on_a_lost_cell_is_owned_by_the_loss_rule() -> None:
     strict: dict[str, Any] = {"exclusive": Exclusive.STRICT, "is_cell_lost": True}
     assert owner(S.RUNNING, S.RUNNING, **strict) == "attempts_of_lost_cells"
     lease: dict[str, Any] = {"exclusive": Exclusive.LEASE, "is_cell_lost": True}
@@ -103,12 +103,12 @@ def test_a_strict_attempt_that_still_runs_is_lost_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("state", [S.PENDING, *sorted(ACTIVE)])
-def test_the_end_of_its_job_comes_first(state: S) -> None:
+def test_ending_job_takes_precedence_over_other_rules(state: S) -> None:
     held_by = None if state is S.PENDING else state
     assert owner(state, held_by, is_job_ending=True, has_deadline=True) == "ending_jobs"
 
 
-def test_a_pending_task_waits_for_jobs_then_groups_then_its_place() -> None:
+def test_pending_task_waits_for_jobs_then_groups_then_placement() -> None:
     def pending(**circumstances: Any) -> str | None:
         return owner(S.PENDING, **circumstances)
 
@@ -119,7 +119,7 @@ def test_a_pending_task_waits_for_jobs_then_groups_then_its_place() -> None:
     assert owner(S.PENDING, S.FAILED, released=True) == "placement"
 
 
-def test_by_default_nothing_special_is_the_case() -> None:
+def test_owner_facts_default_to_an_ordinary_task() -> None:
     facts = task(S.PENDING)
     assert OwnerFacts(facts) == OwnerFacts(
         facts,
@@ -133,7 +133,7 @@ def test_by_default_nothing_special_is_the_case() -> None:
     )
 
 
-def test_the_rows_with_a_bound_are_these() -> None:
+def test_owner_rules_and_their_bounds_are_as_listed() -> None:
     assert [(row.rule, row.is_bounded) for row in TASK_OWNERS] == [
         ("ending_jobs", True),
         ("held_attempts", False),

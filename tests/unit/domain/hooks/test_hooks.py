@@ -35,7 +35,7 @@ def faults(kind: str, **fields: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_each_field_is_taken_by_the_kinds_that_it_is_for_and_by_no_other(kind: str) -> None:
+def test_each_kind_accepts_only_its_own_fields(kind: str) -> None:
     needed: dict[str, Any] = {"ports": ["http"]}
     if kind == "inference":
         needed["health_check"] = CHECK
@@ -48,7 +48,7 @@ def test_each_field_is_taken_by_the_kinds_that_it_is_for_and_by_no_other(kind: s
     assert faults(kind, **{**needed, "health_check": CHECK}).keys() == check
 
 
-def test_inference_needs_a_health_check_and_the_fault_names_the_group() -> None:
+def test_inference_without_a_health_check_is_refused_at_its_group() -> None:
     groups = [{"name": "one", "image": "busybox"}, {"name": "two", "image": "busybox"}]
     spec = parse_job({"name": "a", "kind": "inference", "groups": groups})
     found = prepare_job(spec, InferenceHook()).findings
@@ -63,7 +63,7 @@ def planned(spec: JobSpec, hook: Hook) -> list[PlannedGroup]:
     return plan_groups(prepared.spec, now=NOW, changes=prepared.changes)
 
 
-def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
+def test_launch_has_the_terms_as_changed_by_the_hook() -> None:
     fields = {"ports": ["http"], "idle_timeout_seconds": 60, "lifetime_seconds": 600}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "interactive", **fields})
     [group] = planned(spec, InteractiveHook())
@@ -82,7 +82,7 @@ def test_a_cell_is_told_what_the_hook_left_of_the_terms() -> None:
     assert "idle_timeout_seconds" not in group.launch
 
 
-def test_a_health_check_is_told_as_the_wire_has_it() -> None:
+def test_launch_has_the_health_check_in_wire_format() -> None:
     fields = {"ports": ["http"], "health_check": {"http": {"port": "http", "path": "/up"}}}
     spec = parse_job({"name": "a", "image": "busybox", "kind": "inference", **fields})
     [group] = prepare_job(spec, InferenceHook()).spec.groups
@@ -111,7 +111,7 @@ def test_a_health_check_is_told_as_the_wire_has_it() -> None:
         (Event.VANISHED, 137, False, Event.VANISHED),
     ],
 )
-def test_inference_is_free_to_end_once_it_served(
+def test_end_of_a_started_inference_service_is_not_charged(
     event: Event, exit_code: int | None, was_running: bool, meant: Event
 ) -> None:
     assert InferenceHook().on_end(AttemptEnd(event, was_running, exit_code)) is meant
@@ -128,7 +128,7 @@ def decided(state: S, said: Any, hook: Hook) -> ChangeTask:
     return change
 
 
-def test_a_service_that_ended_waits_again_and_nothing_is_charged() -> None:
+def test_ended_service_is_requeued_without_a_charge() -> None:
     change = decided(S.RUNNING, report(S.SUCCEEDED, exit_code=0, gone=True), InferenceHook())
     assert change.task_to is S.PENDING
     assert change.attempt is not None
@@ -138,7 +138,7 @@ def test_a_service_that_ended_waits_again_and_nothing_is_charged() -> None:
     assert change.not_before > NOW
 
 
-def test_a_service_whose_running_report_was_lost_is_free_all_the_same() -> None:
+def test_ended_service_without_a_running_report_is_not_charged() -> None:
     said = report(S.FAILED, exit_code=1, reason="exit", gone=True, started_at=NOW.timestamp())
     assert decided(S.ASSIGNED, said, InferenceHook()).task_to is S.PENDING
 
@@ -162,12 +162,12 @@ def test_a_service_that_never_became_healthy_has_failed() -> None:
     ("said", "reason"),
     [("idle_timeout", Reason.IDLE_TIMEOUT), ("lifetime_over", Reason.LIFETIME_OVER)],
 )
-def test_what_a_limit_ended_is_killed_and_not_tried_again(said: str, reason: Reason) -> None:
+def test_task_ended_by_a_limit_is_killed_and_not_retried(said: str, reason: Reason) -> None:
     change = decided(S.RUNNING, report(S.KILLED, exit_code=143, reason=said), InteractiveHook())
     assert (change.task_to, change.steps[0].reason) == (S.KILLED, reason)
 
 
-def test_addresses_are_kept_with_what_was_used() -> None:
+def test_addresses_are_kept_in_the_attempt_details() -> None:
     said = report(S.RUNNING, usage={"peak": 1}, addresses={"http": "10.0.0.1:8080"})
     change = decided(S.BUILDING, said, BatchHook())
     assert change.attempt is not None
@@ -191,20 +191,20 @@ class Foreign:
         return self._event
 
 
-def test_a_hook_may_take_a_failure_for_success() -> None:
+def test_hook_can_turn_a_failure_into_a_success() -> None:
     said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
     assert decided(S.RUNNING, said, Foreign(Event.EXITED_ZERO)).task_to is S.SUCCEEDED
 
 
 @pytest.mark.parametrize("event", [Event.PLACED, Event.REFUSED, Event.BUILDING, Event.KILLED])
-def test_an_event_that_is_no_end_of_a_program_is_not_believed(event: Event) -> None:
+def test_hook_event_that_is_no_program_end_is_ignored(event: Event) -> None:
     said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
     assert decided(S.RUNNING, said, Foreign(event)).task_to is S.FAILED
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 @pytest.mark.parametrize("event", Event)
-def test_whatever_a_hook_says_an_end_is_an_end(state: S, event: Event) -> None:
+def test_end_stays_an_end_whatever_event_a_hook_returns(state: S, event: Event) -> None:
     for said in (
         report(S.SUCCEEDED, exit_code=0, gone=True),
         report(S.FAILED, exit_code=1, reason="exit", gone=True),
@@ -217,7 +217,7 @@ def test_whatever_a_hook_says_an_end_is_an_end(state: S, event: Event) -> None:
         assert not change.attempt_open
 
 
-def test_a_hook_that_fails_is_told_at_the_kind() -> None:
+def test_failing_hook_is_reported_at_the_kind() -> None:
     spec = parse_job({"name": "a", "image": "busybox", "kind": "foreign"})
     [(place, text)] = prepare_job(spec, Foreign(Event.EXITED_ZERO)).findings
     assert place == ("kind",)

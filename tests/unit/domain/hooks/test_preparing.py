@@ -45,7 +45,7 @@ def faults(body: dict[str, Any], **changes: Any) -> list[str]:
     return [field_path(place, is_short=is_short) for place, _ in findings]
 
 
-def test_terms_that_come_back_as_they_are_leave_the_job_as_it_is() -> None:
+def test_unchanged_terms_leave_the_job_unchanged() -> None:
     spec = parse_job({**SHORT, "env": {"A": "1"}, "constraints": [ZONE]})
     for hook in (BatchHook(), Setting(lambda terms: terms), Setting(lambda terms: replace(terms))):
         found = prepare_job(spec, hook)
@@ -53,7 +53,7 @@ def test_terms_that_come_back_as_they_are_leave_the_job_as_it_is() -> None:
         assert not any(found.changes)
 
 
-def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> None:
+def test_hook_reads_effective_terms_and_the_group_origin() -> None:
     seen: list[GroupTerms] = []
     body = {
         "name": "a",
@@ -70,7 +70,7 @@ def test_a_hook_reads_the_terms_in_force_and_where_the_group_comes_from() -> Non
     assert terms.origin == GroupOrigin("a", "g", "default", "default", "default", {"team": "blue"})
 
 
-def test_constraints_that_a_hook_sets_replace_those_of_the_job_for_the_group_alone() -> None:
+def test_constraints_set_by_a_hook_replace_those_of_the_job_for_one_group() -> None:
     groups = [{"name": name, "image": "x"} for name in ("g", "h")]
     other = {**ZONE, "values": ["b"]}
 
@@ -98,7 +98,7 @@ def test_constraints_that_a_hook_sets_replace_those_of_the_job_for_the_group_alo
         ("ports", lambda n: f"p{n}", MAX_PORTS),
     ],
 )
-def test_a_hook_sets_as_many_as_a_submission_may_and_no_more(
+def test_hook_has_the_same_limits_as_a_submission(
     field: str, item: Callable[[int], Any], most: int
 ) -> None:
     def items(count: int) -> Any:
@@ -112,7 +112,7 @@ def test_a_hook_sets_as_many_as_a_submission_may_and_no_more(
     assert faults(groups, **{field: items(most + 1)}) == both
 
 
-def test_rules_between_fields_hold_for_what_a_hook_sets() -> None:
+def test_rules_between_fields_apply_to_terms_set_by_a_hook() -> None:
     process = {"name": "a", "task_type": "process", "command": ["true"]}
     mount = {"source": "/s", "target": "/t"}
     [(place, text)] = prepared(process, mounts=(mount,)).findings
@@ -120,7 +120,7 @@ def test_rules_between_fields_hold_for_what_a_hook_sets() -> None:
     assert text.endswith("(set by kind batch)")
 
 
-def test_a_hook_may_drop_a_health_check_and_not_invent_one() -> None:
+def test_hook_can_drop_but_not_add_a_health_check() -> None:
     check = {"command": ["true"]}
     service = {**SHORT, "kind": "own", "health_check": check}
     found = prepared(service, has_health_check=False)
@@ -140,7 +140,7 @@ def test_a_hook_may_drop_a_health_check_and_not_invent_one() -> None:
         lambda terms: terms.origin.labels.update(team="red"),
     ],
 )
-def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
+def test_in_place_change_of_terms_is_refused(
     write: Callable[[Any], None],
 ) -> None:
     def change(terms: GroupTerms) -> GroupTerms:
@@ -153,7 +153,7 @@ def test_what_a_hook_writes_to_the_terms_themselves_is_refused_not_lost(
     assert (place, "AttributeError" in text) == (("kind",), True)
 
 
-def test_terms_that_a_hook_builds_anew_from_what_it_read_are_no_change() -> None:
+def test_equal_terms_rebuilt_by_a_hook_are_no_change() -> None:
     def change(terms: GroupTerms) -> GroupTerms:
         constraints = tuple({**item, "values": list(item["values"])} for item in terms.constraints)
         return replace(terms, constraints=constraints, env=dict(terms.env), placement_tags=[])  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ class UnprintableValue(Unprintable, ValueError):
         (RuntimeError("x" * 100_000), "the hook batch failed at group main: RuntimeError('xx"),
     ],
 )
-def test_an_error_of_a_hook_is_described_whatever_it_is(error: Exception, text: str) -> None:
+def test_every_hook_error_is_described(error: Exception, text: str) -> None:
     def change(terms: GroupTerms) -> GroupTerms:
         raise error
 

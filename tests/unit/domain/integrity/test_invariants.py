@@ -178,7 +178,7 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
 ]
 
 
-def test_rows_in_order_violate_nothing() -> None:
+def test_consistent_rows_have_no_violations() -> None:
     assert find_violations(LEDGER) == []
 
 
@@ -189,6 +189,6 @@ def test_a_planted_violation_is_named(
     assert number in {violation.number for violation in find_violations(plant(LEDGER))}
 
 
-def test_each_invariant_has_a_number_of_its_own_and_a_planted_violation() -> None:
+def test_each_invariant_has_a_unique_number_and_a_planted_violation() -> None:
     numbers = [invariant.number for invariant in INVARIANTS]
     assert numbers == sorted(set(numbers)) == [number for number, _ in PLANTED]

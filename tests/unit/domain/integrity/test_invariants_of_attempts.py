@@ -26,7 +26,7 @@ A1 = f"attempt {uid(1)}"
 Line = tuple[str, str]
 
 
-def test_inv_1_one_attempt_that_is_not_released() -> None:
+def test_inv_1_at_most_one_attempt_is_unreleased() -> None:
     def of(*held: object) -> list[Line]:
         return found(inv.one_unreleased, tasks=[task()], attempts=held)
 
@@ -35,7 +35,7 @@ def test_inv_1_one_attempt_that_is_not_released() -> None:
     assert of(attempt(), attempt(number=2, task_id=4)) == []
 
 
-def test_inv_2_open_while_an_attempt_is_not_released() -> None:
+def test_inv_2_task_is_open_iff_an_attempt_is_unreleased() -> None:
     def of(row: object, *held: object) -> list[Line]:
         return found(inv.open_iff_unreleased, tasks=[row], attempts=held)
 
@@ -69,7 +69,7 @@ def test_inv_2_a_recount_sets_the_flag_or_requeues_the_task() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_inv_3_active_together(state: S) -> None:
+def test_inv_3_task_and_attempt_are_active_together(state: S) -> None:
     def of(row: object, *held: object) -> list[Line]:
         return found(inv.active_together, tasks=[row], attempts=held)
 
@@ -86,7 +86,7 @@ def test_inv_3_active_together(state: S) -> None:
     assert of(task(P), attempt(F)) == []
 
 
-def test_inv_4_released_after_the_end_by_somebody() -> None:
+def test_inv_4_release_follows_the_end_and_has_a_kind() -> None:
     def of(one: object) -> list[Line]:
         return found(inv.released_in_order, attempts=[one])
 
@@ -117,7 +117,7 @@ def test_inv_5_instants_in_order(name: str) -> None:
     )
 
 
-def test_inv_6_one_after_the_other() -> None:
+def test_inv_6_attempt_begins_after_the_previous_release() -> None:
     def of(*held: object) -> list[Line]:
         return found(inv.one_after_the_other, tasks=[task()], attempts=held)
 
@@ -129,7 +129,7 @@ def test_inv_6_one_after_the_other() -> None:
     assert of(released(F, 1, 5), attempt(number=2, created_at=at(4), task_id=4)) == []
 
 
-def test_inv_7_numbered_without_gaps() -> None:
+def test_inv_7_attempts_are_numbered_without_gaps() -> None:
     def of(row: object, *numbers: int) -> list[Line]:
         return found(inv.numbered, tasks=[row], attempts=[released(F, n) for n in numbers])
 
@@ -156,7 +156,7 @@ def test_inv_7_numbered_without_gaps() -> None:
         ("system", "system_failure_count"),
     ],
 )
-def test_inv_8_counters_are_the_charges(budget: str, column: str) -> None:
+def test_inv_8_counters_equal_the_charges(budget: str, column: str) -> None:
     held = [
         released(F, 1, charged=budget, charge=1),
         released(F, 2, charged=budget, charge=4),
@@ -171,7 +171,7 @@ def test_inv_8_counters_are_the_charges(budget: str, column: str) -> None:
     assert found(inv.counters_rederive, tasks=[task()]) == []
 
 
-def test_inv_9_charged_by_the_end() -> None:
+def test_inv_9_only_ended_attempts_are_charged() -> None:
     def of(one: object) -> list[Line]:
         return found(inv.charged_at_the_end, attempts=[one])
 
@@ -191,7 +191,7 @@ def test_inv_9_charged_by_the_end() -> None:
     ],
 )
 @pytest.mark.parametrize(("state", "surplus"), [(P, 0), (R, 0), (F, 1), (S.WORKER_FAILED, 1)])
-def test_inv_10_within_the_budgets(
+def test_inv_10_counters_are_within_the_budgets(
     budget: str, column: str, limit: int, state: S, surplus: int
 ) -> None:
     groups = [group(retries_failure=2, retries_preemption=5, retries_system=3)]
@@ -207,7 +207,7 @@ def test_inv_10_within_the_budgets(
     assert len(found(inv.within_budgets, tasks=rows, groups=groups)) == 1
 
 
-def test_inv_11_success_by_the_last_attempt() -> None:
+def test_inv_11_only_the_last_attempt_succeeds() -> None:
     def of(row: object, *held: object) -> list[Line]:
         return found(inv.success_by_an_attempt, tasks=[row], attempts=held)
 
@@ -229,7 +229,7 @@ def test_inv_11_success_by_the_last_attempt() -> None:
     ]
 
 
-def test_inv_12_links_lead_somewhere() -> None:
+def test_inv_12_links_point_to_existing_rows() -> None:
     rows: dict[str, Any] = {
         "jobs": [job()],
         "groups": [group()],
@@ -249,7 +249,7 @@ def test_inv_12_links_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(S))
-def test_inv_13_finished_if_terminal(state: S) -> None:
+def test_inv_13_finished_iff_terminal(state: S) -> None:
     def of(finished: bool) -> list[Line]:
         row: dict[str, Any] = {"finished_at": T0 if finished else None}
         return found(inv.states_known, tasks=[task(state, **row)], attempts=[attempt(state, **row)])
@@ -261,7 +261,7 @@ def test_inv_13_finished_if_terminal(state: S) -> None:
     assert of(not is_terminal) == [*never, (A1, told), ("task 3", told)]
 
 
-def test_inv_14_at_most_once() -> None:
+def test_inv_14_at_most_once_task_has_one_container() -> None:
     def of(at_most_once: bool, *held: object) -> list[Line]:
         groups = [group(at_most_once=at_most_once)]
         return found(inv.at_most_once_kept, tasks=[task()], groups=groups, attempts=held)
@@ -280,7 +280,7 @@ def test_inv_14_at_most_once() -> None:
     assert found(inv.at_most_once_kept, tasks=[task()], attempts=[ran, attempt(number=2)]) == []
 
 
-def test_inv_15_strict_is_not_released_by_a_loss() -> None:
+def test_inv_15_strict_attempt_is_not_released_by_a_loss() -> None:
     def of(exclusive: str, kind: str) -> list[Line]:
         groups = [group(exclusive=exclusive)]
         held = [released(F, release_kind=kind)]

@@ -43,7 +43,7 @@ def tasks(*states: S, **changes: Any) -> list[Any]:
 # Groups.
 
 
-def test_inv_20_as_many_tasks_as_the_group_says() -> None:
+def test_inv_20_group_has_its_number_of_tasks() -> None:
     def of(indices: list[int], **changes: Any) -> list[Line]:
         rows = [task(task_id=10 + n, index=index) for n, index in enumerate(indices)]
         groups = [group(replicas=3, **{"task_count": 3, **changes})]
@@ -60,7 +60,7 @@ def test_inv_20_as_many_tasks_as_the_group_says() -> None:
     ]
 
 
-def test_inv_21_counts_are_those_of_the_tasks() -> None:
+def test_inv_21_group_counts_match_its_tasks() -> None:
     def of(counts: dict[S, int], **changes: Any) -> list[Line]:
         return found(inv.counts_right, groups=[group(counts, **changes)], tasks=tasks(OK, OK, R))
 
@@ -78,7 +78,7 @@ def test_inv_21_counts_are_those_of_the_tasks() -> None:
     assert repairs(inv.counts_right, groups=[group({OK: 1})]) == [(Repair.COUNT, 2)]
 
 
-def test_inv_22_the_excused_are_those_that_a_dependency_killed() -> None:
+def test_inv_22_excused_count_matches_the_history() -> None:
     killed = [
         step(0, P, P, reason="refused"),
         step(1, P, K, reason="dependency_failed"),
@@ -116,7 +116,7 @@ def follows(row: Any, *states: S, **changes: Any) -> list[Line]:
     return found(inv.follows_from_tasks, **rows_of(row, *states, **changes))
 
 
-def test_inv_23_a_job_follows_from_its_tasks() -> None:
+def test_inv_23_job_state_follows_from_its_tasks() -> None:
     final = "but an end is final"
     assert follows(job(OK), OK, OK) == []
     assert follows(job(F), F, OK) == []
@@ -136,7 +136,7 @@ def test_inv_23_a_job_follows_from_its_tasks() -> None:
     assert follows(job(R), OK, OK) == [("job 1", "is RUNNING, SUCCEEDED follows from its tasks")]
 
 
-def test_inv_23_the_end_that_was_given_stands() -> None:
+def test_inv_23_ending_state_is_kept() -> None:
     assert follows(job(K, ending_as=K), F) == []
     assert follows(job(F, ending_as=K), F) == [
         ("job 1", "is FAILED, KILLED follows from its tasks, but an end is final")
@@ -147,7 +147,7 @@ def test_inv_23_the_end_that_was_given_stands() -> None:
     assert follows(job(R), F, R) == [("job 1", "is not ending, FAILED follows from its tasks")]
 
 
-def test_inv_23_a_recount_derives_a_job_again_unless_it_has_ended() -> None:
+def test_inv_23_recount_derives_the_job_state_unless_ended() -> None:
     def of(row: Any, *states: S) -> list[Any]:
         return repairs(inv.follows_from_tasks, **rows_of(row, *states))
 
@@ -157,11 +157,11 @@ def test_inv_23_a_recount_derives_a_job_again_unless_it_has_ended() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(set(S) - JOB_STATES))
-def test_inv_23_a_job_has_no_state_of_tasks_alone(state: S) -> None:
+def test_inv_23_job_never_has_a_task_only_state(state: S) -> None:
     assert follows(job(state), R) == [("job 1", f"a job is never {state.name}")]
 
 
-def test_inv_23_takes_minima_tolerance_and_excuses_from_the_rows() -> None:
+def test_inv_23_uses_minima_tolerance_and_excused_tasks() -> None:
     assert follows(job(OK, max_task_failures=1), OK, F) == []
     assert follows(job(OK, explicit_minimum=True), OK, WF) == []
     assert follows(job(WF), OK, WF) == []
@@ -191,7 +191,7 @@ def test_inv_24_a_job_ends_with_its_tasks(state: S) -> None:
     assert of(job(K), state) == [("job 1", "KILLED, finished at None")]
 
 
-def test_inv_25_a_settled_job_has_ended_and_holds_nothing() -> None:
+def test_inv_25_settled_job_has_ended_and_holds_no_attempt() -> None:
     def of(row: Any, *held: Any) -> list[Line]:
         return found(inv.settled_without_attempts, jobs=[row], attempts=held)
 
@@ -207,7 +207,7 @@ def test_inv_25_a_settled_job_has_ended_and_holds_nothing() -> None:
     assert found(inv.settled_without_attempts, jobs=rows) == early
 
 
-def test_inv_26_placed_when_it_might() -> None:
+def test_inv_26_attempt_is_placed_only_while_its_group_may_start() -> None:
     def of(row: Any, **changes: Any) -> list[Line]:
         groups = [group(**changes)]
         return found(inv.placed_when_it_might, jobs=[row], groups=groups, attempts=[attempt()])
@@ -226,7 +226,7 @@ def test_inv_26_placed_when_it_might() -> None:
     assert found(inv.placed_when_it_might, **late, attempts=held) == early
 
 
-def test_inv_27_a_gang_is_whole_or_on_its_way() -> None:
+def test_inv_27_gang_meets_its_minima_or_is_requeued() -> None:
     def of(row: Any, *states: S, **changes: Any) -> list[Line]:
         groups = [group(**{"min_available": 2, **changes})]
         return found(inv.gangs_whole, jobs=[row], groups=groups, tasks=tasks(*states))
@@ -247,7 +247,7 @@ def test_inv_27_a_gang_is_whole_or_on_its_way() -> None:
         assert of(job(state, **gang), R, P) == []
 
 
-def test_inv_28_nothing_of_a_blocked_job_may_start() -> None:
+def test_inv_28_blocked_job_has_no_startable_group() -> None:
     def of(waits: bool, **changes: Any) -> list[Line]:
         rows = {"jobs": [job(waits_for_jobs=waits)], "groups": [group(**changes)]}
         return found(inv.blocked_not_startable, **rows)
@@ -270,7 +270,7 @@ def test_inv_30_no_cell_is_over_committed() -> None:
     ]
 
 
-def test_inv_31_a_lease_is_of_its_incarnation() -> None:
+def test_inv_31_lease_has_the_incarnation_of_its_cell() -> None:
     def of(**changes: Any) -> list[Line]:
         return found(inv.lease_of_its_incarnation, cells=[cell(**changes)])
 
@@ -285,7 +285,7 @@ def test_inv_31_a_lease_is_of_its_incarnation() -> None:
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
-def test_inv_50_a_job_that_is_awaited_is_watched(is_watched: bool) -> None:
+def test_inv_50_job_with_dependents_is_watched(is_watched: bool) -> None:
     rows: dict[str, Any] = {"jobs": [job(is_watched=is_watched)], "awaited": frozenset({1})}
     told = [("job 1", "is_watched is false, but other jobs depend on it")]
     assert found(inv.awaited_watched, **rows) == ([] if is_watched else told)
@@ -293,7 +293,7 @@ def test_inv_50_a_job_that_is_awaited_is_watched(is_watched: bool) -> None:
     assert found(inv.awaited_watched, **{**rows, "awaited": frozenset({2})}) == []
 
 
-def test_inv_51_a_job_that_waits_for_others_has_the_flag() -> None:
+def test_inv_51_dependent_job_has_the_waiting_flag() -> None:
     def of(row: Any, **changes: Any) -> dict[str, Any]:
         return {
             "jobs": [row],
@@ -327,7 +327,7 @@ def test_inv_51_a_job_that_waits_for_others_has_the_flag() -> None:
         ("started", None, Repair.FAIL),
     ],
 )
-def test_inv_52_a_dependency_is_decided(
+def test_inv_52_decidable_dependency_is_decided(
     until: str, other: JobMilestones | None, wanted: Repair | None
 ) -> None:
     rows: dict[str, Any] = {
@@ -365,7 +365,7 @@ def test_inv_40_a_history_is_connected() -> None:
     assert of(A, step(1, None, A)) == [("task 3", "step 1 comes from nothing, not from PENDING")]
 
 
-def test_inv_40_a_jobs_history_begins_with_nothing() -> None:
+def test_inv_40_job_history_begins_without_a_state() -> None:
     def of(state: S, *steps: Any) -> list[Line]:
         return found(his.connected, jobs=[job(state)], steps=steps)
 
@@ -387,7 +387,7 @@ def test_inv_41_terminal_is_final(state: S) -> None:
     assert own == [("job 1", "left FAILED for nothing")]
 
 
-def test_inv_42_a_change_is_one_of_the_table() -> None:
+def test_inv_42_each_change_is_in_the_table() -> None:
     def of(old: S | None, new: S | None, **changes: Any) -> list[Line]:
         return found(his.legal, steps=[step(1, old, new, **changes)])
 
@@ -407,7 +407,7 @@ def test_inv_43_a_reason_is_known() -> None:
     ]
 
 
-def test_inv_44_every_attempt_is_in_the_history() -> None:
+def test_inv_44_each_attempt_is_in_the_history() -> None:
     def of(one: Any, *steps: Any) -> list[Line]:
         return found(his.attempts_recorded, attempts=[one], steps=steps)
 
@@ -425,7 +425,7 @@ def test_inv_44_every_attempt_is_in_the_history() -> None:
 # The list.
 
 
-def test_violations_come_by_number_with_what_they_contradict() -> None:
+def test_violations_are_sorted_by_number_and_name_their_row() -> None:
     ledger = IntegrityRows(cells=[cell(lease_incarnation="two", used={"cpu_millis": 1001})])
     first, second = find_violations(ledger)
     assert (first.number, str(first.row)) == (30, "cell 5 (north)")
@@ -433,7 +433,7 @@ def test_violations_come_by_number_with_what_they_contradict() -> None:
     assert second.number == 31
 
 
-def test_the_page_has_every_invariant() -> None:
+def test_page_lists_every_invariant() -> None:
     page = render_document()
     for one in INVARIANTS:
         assert f"| INV-{one.number} | {one.statement} | {one.upheld_by} | {one.repair} |" in page

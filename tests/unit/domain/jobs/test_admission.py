@@ -101,7 +101,7 @@ def faults(
     return [(position, fault.field, fault.detail) for position, fault in refused.value.faults]
 
 
-def test_a_job_without_fault_is_planned_for_its_owner_project_and_pool() -> None:
+def test_valid_job_is_planned_for_its_owner_project_and_pool() -> None:
     [job] = admitted({**JOB, "replicas": 2, "min_available": 1}).planned
     assert (job.position, job.owner_id, job.project_id, job.pool_id) == (0, 1, 7, 3)
     assert (job.min_available, job.max_task_failures, job.is_short) == (1, 1, True)
@@ -109,7 +109,7 @@ def test_a_job_without_fault_is_planned_for_its_owner_project_and_pool() -> None
     assert (list(group.indices), group.startable_at) == ([0, 1], NOW)
 
 
-def test_unknown_pools_and_projects_of_all_jobs_are_reported_before_anything_else() -> None:
+def test_unknown_pools_and_projects_are_reported_before_other_faults() -> None:
     elsewhere = {**JOB, "pool": "gpu", "project": "other", "kind": "unknown"}
     assert faults({**JOB, "mounts": [MOUNT]}, elsewhere, {**JOB, "domain": "d"}) == [
         (1, "pool", "there is no pool gpu"),
@@ -118,7 +118,7 @@ def test_unknown_pools_and_projects_of_all_jobs_are_reported_before_anything_els
     ]
 
 
-def test_an_existing_guid_with_the_same_body_is_the_same_job_and_its_hook_is_not_called() -> None:
+def test_existing_guid_with_the_same_body_returns_the_existing_job() -> None:
     body = {**GUIDED, "kind": "unknown"}
     _, digest = digest_of(body)
     known = replace(FACTS, jobs={(7, "g"): ExistingJob(42, digest)})
@@ -131,7 +131,7 @@ def test_an_existing_guid_with_the_same_body_is_the_same_job_and_its_hook_is_not
     assert taken.value.position == 1
 
 
-def test_of_equal_jobs_of_one_submission_the_first_is_planned() -> None:
+def test_equal_jobs_of_one_submission_are_planned_once() -> None:
     found = admitted(GUIDED, JOB, GUIDED)
     assert (found.repeats, [job.position for job in found.planned]) == ({2: 0}, [0, 1])
     with pytest.raises(GuidTaken, match="another job of the same submission") as taken:
@@ -139,7 +139,7 @@ def test_of_equal_jobs_of_one_submission_the_first_is_planned() -> None:
     assert taken.value.position == 1
 
 
-def test_the_hooks_of_all_jobs_are_called_before_any_other_check() -> None:
+def test_hooks_of_all_jobs_run_before_other_checks() -> None:
     refused = {**JOB, "kind": "refusing"}
     groups = {"name": "b", "kind": "refusing", "groups": [{"name": "x", "image": "y"}]}
     assert faults({**JOB, "kind": "new"}, {**JOB, "replicas": 11}, refused, groups) == [
@@ -149,7 +149,7 @@ def test_the_hooks_of_all_jobs_are_called_before_any_other_check() -> None:
     ]
 
 
-def test_no_hook_is_called_once_no_time_is_left() -> None:
+def test_no_hook_is_called_after_the_time_limit() -> None:
     refused = {**JOB, "kind": "refusing"}
     assert faults(refused, JOB, {**JOB, "kind": "new"}, calls=1) == [
         (0, "image", "is not for this kind"),
@@ -157,7 +157,7 @@ def test_no_hook_is_called_once_no_time_is_left() -> None:
     ]
 
 
-def test_hosts_and_callbacks_come_before_sizes_and_sizes_before_secrets() -> None:
+def test_host_and_callback_faults_come_before_sizes_and_secrets() -> None:
     secret = {"secrets": [{"name": "s", "env": "S"}]}
     facts = replace(FACTS, missing_secrets=frozenset({(7, "s")}))
     large, mounting = {**JOB, **secret, "replicas": 11}, {**JOB, "mounts": [MOUNT]}
@@ -180,7 +180,7 @@ def test_too_many_tasks_are_reported_at_the_largest_group() -> None:
     assert admitted({**spec, "groups": groups}).planned
 
 
-def test_a_fault_in_a_field_that_the_kind_set_names_the_kind() -> None:
+def test_fault_in_a_field_set_by_the_kind_names_the_kind() -> None:
     [(_, field, detail)] = faults({**JOB, "kind": "mounting"})
     assert field == "mounts[0].source"
     assert detail.endswith("(set by kind mounting)")
@@ -203,7 +203,7 @@ def test_only_the_quotas_of_the_owner_and_its_project_and_domain_apply() -> None
     assert faults(JOB, facts=replace(FACTS, quotas=quota(ScopeKind.DOMAIN, 8)))
 
 
-def test_a_rerun_is_judged_by_what_may_be_gone_and_not_by_its_submitted_size() -> None:
+def test_rerun_checks_permissions_but_not_the_submitted_size() -> None:
     def rerun(body: dict[str, Any], facts: SubmissionFacts = FACTS) -> list[PlannedJob]:
         candidate = AdmissionCandidate(0, parse_job(body), False, 7, 8, POOL)
         return judge([candidate], facts, Hooks(), checks=RERUN_CHECKS)
@@ -221,7 +221,7 @@ def test_a_rerun_is_judged_by_what_may_be_gone_and_not_by_its_submitted_size() -
         rerun(secret, replace(FACTS, missing_secrets=frozenset({(7, "s")})))
 
 
-def test_a_rerun_is_judged_by_its_size_if_its_kind_set_something() -> None:
+def test_rerun_checks_the_size_if_the_kind_changed_the_job() -> None:
     scope = Scope(ScopeKind.USER, 1)
     quota = Quota(scope, "x", ScopeLimits(resources={"cpu_millis": 100}))
     pool = replace(POOL, allowed_mounts=[{"path": "/data"}])
@@ -242,7 +242,7 @@ def named(*policies: str | None, name: str = "a") -> list[PlannedJob]:
     return admitted(*bodies).planned
 
 
-def test_a_job_is_kept_or_replaced_or_in_the_way_by_its_policy() -> None:
+def test_existing_job_is_kept_replaced_or_refused_by_policy() -> None:
     there = {(7, "a"): [4, 5]}
     assert judge_names(named("keep"), there, {}) == ({0: 5}, {})
     assert judge_names(named("keep"), {}, {}) == ({}, {})
@@ -254,7 +254,7 @@ def test_a_job_is_kept_or_replaced_or_in_the_way_by_its_policy() -> None:
         judge_names(named("error"), there, {})
 
 
-def test_a_name_with_a_policy_is_given_once_in_a_submission() -> None:
+def test_name_with_a_policy_is_unique_within_a_submission() -> None:
     with pytest.raises(JobsRefused, match="a is the name of another job of this submission"):
         judge_names(named(None, "keep"), {}, {})
     assert judge_names(named("keep", None), {}, {}) == ({}, {})

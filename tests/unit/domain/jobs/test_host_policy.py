@@ -48,12 +48,12 @@ def mount(source: str, *, read_only: bool = True) -> dict[str, Any]:
         ("/models/x", True),
     ],
 )
-def test_a_mount_of_what_is_allowed_or_below_it_is_taken(source: str, read_only: bool) -> None:
+def test_mount_of_an_allowed_path_or_below_is_accepted(source: str, read_only: bool) -> None:
     assert faults(**mount(source, read_only=read_only)) == {}
 
 
 @pytest.mark.parametrize("source", ["/", "/dat", "/data2", "/etc", "/scratch", "/Data"])
-def test_a_mount_of_anything_else_is_refused_and_says_what_is_allowed(source: str) -> None:
+def test_mount_of_another_path_is_refused_with_the_allowed_paths(source: str) -> None:
     assert faults(**mount(source)) == {
         "mounts[0].source": f"pool gpu allows no mount of {source};"
         " it allows /data (read only), /data/scratch/, /models (read only)"
@@ -64,12 +64,12 @@ def test_a_mount_of_anything_else_is_refused_and_says_what_is_allowed(source: st
 
 
 @pytest.mark.parametrize("source", ["/data", "/data/scratch2", "/models"])
-def test_what_may_only_be_read_is_not_mounted_writable(source: str) -> None:
+def test_read_only_path_cannot_be_mounted_writable(source: str) -> None:
     text = f"pool gpu allows {source} to be read only: must be true"
     assert faults(**mount(source, read_only=False)) == {"mounts[0].read_only": text}
 
 
-def test_a_field_is_named_as_it_was_written() -> None:
+def test_fault_names_the_field_as_written() -> None:
     spec = parse_job(
         {
             "name": "a",
@@ -83,7 +83,7 @@ def test_a_field_is_named_as_it_was_written() -> None:
     assert finding == (("groups", 1, "privileged"), "pool p allows no privileged tasks")
 
 
-def test_capabilities_beyond_the_harmless_need_a_pool_that_allows_privileges() -> None:
+def test_dangerous_capabilities_need_a_pool_that_allows_privileged_tasks() -> None:
     harmless = ["NET_RAW", "CAP_MKNOD", "CHOWN", "CAP_KILL"]
     assert faults(capabilities=harmless) == {}
     found = faults(capabilities=["NET_RAW", "SYS_ADMIN", "ALL"], privileged=False)
@@ -92,7 +92,7 @@ def test_capabilities_beyond_the_harmless_need_a_pool_that_allows_privileges() -
     assert faults(capabilities=["SYS_ADMIN", "ALL"], privileged=True) == {}
 
 
-def test_what_every_container_has_is_what_the_driver_gives() -> None:
+def test_harmless_and_default_capabilities_are_disjoint() -> None:
     assert not HARMLESS_CAPABILITIES.intersection(USUAL_CAPABILITIES)
 
 
@@ -100,7 +100,7 @@ parts = st.lists(st.sampled_from(["a", "b", "ab", "..."]), min_size=1, max_size=
 
 
 @given(allowed=parts, source=parts, slashes=st.integers(0, 2))
-def test_only_what_lies_below_an_allowed_path_passes(
+def test_only_paths_below_an_allowed_path_are_accepted(
     allowed: list[str], source: list[str], slashes: int
 ) -> None:
     path = "/" + "/".join(allowed) + "/" * slashes

@@ -70,14 +70,14 @@ def check(
         (0, 0, (), 0, 0),
     ],
 )
-def test_a_groups_minimum_is_less_by_what_succeeded_and_never_below_nothing(
+def test_group_minimum_is_reduced_by_succeeded_tasks_down_to_zero(
     count: int, minimum: int, indices: tuple[int, ...], succeeded: int, rest: int
 ) -> None:
     group = left(count, minimum, *indices)
     assert (group.succeeded, group.minimum) == (succeeded, rest)
 
 
-def test_every_group_stays_with_the_indices_that_are_left_and_its_replicas() -> None:
+def test_retry_keeps_every_group_with_its_remaining_indices_and_replicas() -> None:
     spec = spec_of({"name": "a", "replicas": 3}, {"name": "b", "replicas": 2})
     made = plan(spec, {"a": left(3, 3), "b": left(2, 2, 1)}, 5)
     assert [(group.name, list(group.indices), group.replicas) for group in made.groups] == [
@@ -88,7 +88,7 @@ def test_every_group_stays_with_the_indices_that_are_left_and_its_replicas() -> 
     assert (made.min_available, made.max_task_failures) == (1, 0)
 
 
-def test_the_jobs_minimum_is_less_by_what_succeeded_but_holds_that_of_its_groups() -> None:
+def test_job_minimum_is_reduced_but_not_below_the_sum_of_its_groups() -> None:
     spec = spec_of(
         {"name": "a", "replicas": 10, "min_available": 5},
         {"name": "b", "replicas": 10, "min_available": 5},
@@ -101,7 +101,7 @@ def test_the_jobs_minimum_is_less_by_what_succeeded_but_holds_that_of_its_groups
     assert plan(spec, some, 10).min_available == 5
 
 
-def test_tolerance_stays_as_written_and_else_follows_from_what_is_left() -> None:
+def test_explicit_failure_tolerance_is_kept_and_a_default_is_recomputed() -> None:
     group = {"name": "a", "replicas": 6}
     few = {"a": left(6, 4, 0, 1, 2, 3)}
     assert plan(spec_of(group, max_task_failures=3), few, 4).max_task_failures == 3
@@ -112,7 +112,7 @@ def test_tolerance_stays_as_written_and_else_follows_from_what_is_left() -> None
     assert plan(spec_of(group, min_available=6), all_left, 6).max_task_failures == 0
 
 
-def test_what_has_ended_and_is_settled_may_be_retried() -> None:
+def test_ended_and_settled_job_can_be_retried() -> None:
     check()
     check(ENDED, replace(ENDED, job_id=8), replace(ENDED, job_id=6, state=S.SUCCEEDED))
 
@@ -133,14 +133,14 @@ def test_what_has_ended_and_is_settled_may_be_retried() -> None:
         ),
     ],
 )
-def test_what_is_in_the_way_of_a_retry_is_said(
+def test_retry_is_refused_with_the_reason(
     job: JobRow, relatives: tuple[JobRow, ...], found: GroupRemainder, why: str
 ) -> None:
     with pytest.raises(Conflict, match=why):
         check(job, *relatives, main=found)
 
 
-def test_results_that_are_not_there_any_more_matter_to_those_who_would_read_them() -> None:
+def test_retry_that_reads_deleted_results_is_refused() -> None:
     reads = [{"path": "/in/", "from": {"group": "a", "result": True}}]
     text = [{"path": "/in/x", "content": "text"}]
     spec = spec_of({"name": "a"}, {"name": "b", "inputs": reads}, {"name": "c", "inputs": text})
@@ -155,7 +155,7 @@ def carried(*awaited: RerunDependency) -> list[tuple[int | str, str]]:
     return [(item.job, item.until) for item in carry_over(7, awaited)]
 
 
-def test_what_was_met_is_past_and_what_is_open_stays() -> None:
+def test_met_dependency_is_dropped_and_an_open_one_kept() -> None:
     met = RerunDependency(1, "one", "succeeded", is_met=True, is_failed=False, is_there=False)
     open_ = RerunDependency(2, "two", "started", is_met=False, is_failed=False, retried_by=5)
     assert carried(met, open_) == [(2, "started")]
@@ -163,7 +163,7 @@ def test_what_was_met_is_past_and_what_is_open_stays() -> None:
     assert carried(settled) == []
 
 
-def test_the_newest_retry_takes_the_place_of_a_job_that_failed_the_dependency() -> None:
+def test_failed_dependency_moves_to_the_newest_retry() -> None:
     failed = RerunDependency(1, "one", "succeeded", is_met=False, is_failed=True)
     assert carried(failed) == [(1, "succeeded")]
     assert carried(replace(failed, retried_by=5)) == [(5, "succeeded")]
@@ -178,13 +178,13 @@ def test_a_dependency_on_a_deleted_job_cannot_be_carried_over() -> None:
         carry_over(7, [gone])
 
 
-def test_the_place_of_a_job_that_is_still_being_stopped_is_not_free_yet() -> None:
+def test_retry_is_refused_while_the_replaced_job_is_being_stopped() -> None:
     replaced = RerunDependency(1, "1", "settled", is_met=False, is_failed=False)
     with pytest.raises(Conflict, match="containers of job 1, which job 7 replaced, are still"):
         carry_over(7, [replaced])
 
 
-def test_the_new_document_is_the_old_one_but_for_guid_policy_and_other_jobs() -> None:
+def test_retried_document_differs_only_in_guid_policy_and_job_references() -> None:
     document = {
         "name": "job",
         "guid": "g",

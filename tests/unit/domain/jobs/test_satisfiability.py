@@ -79,19 +79,19 @@ def wants(key: str, op: str, *values: str, required: bool = True) -> dict[str, A
 # ------------------------------------------------------------------------------------ one task
 
 
-def test_what_fits_into_one_empty_cell_is_taken_whatever_state_the_cell_is_in() -> None:
+def test_job_that_fits_one_empty_cell_in_any_state_is_accepted() -> None:
     assert refusals(needs(cpu=4), SMALL, LARGE) == {}
     lost = cell("lost", {CPU: 9000, MEMORY: 1000}, state=CellState.LOST)
     assert refusals(needs(cpu=9), SMALL, lost) == {}
 
 
-def test_a_pool_that_never_had_a_cell_or_none_of_the_type_takes_everything() -> None:
+def test_pool_without_matching_cells_accepts_every_job() -> None:
     assert refusals(needs(cpu=9999)) == {}
     assert refusals(needs(cpu=9999), OTHER) == {}
     assert refusals({**needs(), "constraints": [wants("zone", "exists")]}, OTHER) == {}
 
 
-def test_what_no_cell_could_hold_is_refused_with_what_lacks() -> None:
+def test_job_larger_than_all_cells_is_refused_with_the_shortfall() -> None:
     assert refusals(needs(cpu=5), SMALL, OTHER, LARGE) == {
         "resources.cpu": "larger than every cell of the pool: large comes closest and lacks 1 core"
     }
@@ -103,7 +103,7 @@ def test_what_no_cell_could_hold_is_refused_with_what_lacks() -> None:
     }
 
 
-def test_each_group_is_told_of_its_own_fault() -> None:
+def test_each_group_has_its_own_fault() -> None:
     groups = [{"name": "x"}, {"name": "y", **needs(cpu=5)}, {"name": "z", **needs(gpu=1)}]
     assert list(refusals({"groups": groups}, LARGE)) == [
         "groups[1].resources.cpu",
@@ -111,7 +111,7 @@ def test_each_group_is_told_of_its_own_fault() -> None:
     ]
 
 
-def test_who_allows_it_may_submit_what_can_never_run() -> None:
+def test_allow_unsatisfiable_accepts_any_job() -> None:
     body = {**needs(cpu=5), "allow_unsatisfiable": True}
     assert refusals(body, LARGE, quotas=[user(resources={CPU: 1})]) == {}
 
@@ -122,7 +122,7 @@ ZONE_A = cell("a", {CPU: 1000, MEMORY: 1000}, labels={"zone": "a", "gb": "64"})
 ZONE_B = cell("b", {CPU: 4000, MEMORY: 1000}, labels={"zone": "b", "gb": "16"})
 
 
-def test_only_cells_that_match_are_looked_at() -> None:
+def test_only_matching_cells_are_considered() -> None:
     in_a = {"constraints": [wants("zone", "eq", "a")]}
     assert refusals({**needs(cpu=1), **in_a}, ZONE_A, ZONE_B) == {}
     assert refusals({**needs(cpu=2), **in_a}, ZONE_A, ZONE_B) == {
@@ -130,12 +130,12 @@ def test_only_cells_that_match_are_looked_at() -> None:
     }
 
 
-def test_preferences_refuse_nothing() -> None:
+def test_preferred_constraints_cause_no_refusal() -> None:
     preferred = {"constraints": [wants("zone", "eq", "c", required=False)]}
     assert refusals({**needs(cpu=4), **preferred}, ZONE_A, ZONE_B) == {}
 
 
-def test_labels_and_tags_that_no_cell_has_are_waited_for() -> None:
+def test_labels_and_tags_without_a_cell_are_accepted() -> None:
     tagged = cell("t", {CPU: 1000, MEMORY: 1000}, tags=["quiet", "ssd?"])
     for fields in (
         {"constraints": [wants("zone", "eq", "c")]},
@@ -151,7 +151,7 @@ def test_labels_and_tags_that_no_cell_has_are_waited_for() -> None:
 # ------------------------------------------------------------------------------ tokens and quotas
 
 
-def test_more_tokens_than_the_pool_has_are_refused_and_no_cell_needs_to_have_them() -> None:
+def test_tokens_above_the_pool_total_are_refused() -> None:
     assert refusals(needs(licence=2), LARGE, tokens={"licence": 2}) == {}
     assert refusals(needs(licence=3), LARGE, tokens={"licence": 2}) == {
         "resources.licence": "tokens licence: 0 used + 3 requested > 2 of the pool"
@@ -160,7 +160,7 @@ def test_more_tokens_than_the_pool_has_are_refused_and_no_cell_needs_to_have_the
 
 
 @pytest.mark.parametrize("kind", ScopeKind)
-def test_a_task_above_a_quotas_own_limit_is_refused(kind: ScopeKind) -> None:
+def test_task_above_a_quota_limit_is_refused(kind: ScopeKind) -> None:
     quota = Quota(Scope(kind, 1), "x", ScopeLimits(resources={CPU: 2000, "licence": 1}))
     assert refusals(needs(cpu=2), LARGE, quotas=[quota]) == {}
     assert refusals(needs(cpu=3), quotas=[quota]) == {
@@ -169,12 +169,12 @@ def test_a_task_above_a_quotas_own_limit_is_refused(kind: ScopeKind) -> None:
     assert list(refusals(needs(licence=2), quotas=[quota])) == ["resources.licence"]
 
 
-def test_what_the_pool_does_not_check_refuses_nothing() -> None:
+def test_disabled_validator_causes_no_refusal() -> None:
     quotas = [user(resources={CPU: 2000}, running_tasks=0)]
     assert refusals(needs(cpu=3), quotas=quotas, validators=["domain_quota"]) == {}
 
 
-def test_many_tasks_wait_for_a_quota_but_none_may_ever_run_where_it_is_zero() -> None:
+def test_quota_of_zero_is_refused_and_a_busy_quota_is_not() -> None:
     many = {**needs(), "replicas": 9}
     assert refusals(many, quotas=[user(running_tasks=1, running_jobs=1, pending_tasks=1)]) == {}
     assert refusals(many, quotas=[user(running_tasks=0)]) == {
@@ -215,7 +215,7 @@ def test_the_minima_of_a_gang_must_fit_quotas_and_tokens() -> None:
     assert refusals({"groups": [{"name": "x", **four}]}, tokens={"licence": 3}) == {}
 
 
-def test_jobs_of_one_call_are_judged_apart() -> None:
+def test_jobs_of_one_submission_are_checked_separately() -> None:
     fine, large = (
         parse_job({"name": "a", "image": "x"}),
         parse_job({"name": "a", "image": "x", "resources": {"cpu": 9}}),
@@ -228,7 +228,7 @@ def test_jobs_of_one_call_are_judged_apart() -> None:
     ]
 
 
-def test_beyond_the_minima_the_smallest_members_count() -> None:
+def test_members_beyond_the_group_minima_count_with_the_smallest_size() -> None:
     large = {**needs(cpu=4), "replicas": 4, "min_available": 1}
     small = {**needs(cpu=1, licence=1), "replicas": 4, "min_available": 0}
     job = gang(large, small, min_available=4)  # one of the large, three of the small
@@ -239,7 +239,7 @@ def test_beyond_the_minima_the_smallest_members_count() -> None:
     assert refusals(job, tokens={"licence": 1}) == {}  # four of the large need none
 
 
-def test_limits_are_told_at_the_group_that_is_above_them() -> None:
+def test_token_and_quota_faults_name_the_exceeding_group() -> None:
     groups = {"groups": [{"name": "x"}, {"name": "y", **needs(cpu=3, licence=2)}]}
     limits = user(resources={CPU: 2000})
     assert list(refusals(groups, tokens={"licence": 1}, quotas=[limits])) == [
@@ -248,7 +248,7 @@ def test_limits_are_told_at_the_group_that_is_above_them() -> None:
     ]
 
 
-def test_a_gang_is_told_at_the_field_that_makes_it_large() -> None:
+def test_gang_fault_names_the_field_that_sets_its_size() -> None:
     one, four = {**needs(cpu=1)}, {**needs(cpu=1), "replicas": 4}
     few = [user(running_tasks=2)]
     assert list(refusals(gang(one, four), quotas=few)) == ["groups[1].replicas"]
@@ -257,7 +257,7 @@ def test_a_gang_is_told_at_the_field_that_makes_it_large() -> None:
     assert list(refusals(gang(one, three, min_available=5), quotas=few)) == ["min_available"]
 
 
-def test_members_of_the_next_size_count_when_the_smallest_are_all_there() -> None:
+def test_next_larger_members_count_once_the_smallest_are_used_up() -> None:
     small = {**needs(cpu=1), "replicas": 2, "min_available": 1}
     large = {**needs(cpu=4), "replicas": 2, "min_available": 0}
     job = gang(small, large, min_available=3)  # both of the small, one of the large

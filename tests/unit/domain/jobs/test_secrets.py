@@ -10,7 +10,7 @@ KEY, NONCE = rest_key("k" * 40), b"n" * NONCE_BYTES
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\xff", b"v" * 65536])
-def test_what_was_sealed_is_opened_again_for_the_same_and_nothing_else(value: bytes) -> None:
+def test_sealed_value_opens_only_with_the_same_key_and_context(value: bytes) -> None:
     about = about_secret(7, "token")
     sealed = seal(KEY, value, about=about, nonce=NONCE)
     assert unseal(KEY, sealed, about=about) == value
@@ -27,11 +27,11 @@ def test_what_was_sealed_is_opened_again_for_the_same_and_nothing_else(value: by
             unseal(key, found, about=said)
 
 
-def test_projects_and_names_cannot_be_mixed_up() -> None:
+def test_secret_contexts_of_projects_and_names_are_distinct() -> None:
     assert about_secret(1, "1.a") != about_secret(11, "a")
 
 
-def test_a_login_is_written_and_read_again() -> None:
+def test_registry_login_round_trips() -> None:
     login = Registry("ann é", 'p"a\\ss\n')
     assert read_registry(registry_value(login)) == login
     assert read_registry(b' {"password": "b", "username": "a"}\n') == Registry("a", "b")
@@ -52,5 +52,5 @@ def test_a_login_is_written_and_read_again() -> None:
         b'{"username": "a", "password": "b", "more": 1}',
     ],
 )
-def test_what_is_no_login_is_none(value: bytes) -> None:
+def test_malformed_registry_login_is_rejected(value: bytes) -> None:
     assert read_registry(value) is None

@@ -41,7 +41,7 @@ def planned(spec: JobSpec, timeout_seconds: float | None = None) -> list[Planned
 # Digests, bands, errors.
 
 
-def test_equal_jobs_have_equal_digests_in_whatever_order() -> None:
+def test_digest_does_not_depend_on_key_order() -> None:
     text, digest = digest_of({"b": [1, 2], "a": {"d": 1, "c": "é"}})
     assert text == '{"a":{"c":"\\u00e9","d":1},"b":[1,2]}'
     assert digest == hashlib.sha256(text.encode()).hexdigest()
@@ -50,11 +50,11 @@ def test_equal_jobs_have_equal_digests_in_whatever_order() -> None:
 
 
 @pytest.mark.parametrize("band", Band)
-def test_a_band_is_named_in_small_letters(band: Band) -> None:
+def test_band_is_written_in_lower_case(band: Band) -> None:
     assert band_of(job(band=band.name.lower())) is band
 
 
-def test_what_is_refused_says_at_which_position_and_why() -> None:
+def test_refusal_has_position_and_reason() -> None:
     refused = JobsRefused([(0, Fault("name", "is missing")), (3, Fault("pool", "is unknown"))])
     assert refused.faults == ((0, Fault("name", "is missing")), (3, Fault("pool", "is unknown")))
     assert str(refused) == f"{refused.faults[0][1]}; {refused.faults[1][1]}"
@@ -72,7 +72,7 @@ def test_what_is_refused_says_at_which_position_and_why() -> None:
 # Groups.
 
 
-def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
+def test_group_row_has_every_submitted_field() -> None:
     spec = job(
         {"name": "first"},
         {
@@ -121,7 +121,7 @@ def test_a_group_becomes_a_row_with_all_that_was_said() -> None:
     )
 
 
-def test_at_most_once_is_the_jobs_word_or_the_groups() -> None:
+def test_delivery_of_the_group_overrides_that_of_the_job() -> None:
     spec = job({"name": "a"}, {"name": "b", "delivery": "at_least_once"}, delivery="at_most_once")
     assert [row.at_most_once for row in planned(spec)] == [True, False]
 
@@ -130,7 +130,7 @@ def test_at_most_once_is_the_jobs_word_or_the_groups() -> None:
     ("said", "kind"),
     [(False, Exclusive.NO), (True, Exclusive.LEASE), ("strict", Exclusive.STRICT)],
 )
-def test_exclusive_is_one_of_three(said: object, kind: Exclusive) -> None:
+def test_exclusive_maps_to_no_lease_or_strict(said: object, kind: Exclusive) -> None:
     (row,) = planned(job(exclusive=said))
     assert row.exclusive is kind
     assert row.launch["exclusive"] is (kind is not Exclusive.NO)
@@ -147,7 +147,7 @@ def test_exclusive_is_one_of_three(said: object, kind: Exclusive) -> None:
         ({"existing_job_policy": "keep"}, NOW),
     ],
 )
-def test_the_deadline_counts_from_when_the_job_could_first_start(
+def test_scheduling_deadline_counts_from_the_earliest_start(
     fields: dict[str, Any], startable_at: Any
 ) -> None:
     spec = job(**fields)
@@ -165,7 +165,7 @@ def test_a_group_that_waits_for_another_has_no_deadline_yet() -> None:
     assert list(row.depends_on) == [{"group": "a", "until": "succeeded"}]
 
 
-def test_a_cell_is_told_what_it_needs_and_inputs_by_their_digest() -> None:
+def test_launch_has_the_group_fields_and_inputs_by_digest() -> None:
     digest = hashlib.sha256("text é".encode()).hexdigest()
     spec = job(
         {"name": "a"},

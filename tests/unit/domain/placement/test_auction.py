@@ -34,7 +34,7 @@ def loads(cells: list[CellFacts], outcome: Outcome, sizes: dict[int, int]) -> di
 
 @pytest.mark.parametrize(("count", "number"), DEAL)
 @pytest.mark.parametrize("selector", ["dispersed", "round_robin"])
-def test_a_cold_start_is_dealt_evenly(count: int, number: int, selector: str) -> None:
+def test_empty_cells_are_filled_evenly(count: int, number: int, selector: str) -> None:
     cells = [cell(n) for n in range(number)]
     outcome = run(cells, tasks(1, count), policy=PoolPolicy(selector=selector))
     held = loads(cells, outcome, {1: 1})
@@ -44,9 +44,7 @@ def test_a_cold_start_is_dealt_evenly(count: int, number: int, selector: str) ->
 
 @pytest.mark.parametrize(("count", "number"), DEAL)
 @pytest.mark.parametrize("seed", range(5))
-def test_what_comes_to_cells_that_hold_something_evens_them_out(
-    count: int, number: int, seed: int
-) -> None:
+def test_new_tasks_even_out_unequally_loaded_cells(count: int, number: int, seed: int) -> None:
     luck = random.Random(seed)
     cells = [cell(n, luck.randint(0, min(100 - count // number - 1, 30))) for n in range(number)]
     outcome = run(cells, tasks(1, count))
@@ -60,7 +58,7 @@ def test_what_comes_to_cells_that_hold_something_evens_them_out(
         assert max(held.values()) - min(held.values()) <= 1
 
 
-def test_few_empty_cells_among_many_half_full_ones_take_all_until_they_are_as_full() -> None:
+def test_empty_cells_take_all_tasks_until_they_are_as_full_as_the_rest() -> None:
     cells = [cell(n, 50) for n in range(95)] + [cell(n) for n in range(95, 100)]
     some = run(cells, tasks(1, 250)).per_cell
     assert some == dict.fromkeys(range(95, 100), 50)
@@ -69,9 +67,7 @@ def test_few_empty_cells_among_many_half_full_ones_take_all_until_they_are_as_fu
 
 
 @pytest.mark.parametrize(("count", "number"), [(600, 25), (2_400, 100)])
-def test_tasks_of_different_size_lie_as_evenly_as_the_largest_lets_them(
-    count: int, number: int
-) -> None:
+def test_tasks_of_different_sizes_are_spread_evenly(count: int, number: int) -> None:
     cells = [cell(n) for n in range(number)]
     sizes = {1: 4, 2: 2, 3: 1}
     rows = [tasks(group, count // 3, size) for group, size in sizes.items()]
@@ -81,13 +77,13 @@ def test_tasks_of_different_size_lie_as_evenly_as_the_largest_lets_them(
     assert max(held.values()) - min(held.values()) <= 1
 
 
-def test_no_pebble_passes_a_boulder_that_came_first_and_fits() -> None:
+def test_small_task_does_not_pass_an_earlier_large_task_that_fits() -> None:
     outcome = run([cell(1)], tasks(1, 2, 50), tasks(2, 80))
     assert outcome.placed == {1: 2}
     assert outcome.reasons[2]["shortfall"] == {"memory_mib": 1}
 
 
-def test_pebbles_that_came_first_leave_a_boulder_what_it_lacks_to_be_told() -> None:
+def test_large_task_behind_small_ones_gets_its_shortfall_as_the_reason() -> None:
     outcome = run([cell(1)], tasks(1, 80), tasks(2, 2, 50))
     assert outcome.placed == {1: 80}
     assert outcome.reasons[2]["shortfall"] == {"memory_mib": 30}
@@ -95,7 +91,7 @@ def test_pebbles_that_came_first_leave_a_boulder_what_it_lacks_to_be_told() -> N
     assert both.placed == {1: 1, 2: 50}
 
 
-def test_concentrated_fills_a_cell_before_it_begins_the_next() -> None:
+def test_concentrated_selector_fills_one_cell_before_the_next() -> None:
     policy = PoolPolicy(selector="concentrated")
     outcome = run([cell(1), cell(2, 10), cell(3)], tasks(1, 150), policy=policy)
     assert outcome.per_cell == {2: 90, 1: 60}

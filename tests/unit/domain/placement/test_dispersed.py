@@ -32,37 +32,37 @@ def vector(row: list[int]) -> Vector:
     return np.array(row, dtype=np.int64)
 
 
-def test_the_least_utilised_comes_first_whatever_the_task_adds() -> None:
+def test_least_utilised_cell_comes_first() -> None:
     assert select([[10], [20]], [[0], [1]], [5], [2, 3], 1) == [1, 0]
     assert select([[10], [10]], [[3], [2]], [1], [7, 8], 1) == [0, 1]
     assert select([[10], [10]], [[3], [2]], [1], [7, 8], 3) == [1, 2]
     assert select([[1], [10]], [[0], [6]], [1], [1, 4], 1) == [1, 0]
 
 
-def test_of_equally_utilised_cells_the_larger_comes_first() -> None:
+def test_larger_of_equally_utilised_cells_comes_first() -> None:
     assert select([[10], [20]], [[0], [0]], [5], [2, 4], 1) == [0, 1]
     assert select([[10, 4], [20, 8]], [[1, 2], [2, 4]], [1, 0], [9, 18], 4) == [0, 4]
 
 
-def test_the_scarcest_resource_counts() -> None:
+def test_utilisation_is_that_of_the_scarcest_resource() -> None:
     capacity, used = [[10, 10], [10, 10]], [[6, 0], [0, 5]]
     assert select(capacity, used, [1, 1], [4, 5], 1) == [0, 1]
 
 
-def test_a_resource_that_a_cell_does_not_have_does_not_count() -> None:
+def test_resource_without_capacity_does_not_count() -> None:
     assert select([[10, 0], [10, 10]], [[5, 0], [4, 9]], [1, 0], [5, 6], 1) == [1, 0]
     # What is held of what is not there any more makes a cell no fuller.
     assert select([[10, 0], [10, 10]], [[3, 7], [4, 0]], [1, 0], [5, 6], 1) == [1, 0]
 
 
-def test_other_ties_go_to_the_cell_that_got_fewer_then_to_the_first() -> None:
+def test_ties_go_to_the_cell_with_fewer_tasks_then_to_the_first() -> None:
     assert select([[10]] * 3, [[0]] * 3, [1], [9] * 3, 4) == [2, 1, 1]
     assert select([[1]] * 3, [[0]] * 3, [0], [9] * 3, 5) == [2, 2, 1]
     assert select([[1], [2], [2]], [[0]] * 3, [0], [9] * 3, 5) == [0, 3, 2]
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
-def test_as_many_are_given_as_asked_and_no_more_than_there_is_room(count: int) -> None:
+def test_selector_places_the_requested_count_within_the_room(count: int) -> None:
     found = select([[10], [10]], [[0], [0]], [1], [2, 3], count)
     assert sum(found) == count
     assert found[0] <= 2
@@ -89,7 +89,7 @@ def by_level(monkeypatch: pytest.MonkeyPatch) -> None:
         ([[100]] * 3, [[0]] * 3, [1], [1, 99, 99], 102),
     ],
 )
-def test_the_common_level_gives_what_one_by_one_gives(
+def test_common_level_equals_placing_one_by_one(
     capacity: list[list[int]],
     used: list[list[int]],
     request_: list[int],
@@ -115,7 +115,7 @@ def below(
     return dispersed._below(offer, asked, asks[asked, None], offer.room, level).tolist()
 
 
-def test_what_is_taken_below_a_level() -> None:
+def test_number_of_tasks_below_a_level() -> None:
     assert below(0.5, [[100]], [[10]], [4], [99]) == [10]
     assert below(0.51, [[100]], [[10]], [4], [99]) == [11]
     assert below(0.5, [[100]], [[10]], [4], [7]) == [7]
@@ -127,11 +127,11 @@ def test_what_is_taken_below_a_level() -> None:
     assert below(0.5, [[100, 100]], [[0, 0]], [4, 10], [99]) == [5]
 
 
-def test_one_cell_above_the_level_keeps_no_other_from_it() -> None:
+def test_cell_above_the_level_does_not_block_other_cells() -> None:
     assert below(0.5, [[100, 10], [100, 50]], [[0, 9], [0, 10]], [2, 0], [50, 50]) == [0, 25]
 
 
-def test_the_common_level_never_passes_the_count_and_leaves_little() -> None:
+def test_common_level_stays_just_below_the_count() -> None:
     capacity, used = matrix([1000], [1000], [500]), matrix([0], [100], [0])
     offer = offer_of(capacity, used, vector([7]), vector([142, 128, 71]))
     for count in (1, 50, 200, 340):

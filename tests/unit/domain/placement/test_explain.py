@@ -49,13 +49,13 @@ def explain(
     return explain_misfit(facts, waited.snapshot, board, board.usable(facts))
 
 
-def test_what_is_lacking_is_told_per_resource_in_order_of_name() -> None:
+def test_shortfall_lists_resources_by_name() -> None:
     asked = {MEMORY: 10, "gpu": 1, CPU: 5}
     lacks = explain(asked, cell("a", {CPU: 4, MEMORY: 10}))["shortfall"]
     assert list(lacks.items()) == [(CPU, 1), ("gpu", 1)]
 
 
-def test_a_cell_that_holds_more_than_it_has_lacks_no_more_than_is_asked_for() -> None:
+def test_shortfall_of_an_over_committed_cell_is_capped_by_the_request() -> None:
     assert explain({CPU: 5}, cell("a", {CPU: 10}), used=[{CPU: 14}])["shortfall"] == {CPU: 5}
 
 
@@ -68,41 +68,41 @@ def test_a_cell_that_holds_more_than_it_has_lacks_no_more_than_is_asked_for() ->
         ({"disk_mib": 7, "gpu": 1}, "7 MiB of disk and 1 gpu"),
     ],
 )
-def test_a_shortfall_in_words(lacks: dict[str, int], words: str) -> None:
+def test_shortfall_as_text(lacks: dict[str, int], words: str) -> None:
     assert describe_shortfall(lacks) == words
 
 
-def test_the_cell_that_comes_closest_lacks_the_least_part_of_what_it_has() -> None:
+def test_closest_cell_lacks_the_smallest_fraction_of_its_capacity() -> None:
     # 100 of 1000 is a tenth, 60 of 100 more than a half.
     large, small = cell("large", {CPU: 1000}), cell("small", {CPU: 100})
     reason = explain({CPU: 160}, small, large, used=[{}, {CPU: 940}])
     assert (reason["cell"], reason["shortfall"]) == ("large", {CPU: 100})
 
 
-def test_a_cell_is_as_far_as_its_scarcest_resource() -> None:
+def test_distance_of_a_cell_is_that_of_its_scarcest_resource() -> None:
     scarce, even = cell("a", {CPU: 100, MEMORY: 100}), cell("b", {CPU: 100, MEMORY: 100})
     request, used = {CPU: 80, MEMORY: 80}, [{MEMORY: 50}, {CPU: 30, MEMORY: 30}]
     assert explain(request, scarce, even, used=used)["cell"] == "b"
 
 
-def test_what_never_fits_lacks_the_same_whatever_is_in_use() -> None:
+def test_shortfall_of_a_request_that_never_fits_ignores_usage() -> None:
     large, small = cell("large", {CPU: 1000}), cell("small", {CPU: 400})
     for used in ({}, {CPU: 900}):
         reason = explain({CPU: 1200}, large, small, used=[used, {}])
         assert (reason["cell"], reason["shortfall"]) == ("large", {CPU: 200})
 
 
-def test_a_cell_without_any_of_it_is_farther_than_one_with_some() -> None:
+def test_cell_without_a_resource_is_farther_than_one_with_some() -> None:
     none, some = cell("a", {CPU: 100}), cell("b", {CPU: 100, "gpu": 4})
     assert explain({"gpu": 5}, none, some)["cell"] == "b"
 
 
-def test_of_cells_that_are_as_close_the_first_by_name_is_told() -> None:
+def test_closest_cell_of_a_tie_is_the_first_by_name() -> None:
     twins = [cell(name, {CPU: 100}) for name in ("c", "a", "b")]
     assert explain({CPU: 150}, *twins)["cell"] == "a"
 
 
-def test_what_no_empty_cell_could_hold_never_fits() -> None:
+def test_request_larger_than_every_empty_cell_never_fits() -> None:
     small, large = cell("a", {CPU: 1000}), cell("b", {CPU: 3000})
     never = explain({CPU: 4000}, small, large)
     assert never == {
@@ -122,12 +122,12 @@ def test_what_no_empty_cell_could_hold_never_fits() -> None:
     }
 
 
-def test_only_cells_that_run_the_type_are_looked_at() -> None:
+def test_only_cells_of_the_task_type_are_considered() -> None:
     reason = explain({CPU: 100}, cell("a", {CPU: 99}), cell("b", {CPU: 999}, "process"))
     assert reason["cell"] == "a"
 
 
-def test_a_pool_without_a_cell_for_the_type_says_what_there_is() -> None:
+def test_reason_without_a_matching_cell_lists_the_cells_of_the_pool() -> None:
     other = cell("b", {CPU: 999}, "process")
     assert explain(
         {}, other, cell("c", {CPU: 1}, "process"), unready_cells={CellState.LOST: 1}
@@ -154,7 +154,7 @@ def test_a_pool_without_a_cell_for_the_type_says_what_there_is() -> None:
     }
 
 
-def test_a_gang_says_how_many_it_needs_how_many_could_and_what_hinders_the_rest() -> None:
+def test_gang_reason_has_needed_and_placeable_counts_and_the_cause() -> None:
     assert explain_gang(4, 3, {"text": "no cell has enough free"}) == {
         "code": "waiting_for_gang",
         "text": "its gang starts together: 4 more must be placed at once, 3 could be;"
@@ -165,14 +165,14 @@ def test_a_gang_says_how_many_it_needs_how_many_could_and_what_hinders_the_rest(
     assert explain_gang(4, 3, None)["text"].endswith("; the others are not ready yet")
 
 
-def test_a_gang_that_keeps_to_one_value_of_a_label_says_so() -> None:
+def test_gang_reason_names_the_grouping_label() -> None:
     assert explain_gang(4, 3, None, "zone")["text"] == (
         "its gang starts together: 4 more must be placed at once on cells with one value of zone,"
         " 3 could be; the others are not ready yet"
     )
 
 
-def test_each_condition_is_told_with_the_cells_that_those_before_it_had_left() -> None:
+def test_no_match_reason_counts_the_cells_removed_by_each_condition() -> None:
     cells = [
         cell("a", {CPU: 9}, "process", labels={"zone": "a"}),
         cell("b", {CPU: 9}, labels={"zone": "b"}),
@@ -200,7 +200,7 @@ def test_each_condition_is_told_with_the_cells_that_those_before_it_had_left() -
     assert other["removed"] == {"placement tags big, dry": 2}
 
 
-def test_cells_with_room_that_prepare_enough_containers_are_told_apart_from_full_ones() -> None:
+def test_cells_with_full_build_slots_are_distinguished_from_full_cells() -> None:
     busy = cell("a", {CPU: 9}, start_slots=0)
     assert explain({CPU: 1}, busy, cell("b", {CPU: 9}), used=[{}, {CPU: 9}]) == {
         "code": "build_slots_full",
@@ -212,7 +212,7 @@ def test_cells_with_room_that_prepare_enough_containers_are_told_apart_from_full
     assert explain({CPU: 10}, busy)["code"] == "insufficient_resources"
 
 
-def test_all_violations_are_told_and_the_first_gives_the_code_and_the_figures() -> None:
+def test_reason_lists_all_violations_with_the_code_of_the_first() -> None:
     found = explain_violations(
         [
             ValidationFailure("quota_exceeded", "one", {"used": 1}),
@@ -230,7 +230,7 @@ def test_all_violations_are_told_and_the_first_gives_the_code_and_the_figures() 
     }
 
 
-def test_tokens_that_are_short_are_told_by_name() -> None:
+def test_token_shortfall_lists_tokens_by_name() -> None:
     found = explain_tokens({"render": (2, 1, 2), "cad": (0, 3, 2)})
     assert found == {
         "code": "insufficient_tokens",
@@ -243,7 +243,7 @@ def test_tokens_that_are_short_are_told_by_name() -> None:
     }
 
 
-def test_who_waits_in_a_strict_pool_is_told_behind_whom() -> None:
+def test_queue_position_reason_names_the_job_in_front() -> None:
     assert explain_behind(7) == {
         "code": "queue_position",
         "text": "waits behind job 7, which does not fit yet (the pool is strict)",

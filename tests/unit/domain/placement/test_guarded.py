@@ -117,7 +117,7 @@ def turn(rows: Any, tasks: Any = 9) -> Callable[[Queue], Iterator[Turn]]:
         (turn(np.array([0]), -5), "waiting rows got no turn"),
     ],
 )
-def test_a_sequencer_that_does_wrong_is_replaced_by_fifo(answer: Any, fault: str) -> None:
+def test_faulty_sequencer_is_replaced_by_fifo(answer: Any, fault: str) -> None:
     plan, faults = run(waiting(), sequencer=Says(answer))
     assert fault in faults.pop("sequencer theirs")
     assert faults == {}
@@ -125,7 +125,7 @@ def test_a_sequencer_that_does_wrong_is_replaced_by_fifo(answer: Any, fault: str
     assert plan.complete
 
 
-def test_a_sequencer_that_fails_in_the_middle_keeps_what_it_began() -> None:
+def test_sequencer_that_fails_midway_keeps_its_first_turns() -> None:
     def stops(queue: Queue) -> Iterator[Turn]:
         yield Turn(np.array([2]), 1)
         raise RuntimeError("gone wrong")
@@ -136,7 +136,7 @@ def test_a_sequencer_that_fails_in_the_middle_keeps_what_it_began() -> None:
     assert list(faults) == ["sequencer theirs"]
 
 
-def test_a_sequencer_of_other_people_that_does_right_is_asked() -> None:
+def test_valid_third_party_sequencer_decides_the_order() -> None:
     waited = pool([cell(1, cpu=1000)], row(1), row(2, cpu=900))
     last = Says(lambda queue: iter(list(all_rows(queue))[::-1]))
     plan, faults = run(waited, sequencer=last)
@@ -170,7 +170,7 @@ def overwrites(offer: CellOffer, count: int) -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
-def test_a_selector_that_does_wrong_is_replaced_by_dispersed(answer: Any) -> None:
+def test_faulty_selector_is_replaced_by_dispersed(answer: Any) -> None:
     plan, faults = run(waiting(), selector=Says(answer))
     expected, none = run(waiting())
     assert list(faults) == ["selector theirs"]
@@ -178,7 +178,7 @@ def test_a_selector_that_does_wrong_is_replaced_by_dispersed(answer: Any) -> Non
     assert plan.placements == expected.placements
 
 
-def test_a_selector_of_other_people_that_does_right_is_asked() -> None:
+def test_valid_third_party_selector_decides_the_cell() -> None:
     def last(offer: CellOffer, count: int) -> Any:
         given = offer.room * 0
         given[np.flatnonzero(offer.room)[-1]] = 1
@@ -211,9 +211,7 @@ def test_a_selector_of_other_people_that_does_right_is_asked() -> None:
         (lambda _: ValidationResult(0, (ValidationFailure("no", "a\0b"),)), "NUL"),
     ],
 )
-def test_what_a_faulty_validator_is_asked_about_waits_for_an_operator(
-    answer: Any, fault: str
-) -> None:
+def test_faulty_validator_keeps_its_tasks_pending(answer: Any, fault: str) -> None:
     waited = waiting()
     plan, faults = run(waited, validators={"theirs": Says(answer)})
     assert fault in faults.pop("validator theirs")
@@ -226,7 +224,7 @@ def test_what_a_faulty_validator_is_asked_about_waits_for_an_operator(
     assert told[4]["code"] == "waiting_for_gang"
 
 
-def test_a_validator_that_admits_more_than_was_asked_admits_all_and_no_more() -> None:
+def test_validator_result_is_clamped_to_the_request() -> None:
     plan, faults = run(waiting(), validators={"theirs": Says(lambda _: ValidationResult(99))})
     assert (plan.count, faults) == (6, {})
     plan, faults = run(
@@ -235,7 +233,7 @@ def test_a_validator_that_admits_more_than_was_asked_admits_all_and_no_more() ->
     assert (plan.count, faults) == (0, {})
 
 
-def test_a_validator_of_other_people_that_does_right_is_asked_and_told() -> None:
+def test_violation_of_a_third_party_validator_is_the_pending_reason() -> None:
     waited = pool(CELLS, row(1, 2))
     closed = Says(lambda request: ValidationResult(0, (WHY,)))
     plan, faults = run(waited, validators={"theirs": closed})
@@ -244,7 +242,7 @@ def test_a_validator_of_other_people_that_does_right_is_asked_and_told() -> None
     assert (told["code"], told["text"], told["until"]) == ("closed", "the theatre is closed", 7)
 
 
-def test_what_a_validator_calls_final_is_rejected() -> None:
+def test_final_violation_rejects_the_task() -> None:
     final = ValidationFailure("never", "not here, not ever", is_final=True)
     plan, _ = run(
         pool(CELLS, row(1)), validators={"theirs": Says(lambda _: ValidationResult(0, (final,)))}
@@ -252,7 +250,7 @@ def test_what_a_validator_calls_final_is_rejected() -> None:
     assert [(item.group_id, item.reason["code"]) for item in plan.rejected] == [(1, "never")]
 
 
-def test_each_fault_is_noted_once_and_briefly() -> None:
+def test_each_fault_is_recorded_once_and_truncated() -> None:
     faults = Faults()
     faults.note("selector x", "a" * 900)
     faults.note("selector x", "another")

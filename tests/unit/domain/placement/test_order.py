@@ -27,7 +27,7 @@ def zoned(number: int, zone: str, cores: int = 1, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share"])
-def test_a_more_important_band_comes_first_whoever_else_was_earlier(sequencer: str) -> None:
+def test_higher_band_comes_first_regardless_of_order_and_owner(sequencer: str) -> None:
     rows = [
         row(1, band=Band.BATCH),
         row(2, band=Band.INTERACTIVE, owner_id=2),
@@ -38,7 +38,7 @@ def test_a_more_important_band_comes_first_whoever_else_was_earlier(sequencer: s
 
 
 @pytest.mark.parametrize(("policy", "order"), [(PoolPolicy(), [2, 1, 3]), (LIFO, [2, 3, 1])])
-def test_children_come_before_new_jobs_in_the_order_of_the_sequencer(
+def test_child_jobs_come_before_new_jobs_in_sequencer_order(
     policy: PoolPolicy, order: list[int]
 ) -> None:
     rows = [row(1), row(2, cpu=900, is_child=True), row(3, cpu=800)]
@@ -46,14 +46,14 @@ def test_children_come_before_new_jobs_in_the_order_of_the_sequencer(
     assert outcome.plan.placements.group_ids == order
 
 
-def test_last_in_first_out_keeps_the_groups_of_a_job_in_their_order() -> None:
+def test_lifo_keeps_the_order_of_groups_within_a_job() -> None:
     rows = [row(1, job=1), row(21, job=2, cpu=900), row(22, job=2, cpu=800)]
     outcome = run([core(1, 9)], *rows, policy=LIFO)
     assert outcome.plan.placements.group_ids == [21, 22, 1]
 
 
 @pytest.mark.parametrize("sequencer", ["fifo", "drf"])
-def test_what_is_left_of_a_gang_that_has_begun_comes_first_in_its_band(sequencer: str) -> None:
+def test_remaining_members_of_a_started_gang_come_first_in_their_band(sequencer: str) -> None:
     begun = GangFacts((2,), (GangGroupFacts({S.RUNNING: 3, S.PENDING: 1}, 4),), 4)
     rows = [row(1), row(2, coscheduled=True, is_first=True), row(3, band=Band.PRODUCTION)]
     policy = PoolPolicy(sequencer=sequencer)
@@ -63,7 +63,7 @@ def test_what_is_left_of_a_gang_that_has_begun_comes_first_in_its_band(sequencer
     assert one.placed == {3: 1, 2: 1}
 
 
-def test_preferred_constraints_rank_cells_and_rule_none_out() -> None:
+def test_preferred_constraints_rank_cells_without_excluding_any() -> None:
     wish = Constraint("zone", Operator.EQ, ("a",), required=False)
     cells = [zoned(1, "b", 4), zoned(2, "a", 2), core(3, 4)]
     assert run(cells, row(1, 2, constraints=(wish,))).per_cell == {2: 2}
@@ -73,7 +73,7 @@ def test_preferred_constraints_rank_cells_and_rule_none_out() -> None:
     assert run([*cells, both], row(1, 2, constraints=(wish, two))).per_cell == {4: 1, 2: 1}
 
 
-def test_required_constraints_and_tags_rule_cells_out() -> None:
+def test_required_constraints_and_tags_exclude_cells() -> None:
     cells = [zoned(1, "a"), zoned(2, "b", 9), zoned(3, "a", 9, tags=Tags.read(["big"]))]
     plain = run(cells, row(1, 5, constraints=(IN_A,)))
     assert plain.per_cell == {1: 1}
@@ -81,7 +81,7 @@ def test_required_constraints_and_tags_rule_cells_out() -> None:
     assert tagged.per_cell == {3: 5}
 
 
-def test_a_gang_that_keeps_to_one_value_takes_the_first_where_all_of_it_fits() -> None:
+def test_grouped_gang_takes_the_first_label_value_where_it_fits() -> None:
     cells = [zoned(1, "a", 2), zoned(2, "b", 2), zoned(3, "b", 2), core(4, 9)]
     rows = [row(1, 3, coscheduled=True)]
     outcome = run(cells, *rows, gangs={1: gang((1, 3, 3), group_by="zone")})
@@ -94,7 +94,7 @@ def test_a_gang_that_keeps_to_one_value_takes_the_first_where_all_of_it_fits() -
     assert nowhere.reasons[1]["text"].endswith("no ready cell has the label zone")
 
 
-def test_a_gang_is_told_of_the_value_where_it_could_be_once_others_have_left() -> None:
+def test_grouped_gang_reason_names_the_value_that_could_hold_it() -> None:
     capacity = {"cpu_millis": 2000, "memory_mib": 8192, "gpu": 1}
     full = {"used": {"cpu_millis": 2000, "gpu": 1}}
     cells = [zoned(1, "a", 9), zoned(2, "b", 2, capacity=capacity, **full)]
@@ -108,7 +108,7 @@ def test_a_gang_is_told_of_the_value_where_it_could_be_once_others_have_left() -
     assert outcome.plan.unplaced
 
 
-def test_members_that_are_there_already_decide_on_the_value() -> None:
+def test_running_members_fix_the_label_value_of_a_grouped_gang() -> None:
     cells = [zoned(1, "a", 9), zoned(2, "b", 1)]
     facts = GangFacts(
         (1,), (GangGroupFacts({S.RUNNING: 1, S.PENDING: 2}, 1),), 1, "zone", frozenset({2})
@@ -121,7 +121,7 @@ def test_members_that_are_there_already_decide_on_the_value() -> None:
     assert reason["removed"] == {"zone = a": 1, "where the rest of its gang is or fits": 1}
 
 
-def test_tokens_are_the_pools_wherever_tasks_go() -> None:
+def test_tokens_are_counted_over_the_whole_pool() -> None:
     policy = PoolPolicy(tokens={"licence": 3})
     asks: dict[str, Any] = {"resources": {"cpu_millis": 1, "licence": 1}}
     outcome = run(
@@ -137,7 +137,7 @@ def test_tokens_are_the_pools_wherever_tasks_go() -> None:
     assert "tokens licence: 0 used + 4 requested > 3" in whole.reasons[1]["text"]
 
 
-def test_no_cell_prepares_more_containers_at_once_than_it_may() -> None:
+def test_build_slots_limit_the_starts_per_cell() -> None:
     cells = [core(1, 9, start_slots=2), core(2, 9, start_slots=0)]
     outcome = run(cells, row(1, 5))
     assert outcome.per_cell == {1: 2}
@@ -145,7 +145,7 @@ def test_no_cell_prepares_more_containers_at_once_than_it_may() -> None:
     assert outcome.reasons[1]["cells"] == 2
 
 
-def test_only_so_many_waiting_tasks_of_a_user_take_part_and_the_next_one_stands_behind() -> None:
+def test_pending_task_limit_of_a_user_defers_further_tasks() -> None:
     limited = quota(ScopeKind.USER, 1, ScopeLimits(pending_tasks=2))
     rows = [row(1, 2, cpu=9000), row(2, cpu=500), row(3, cpu=400, owner_id=2)]
     outcome = run([core(1, 2)], *rows, quotas=(limited,))
@@ -155,7 +155,7 @@ def test_only_so_many_waiting_tasks_of_a_user_take_part_and_the_next_one_stands_
     assert run([core(1, 9)], row(1, 5), quotas=(limited,)).placed == {1: 5}
 
 
-def test_what_exceeds_a_quota_alone_is_rejected_and_what_is_used_only_defers() -> None:
+def test_request_above_a_quota_is_rejected_and_a_busy_quota_defers() -> None:
     limited = quota(ScopeKind.USER, 1, ScopeLimits(resources={"cpu_millis": 1500}))
     outcome = run([core(1, 9)], row(1, cpu=2000), row(2, 2), quotas=(limited,))
     assert [item.group_id for item in outcome.plan.rejected] == [1]

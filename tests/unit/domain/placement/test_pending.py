@@ -71,18 +71,20 @@ ALL = PendingTaskFacts(
         ),
     ],
 )
-def test_the_nearest_reason_is_told(changes: dict[str, object], code: str, text: str) -> None:
+def test_first_applicable_reason_is_reported(
+    changes: dict[str, object], code: str, text: str
+) -> None:
     reason = pending_reason(replace(ALL, **changes), now=NOW)  # type: ignore[arg-type]
     assert reason["code"] == code
     assert text in reason["text"]
 
 
-def test_the_figures_of_placement_are_kept() -> None:
+def test_figures_of_the_placement_reason_are_kept() -> None:
     waiting = PendingTaskFacts(None, False, NOW, [], FOUND)
     assert pending_reason(waiting, now=NOW) == FOUND
 
 
-def test_what_is_waited_for_is_told_as_figures_too() -> None:
+def test_reason_has_the_figures_of_the_awaited_groups_and_jobs() -> None:
     waiting = replace(ALL, not_before=None, attempt_open=False)
     assert pending_reason(waiting, now=NOW) == {
         "code": "waiting_for_dependency",
@@ -101,7 +103,7 @@ def test_what_is_waited_for_is_told_as_figures_too() -> None:
     assert pending_reason(ALL, now=NOW)["until"] == "2030-01-01T00:01:00.000+00:00"
 
 
-def test_all_that_stands_against_a_task_is_told_the_nearest_first() -> None:
+def test_all_reasons_are_listed_in_order_of_precedence() -> None:
     everything = replace(
         ALL,
         waits_for=[{"job": 7, "name": "prepare", "until": "finished"}],
@@ -119,7 +121,7 @@ def test_all_that_stands_against_a_task_is_told_the_nearest_first() -> None:
     ]
 
 
-def test_a_group_that_waits_for_other_jobs_alone_waits_for_no_group() -> None:
+def test_group_that_waits_only_for_jobs_has_one_reason() -> None:
     prepare = {"job": 7, "name": "prepare", "until": "finished"}
     waiting = PendingTaskFacts(None, False, None, [], None, [prepare])
     assert [reason["code"] for reason in pending_reasons(waiting, now=NOW)] == ["waiting_for_job"]
@@ -133,7 +135,7 @@ def test_a_group_that_waits_for_other_jobs_alone_waits_for_no_group() -> None:
         (TaskState.FAILED, "exit status 1", "exit status 1"),
     ],
 )
-def test_of_others_it_is_told_where_they_are_or_why_they_ended(
+def test_reason_of_other_tasks_is_their_cell_or_their_failure(
     state: TaskState, failure: str, text: str
 ) -> None:
     told = whereabouts(state, cell="cell-1", failure_reason=failure)

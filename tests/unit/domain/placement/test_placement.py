@@ -29,28 +29,28 @@ def test_the_emptier_cell_comes_first() -> None:
     assert run([busy, cell(2)], row(count=4)).per_cell == {2: 4}
 
 
-def test_ties_go_by_name() -> None:
+def test_ties_are_broken_by_cell_name() -> None:
     assert run([cell(1), cell(2)], row()).per_cell == {1: 1}
 
 
-def test_no_cell_gets_more_than_fits() -> None:
+def test_no_cell_receives_more_tasks_than_fit() -> None:
     outcome = run([cell(1, cpu=2500), cell(2, cpu=1999)], row(count=10))
     assert outcome.per_cell == {1: 2, 2: 1}
 
 
-def test_an_earlier_shape_takes_what_a_later_one_then_lacks() -> None:
+def test_capacity_taken_by_an_earlier_shape_is_missing_for_a_later_one() -> None:
     outcome = run([cell(1, cpu=1000)], row(1), row(2))
     assert outcome.placed == {1: 1}
     assert outcome.plan.shapes[0].reason is not None
     assert outcome.plan.shapes[0].reason["code"] == "insufficient_resources"
 
 
-def test_a_misfit_does_not_hold_up_smaller_shapes() -> None:
+def test_shape_that_does_not_fit_does_not_block_smaller_shapes() -> None:
     outcome = run([cell(1, cpu=1000)], row(1, cpu=4000), row(2))
     assert outcome.plan.placements.group_ids == [2]
 
 
-def test_the_reason_names_the_best_cell_and_what_it_lacks() -> None:
+def test_reason_names_the_closest_cell_and_its_shortfall() -> None:
     cells = [cell(1, memory=100), cell(2, memory=4000)]
     reason = reason_of(run(cells, row(resources={"memory_mib": 4096})))
     assert reason["cell"] == "cell-002"
@@ -59,20 +59,20 @@ def test_the_reason_names_the_best_cell_and_what_it_lacks() -> None:
     assert "lacks 96 MiB of memory" in reason["text"]
 
 
-def test_a_full_cell_that_could_hold_it_is_told_apart_from_one_too_small() -> None:
+def test_reason_distinguishes_a_full_cell_from_one_too_small() -> None:
     full = cell(1, used={"cpu_millis": 8000})
     reason = reason_of(run([full], row()))
     assert reason["never_fits"] is False
     assert reason["text"] == "no cell has enough free: cell-001 comes closest and lacks 1 core"
 
 
-def test_a_pool_without_ready_cells_says_so() -> None:
+def test_reason_of_a_pool_without_ready_cells() -> None:
     assert reason_of(run([], row()))["text"] == "the pool has no cell"
     reason = reason_of(run([], row(), unready_cells={CellState.LOST: 2}))
     assert reason["text"] == "the pool has no ready cell (2 LOST)"
 
 
-def test_a_task_type_that_no_cell_runs_matches_no_cell() -> None:
+def test_task_type_without_a_cell_matches_no_cell() -> None:
     assert reason_of(run([cell(1)], row(task_type="process")))["code"] == "no_cell_matches"
 
 
@@ -85,7 +85,7 @@ def test_an_unchanged_reason_is_not_written_again() -> None:
     assert again.screen().reasons == ()
 
 
-def test_what_is_placed_has_no_reason_any_more() -> None:
+def test_placed_shape_has_its_reason_cleared() -> None:
     told = pool([cell(1)], row())
     shapes = tuple(replace(shape, reason={"code": "x"}) for shape in told.snapshot.shapes)
     plan = replace(told, snapshot=replace(told.snapshot, shapes=shapes)).place()
@@ -102,7 +102,7 @@ def test_what_is_placed_has_no_reason_any_more() -> None:
         ((4, 5), None),  # none of them was avoided
     ],
 )
-def test_of_cells_that_failed_a_task_those_are_left_out_without_which_it_has_a_place(
+def test_most_recently_failed_cells_are_avoided_as_long_as_another_fits(
     cells: tuple[int, ...], chosen: int | None
 ) -> None:
     found = run([cell(n) for n in cells], row(avoid_cell_ids=(2, 1))).per_cell
@@ -110,18 +110,18 @@ def test_of_cells_that_failed_a_task_those_are_left_out_without_which_it_has_a_p
     assert chosen is None or found == {chosen: 1}
 
 
-def test_a_task_waits_for_a_full_cell_rather_than_go_where_it_failed() -> None:
+def test_task_waits_for_a_full_cell_rather_than_use_an_avoided_one() -> None:
     full = cell(3, used={"cpu_millis": 8000})
     assert run([cell(1), cell(2), full], row(avoid_cell_ids=(2, 1))).placed == {}
 
 
-def test_the_avoided_cell_is_left_out_while_another_could_take_it() -> None:
+def test_avoided_cell_is_used_only_if_no_other_could_hold_the_task() -> None:
     full = cell(2, used={"cpu_millis": 8000})
     assert run([cell(1), full], row(avoid_cell_id=1)).placed == {}
     assert run([cell(1), cell(2, cpu=500)], row(avoid_cell_id=1)).per_cell == {1: 1}
 
 
-def test_a_task_that_waits_for_too_long_goes_where_it_failed_rather_than_wait_for_ever() -> None:
+def test_starving_task_is_placed_on_an_avoided_cell() -> None:
     full = cell(2, used={"cpu_millis": 8000})
     patience = PoolPolicy().starvation_seconds
     assert patience == 300
@@ -133,13 +133,13 @@ def test_a_task_that_waits_for_too_long_goes_where_it_failed_rather_than_wait_fo
     assert run([cell(1), full], waits, policy=without).per_cell == {}
 
 
-def test_a_pass_places_at_most_its_limit_and_says_that_it_is_not_done() -> None:
+def test_pass_places_at_most_its_limit_and_is_marked_incomplete() -> None:
     outcome = run([cell(1)], row(1, count=6), row(2), limit=4)
     assert outcome.plan.count == 4
     assert outcome.plan.complete is False
     assert outcome.plan.shapes == ()
 
 
-def test_tasks_that_ask_for_nothing_are_spread_too() -> None:
+def test_tasks_without_resource_requests_are_spread_evenly() -> None:
     outcome = run([cell(1), cell(2)], row(count=10, resources={"cpu_millis": 0}))
     assert outcome.per_cell == {1: 5, 2: 5}

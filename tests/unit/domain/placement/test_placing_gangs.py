@@ -29,14 +29,14 @@ def run(
     return pools.run(cells, *rows, gangs=gangs, limit=limit)
 
 
-def test_a_gang_whose_minimum_fits_is_placed_and_the_rest_as_it_comes() -> None:
+def test_gang_with_fitting_minimum_is_placed_with_further_members_if_they_fit() -> None:
     outcome = run([cell(1, 3)], shape(1, 4), gang=gang((1, 2, 4)))
     assert outcome.placed == {1: 3}
     assert outcome.reasons[1]["code"] == "insufficient_resources"
     assert outcome.plan.complete is True
 
 
-def test_a_pass_that_reached_its_limit_begins_no_further_gang() -> None:
+def test_pass_at_its_limit_starts_no_further_gang() -> None:
     rows = [pools.row(job, 2, job=job, coscheduled=True) for job in (1, 2, 3)]
     gangs = {job: gang((job, 2, 2)) for job in (1, 2, 3)}
     outcome = pools.run([pools.cell(1)], *rows, gangs=gangs, limit=3)
@@ -44,11 +44,11 @@ def test_a_pass_that_reached_its_limit_begins_no_further_gang() -> None:
     assert outcome.plan.complete is False
 
 
-def test_no_more_of_a_gang_are_placed_than_wait() -> None:
+def test_gang_is_placed_with_at_most_its_pending_members() -> None:
     assert run([cell(1, 9)], shape(1, 3), gang=gang((1, 2, 3))).placed == {1: 3}
 
 
-def test_a_cell_that_holds_more_than_it_has_takes_nothing_and_hinders_nobody() -> None:
+def test_over_committed_cell_takes_nothing_and_blocks_no_other_cell() -> None:
     shrunk = replace(cell(1, 3), used={"cpu": 5})
     outcome = run([shrunk, cell(2, 2)], shape(1, 3, job=1))
     assert (outcome.placed, set(outcome.plan.placements.cell_ids)) == ({1: 2}, {2})
@@ -62,12 +62,12 @@ def test_a_gang_whose_minimum_does_not_fit_takes_nothing() -> None:
     assert "c1 comes closest and lacks 1 cpu" in reason["text"]
 
 
-def test_what_a_gang_did_not_take_is_there_for_others() -> None:
+def test_capacity_not_used_by_a_gang_is_available_to_others() -> None:
     outcome = run([cell(1, 3)], shape(1, 4), shape(9, 3, job=9), gang=gang((1, 4, 4)))
     assert outcome.placed == {9: 3}
 
 
-def test_every_group_of_a_gang_must_fit_and_each_is_told_why_it_waits() -> None:
+def test_gang_is_placed_only_if_every_group_fits() -> None:
     both = gang((1, 2, 2), (2, 2, 2))
     assert run([cell(1, 4)], shape(1, 2), shape(2, 2), gang=both).placed == {1: 2, 2: 2}
     short = run([cell(1, 3)], shape(1, 2), shape(2, 2), gang=both)
@@ -75,20 +75,20 @@ def test_every_group_of_a_gang_must_fit_and_each_is_told_why_it_waits() -> None:
     assert {group: reason["have"] for group, reason in short.reasons.items()} == {1: 3, 2: 3}
 
 
-def test_the_first_hindrance_is_told_and_nothing_behind_it_is_counted() -> None:
+def test_gang_reason_has_the_first_misfit_and_the_count_before_it() -> None:
     three = gang((1, 2, 2), (2, 1, 1), (3, 1, 1))
     outcome = run([cell(1, 2)], shape(1, 2), shape(2, 1, cpu=5), shape(3, 1), gang=three)
     assert outcome.reasons[3]["have"] == 2
     assert "lacks 3 cpu" in outcome.reasons[3]["text"]
 
 
-def test_the_jobs_own_minimum_is_needed_at_once_too() -> None:
+def test_job_minimum_must_be_placed_at_once() -> None:
     wanted = gang((1, 1, 3), (2, 1, 1), least=4)
     assert run([cell(1, 4)], shape(1, 3), shape(2, 1), gang=wanted).placed == {1: 3, 2: 1}
     assert run([cell(1, 3)], shape(1, 3), shape(2, 1), gang=wanted).placed == {}
 
 
-def test_members_that_cannot_start_yet_hold_the_others_back() -> None:
+def test_members_that_cannot_start_yet_block_the_gang() -> None:
     outcome = run([cell(1, 9)], shape(1, 1), gang=gang((1, 2, 2)))
     assert outcome.placed == {}
     assert outcome.reasons[1]["text"].endswith(
@@ -106,7 +106,7 @@ def test_members_of_one_group_in_several_shapes_count_together() -> None:
     assert run([cell(1, 2)], *shapes, gang=gang((1, 3, 3))).placed == {}
 
 
-def test_a_gang_that_has_its_minimum_places_the_rest_one_by_one() -> None:
+def test_gang_above_its_minimum_places_further_members_singly() -> None:
     facts = GangFacts((1,), (GangGroupFacts({S.RUNNING: 2, S.PENDING: 3}, 2),), 2)
     assert run([cell(1, 1)], shape(1, 3), gang=facts).placed == {1: 1}
 
@@ -121,7 +121,7 @@ def alike(*sizes: tuple[int, int], cells: list[CellFacts]) -> Outcome:
     return pools.run(cells, *rows, gangs=gangs)
 
 
-def test_gangs_that_are_alike_wait_for_the_same_reason_and_no_other_gang_does() -> None:
+def test_identical_gangs_share_their_reason() -> None:
     outcome = alike((4, 1), (4, 1), (2, 2), (3, 1), (4, 1), cells=[cell(1, 3)])
     assert outcome.placed == {3: 3}
     found = outcome.reasons
@@ -130,7 +130,7 @@ def test_gangs_that_are_alike_wait_for_the_same_reason_and_no_other_gang_does() 
     assert (found[2]["need"], found[2]["have"]) == (2, 1)
 
 
-def test_a_gang_with_a_group_that_is_not_ready_says_nothing_of_one_that_is() -> None:
+def test_misfit_of_one_gang_does_not_affect_another() -> None:
     rows = [
         shape(1, 2, job=1, coscheduled=True),
         shape(1, 2, job=1, avoid_cell_id=9, coscheduled=True),
@@ -142,13 +142,13 @@ def test_a_gang_with_a_group_that_is_not_ready_says_nothing_of_one_that_is() -> 
     assert outcome.placed == {3: 2, 4: 2}
 
 
-def test_a_gang_has_its_turn_with_its_first_shape() -> None:
+def test_gang_is_tried_at_the_turn_of_its_first_shape() -> None:
     shapes = [shape(1, 1), shape(9, 3, job=9), shape(2, 1)]
     outcome = run([cell(1, 3)], *shapes, gang=gang((1, 1, 1), (2, 1, 1)))
     assert outcome.placed == {1: 1, 2: 1, 9: 1}
 
 
-def test_a_gang_may_need_more_than_is_left_of_the_pass_but_its_rest_may_not() -> None:
+def test_gang_minimum_may_exceed_the_pass_limit_but_further_members_may_not() -> None:
     outcome = run([cell(1, 9)], shape(1, 5), gang=gang((1, 3, 5)), limit=2)
     assert outcome.placed == {1: 3}
     assert (outcome.plan.complete, outcome.plan.count) == (False, 3)
@@ -158,12 +158,12 @@ def test_a_gang_may_need_more_than_is_left_of_the_pass_but_its_rest_may_not() ->
     assert after.plan.complete is False
 
 
-def test_a_pass_that_placed_less_than_its_limit_looked_at_everything() -> None:
+def test_pass_below_its_limit_is_complete() -> None:
     assert run([cell(1, 9)], shape(1, 3, job=1), limit=4).plan.complete is True
     assert run([cell(1, 9)], shape(1, 3, job=1), limit=3).plan.complete is False
 
 
-def test_what_did_not_fit_is_not_looked_for_again_but_told_again() -> None:
+def test_identical_misfits_share_their_reason() -> None:
     outcome = run(
         [cell(1, 1)], shape(1, 1, job=1, cpu=2), shape(2, 1, job=2, cpu=2), shape(3, 1, job=3)
     )
@@ -171,12 +171,12 @@ def test_what_did_not_fit_is_not_looked_for_again_but_told_again() -> None:
     assert outcome.reasons[1] == outcome.reasons[2]
 
 
-def test_what_did_not_fit_takes_nothing_of_the_limit_and_adds_nothing_to_it() -> None:
+def test_misfits_do_not_count_against_the_pass_limit() -> None:
     large = [shape(n, 1, job=n, cpu=5) for n in (1, 2)]
     assert run([cell(1, 2)], *large, shape(3, 2, job=3), limit=1).placed == {3: 1}
 
 
-def test_a_gang_in_a_pool_without_a_cell_says_so() -> None:
+def test_gang_reason_of_a_pool_without_a_cell() -> None:
     outcome = run([], shape(1, 2), gang=gang((1, 2, 2)))
     assert outcome.placed == {}
     reason = outcome.reasons[1]
@@ -184,7 +184,7 @@ def test_a_gang_in_a_pool_without_a_cell_says_so() -> None:
     assert reason["text"].endswith("; the pool has no cell")
 
 
-def test_a_misfit_is_of_one_request_one_type_and_one_cell_to_avoid() -> None:
+def test_misfit_applies_only_to_the_same_request_type_and_avoided_cell() -> None:
     cells = [cell(1, 2), cell(2, 1)]
     outcome = run(cells, shape(1, 1, job=1, cpu=2, avoid_cell_id=9), shape(2, 1, job=2, cpu=2))
     assert outcome.placed == {1: 1}
@@ -192,21 +192,21 @@ def test_a_misfit_is_of_one_request_one_type_and_one_cell_to_avoid() -> None:
     assert aside.placed == {1: 1, 2: 1}
 
 
-def test_an_avoided_cell_is_used_only_where_no_other_could_ever_take_it() -> None:
+def test_avoided_cell_is_used_only_if_no_other_cell_could_hold_the_task() -> None:
     assert run([cell(1, 5), cell(2, 1)], shape(1, 3, job=1, avoid_cell_id=1)).placed == {1: 1}
     assert run([cell(1, 5), cell(2, 1)], shape(1, 1, job=1, cpu=2, avoid_cell_id=1)).placed == {
         1: 1
     }
 
 
-def test_a_resource_that_a_cell_does_not_have_is_none_of() -> None:
+def test_missing_resource_of_a_cell_counts_as_zero() -> None:
     odd = shape(1, 1, job=1, resources={"gpu": 1})
     outcome = run([cell(1, 5)], odd)
     assert outcome.placed == {}
     assert outcome.reasons[1]["shortfall"] == {"gpu": 1}
 
 
-def test_what_a_shape_does_not_ask_for_stays_as_it_is() -> None:
+def test_resources_not_requested_by_a_shape_stay_free() -> None:
     both = replace(cell(1, 9), capacity={"cpu": 9, "gpu": 1})
     large = shape(2, 1, job=2, resources={"gpu": 2})
     small = shape(3, 2, job=3, resources={"gpu": 1})

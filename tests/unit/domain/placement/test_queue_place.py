@@ -39,12 +39,12 @@ TOTAL = sum(item.count for item in GROUPS)
         ("lifo", 3 + 5 + 7 + 13 + 2, 6),
     ],
 )
-def test_what_comes_first_is_counted(sequencer: str, ahead: int, behind: int) -> None:
+def test_position_counts_the_tasks_in_front(sequencer: str, ahead: int, behind: int) -> None:
     place = find_place(GROUPS, OWN, 2, sequencer)
     assert place == QueuePlace(ahead + 2 + 1, TOTAL, behind, f"job-{behind}")
 
 
-def test_where_shares_decide_the_order_of_jobs_is_an_estimate() -> None:
+def test_position_is_an_estimate_if_shares_decide_the_order() -> None:
     place = find_place(GROUPS, OWN, 0, "drf")
     assert place.is_estimate
     assert place.as_document() == {
@@ -56,7 +56,7 @@ def test_where_shares_decide_the_order_of_jobs_is_an_estimate() -> None:
     }
 
 
-def test_the_first_is_behind_nobody() -> None:
+def test_first_task_in_the_queue_has_no_job_in_front() -> None:
     assert find_place([OWN], OWN, 0, "fifo").as_document() == {
         "position": 1,
         "of": 4,

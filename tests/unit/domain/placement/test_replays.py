@@ -31,7 +31,7 @@ KEPT = sorted(path for path in FOLDER.glob("*.json") if not path.name.endswith("
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_a_decision_that_was_kept_comes_out_as_it_should(path: Path) -> None:
+def test_stored_decision_replays_to_its_stored_plan(path: Path) -> None:
     record = read_record(json.loads(path.read_text()))
     faults = Faults()
     replayed = replay(record, resolve(record.snapshot.policy, faults), lambda: 0.0)
@@ -40,7 +40,7 @@ def test_a_decision_that_was_kept_comes_out_as_it_should(path: Path) -> None:
     assert faults.found == {}
 
 
-def test_there_are_decisions_that_were_kept() -> None:
+def test_stored_decisions_exist() -> None:
     assert KEPT
 
 
@@ -71,7 +71,7 @@ def crowded() -> PassRecord:
     )
 
 
-def test_an_eviction_is_decided_again_too() -> None:
+def test_eviction_is_replayed() -> None:
     record = crowded()
     kept = read_record(json.loads(json.dumps(write_record(record))))
     assert (kept.running, kept.leaving, kept.leaving_scopes) == (
@@ -101,6 +101,6 @@ def test_an_eviction_is_decided_again_too() -> None:
         {"version": 1, "snapshot": {"pool": 1}, "facts": {}, "limit": 1},
     ],
 )
-def test_what_is_no_record_is_refused(document: Any) -> None:
+def test_malformed_record_is_refused(document: Any) -> None:
     with pytest.raises(UnreadableRecord):
         read_record(document)

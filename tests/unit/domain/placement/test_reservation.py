@@ -54,42 +54,42 @@ def reserve(
     )
 
 
-def test_the_cell_that_is_free_first_keeps_the_place() -> None:
+def test_cell_that_is_free_first_is_reserved() -> None:
     running = [runs(1, 0, 8000, 90), runs(2, 1, 8000, 60), runs(3, 2, 16_000, 120)]
     assert reserve(4000, running) == (1, after(60))
 
 
-def test_it_begins_when_enough_has_ended_not_when_all_has() -> None:
+def test_reservation_begins_once_enough_capacity_is_free() -> None:
     running = [runs(1, 0, 4000, 90), runs(2, 0, 4000, 30), runs(3, 1, 8000, 80)]
     usable = (True, True, False)
     assert reserve(4000, running, usable=usable) == (0, after(30))
     assert reserve(8000, running, usable=usable) == (1, after(80))
 
 
-def test_what_nobody_knows_the_end_of_comes_last_and_the_least_lack_first() -> None:
+def test_attempts_without_a_known_end_come_last() -> None:
     running = [runs(1, 0, 8000), runs(2, 1, 6000), runs(3, 2, 16_000, 3600)]
     assert reserve(4000, running) == (2, after(3600))
     assert reserve(4000, running[:2], usable=(True, True, False)) == (1, None)
 
 
-def test_ties_go_by_name() -> None:
+def test_ties_are_broken_by_cell_name() -> None:
     running = [runs(1, 0, 8000), runs(2, 1, 8000)]
     assert reserve(4000, running, usable=(True, True, False)) == (0, None)
 
 
-def test_a_cell_that_is_too_small_even_when_empty_keeps_no_place() -> None:
+def test_cell_too_small_even_when_empty_is_not_reserved() -> None:
     running = [runs(1, 2, 16_000)]
     assert reserve(9000, running) == (2, None)
     assert reserve(9000, running, usable=(True, True, False)) is None
     assert reserve(17_000, running) is None
 
 
-def test_what_should_have_ended_long_ago_ends_now() -> None:
+def test_overdue_attempt_counts_as_ending_now() -> None:
     running = [runs(1, 0, 8000, -60)]
     assert reserve(4000, running, usable=(True, False, False)) == (0, NOW)
 
 
-def test_what_is_leaving_counts_as_gone() -> None:
+def test_releasing_capacity_counts_as_free() -> None:
     leaving = [ReleasingCapacity(1, {"cpu_millis": 8000})]
     assert reserve(4000, [runs(1, 0, 8000, 5)], usable=(True, True, False), leaving=leaving) == (
         1,
@@ -97,7 +97,7 @@ def test_what_is_leaving_counts_as_gone() -> None:
     )
 
 
-def test_what_the_task_does_not_ask_for_does_not_matter() -> None:
+def test_resources_that_the_task_does_not_need_are_ignored() -> None:
     """Memory that is kept for others twice over delays nobody who asks for none."""
     running = [runs(1, 0, 8000, 30)]
     found = reserve(4000, running, usable=(True, False, False), kept_memory=20_000)

@@ -49,7 +49,7 @@ def evictions(*rows: Row, minima: tuple[tuple[int, int, int], ...]) -> list[Evic
     return make_room(case.snapshot, case.place(), case.facts.waiting, running, (), {})
 
 
-def test_all_groups_of_a_gang_get_room_at_once() -> None:
+def test_all_groups_of_a_gang_get_capacity_at_once() -> None:
     leader, workers = row(1, 1, cpu=2000, **PRODUCTION), row(2, 2, cpu=4000, **PRODUCTION)
     (eviction,) = evictions(leader, workers, minima=((1, 1, 1), (2, 2, 2)))
     assert len(eviction.victims) == 3
@@ -57,7 +57,7 @@ def test_all_groups_of_a_gang_get_room_at_once() -> None:
     assert sum(count for group, _, count in eviction.places() if group == 2) == 2
 
 
-def test_no_more_than_the_minima_get_room() -> None:
+def test_eviction_frees_capacity_only_for_the_minima() -> None:
     leader, workers = row(1, 1, cpu=2000, **PRODUCTION), row(2, 5, cpu=2000, **PRODUCTION)
     (eviction,) = evictions(leader, workers, minima=((1, 1, 1), (2, 1, 5)))
     assert [*eviction.places()] in ([(1, 0, 1), (2, 0, 1)], [(2, 0, 1), (1, 0, 1)])
@@ -90,14 +90,14 @@ def two_halves(band: Band) -> tuple[Pool, list[EvictableAttempt]]:
     return pool(cells, *rows, gangs={9: gang((1, 0, 2), (2, 0, 2), least=2)}), running
 
 
-def test_room_is_made_for_whichever_members_meet_the_minimum_of_the_job() -> None:
+def test_eviction_serves_the_members_that_can_meet_the_job_minimum() -> None:
     case, running = two_halves(Band.PRODUCTION)
     (eviction,) = make_room(case.snapshot, case.place(), case.facts.waiting, running, (), {})
     assert eviction.victims == (11, 12)
     assert [*eviction.places()] == [(2, 1, 2)]
 
 
-def test_room_is_reserved_for_whichever_members_meet_the_minimum_of_the_job() -> None:
+def test_reservation_serves_the_members_that_can_meet_the_job_minimum() -> None:
     case, running = two_halves(Band.BATCH)
     running = [
         replace(one, cell_id=99) if one.band is Band.PRODUCTION else one for one in running
@@ -109,7 +109,7 @@ def test_room_is_reserved_for_whichever_members_meet_the_minimum_of_the_job() ->
 
 
 @pytest.mark.parametrize("other", [4000, 2000])
-def test_room_is_made_for_the_members_of_a_group_that_a_cell_may_take(other: int) -> None:
+def test_eviction_serves_the_members_that_may_use_the_cell(other: int) -> None:
     """One member of two avoids the cell with work to evict; the other may go there."""
     running, _ = full_cells(8000)
     cells = [
@@ -125,12 +125,12 @@ def test_room_is_made_for_the_members_of_a_group_that_a_cell_may_take(other: int
 
 
 @pytest.mark.parametrize("workers", [4, 5])
-def test_nobody_leaves_for_a_gang_that_would_not_fit(workers: int) -> None:
+def test_no_task_is_evicted_for_a_gang_that_would_not_fit(workers: int) -> None:
     leader, rest = row(1, 1, cpu=2000, **PRODUCTION), row(2, workers, cpu=4000, **PRODUCTION)
     assert evictions(leader, rest, minima=((1, 1, 1), (2, workers, workers))) == []
 
 
-def test_quota_that_is_freed_for_one_is_not_there_for_the_next() -> None:
+def test_quota_freed_for_one_task_is_not_used_for_the_next() -> None:
     """One of two tasks of a full quota is leaving for who is nominated: the next needs another."""
     running, sizes = full_cells(8000, 8000)
     running = [replace(one, owner_id=1) for one in running if one.task_id in (1, 2)]
@@ -148,7 +148,7 @@ def test_quota_that_is_freed_for_one_is_not_there_for_the_next() -> None:
     assert (eviction.need.group_id, eviction.victims) == (2, (2,))
 
 
-def test_a_job_that_is_leaving_makes_way_for_the_next_job_and_for_itself() -> None:
+def test_releasing_job_frees_its_quota_for_the_next_job_and_itself() -> None:
     """Nobody else has to go for its part of the quota, whoever needs only room."""
     running, sizes = full_cells(8000)
     running = [replace(one, owner_id=2) for one in running]
@@ -170,7 +170,7 @@ def test_a_job_that_is_leaving_makes_way_for_the_next_job_and_for_itself() -> No
 
 
 @pytest.mark.parametrize(("reserved", "more"), [(0, 2), (1, 1), (2, 0)])
-def test_two_tasks_of_a_pool_have_a_place_reserved_also_if_they_are_of_one_group(
+def test_two_tasks_of_a_pool_get_a_reservation_even_from_one_group(
     reserved: int, more: int
 ) -> None:
     long_ago = NOW - timedelta(seconds=301)

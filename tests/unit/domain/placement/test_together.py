@@ -30,7 +30,7 @@ def by_owner(rows: list[Row], outcome: Outcome) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_equal_demand_raised_together_ends_within_one_task(seed: int) -> None:
+def test_owners_with_equal_demand_end_within_one_task_of_each_other(seed: int) -> None:
     drawn = random.Random(seed)
     rows, outcome = outcome_of(drawn, cpu=drawn.randint(300, 4000))
     held = by_owner(rows, outcome)
@@ -41,7 +41,7 @@ def test_equal_demand_raised_together_ends_within_one_task(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_unequal_demand_raised_together_over_commits_no_cell(seed: int) -> None:
+def test_unequal_demand_over_commits_no_cell(seed: int) -> None:
     rows, together = outcome_of(random.Random(seed), cpu=None)
     placed = together.plan.placements
     free = {one.cell_id: one.capacity["cpu_millis"] for one in together.pool.snapshot.cells}
@@ -51,7 +51,7 @@ def test_unequal_demand_raised_together_over_commits_no_cell(seed: int) -> None:
     assert min(free.values(), default=0) >= 0
 
 
-def test_who_finds_no_room_keeps_nobody_from_being_raised() -> None:
+def test_task_that_does_not_fit_does_not_limit_other_owners() -> None:
     rows = [row(1, cpu=9000, owner_id=1), row(2, 40, owner_id=1), row(3, 40, owner_id=2)]
     outcome = run([cell(n, cpu=8000) for n in range(1, 5)], *rows, policy=BY_SHARE)
     assert outcome.placed == {2: 16, 3: 16}

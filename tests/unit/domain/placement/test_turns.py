@@ -27,13 +27,13 @@ def kept(cell_id: int, group: int, count: int = 1, begins: int | None = None) ->
     return Nomination(cell_id, group, count, NOW + timedelta(hours=1), at)
 
 
-def test_who_avoids_the_only_free_cell_holds_up_nobody_who_does_not() -> None:
+def test_row_that_avoids_the_only_free_cell_does_not_block_others() -> None:
     full = core(2, used={"cpu_millis": 1000})
     rows = [row(1, avoid_cell_id=1), row(2, cpu=500), row(3)]
     assert run([core(1, 2), full], *rows).placed == {2: 1, 3: 1}
 
 
-def test_who_prefers_a_cell_goes_there_as_long_as_it_has_room_and_elsewhere_else() -> None:
+def test_preferred_cell_is_used_while_it_has_room() -> None:
     cells = [core(1, 9), core(2, 2), core(3, 9)]
     outcome = run(cells, row(1, 3, prefer_cell_id=2), row(2))
     assert outcome.where(1)[2] == 2
@@ -42,7 +42,7 @@ def test_who_prefers_a_cell_goes_there_as_long_as_it_has_room_and_elsewhere_else
     assert gone.placed == {1: 1}
 
 
-def test_a_job_that_runs_goes_on_behind_one_that_may_not_begin() -> None:
+def test_running_job_continues_while_a_new_job_exceeds_the_quota() -> None:
     one = quota(
         ScopeKind.USER, 1, ScopeLimits(running_jobs=1), jobs=frozenset({5}), running_tasks=1
     )
@@ -52,7 +52,7 @@ def test_a_job_that_runs_goes_on_behind_one_that_may_not_begin() -> None:
     assert outcome.reasons[3]["what"] == "running_jobs"
 
 
-def test_only_what_stands_against_the_next_task_is_told() -> None:
+def test_reason_lists_only_violations_of_the_next_task() -> None:
     user = quota(ScopeKind.USER, 1, ScopeLimits(resources={"cpu_millis": 2000}))
     project = quota(ScopeKind.PROJECT, 1, ScopeLimits(running_tasks=1))
     outcome = run([core(1, 9)], row(1, 4), quotas=(user, project))
@@ -63,7 +63,7 @@ def test_only_what_stands_against_the_next_task_is_told() -> None:
     )
 
 
-def test_gangs_take_their_turn_in_round_robin() -> None:
+def test_gangs_are_placed_in_turn_by_round_robin() -> None:
     rows = [row(group, coscheduled=True) for group in (1, 2, 3)]
     gangs = {group: gang((group, 1, 1)) for group in (1, 2, 3)}
     outcome = run([core(n, 9) for n in (1, 2, 3)], *rows, gangs=gangs, policy=IN_TURN)
@@ -71,7 +71,7 @@ def test_gangs_take_their_turn_in_round_robin() -> None:
     assert outcome.plan.cursor == "cell-003"
 
 
-def test_round_robin_goes_on_behind_the_cell_that_the_last_pass_ended_with() -> None:
+def test_round_robin_continues_after_the_last_cell_of_the_previous_pass() -> None:
     cells = [core(n, 9) for n in (1, 2, 3)]
     first = run(cells, row(1, 2), policy=IN_TURN)
     assert (first.per_cell, first.plan.cursor) == ({1: 1, 2: 1}, "cell-002")
@@ -81,14 +81,14 @@ def test_round_robin_goes_on_behind_the_cell_that_the_last_pass_ended_with() -> 
     assert run(cells, row(1), policy=gone).per_cell == {2: 1}
 
 
-def test_what_is_kept_for_a_task_is_no_part_of_what_it_lacks() -> None:
+def test_reserved_capacity_of_a_task_does_not_add_to_its_shortfall() -> None:
     busy = core(1, 2, used={"cpu_millis": 1500})
     outcome = run([busy], row(1, nominated_cell_id=1), nominations=(kept(1, 1),))
     assert outcome.placed == {}
     assert outcome.reasons[1]["shortfall"] == {"cpu_millis": 500}
 
 
-def test_kept_room_is_nobody_elses_unless_he_is_more_important_or_gone_in_time() -> None:
+def test_reserved_capacity_is_open_only_to_higher_bands_and_backfill() -> None:
     half = core(1, 2, used={"cpu_millis": 1000})
     waits = row(1, cpu=2000, nominated_cell_id=1)
     alone: dict[str, Any] = {"nominations": (kept(1, 1, begins=200),)}
@@ -99,7 +99,7 @@ def test_kept_room_is_nobody_elses_unless_he_is_more_important_or_gone_in_time()
     assert run([half], waits, row(2, band=Band.PRODUCTION), **alone).placed == {2: 1}
 
 
-def test_quota_that_is_freed_for_who_is_nominated_is_nobody_elses_either() -> None:
+def test_quota_freed_for_a_nominated_task_is_kept_for_it() -> None:
     busy = core(1, 2, used={"cpu_millis": 1000})
     waits = row(1, cpu=2000, band=Band.PRODUCTION, nominated_cell_id=1)
     cells, alone = [busy, core(2)], {"nominations": (kept(1, 1),)}
@@ -117,7 +117,7 @@ def test_quota_that_is_freed_for_who_is_nominated_is_nobody_elses_either() -> No
         assert run(cells, urgent, row(2), quotas=(limited,), **alone).placed == {2: 1}
 
 
-def test_an_evicted_job_begins_anew_behind_whom_it_was_evicted_for() -> None:
+def test_evicted_job_restarts_only_after_the_nominated_task() -> None:
     """Else its next tasks would run before its last ones have left, and it would never be gone."""
     busy = core(1, 2, used={"cpu_millis": 1000})
     waits = row(1, cpu=2000, band=Band.PRODUCTION, nominated_cell_id=1)
@@ -134,7 +134,7 @@ def test_an_evicted_job_begins_anew_behind_whom_it_was_evicted_for() -> None:
         assert run(cells, again, quotas=(held,)).placed == {2: 2}
 
 
-def test_tokens_that_are_freed_for_who_is_nominated_are_nobody_elses_either() -> None:
+def test_tokens_freed_for_a_nominated_task_are_kept_for_it() -> None:
     policy = PoolPolicy(tokens={"licence": 1})
     asked = {"cpu_millis": 2000, "licence": 1}
     waits = row(1, resources=asked, band=Band.PRODUCTION, nominated_cell_id=1)
@@ -145,7 +145,7 @@ def test_tokens_that_are_freed_for_who_is_nominated_are_nobody_elses_either() ->
     assert outcome.reasons[2]["code"] == "insufficient_tokens"
 
 
-def test_what_is_kept_for_a_gang_stands_against_none_of_its_members() -> None:
+def test_nominations_of_a_gang_do_not_block_its_own_members() -> None:
     limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=2, running_jobs=1))
     rows = [
         row(1, coscheduled=True, nominated_cell_id=1),
@@ -158,7 +158,7 @@ def test_what_is_kept_for_a_gang_stands_against_none_of_its_members() -> None:
     assert outcome.placed == {1: 1, 2: 1}
 
 
-def test_who_is_nominated_takes_his_place_first_and_other_places_in_his_turn() -> None:
+def test_nominated_task_takes_its_cell_first_and_other_cells_in_turn() -> None:
     nominated = row(2, 2, nominated_cell_id=1)
     cells = [core(1), core(2, 9)]
     outcome = run(cells, row(1), nominated, nominations=(kept(1, 2, 2),))
@@ -166,19 +166,19 @@ def test_who_is_nominated_takes_his_place_first_and_other_places_in_his_turn() -
     assert outcome.where(1) == {2: 1}
 
 
-def test_who_is_nominated_to_a_cell_that_is_gone_goes_where_there_is_room() -> None:
+def test_nomination_to_a_missing_or_avoided_cell_is_ignored() -> None:
     assert run([core(1)], row(1, nominated_cell_id=7)).where(1) == {1: 1}
     assert run([core(1)], row(1, nominated_cell_id=1, avoid_cell_id=1)).where(1) == {1: 1}
 
 
-def test_a_nominated_place_that_is_not_free_yet_stops_no_strict_pool() -> None:
+def test_nomination_that_is_not_free_yet_does_not_block_a_strict_pool() -> None:
     busy = core(1, used={"cpu_millis": 1000})
     rows = [row(1), row(2, nominated_cell_id=1)]
     both: dict[str, Any] = {"nominations": (kept(1, 2),), "policy": STRICT}
     assert run([busy, core(2, 2)], *rows, **both).placed == {1: 1, 2: 1}
 
 
-def test_a_strict_pool_places_nothing_behind_the_first_that_finds_no_room() -> None:
+def test_strict_pool_places_nothing_after_the_first_misfit() -> None:
     rows = [row(1), row(2, 2, cpu=2000), row(3), row(4, coscheduled=True)]
     outcome = run([core(1, 4)], *rows, gangs={4: gang((4, 1, 1))}, policy=STRICT)
     assert outcome.placed == {1: 1, 2: 1}
@@ -186,13 +186,13 @@ def test_a_strict_pool_places_nothing_behind_the_first_that_finds_no_room() -> N
     assert {n: outcome.reasons[n]["behind"] for n in (3, 4)} == {3: 2, 4: 2}
 
 
-def test_a_quota_does_not_stop_a_strict_pool() -> None:
+def test_exceeded_quota_does_not_block_a_strict_pool() -> None:
     limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=1))
     rows = [row(1, 2), row(2, owner_id=2)]
     assert run([core(1, 4)], *rows, quotas=(limited,), policy=STRICT).placed == {1: 1, 2: 1}
 
 
-def test_a_gang_stops_a_strict_pool_only_where_it_finds_no_room() -> None:
+def test_gang_blocks_a_strict_pool_only_for_lack_of_capacity() -> None:
     limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=1))
     rows = [row(1, 2, coscheduled=True), row(2, owner_id=2)]
     all_of_it: dict[str, Any] = {"gangs": {1: gang((1, 2, 2))}, "policy": STRICT}
@@ -201,7 +201,7 @@ def test_a_gang_stops_a_strict_pool_only_where_it_finds_no_room() -> None:
     assert (outcome.placed, outcome.reasons[2]["behind"]) == ({}, 1)
 
 
-def test_members_of_a_gang_beyond_its_minimum_use_what_is_kept_for_them() -> None:
+def test_further_gang_members_use_their_nominations() -> None:
     rows = [
         row(1, coscheduled=True, avoid_cell_id=9),
         row(1, coscheduled=True, nominated_cell_id=1),
@@ -211,7 +211,7 @@ def test_members_of_a_gang_beyond_its_minimum_use_what_is_kept_for_them() -> Non
     assert outcome.placed == {1: 2}
 
 
-def test_what_is_kept_for_a_gang_is_kept_on_while_its_members_wait() -> None:
+def test_nomination_of_a_gang_is_kept_while_its_members_wait() -> None:
     rows = [
         row(1, coscheduled=True, avoid_cell_id=9),
         row(2, coscheduled=True, job=1, nominated_cell_id=1, cpu=2000),
@@ -225,7 +225,7 @@ def test_what_is_kept_for_a_gang_is_kept_on_while_its_members_wait() -> None:
     assert outcome.placed == {1: 1}
 
 
-def test_a_gang_avoids_a_cell_as_long_as_all_of_it_fits_elsewhere() -> None:
+def test_gang_avoids_a_cell_as_long_as_it_fits_elsewhere_as_a_whole() -> None:
     """Its groups would fit elsewhere one by one: it is all of them that need the avoided cell."""
     facts = {1: gang((1, 1, 1), (2, 4, 4))}
 
@@ -249,7 +249,7 @@ def test_a_gang_avoids_a_cell_as_long_as_all_of_it_fits_elsewhere() -> None:
     assert outcome.placed == {1: 5}
 
 
-def test_a_pass_that_is_late_keeps_what_it_decided_and_says_that_it_is_not_done() -> None:
+def test_late_pass_keeps_its_decisions_and_is_marked_incomplete() -> None:
     waited = pool([core(1, 9)], row(1), row(2, cpu=500), row(3, cpu=20_000))
     asked = iter([False, True])
     plan = place(
@@ -259,7 +259,7 @@ def test_a_pass_that_is_late_keeps_what_it_decided_and_says_that_it_is_not_done(
     assert (plan.complete, [item.shape_id for item in plan.shapes]) == (False, [])
 
 
-def test_rows_that_prefer_cells_and_rows_that_do_not_share_what_is_left() -> None:
+def test_rows_with_and_without_a_preferred_cell_share_the_capacity() -> None:
     cells = [core(1, 2), core(2, 2)]
     rows = [row(1, 2, prefer_cell_id=1), row(2, 2, prefer_cell_id=1), row(3, 2)]
     outcome = run(cells, *rows)
@@ -268,7 +268,7 @@ def test_rows_that_prefer_cells_and_rows_that_do_not_share_what_is_left() -> Non
     assert outcome.placed == {1: 2, 2: 2}
 
 
-def test_a_strict_pool_places_a_gang_on_its_reserved_capacity_behind_the_task_that_blocks() -> None:
+def test_strict_pool_places_a_gang_on_its_reservation_behind_a_blocked_task() -> None:
     """Otherwise the gang waits for the task in front, and that task for the reserved capacity."""
     strict = PoolPolicy(strict_fifo=True, sequencer="lifo")
     rows = [
@@ -290,7 +290,7 @@ def test_a_strict_pool_places_a_gang_on_its_reserved_capacity_behind_the_task_th
     assert outcome.placed == {3: 1, 4: 1}
 
 
-def test_a_gang_with_reserved_capacity_takes_no_more_of_a_strict_pool_before_its_turn() -> None:
+def test_gang_in_a_strict_pool_takes_only_its_reservation_before_its_turn() -> None:
     strict = PoolPolicy(strict_fifo=True, sequencer="lifo")
     rows = [
         row(1, coscheduled=True, job=1, nominated_cell_id=1),

@@ -127,7 +127,7 @@ def against(name: str, asked: Request, tasks: int) -> list[tuple[str, str]]:
 
 
 @given(requests())
-def test_a_quota_admits_as_many_as_fit_and_tells_all_that_stands_against_the_rest(
+def test_quota_admits_as_many_as_fit_and_lists_all_violations(
     asked: Request,
 ) -> None:
     for name in COUNTING:
@@ -142,7 +142,7 @@ def test_a_quota_admits_as_many_as_fit_and_tells_all_that_stands_against_the_res
 
 
 @given(requests())
-def test_a_quota_rejects_only_what_it_could_not_take_if_nothing_were_used(asked: Request) -> None:
+def test_quota_rejects_only_requests_above_the_whole_limit(asked: Request) -> None:
     verdicts = [validator(name).check(asked) for name in COUNTING]
     for item in [item for verdict in verdicts for item in verdict.violations]:
         figures = item.figures
@@ -154,7 +154,7 @@ def test_a_quota_rejects_only_what_it_could_not_take_if_nothing_were_used(asked:
 
 
 @given(requests())
-def test_a_verdict_is_within_bounds_and_has_a_reason(asked: Request) -> None:
+def test_result_is_within_bounds_and_has_a_reason(asked: Request) -> None:
     for name in DEFAULT_VALIDATORS:
         verdict = validator(name).check(asked)
         assert 0 <= verdict.admitted <= asked.tasks
@@ -164,11 +164,11 @@ def test_a_verdict_is_within_bounds_and_has_a_reason(asked: Request) -> None:
         assert all(item.code and item.text for item in verdict.violations)
 
 
-def test_every_built_in_validator_is_used_unless_a_pool_says_otherwise() -> None:
+def test_every_built_in_validator_is_a_default() -> None:
     assert tuple(BUILT_IN) == DEFAULT_VALIDATORS
 
 
-def test_all_resources_of_a_quota_are_told_with_their_figures() -> None:
+def test_all_exceeded_resources_of_a_quota_are_listed_with_figures() -> None:
     held = quota(limits={"cpu_millis": 2000, "memory_mib": 512}, resources={"cpu_millis": 1500})
     asked = request(1, {"cpu_millis": 1000, "memory_mib": 1024}, [held])
     verdict = validator("user_quota").check(asked)
@@ -189,7 +189,7 @@ def test_a_gang_counts_as_one_request() -> None:
     assert validator("user_quota").check(request(3, {"gpu": 1}, [held])).admitted == 2
 
 
-def test_a_limit_that_was_lowered_admits_nothing_and_rejects_nothing() -> None:
+def test_lowered_limit_defers_without_rejecting() -> None:
     held = quota(limits={"gpu": 2}, resources={"gpu": 8}, most_tasks=2, running_tasks=8)
     for name in ("user_quota", "concurrency"):
         verdict = validator(name).check(request(1, {"gpu": 1}, [held]))
@@ -197,14 +197,14 @@ def test_a_limit_that_was_lowered_admits_nothing_and_rejects_nothing() -> None:
         assert not verdict.violations[0].is_final
 
 
-def test_a_job_that_runs_already_is_not_one_job_more() -> None:
+def test_running_job_does_not_count_as_a_new_job() -> None:
     held = quota(most_jobs=2, running_jobs=3)
     check = validator("concurrency").check
     assert check(request(4, quotas=[held], new_jobs=0)) == ValidationResult(4)
     assert check(request(4, quotas=[held], new_jobs=1)).admitted == 0
 
 
-def test_the_first_tasks_of_a_scope_always_take_part() -> None:
+def test_first_tasks_of_a_scope_are_within_the_pending_limit() -> None:
     check = validator("pending_limit").check
     limit = quota(most_pending=5)
     assert check(request(8, quotas=[limit])).admitted == 5
@@ -215,7 +215,7 @@ def test_the_first_tasks_of_a_scope_always_take_part() -> None:
     assert check(request(8, quotas=[quota(most_pending=5, waiting=1)], is_whole=True)).admitted == 0
 
 
-def test_nothing_that_time_cures_is_final() -> None:
+def test_temporary_violations_are_not_final() -> None:
     early = request(startable_at=NOW + timedelta(seconds=1))
     assert not validator("start_time").check(early).violations[0].is_final
     assert validator("start_time").check(request(startable_at=NOW)) == ValidationResult(1)

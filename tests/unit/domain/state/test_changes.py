@@ -31,7 +31,7 @@ def said(**changes: object) -> ChangeAttempt:
     return replace(ChangeAttempt(UID, S.ASSIGNED, S.ASSIGNED), **changes)  # type: ignore[arg-type]
 
 
-def test_a_change_names_what_it_moves_and_expects() -> None:
+def test_change_has_ids_states_counters_and_charge() -> None:
     facts = task(S.RUNNING, attempt(), limits=RETRIES)
     change = change_task(facts, Event.USER_FAILED, ChangeCause(Reason.EXIT_STATUS), now=NOW)
     assert (change.job_id, change.group_id, change.task_id) == (1, 2, 3)
@@ -43,7 +43,7 @@ def test_a_change_names_what_it_moves_and_expects() -> None:
     assert (change.attempt.charged, change.attempt.charge) == (RetryBudget.FAILURE, 1)
 
 
-def test_an_event_without_a_row_changes_nothing() -> None:
+def test_event_without_a_table_row_is_illegal() -> None:
     with pytest.raises(IllegalTransition):
         change_task(task(S.FAILED), Event.KILLED, ChangeCause(Reason.CANCELLED), now=NOW)
 
@@ -54,7 +54,7 @@ def test_the_end_of_an_attempt_has_its_reason_message_and_instant() -> None:
     assert (end.reason, end.message, end.finished_at) == (Reason.CANCELLED, "by an operator", NOW)
 
 
-def test_the_cells_message_stands_where_the_cause_has_none() -> None:
+def test_message_of_the_report_is_used_if_the_cause_has_none() -> None:
     facts, report = task(S.RUNNING, attempt()), said(message="told", finished_at=EARLIER)
     end = ended(facts, Event.USER_FAILED, ChangeCause(Reason.EXIT_STATUS), report=report)
     assert (end.message, end.finished_at) == ("told", EARLIER)
@@ -63,7 +63,7 @@ def test_the_cells_message_stands_where_the_cause_has_none() -> None:
     assert named.message == "mine"
 
 
-def test_an_attempt_that_goes_on_has_no_end() -> None:
+def test_attempt_that_continues_has_no_end_fields() -> None:
     report = said(report_seq=11, phase="pulling", reason="why", message="told")
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED))
     cause = ChangeCause(Reason.BUILDING, "pulling", release=ReleaseKind.CONFIRMED)
@@ -76,7 +76,7 @@ def test_an_attempt_that_goes_on_has_no_end() -> None:
     assert (held.release, held.stop_reason) == (None, None)
 
 
-def test_what_a_report_said_is_kept_in_the_end() -> None:
+def test_end_keeps_the_facts_of_the_report() -> None:
     report = said(report_seq=12, exit_code=3, result="r", container_id="c")
     end = ended(
         task(S.RUNNING, attempt()),
@@ -88,7 +88,7 @@ def test_what_a_report_said_is_kept_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("release", [ReleaseKind.CONFIRMED, ReleaseKind.CELL_LOST])
-def test_an_attempt_that_is_known_to_be_gone_is_released_and_not_stopped(
+def test_attempt_known_to_be_gone_is_released_without_a_stop(
     release: ReleaseKind,
 ) -> None:
     change = change_task(
@@ -102,7 +102,7 @@ def test_an_attempt_that_is_known_to_be_gone_is_released_and_not_stopped(
     assert change.attempt_open is False
 
 
-def test_an_attempt_that_may_still_be_there_is_stopped_and_holds_its_task() -> None:
+def test_attempt_that_may_still_run_is_stopped_and_keeps_its_task_open() -> None:
     change = change_task(
         task(S.RUNNING, attempt()), Event.KILLED, ChangeCause(Reason.CANCELLED, force=True), now=NOW
     )
@@ -112,26 +112,26 @@ def test_an_attempt_that_may_still_be_there_is_stopped_and_holds_its_task() -> N
     assert change.attempt_open is True
 
 
-def test_a_stop_is_not_forced_unless_asked_for() -> None:
+def test_stop_is_not_forced_by_default() -> None:
     assert (
         ended(task(S.RUNNING, attempt()), Event.KILLED, ChangeCause(Reason.CANCELLED)).stop_force
         is False
     )
 
 
-def test_a_task_without_an_attempt_changes_alone() -> None:
+def test_task_without_an_attempt_changes_only_itself() -> None:
     change = change_task(task(S.PENDING), Event.KILLED, ChangeCause(Reason.CANCELLED), now=NOW)
     assert (change.attempt, change.attempt_open, change.started_at) == (None, False, None)
     assert change.steps == (Step(S.PENDING, S.KILLED, None, Reason.CANCELLED, NOW, ""),)
 
 
-def test_a_released_attempt_is_nobodys_and_stays_as_it_is() -> None:
+def test_released_attempt_is_not_changed() -> None:
     facts = task(S.PENDING, attempt(S.FAILED, released_at=NOW))
     change = change_task(facts, Event.KILLED, ChangeCause(Reason.CANCELLED), now=NOW)
     assert (change.attempt, change.attempt_open) == (None, False)
 
 
-def test_the_ended_attempt_that_a_waiting_task_still_has_is_kept() -> None:
+def test_unreleased_attempt_of_a_pending_task_keeps_the_task_open() -> None:
     facts = task(S.PENDING, attempt(S.FAILED))
     change = change_task(facts, Event.KILLED, ChangeCause(Reason.CANCELLED), now=NOW)
     assert (change.attempt, change.attempt_open) == (None, True)
@@ -159,7 +159,7 @@ KNOWN = (3, 5, 8)  # the attempt is on cell 5
         (Event.EXITED_ZERO, ChangeCause(Reason.SUCCEEDED), 1, KNOWN, ()),
     ],
 )
-def test_a_task_avoids_where_the_system_failed_it_since_it_last_worked(
+def test_task_avoids_cells_with_system_failures_since_its_last_healthy_run(
     event: Event, cause: ChangeCause, ran: float, known: tuple[int, ...], avoided: tuple[int, ...]
 ) -> None:
     present = attempt(started_at=NOW - timedelta(seconds=ran))
@@ -167,14 +167,14 @@ def test_a_task_avoids_where_the_system_failed_it_since_it_last_worked(
     assert change_task(facts, event, cause, now=NOW).avoid_cell_ids == avoided
 
 
-def test_a_final_system_failure_leaves_nothing_to_avoid() -> None:
+def test_final_system_failure_clears_the_avoided_cells() -> None:
     facts = task(S.RUNNING, attempt(), limits=RetryLimits(system=0))
     facts = replace(facts, avoid_cell_ids=KNOWN)
     change = change_task(facts, Event.SYSTEM_FAILED, SYSTEM, now=NOW)
     assert (change.task_to, change.avoid_cell_ids) == (S.FAILED, ())
 
 
-def test_a_retry_after_a_system_failure_avoids_the_cell_and_others_do_not() -> None:
+def test_retry_avoids_the_cell_only_after_a_system_failure() -> None:
     facts = task(S.BUILDING, attempt(S.BUILDING))
     failed = change_task(facts, Event.SYSTEM_FAILED, ChangeCause(Reason.SYSTEM_FAILURE), now=NOW)
     lost = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=NOW)
@@ -182,7 +182,7 @@ def test_a_retry_after_a_system_failure_avoids_the_cell_and_others_do_not() -> N
     assert (failed.prefer_cell_id, lost.prefer_cell_id) == (None, None)
 
 
-def test_a_retry_after_its_own_failure_prefers_the_cell() -> None:
+def test_retry_after_a_user_failure_prefers_the_same_cell() -> None:
     facts = task(S.RUNNING, attempt(S.RUNNING), limits=RetryLimits(failure=1))
     failed = change_task(facts, Event.USER_FAILED, ChangeCause(Reason.EXIT_STATUS), now=NOW)
     assert (failed.task_to, failed.prefer_cell_id, failed.avoid_cell_ids) == (S.PENDING, 5, ())
@@ -206,7 +206,7 @@ def test_a_charge_to_the_system_budget_is_a_system_failure(
     assert named.failure_kind is FailureKind.OUTSIDE
 
 
-def test_a_retry_waits_from_now_as_long_as_its_back_off() -> None:
+def test_retry_waits_for_its_back_off() -> None:
     facts = task(S.RUNNING, attempt(), limits=RETRIES)
     change = change_task(facts, Event.USER_FAILED, ChangeCause(Reason.EXIT_STATUS), now=NOW)
     seconds = wait_seconds(BackoffKind.FAILURE, Counters(failure=1), task_id=3)
@@ -215,7 +215,7 @@ def test_a_retry_waits_from_now_as_long_as_its_back_off() -> None:
     assert lost.not_before is None
 
 
-def test_only_an_end_for_good_says_why_it_failed() -> None:
+def test_only_a_final_end_has_a_failure_reason() -> None:
     facts = task(S.RUNNING, attempt(), limits=RETRIES)
     cause = ChangeCause(Reason.EXIT_STATUS, failure_reason="exit status 3")
     assert change_task(facts, Event.USER_FAILED, cause, now=NOW).failure_reason == ""
@@ -226,7 +226,7 @@ def test_only_an_end_for_good_says_why_it_failed() -> None:
     assert unnamed.failure_reason == REASONS[Reason.TIMEOUT]
 
 
-def test_a_task_that_a_dependency_kills_says_so() -> None:
+def test_kill_by_a_dependency_is_marked() -> None:
     cause = ChangeCause(Reason.DEPENDENCY_FAILED, by_dependency=True)
     assert change_task(task(S.PENDING), Event.KILLED, cause, now=NOW).by_dependency is True
     other = ChangeCause(Reason.CANCELLED)
@@ -247,7 +247,7 @@ LOST, REFUSED = Event.CELL_LOST, Event.REFUSED
         (True, True, REFUSED, S.PENDING),
     ],
 )
-def test_at_most_once_goes_back_to_wait_only_if_its_container_never_was(
+def test_at_most_once_task_is_requeued_only_if_no_container_was_created(
     at_most_once: bool, never_created: bool, event: Event, state: S
 ) -> None:
     facts = replace(task(S.ASSIGNED, attempt(S.ASSIGNED)), at_most_once=at_most_once)
@@ -255,7 +255,7 @@ def test_at_most_once_goes_back_to_wait_only_if_its_container_never_was(
     assert change_task(facts, event, cause, now=NOW).task_to is state
 
 
-def test_nothing_is_taken_for_never_created_unless_its_cell_says_so() -> None:
+def test_container_counts_as_created_by_default() -> None:
     facts = replace(task(S.ASSIGNED, attempt(S.ASSIGNED)), at_most_once=True)
     assert (
         change_task(facts, LOST, ChangeCause(Reason.CELL_LOST), now=NOW).task_to is S.WORKER_FAILED
@@ -268,7 +268,7 @@ BAD = Counters(system=3, system_row=3)
 
 
 @pytest.mark.parametrize(("seconds", "row"), [(59, 3), (60, 0)])
-def test_a_run_is_counted_from_its_start_to_now(seconds: int, row: int) -> None:
+def test_run_time_counts_from_the_start_to_now(seconds: int, row: int) -> None:
     started = NOW - timedelta(seconds=seconds)
     facts = task(S.RUNNING, attempt(started_at=started), counters=BAD)
     change = change_task(facts, Event.CELL_LOST, ChangeCause(Reason.CELL_LOST), now=NOW)
@@ -277,7 +277,7 @@ def test_a_run_is_counted_from_its_start_to_now(seconds: int, row: int) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "row"), [(59, 3), (60, 0)])
-def test_a_run_that_a_report_tells_is_counted_to_the_end_it_tells(seconds: int, row: int) -> None:
+def test_reported_run_time_counts_to_the_reported_end(seconds: int, row: int) -> None:
     report = said(started_at=CREATED, finished_at=CREATED + timedelta(seconds=seconds))
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED), counters=BAD)
     change = change_task(facts, LOST, ChangeCause(Reason.CELL_LOST), now=NOW, report=report)
@@ -285,20 +285,20 @@ def test_a_run_that_a_report_tells_is_counted_to_the_end_it_tells(seconds: int, 
     assert change.started_at == CREATED
 
 
-def test_the_first_start_that_was_told_stays() -> None:
+def test_first_reported_start_is_kept() -> None:
     facts, report = task(S.RUNNING, attempt()), said(started_at=NOW)
     change = change_task(facts, LOST, ChangeCause(Reason.CELL_LOST), now=NOW, report=report)
     assert change.started_at == CREATED + timedelta(seconds=1)
 
 
-def test_what_never_ran_has_not_run() -> None:
+def test_attempt_that_never_started_has_no_run_time() -> None:
     facts = task(S.BUILDING, attempt(S.BUILDING), counters=BAD)
     later = CREATED + timedelta(days=1)
     change = change_task(facts, LOST, ChangeCause(Reason.CELL_LOST), now=later)
     assert (change.counters.system_row, change.started_at) == (3, None)
 
 
-def test_what_waits_does_not_run_though_its_last_attempt_did() -> None:
+def test_pending_task_has_no_run_time() -> None:
     ran = attempt(S.FAILED, started_at=NOW - timedelta(days=1), released_at=NOW)
     facts = task(S.PENDING, ran, counters=BAD)
     change = change_task(facts, Event.KILLED, ChangeCause(Reason.CANCELLED), now=NOW)
@@ -309,7 +309,7 @@ def test_what_waits_does_not_run_though_its_last_attempt_did() -> None:
 
 
 @pytest.mark.parametrize("state", [S.ASSIGNED, S.BUILDING])
-def test_a_start_that_is_told_with_the_end_is_history_too(state: S) -> None:
+def test_start_reported_with_the_end_is_a_step_in_the_history(state: S) -> None:
     report = said(started_at=EARLIER)
     change = change_task(
         task(state, attempt(state)),
@@ -333,9 +333,7 @@ def test_a_start_that_is_told_with_the_end_is_history_too(state: S) -> None:
         (S.ASSIGNED, Event.EXITED_ZERO, None),
     ],
 )
-def test_otherwise_a_change_is_one_step(
-    state: S, event: Event, report: ChangeAttempt | None
-) -> None:
+def test_ordinary_change_is_one_step(state: S, event: Event, report: ChangeAttempt | None) -> None:
     facts = task(state, attempt(state))
     change = change_task(facts, event, ChangeCause(Reason.STARTED), now=NOW, report=report)
     assert [(step.task_from, step.task_to) for step in change.steps] == [(state, change.task_to)]
@@ -367,14 +365,14 @@ def test_a_release_changes_neither_task_nor_state(state: S) -> None:
     )
 
 
-def test_a_release_needs_no_report() -> None:
+def test_release_works_without_a_report() -> None:
     facts = task(S.KILLED, attempt(S.KILLED))
     change = release_task(facts, ReleaseKind.OPERATOR, Reason.RELEASED_BY_OPERATOR, now=NOW)
     assert change.attempt == ChangeAttempt(UID, S.KILLED, S.KILLED, release=ReleaseKind.OPERATOR)
     assert change.steps[0].message == ""
 
 
-def test_a_change_of_the_attempt_alone_keeps_the_task() -> None:
+def test_change_of_only_the_attempt_keeps_the_task() -> None:
     facts = task(S.PENDING, attempt(S.WORKER_FAILED), counters=Counters(1, 2, 3))
     assert keep_task(facts, now=NOW) == ChangeTask(
         1,
@@ -391,7 +389,7 @@ def test_a_change_of_the_attempt_alone_keeps_the_task() -> None:
     assert keep_task(gone, now=NOW).attempt_open is False
 
 
-def test_a_task_without_an_attempt_has_nothing_to_keep_or_release() -> None:
+def test_keep_and_release_require_an_attempt() -> None:
     with pytest.raises(AssertionError, match="no attempt to change"):
         keep_task(task(S.PENDING), now=NOW)
     with pytest.raises(AssertionError, match="nothing to release"):

@@ -40,14 +40,14 @@ def group(counts: dict[S, int], least: int = 2, name: str = "a", **rest: object)
         ({F: 2}, HOPELESS),
     ],
 )
-def test_succeeded_asks_for_the_minimum_and_that_none_is_open(
+def test_succeeded_requires_the_minimum_and_no_open_task(
     counts: dict[S, int], expected: DependencyStatus
 ) -> None:
     assert standing(group(counts), "succeeded") is expected
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
-def test_finished_asks_only_that_none_is_open(state: S) -> None:
+def test_finished_requires_no_open_task(state: S) -> None:
     assert standing(group({F: 2}), "finished") is MET
     assert standing(group({F: 2, state: 1}), "finished") is OPEN_YET
 
@@ -67,13 +67,13 @@ def test_finished_asks_only_that_none_is_open(state: S) -> None:
         ({F: 1, K: 1}, 1, HOPELESS),
     ],
 )
-def test_started_asks_for_as_many_as_the_minimum_that_ran(
+def test_started_requires_the_minimum_of_started_tasks(
     counts: dict[S, int], ran: int, expected: DependencyStatus
 ) -> None:
     assert standing(group(counts, ran=ran), "started") is expected
 
 
-def test_started_asks_for_one_task_at_least_unless_some_succeeded_before() -> None:
+def test_started_requires_one_task_unless_some_succeeded_before() -> None:
     assert standing(group({P: 1}, least=0), "started") is OPEN_YET
     assert standing(group({F: 1}, least=0), "started") is HOPELESS
     assert standing(group({K: 1}, least=0, ran=1), "started") is MET
@@ -81,7 +81,7 @@ def test_started_asks_for_one_task_at_least_unless_some_succeeded_before() -> No
     assert standing(group({P: 1}, least=1, is_rest=True), "started") is OPEN_YET
 
 
-def test_all_must_hold_and_one_hopeless_is_enough() -> None:
+def test_all_dependencies_must_be_met_and_one_impossible_decides() -> None:
     groups = {
         "met": group({OK: 2}),
         "open": group({R: 2}),
@@ -98,7 +98,7 @@ def test_all_must_hold_and_one_hopeless_is_enough() -> None:
     assert of("open", "lost", "met") is HOPELESS
 
 
-def test_each_dependency_has_its_own_condition() -> None:
+def test_each_dependency_uses_its_own_condition() -> None:
     groups = {"a": group({F: 2}), "b": group({R: 2}, ran=2)}
     wanted = (("a", "finished"), ("b", "started"))
     assert dependencies_of(group({}, depends_on=wanted), groups) is MET
@@ -111,14 +111,14 @@ def job(
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_a_job_that_ended_has_finished_and_only_one_that_succeeded_has_succeeded(state: S) -> None:
+def test_ended_job_meets_finished_and_only_success_meets_succeeded(state: S) -> None:
     assert job_standing(job(state), "finished") is MET
     assert job_standing(job(state), "succeeded") is (MET if state is OK else HOPELESS)
 
 
 @pytest.mark.parametrize("state", [P, R])
 @pytest.mark.parametrize("until", ["succeeded", "finished", "settled"])
-def test_an_open_job_may_still_come_that_far(state: S, until: str) -> None:
+def test_dependency_on_an_open_job_stays_open(state: S, until: str) -> None:
     assert job_standing(job(state, started_at=NOW), until) is OPEN_YET
 
 
@@ -133,12 +133,12 @@ def test_an_open_job_may_still_come_that_far(state: S, until: str) -> None:
         (job(OK), MET),
     ],
 )
-def test_a_job_has_started_once_a_task_of_it_ran(
+def test_job_counts_as_started_once_a_task_ran(
     milestones: JobMilestones, expected: DependencyStatus
 ) -> None:
     assert job_standing(milestones, "started") is expected
 
 
-def test_a_job_is_settled_when_no_container_of_it_is_left_and_never_hopeless() -> None:
+def test_settled_requires_the_settling_instant() -> None:
     assert job_standing(job(F), "settled") is OPEN_YET
     assert job_standing(job(F, settled_at=NOW), "settled") is MET

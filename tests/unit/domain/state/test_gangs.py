@@ -30,7 +30,7 @@ def verdict(*groups: GangGroupFacts, least: int | None = None) -> GangVerdict:
 
 
 @pytest.mark.parametrize("state", [*sorted(ACTIVE), OK])
-def test_a_member_counts_while_it_has_a_place_and_after_it_succeeded(state: S) -> None:
+def test_active_or_succeeded_member_counts(state: S) -> None:
     assert group(state, least=1).present == 1
     assert verdict(group(state, R, least=2)) is HOLDS
 
@@ -41,23 +41,23 @@ def test_a_member_that_waits_or_failed_does_not_count(state: S) -> None:
     assert not meets_minima([group(state, R, least=2)], 2)
 
 
-def test_a_gang_that_waits_is_left_to_placement() -> None:
+def test_fully_pending_gang_is_left_to_placement() -> None:
     assert verdict(group(P, P, least=2)) is HOLDS
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_a_gang_of_which_a_member_waits_again_goes_back_whole(state: S) -> None:
+def test_gang_below_its_minimum_is_requeued(state: S) -> None:
     assert verdict(group(state, P, least=2)) is FELL_BELOW
     assert verdict(group(state, R, P, least=2)) is HOLDS
 
 
-def test_a_group_below_its_minimum_takes_the_others_along() -> None:
+def test_one_group_below_its_minimum_requeues_the_gang() -> None:
     whole = group(R, R, least=2)
     assert verdict(whole, group(R, P, least=2)) is FELL_BELOW
     assert verdict(whole, group(R, P, least=1)) is HOLDS
 
 
-def test_the_jobs_own_minimum_counts_over_all_groups() -> None:
+def test_job_minimum_counts_over_all_groups() -> None:
     groups = (group(R, R, P, least=1), group(R, P, least=1))
     assert verdict(*groups, least=3) is HOLDS
     assert verdict(*groups, least=4) is FELL_BELOW
@@ -74,18 +74,18 @@ def test_a_gang_that_can_never_meet_its_minima_again_is_broken(failed: S) -> Non
 
 
 @pytest.mark.parametrize("state", [K, S.UNSCHEDULABLE])
-def test_a_kill_ends_the_job_by_itself_and_breaks_no_gang(state: S) -> None:
+def test_killed_or_unschedulable_member_does_not_break_the_gang(state: S) -> None:
     assert verdict(group(state, R, least=2)) is not BROKEN
 
 
-def test_what_runs_at_most_once_is_not_sent_back() -> None:
+def test_at_most_once_group_is_not_requeued() -> None:
     assert verdict(group(R, P, least=2, movable=False)) is HOLDS
     assert verdict(group(R, P, least=2, movable=False), group(R, least=1)) is FELL_BELOW
     assert group(A, B, R, OK, least=1, movable=False).movable == 0
     assert group(A, B, R, OK, P, least=1).movable == 3
 
 
-def test_members_go_back_to_wait_by_default() -> None:
+def test_members_are_movable_by_default() -> None:
     assert GangGroupFacts({R: 1}, 1).is_movable is True
 
 
@@ -113,14 +113,14 @@ def test_members_go_back_to_wait_by_default() -> None:
         ([group(F, least=0), group(P, P, P, least=1)], 3, [0, 1], 2),
     ],
 )
-def test_what_is_missing_is_placed_at_once(
+def test_missing_members_are_placed_at_once(
     groups: list[GangGroupFacts], least: int, needs: list[int], extra: int
 ) -> None:
     assert missing(groups, least) == (needs, extra)
 
 
 @pytest.mark.parametrize("split", [(2, 1), (1, 2)])
-def test_a_gang_with_what_was_missing_meets_its_minima_however_it_is_split(
+def test_gang_meets_its_minima_with_the_missing_members_in_any_split(
     split: tuple[int, int],
 ) -> None:
     groups = [group(P, P, P, least=1), group(P, P, R, least=2)]
@@ -133,13 +133,13 @@ def test_a_gang_with_what_was_missing_meets_its_minima_however_it_is_split(
     assert meets_minima(after, 4)
 
 
-def test_members_that_are_placed_wait_no_longer() -> None:
+def test_placed_members_are_no_longer_pending() -> None:
     assert with_placed({P: 3, A: 1, R: 2}, 2) == {P: 1, A: 3, R: 2}
     assert with_placed({P: 2}, 2) == {P: 0, A: 2}
     assert with_placed({}, 0) == {P: 0, A: 0}
 
 
-def test_a_broken_gang_takes_its_open_members_along() -> None:
+def test_open_members_of_a_broken_gang_count_as_worker_failed() -> None:
     counts = {P: 1, A: 2, B: 3, R: 4, OK: 5, F: 6, WF: 7}
     assert without_the_open(counts) == {OK: 5, F: 6, WF: 17}
     assert without_the_open({OK: 1}) == {OK: 1, WF: 0}

@@ -68,7 +68,7 @@ def test_terminal_is_final(state: S) -> None:
     assert roll_job(done, [group({R: 1})], now=NOW) is done
 
 
-def test_a_job_runs_while_a_task_of_it_is_open() -> None:
+def test_job_with_an_open_task_stays_open() -> None:
     assert rolled(group({R: 1})) == job(group({R: 1}))
     waiting = rolled(group({P: 1}), state=P, started_at=None)
     assert (waiting.state, waiting.finished_at, waiting.ending_as) == (P, None, None)
@@ -76,25 +76,25 @@ def test_a_job_runs_while_a_task_of_it_is_open() -> None:
     assert rolled(group({P: 1}), state=P).state is R
 
 
-def test_a_job_waits_again_only_if_no_task_of_it_ever_ran() -> None:
+def test_job_returns_to_pending_only_if_no_task_ever_ran() -> None:
     assert rolled(group({P: 1}), state=R, started_at=None).state is P
     assert rolled(group({P: 1}), state=R, started_at=CREATED).state is R
 
 
-def test_a_job_that_ran_stays_running_while_it_ends_whichever_of_its_tasks_ended_first() -> None:
+def test_ending_job_stays_running_until_its_tasks_have_ended() -> None:
     rest = group({P: 1, K: 1})
     assert rolled(rest, state=R, started_at=None, ending_as=K).state is R
     assert rolled(rest, state=P, started_at=None, ending_as=K).state is P
     assert rolled(rest, state=R, started_at=None).state is R
 
 
-def test_a_job_whose_tasks_all_ended_ends_now() -> None:
+def test_job_ends_once_all_its_tasks_have_ended() -> None:
     done = rolled(group({OK: 2}))
     assert (done.state, done.finished_at, done.failure_reason) == (OK, NOW, "")
     assert (done.ending_as, done.ending_reason) == (None, "")
 
 
-def test_what_is_decided_before_all_ended_is_how_the_job_will_end() -> None:
+def test_decided_outcome_is_stored_before_all_tasks_have_ended() -> None:
     ending = rolled(group({F: 1, R: 1}))
     assert (ending.state, ending.finished_at) == (R, None)
     assert (ending.ending_as, ending.ending_reason) == (F, Reason.TASKS_DECIDED)
@@ -102,7 +102,7 @@ def test_what_is_decided_before_all_ended_is_how_the_job_will_end() -> None:
     assert (waiting.state, waiting.ending_as) == (P, F)
 
 
-def test_a_given_end_stands_whatever_came_meanwhile() -> None:
+def test_given_outcome_overrides_later_results() -> None:
     given = {"ending_as": K, "ending_reason": Reason.CANCELLED}
     still = rolled(group({F: 1, R: 1}), **given)
     assert (still.state, still.ending_as, still.ending_reason) == (R, K, Reason.CANCELLED)
@@ -110,7 +110,7 @@ def test_a_given_end_stands_whatever_came_meanwhile() -> None:
     assert (done.state, done.failure_reason) == (K, REASONS[Reason.CANCELLED])
 
 
-def test_a_message_of_its_own_is_why_a_job_failed() -> None:
+def test_message_of_the_cancellation_is_the_failure_reason() -> None:
     done = rolled(group({K: 1}), ending_as=K, failure_reason="nobody needs it")
     assert done.failure_reason == "nobody needs it"
     assert rolled(group({OK: 1}), failure_reason="nobody needs it").failure_reason == ""
@@ -150,14 +150,14 @@ def test_a_message_of_its_own_is_why_a_job_failed() -> None:
         ),
     ],
 )
-def test_why_a_job_did_not_succeed_is_told_in_figures(
+def test_failure_reason_has_counts_of_tasks(
     row: GroupRow, changes: dict[str, object], state: S, why: str
 ) -> None:
     done = rolled(row, **changes)
     assert (done.state, done.failure_reason) == (state, why)
 
 
-def test_what_the_rollup_asks_for_comes_from_the_rows() -> None:
+def test_rollup_uses_minima_tolerance_and_excused_tasks_of_the_rows() -> None:
     assert rolled(group({F: 1, OK: 1}), max_task_failures=1).state is OK
     assert rolled(group({F: 1, OK: 1}, least=1), max_task_failures=1).state is OK
     assert rolled(group({WF: 1, OK: 1}, least=1), explicit_minimum=True).state is OK
@@ -177,14 +177,14 @@ def gang(*groups: GroupRow, **changes: object) -> JobRow:
     return rolled(*groups, coscheduled=True, **changes)
 
 
-def test_a_gang_below_its_minima_goes_back_to_wait() -> None:
+def test_gang_below_its_minima_is_requeued() -> None:
     fallen = gang(group({R: 1, P: 1}))
     assert (fallen.is_requeuing, fallen.state, fallen.ending_as) == (True, R, None)
     assert gang(group({R: 2})).is_requeuing is False
     assert rolled(group({R: 1, P: 1})).is_requeuing is False
 
 
-def test_a_gang_goes_on_going_back_until_none_is_left() -> None:
+def test_requeue_lasts_until_no_movable_member_is_active() -> None:
     whole = group({R: 1, P: 1}, least=1)
     assert gang(whole).is_requeuing is False
     assert gang(whole, is_requeuing=True).is_requeuing is True
@@ -195,7 +195,7 @@ def test_a_gang_goes_on_going_back_until_none_is_left() -> None:
     assert gang(stays, is_requeuing=True).is_requeuing is False
 
 
-def test_a_broken_gang_ends_as_if_its_open_tasks_had_failed_with_it() -> None:
+def test_broken_gang_ends_as_worker_failed() -> None:
     broken = gang(group({F: 1, R: 1}), max_task_failures=1)
     assert (broken.state, broken.ending_as) == (R, WF)
     assert broken.ending_reason == Reason.GANG_SIBLING_FAILED
@@ -205,7 +205,7 @@ def test_a_broken_gang_ends_as_if_its_open_tasks_had_failed_with_it() -> None:
     assert (done.state, done.failure_reason) == (WF, REASONS[Reason.GANG_SIBLING_FAILED])
 
 
-def test_a_gang_that_is_ending_or_broken_goes_nowhere() -> None:
+def test_ending_or_broken_gang_is_not_requeued() -> None:
     fallen = group({R: 1, P: 1})
     assert gang(fallen, ending_as=K, is_requeuing=True).is_requeuing is False
     assert gang(group({WF: 1, R: 1}), is_requeuing=True).is_requeuing is False
@@ -214,13 +214,13 @@ def test_a_gang_that_is_ending_or_broken_goes_nowhere() -> None:
     assert (decided.ending_as, decided.is_requeuing) == (F, False)
 
 
-def test_the_jobs_own_minimum_holds_for_its_gang() -> None:
+def test_job_minimum_applies_to_its_gang() -> None:
     members = group({R: 2, P: 1}, least=1)
     assert gang(members, min_available=2).is_requeuing is False
     assert gang(members, min_available=3).is_requeuing is True
 
 
-def test_what_runs_at_most_once_is_not_moved_with_its_gang() -> None:
+def test_at_most_once_group_is_not_requeued_with_its_gang() -> None:
     rows = [group({R: 1, P: 1}, at_most_once=True), group({R: 1})]
     assert [row.is_movable for row in gang_of(rows)] == [False, True]
     assert [row.min_available for row in gang_of(rows)] == [2, 1]
@@ -242,13 +242,13 @@ def test_what_runs_at_most_once_is_not_moved_with_its_gang() -> None:
         ({"is_watched": True, "finished_at": NOW}, True),
     ],
 )
-def test_convergence_goes_on_with_jobs_that_end_or_bounce_or_are_looked_at(
+def test_convergence_follows_up_ending_requeuing_and_watched_jobs(
     changes: dict[str, object], expected: bool
 ) -> None:
     assert has_follow_up(job(**changes)) is expected
 
 
-def test_how_far_a_job_came_is_state_start_and_settling() -> None:
+def test_milestones_of_a_job_are_state_start_and_settling() -> None:
     row = job(state=K, settled_at=NOW)
     assert milestones_of(row) == JobMilestones(K, CREATED, NOW)
 
@@ -266,13 +266,13 @@ def waiting(counts: dict[S, int] | None = None) -> GroupRow:
     return group(counts or {P: 1}, name="b", after=AFTER_A, startable_at=None)
 
 
-def test_a_group_may_start_once_its_dependencies_hold() -> None:
+def test_group_may_start_once_its_dependencies_are_met() -> None:
     assert startable(group({OK: 1}), waiting()) == (StartableGroup(ord("b"), NOW, None),)
     assert startable(group({R: 1}), waiting()) == ()
     assert startable(group({F: 1}), waiting()) == ()
 
 
-def test_a_group_that_may_start_already_is_not_told_again() -> None:
+def test_group_that_may_start_is_not_reported_again() -> None:
     assert startable(group({OK: 1}), group({P: 1}, name="b", after=AFTER_A)) == ()
 
 
@@ -285,7 +285,7 @@ def test_no_group_starts_while_its_job_ends_or_waits_for_others(
     assert startable(group({OK: 1}), waiting(), **changes) == ()
 
 
-def test_the_deadline_counts_from_when_the_group_could_first_start() -> None:
+def test_scheduling_deadline_counts_from_the_earliest_start() -> None:
     def found(**changes: object) -> StartableGroup:
         (one,) = startable(group({OK: 1}), waiting(), **changes)
         return one
@@ -299,7 +299,7 @@ def test_the_deadline_counts_from_when_the_group_could_first_start() -> None:
     assert (both.at, both.deadline) == (LATER, LATER + minute)
 
 
-def test_groups_that_wait_in_vain_are_those_with_open_tasks() -> None:
+def test_group_with_an_impossible_dependency_is_found_while_its_tasks_are_open() -> None:
     def hopeless(*rows: GroupRow) -> list[str]:
         found = impossible_groups({row.facts.name: row.facts for row in rows})
         return [facts.name for facts in found]

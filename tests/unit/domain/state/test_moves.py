@@ -34,7 +34,7 @@ def moved(rows: list[GroupRow], *moves: Move) -> list[tuple[dict[str, int], int]
     ]
 
 
-def test_each_move_takes_from_one_state_and_gives_to_another() -> None:
+def test_move_decrements_one_state_and_increments_another() -> None:
     moves: list[Move] = [
         (1, 7, S.PENDING, S.ASSIGNED, False),
         (1, 7, S.PENDING, S.ASSIGNED, False),
@@ -45,13 +45,13 @@ def test_each_move_takes_from_one_state_and_gives_to_another() -> None:
     ]
 
 
-def test_only_the_groups_of_moves_change() -> None:
+def test_only_groups_with_moves_change() -> None:
     rows = [group(7, RUNNING=1), group(8, RUNNING=1)]
     found = moved(rows, (1, 8, S.RUNNING, S.FAILED, False))
     assert found == [({"RUNNING": 1}, 1), ({"RUNNING": 0, "FAILED": 1}, 1)]
 
 
-def test_what_a_dependency_killed_is_counted_apart() -> None:
+def test_tasks_killed_by_a_dependency_are_counted_separately() -> None:
     rows = [group(7, PENDING=2), group(8, PENDING=1)]
     moves: list[Move] = [
         (1, 7, S.PENDING, S.KILLED, True),
@@ -61,7 +61,7 @@ def test_what_a_dependency_killed_is_counted_apart() -> None:
     assert [excused for _, excused in moved(rows, *moves)] == [3, 1]
 
 
-def test_what_stays_moves_nothing() -> None:
+def test_move_within_a_state_changes_no_count() -> None:
     rows = [group(7, RUNNING=1)]
     assert moved(list(rows), (1, 7, S.RUNNING, S.RUNNING, False)) == [({"RUNNING": 1}, 1)]
     assert moved(list(rows)) == [({"RUNNING": 1}, 1)]
@@ -73,26 +73,26 @@ def started(seconds: int | None, job_id: int = 1) -> ChangeTask:
     return replace(change, job_id=job_id, started_at=at)
 
 
-def test_a_job_started_with_the_first_of_its_tasks() -> None:
+def test_job_start_is_the_earliest_start_of_its_tasks() -> None:
     changes = [started(5), started(None), started(3), started(9), started(2, job_id=4)]
     assert first_starts(changes) == {1: CREATED + 3 * SECOND, 4: CREATED + 2 * SECOND}
     assert first_starts([started(None)]) == {}
 
 
-def test_a_job_starts_once() -> None:
+def test_job_start_is_set_once() -> None:
     given = JobContext(starts={1: NOW})
     assert given.add_to(JOB).started_at == NOW
     assert given.add_to(replace(JOB, started_at=CREATED)).started_at == CREATED
     assert given.add_to(replace(JOB, job_id=2)).started_at is None
 
 
-def test_a_job_that_is_unblocked_waits_for_no_other() -> None:
+def test_unblocked_job_no_longer_waits_for_jobs() -> None:
     blocked = replace(JOB, waits_for_jobs=True)
     assert JobContext(unblocked=frozenset({1})).add_to(blocked).waits_for_jobs is False
     assert JobContext(unblocked=frozenset({2})).add_to(blocked).waits_for_jobs is True
 
 
-def test_a_job_is_told_how_it_ends() -> None:
+def test_job_gets_its_ending_state_reason_and_message() -> None:
     ending = JobContext(endings={1: END}).add_to(JOB)
     assert (ending.ending_as, ending.ending_reason) == (S.KILLED, Reason.CANCELLED)
     assert ending.failure_reason == "enough"
@@ -110,5 +110,5 @@ def test_a_job_is_told_how_it_ends() -> None:
         *(replace(JOB, state=state) for state in sorted(TERMINAL)),
     ],
 )
-def test_the_first_end_that_was_given_stands(job: JobRow) -> None:
+def test_first_ending_is_kept(job: JobRow) -> None:
     assert JobContext(endings={1: END}).add_to(job) == job

@@ -62,7 +62,7 @@ BUILT = (
 )
 
 
-def test_a_whole_life_in_one_report_has_every_phase_with_its_time() -> None:
+def test_report_from_start_to_end_has_every_phase_with_its_time() -> None:
     change = decided(
         S.SUCCEEDED, *BUILT, exit_code=0, started_at=instant(6), finished_at=instant(9), gone=True
     )
@@ -86,7 +86,7 @@ def test_the_phases_and_the_start_in_one_report() -> None:
     ]
 
 
-def test_several_phases_of_a_build_that_goes_on() -> None:
+def test_several_phases_of_an_unfinished_build() -> None:
     change = decided(S.BUILDING, *BUILT, phase="creating")
     assert [row[:2] for row in rows(change)] == [
         ("ASSIGNED", "BUILDING"),
@@ -113,7 +113,7 @@ def test_a_build_that_failed_has_its_phases_and_its_failed_tries() -> None:
     ]
 
 
-def test_a_runners_own_phases_stand_before_and_after_the_start() -> None:
+def test_runner_phases_are_ordered_around_the_start() -> None:
     change = decided(
         S.RUNNING,
         phase(1, 1),
@@ -138,7 +138,7 @@ def later(known: int, *phases: PhaseChange, state: S = S.BUILDING) -> ChangeTask
 
 
 @pytest.mark.parametrize("known", range(5))
-def test_what_is_in_the_history_is_not_written_again(known: int) -> None:
+def test_recorded_phases_are_not_written_again(known: int) -> None:
     change = later(known, *BUILT)
     assert isinstance(change, ChangeTask)
     assert [row[3:] for row in rows(change)] == [
@@ -149,7 +149,7 @@ def test_what_is_in_the_history_is_not_written_again(known: int) -> None:
     ][known:]
 
 
-def test_what_was_left_out_on_the_way_is_counted() -> None:
+def test_omitted_phases_are_counted() -> None:
     change = later(2, phase(1, 1), words(2, 2, "a"), words(10, 3, "j"), words(12, 4, "l"))
     assert isinstance(change, ChangeTask)
     assert [row[2:4] for row in rows(change)] == [
@@ -160,13 +160,13 @@ def test_what_was_left_out_on_the_way_is_counted() -> None:
     ]
 
 
-def test_the_last_phase_that_is_kept_says_so() -> None:
+def test_last_recorded_phase_is_marked() -> None:
     change = later(MAX_PHASES - 1, words(MAX_PHASES, 1, "step 200"))
     assert isinstance(change, ChangeTask)
     assert rows(change)[0][3] == "step 200 (the last phase that is kept)"
 
 
-def test_a_cells_clock_is_believed_between_creation_and_now_and_never_goes_back() -> None:
+def test_phase_times_are_clamped_and_never_decrease() -> None:
     change = decided(
         S.BUILDING, phase(1, -50), phase(2, 20, "pulling"), phase(3, 10), phase(4, 5000, "creating")
     )
@@ -174,7 +174,7 @@ def test_a_cells_clock_is_believed_between_creation_and_now_and_never_goes_back(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_phases_of_an_attempt_that_the_control_plane_ended_are_kept(gone: bool) -> None:
+def test_late_phases_of_an_ended_attempt_are_recorded(gone: bool) -> None:
     present = attempt(S.FAILED, phase_number=1)
     said = report(S.KILLED if gone else S.BUILDING, phases=BUILT[:2], gone=gone)
     change = decide_report(task(S.PENDING, present), said, SENDER, now=NOW)
@@ -187,7 +187,7 @@ def test_phases_of_an_attempt_that_the_control_plane_ended_are_kept(gone: bool) 
     assert (change.attempt.phase_number, change.attempt.state_to) == (2, S.FAILED)
 
 
-def test_late_phases_of_what_has_ended_that_are_known_change_nothing() -> None:
+def test_known_late_phases_of_an_ended_attempt_are_ignored() -> None:
     present = attempt(S.FAILED, phase_number=2)
     said = report(S.BUILDING, phases=BUILT[:2])
     assert decide_report(task(S.PENDING, present), said, SENDER, now=NOW) == IgnoredReport(
@@ -199,7 +199,7 @@ def test_late_phases_of_what_has_ended_that_are_known_change_nothing() -> None:
     )
 
 
-def test_no_step_is_before_the_one_that_it_follows() -> None:
+def test_steps_are_in_order_of_time() -> None:
     def times(change: ChangeTask) -> list[datetime]:
         return [step.at for step in change.steps]
 
@@ -210,7 +210,7 @@ def test_no_step_is_before_the_one_that_it_follows() -> None:
 
 
 @pytest.mark.parametrize("known", [1, MAX_PHASES])
-def test_after_the_last_phase_that_is_kept_a_change_of_phase_adds_no_row(known: int) -> None:
+def test_no_phase_is_recorded_after_the_limit(known: int) -> None:
     """A runner may go back and forth between the phases of BUILDING without end."""
     present = attempt(S.BUILDING, phase="preparing", phase_number=known)
     said = report(S.BUILDING, phase="creating")

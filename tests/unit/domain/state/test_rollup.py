@@ -51,7 +51,7 @@ def tally(
         (tally(S.SUCCEEDED, S.PENDING), S.PENDING),
     ],
 )
-def test_first_rule_that_matches(job: JobTally, state: S) -> None:
+def test_first_matching_rule_decides(job: JobTally, state: S) -> None:
     assert job_state(job) is state
 
 
@@ -64,12 +64,12 @@ def test_first_rule_that_matches(job: JobTally, state: S) -> None:
         ((S.SUCCEEDED, S.FAILED, S.WORKER_FAILED), S.WORKER_FAILED),
     ],
 )
-def test_an_explicit_minimum_decides_the_end(states: tuple[S, ...], state: S) -> None:
+def test_explicit_minimum_decides_the_outcome(states: tuple[S, ...], state: S) -> None:
     assert job_state(tally(*states, tolerated=3, minimum=2)) is state
 
 
 @pytest.mark.parametrize("successes", list(product((1, 2, 3), repeat=3)))
-def test_three_groups_with_minima_succeed_only_if_each_has_enough(
+def test_job_of_three_groups_succeeds_only_if_each_meets_its_minimum(
     successes: tuple[int, ...],
 ) -> None:
     groups = tuple(GroupTally(Counter({S.SUCCEEDED: n, S.FAILED: 3 - n}), 2) for n in successes)
@@ -78,7 +78,7 @@ def test_three_groups_with_minima_succeed_only_if_each_has_enough(
     assert job_state(job) is (S.SUCCEEDED if enough else S.FAILED)
 
 
-def test_a_group_needs_its_minimum_wherever_the_written_one_stands() -> None:
+def test_group_minimum_applies_at_either_level_of_an_explicit_minimum() -> None:
     one = GroupTally({S.SUCCEEDED: 2, S.WORKER_FAILED: 1}, 2)
     other = GroupTally({S.SUCCEEDED: 1}, 1)
     job = JobTally((one, other), 3, 0, explicit_minimum=True, ever_started=True)
@@ -91,7 +91,7 @@ def test_a_group_needs_its_minimum_wherever_the_written_one_stands() -> None:
     assert job_state(job) is S.FAILED
 
 
-def test_without_an_explicit_minimum_having_enough_decides_nothing() -> None:
+def test_default_minimum_does_not_decide_the_outcome() -> None:
     group = GroupTally({S.SUCCEEDED: 1, S.WORKER_FAILED: 1}, 1)
     job = JobTally((group,), 1, 0, explicit_minimum=False, ever_started=True)
     assert job_state(job) is S.WORKER_FAILED

@@ -33,29 +33,29 @@ REFERENCE = {
 }
 
 
-def test_the_states_are_those_of_the_reference() -> None:
+def test_states_match_the_reference() -> None:
     found = {state.name: (int(state), state in TERMINAL, COLOURS[state]) for state in S}
     assert found == REFERENCE
     assert set(COLOURS) == set(S)
     assert {number: S[name] for name, (number, *_) in REFERENCE.items()} == STATE_OF
 
 
-def test_a_state_is_terminal_or_open_and_an_open_one_active_or_pending() -> None:
+def test_each_state_is_terminal_active_or_pending() -> None:
     assert set(S) == OPEN | TERMINAL
     assert not OPEN & TERMINAL
     assert set(ACTIVE) == {S.ASSIGNED, S.BUILDING, S.RUNNING}
     assert {S.PENDING} == OPEN - ACTIVE
 
 
-def test_an_attempt_neither_waits_nor_is_unschedulable() -> None:
+def test_attempt_is_never_pending_or_unschedulable() -> None:
     assert set(S) - ATTEMPT_STATES == {S.PENDING, S.UNSCHEDULABLE}
 
 
-def test_a_job_is_never_in_a_state_that_only_a_task_has() -> None:
+def test_job_is_never_assigned_building_or_preempted() -> None:
     assert set(S) - JOB_STATES == {S.ASSIGNED, S.BUILDING, S.PREEMPTED}
 
 
-def test_life_goes_from_assigned_over_building_to_running() -> None:
+def test_progress_is_assigned_then_building_then_running() -> None:
     assert sorted(PROGRESS, key=PROGRESS.__getitem__) == [S.ASSIGNED, S.BUILDING, S.RUNNING]
     # A report of what is not in the order counts as -1: less than any stage.
     assert min(PROGRESS.values()) == 0
@@ -63,7 +63,7 @@ def test_life_goes_from_assigned_over_building_to_running() -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_has_a_sentence_of_its_own(reason: Reason) -> None:
+def test_every_reason_has_a_unique_sentence(reason: Reason) -> None:
     sentence = REASONS[reason]
     assert sentence
     assert [other for other in Reason if REASONS[other] == sentence] == [reason]
@@ -74,7 +74,7 @@ def test_production_goes_before_interactive_and_batch() -> None:
     assert [int(band) for band in sorted(Band)] == [1, 2, 3]
 
 
-def test_what_travels_and_is_stored_keeps_its_words() -> None:
+def test_wire_and_stored_values_are_stable() -> None:
     assert {state.value for state in CellState} == {state.name for state in CellState}
     assert {kind.value for kind in FailureKind} == {"user", "system", "outside"}
     assert {phase.value for phase in Phase} == {"pulling", "preparing", "creating", "checking"}

@@ -109,7 +109,7 @@ def after(
     )
 
 
-def test_the_table_has_these_rows_and_no_others() -> None:
+def test_table_has_exactly_the_specified_rows() -> None:
     assert set(TRANSITIONS) == set(SPECIFIED)
     assert {(s, e) for s in S for e in Event if is_legal(s, e)} == set(SPECIFIED)
 
@@ -129,7 +129,7 @@ def test_a_row_is_as_specified(key: tuple[S, Event]) -> None:
 
 
 @pytest.mark.parametrize("key", SPECIFIED, ids=lambda key: f"{key[0].name}-{key[1]}")
-def test_what_runs_at_most_once_never_goes_back_to_wait(key: tuple[S, Event]) -> None:
+def test_at_most_once_task_is_never_requeued(key: tuple[S, Event]) -> None:
     usual, outcome = after(key), after(key, is_final=True)
     assert outcome.task is (FINAL[key[1]] if usual.task is S.PENDING else usual.task)
     assert outcome.attempt is usual.attempt
@@ -142,7 +142,7 @@ CHARGED = {key: row.budget for key, row in SPECIFIED.items() if row.budget and r
 
 
 @pytest.mark.parametrize("key", CHARGED, ids=lambda key: f"{key[0].name}-{key[1]}")
-def test_a_charge_adds_one_to_its_budget_and_leaves_the_others(key: tuple[S, Event]) -> None:
+def test_charge_increments_only_its_own_budget(key: tuple[S, Event]) -> None:
     outcome = after(key, counters=Counters(1, 2, 3))
     expected = {
         RetryBudget.FAILURE: Counters(2, 2, 3),
@@ -155,7 +155,7 @@ def test_a_charge_adds_one_to_its_budget_and_leaves_the_others(key: tuple[S, Eve
 
 @pytest.mark.parametrize("key", CHARGED, ids=lambda key: f"{key[0].name}-{key[1]}")
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_counter_up_to_the_limit_retries_and_one_above_ends(
+def test_task_is_retried_up_to_the_limit_and_ends_above_it(
     key: tuple[S, Event], limit: int
 ) -> None:
     limits = RetryLimits(limit, limit, limit)
@@ -169,7 +169,7 @@ FREE = [key for key, row in SPECIFIED.items() if row.budget is None]
 
 
 @pytest.mark.parametrize("key", FREE, ids=lambda key: f"{key[0].name}-{key[1]}")
-def test_what_is_free_charges_nothing(key: tuple[S, Event]) -> None:
+def test_free_end_charges_nothing(key: tuple[S, Event]) -> None:
     outcome = after(key)
     assert (outcome.charged, outcome.charge) == (None, 0)
     row_of_one = (Counters(refusal_row=1), Counters(consecutive_crashes=1))
@@ -178,7 +178,7 @@ def test_what_is_free_charges_nothing(key: tuple[S, Event]) -> None:
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 @pytest.mark.parametrize("used", [0, 1, 4])
-def test_a_broken_gang_charges_all_that_is_left_and_one_more(state: S, used: int) -> None:
+def test_broken_gang_exhausts_the_preemption_budget(state: S, used: int) -> None:
     outcome = after(
         (state, Event.GANG_BROKEN), RetryLimits(preemption=4), Counters(preemption=used)
     )
@@ -187,7 +187,7 @@ def test_a_broken_gang_charges_all_that_is_left_and_one_more(state: S, used: int
     assert outcome.counters.preemption == 4 + 1
 
 
-def test_the_defaults_are_those_of_the_sources() -> None:
+def test_default_limits_are_as_documented() -> None:
     # Iris: failure 0, preemption 100. Flyte: 3 consecutive system failures.
     assert RetryLimits() == RetryLimits(failure=0, preemption=100, system=3, permanent=False)
     assert Counters() == Counters(0, 0, 0, 0, 0, 0)
@@ -208,7 +208,7 @@ def test_the_fifth_refusal_in_a_row_is_the_first_that_is_charged(event: Event) -
 
 
 @pytest.mark.parametrize("event", [Event.SYSTEM_FAILED, Event.CELL_LOST, Event.DRAINED])
-def test_a_row_of_refusals_charges_no_other_end(event: Event) -> None:
+def test_consecutive_refusals_do_not_change_other_charges(event: Event) -> None:
     key = (S.ASSIGNED, event)
     assert after(key, counters=Counters(refusal_row=9)).charged is SPECIFIED[key].budget
 
@@ -233,12 +233,14 @@ def rows(outcome: TransitionResult) -> tuple[int, int]:
         ((S.ASSIGNED, Event.REFUSED), (2, 4)),
     ],
 )
-def test_what_ends_a_row(key: tuple[S, Event], left: tuple[int, int]) -> None:
+def test_which_ends_reset_the_consecutive_counters(
+    key: tuple[S, Event], left: tuple[int, int]
+) -> None:
     assert rows(after(key, counters=BOTH_ROWS)) == left
 
 
 @pytest.mark.parametrize("counters", [Counters(system_row=1), Counters(refusal_row=1)])
-def test_either_row_alone_is_ended_too(counters: Counters) -> None:
+def test_success_resets_each_consecutive_counter(counters: Counters) -> None:
     outcome = after((S.RUNNING, Event.EXITED_ZERO), counters=counters)
     assert rows(outcome) == (0, 0)
 
@@ -246,11 +248,13 @@ def test_either_row_alone_is_ended_too(counters: Counters) -> None:
 @pytest.mark.parametrize(
     ("ran_seconds", "left"), [(0.0, (2, 3)), (59.9, (2, 3)), (60.0, (0, 0)), (61.0, (0, 0))]
 )
-def test_sixty_seconds_of_running_break_the_rows(ran_seconds: float, left: tuple[int, int]) -> None:
+def test_sixty_seconds_of_running_reset_the_consecutive_counters(
+    ran_seconds: float, left: tuple[int, int]
+) -> None:
     key = (S.RUNNING, Event.CELL_LOST)
     assert rows(after(key, counters=BOTH_ROWS, ran_seconds=ran_seconds)) == left
 
 
-def test_a_state_is_told_when_an_event_is_refused() -> None:
+def test_illegal_event_error_names_the_state() -> None:
     with pytest.raises(Exception, match="event placed is not allowed for a task in state RUNNING"):
         after((S.RUNNING, Event.PLACED))

@@ -32,7 +32,7 @@ def after(
     )
 
 
-def test_no_row_leaves_a_terminal_state() -> None:
+def test_terminal_state_has_no_transitions() -> None:
     assert not [key for key in TRANSITIONS if key[0] in TERMINAL]
 
 
@@ -60,7 +60,7 @@ def test_an_event_without_a_row_is_refused() -> None:
         (S.RUNNING, Event.KILLED, S.KILLED),
     ],
 )
-def test_plain_moves(state: S, event: Event, task: S) -> None:
+def test_simple_transitions_charge_nothing(state: S, event: Event, task: S) -> None:
     outcome = after(state, event)
     assert outcome.task is task
     assert outcome.charged is None
@@ -68,7 +68,7 @@ def test_plain_moves(state: S, event: Event, task: S) -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
-def test_an_active_task_may_end_in_any_way_its_cell_tells(state: S) -> None:
+def test_active_task_can_end_by_any_reported_end(state: S) -> None:
     for event in (Event.EXITED_ZERO, Event.USER_FAILED, Event.SYSTEM_FAILED, Event.CELL_LOST):
         assert after(state, event).attempt in TERMINAL
 
@@ -104,7 +104,7 @@ def test_a_retry_waits_for_the_failure_back_off_but_an_end_does_not() -> None:
 
 
 @pytest.mark.parametrize("event", [Event.CELL_LOST, Event.VANISHED])
-def test_losing_the_cell_is_paid_by_the_preemption_budget(event: Event) -> None:
+def test_lost_cell_is_charged_to_the_preemption_budget(event: Event) -> None:
     limits = RetryLimits(preemption=1)
     first = after(S.RUNNING, event, limits=limits)
     assert (first.task, first.attempt) == (S.PENDING, S.WORKER_FAILED)
@@ -133,7 +133,7 @@ def test_draining_is_free() -> None:
     assert (outcome.task, outcome.attempt, outcome.charged) == (S.PENDING, S.PREEMPTED, None)
 
 
-def test_system_failures_in_a_row_end_the_task_past_their_limit() -> None:
+def test_consecutive_system_failures_above_the_limit_end_the_task() -> None:
     counters, seen = NONE, []
     for _ in range(4):
         outcome = after(S.BUILDING, Event.SYSTEM_FAILED, counters)
@@ -148,7 +148,7 @@ def test_a_retried_system_failure_avoids_its_cell() -> None:
     assert not after(S.BUILDING, Event.SYSTEM_FAILED, limits=RetryLimits(system=0)).avoids_cell
 
 
-def test_a_healthy_run_breaks_the_row_of_system_failures_but_not_the_total() -> None:
+def test_healthy_run_resets_consecutive_system_failures_but_not_the_total() -> None:
     bad = Counters(system=3, system_row=3)
     outcome = after(S.RUNNING, Event.SYSTEM_FAILED, bad, ran_seconds=HEALTHY_RUN_SECONDS)
     assert outcome.task is S.PENDING
@@ -158,21 +158,21 @@ def test_a_healthy_run_breaks_the_row_of_system_failures_but_not_the_total() -> 
 
 
 @pytest.mark.parametrize("event", [Event.CELL_LOST, Event.VANISHED, Event.DRAINED])
-def test_a_healthy_run_breaks_the_row_however_it_ends(event: Event) -> None:
+def test_healthy_run_resets_consecutive_system_failures_however_it_ends(event: Event) -> None:
     bad = Counters(system=3, system_row=3)
     healthy = after(S.RUNNING, event, bad, ran_seconds=HEALTHY_RUN_SECONDS)
     assert (healthy.counters.system, healthy.counters.system_row) == (3, 0)
     assert after(S.RUNNING, event, bad, ran_seconds=1.0).counters.system_row == 3
 
 
-def test_a_user_failure_breaks_the_row_of_system_failures() -> None:
+def test_user_failure_resets_consecutive_system_failures() -> None:
     bad = Counters(system=2, system_row=2)
     outcome = after(S.RUNNING, Event.USER_FAILED, bad, RetryLimits(failure=5))
     assert outcome.counters == Counters(failure=1, system=2, system_row=0)
 
 
 @pytest.mark.parametrize("event", [Event.REFUSED, Event.START_EXPIRED])
-def test_refusals_are_free_until_the_fifth_in_a_row(event: Event) -> None:
+def test_first_four_consecutive_refusals_are_free(event: Event) -> None:
     counters = NONE
     for _ in range(FREE_REFUSALS):
         outcome = after(S.ASSIGNED, event, counters)
@@ -185,18 +185,18 @@ def test_refusals_are_free_until_the_fifth_in_a_row(event: Event) -> None:
     assert after(S.ASSIGNED, event, counters, RetryLimits(system=0)).task is S.FAILED
 
 
-def test_getting_on_breaks_a_row_of_refusals() -> None:
+def test_progress_resets_consecutive_refusals() -> None:
     counters = Counters(refusal_row=3)
     assert after(S.ASSIGNED, Event.BUILDING, counters).counters.refusal_row == 0
     assert after(S.ASSIGNED, Event.STARTED, counters).counters.refusal_row == 0
 
 
-def test_a_broken_gang_is_final_whatever_the_budget() -> None:
+def test_broken_gang_is_final_regardless_of_the_budget() -> None:
     outcome = after(S.RUNNING, Event.GANG_BROKEN)
     assert outcome.task is S.WORKER_FAILED
     assert after(S.RUNNING, Event.GANG_REQUEUED).task is S.PENDING
 
 
-def test_an_unhealthy_service_is_restarted_for_ever() -> None:
+def test_unhealthy_service_is_restarted_without_limit() -> None:
     outcome = after(S.RUNNING, Event.HEALTH_FAILED, Counters(failure=1000))
     assert (outcome.task, outcome.charged) == (S.PENDING, None)

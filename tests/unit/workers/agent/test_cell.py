@@ -39,7 +39,7 @@ def ready(bench: Bench) -> Bench:
     return bench
 
 
-def test_it_registers_until_it_is_answered(bench: Bench) -> None:
+def test_cell_registers_repeatedly_until_accepted(bench: Bench) -> None:
     bench.wait(11)
     assert [type(message) for message in bench.said] == [Register] * 3
     bench.accept()
@@ -47,21 +47,21 @@ def test_it_registers_until_it_is_answered(bench: Bench) -> None:
     assert isinstance(bench.said[-1], Heartbeat)
 
 
-def test_an_order_waits_until_the_cell_knows_the_time(bench: Bench) -> None:
+def test_order_waits_for_the_server_time(bench: Bench) -> None:
     bench.run("u", "sleep", "9")
     assert bench.engine.starts["u"] == 0
     bench.accept()
     assert bench.engine.starts["u"] == 1
 
 
-def test_a_stop_overtakes_an_order_that_waits(bench: Bench) -> None:
+def test_stop_cancels_a_waiting_order(bench: Bench) -> None:
     bench.run("u", "sleep", "9")
     bench.stop("u")
     bench.accept()
     assert bench.engine.starts["u"] == 0
 
 
-def test_an_attempt_runs_and_its_end_is_told(ready: Bench) -> None:
+def test_attempt_runs_and_its_end_is_reported(ready: Bench) -> None:
     ready.run("u", "sleep", "3", "exit", "4")
     assert ready.states_of("u") == [S.RUNNING]
     ready.wait(3)
@@ -70,7 +70,7 @@ def test_an_attempt_runs_and_its_end_is_told(ready: Bench) -> None:
     assert end.finished_at == end.started_at + 3.0  # type: ignore[operator]
 
 
-def test_a_doubled_order_starts_nothing_twice(ready: Bench) -> None:
+def test_duplicate_order_starts_the_attempt_once(ready: Bench) -> None:
     for _ in range(3):
         ready.run("u", "sleep", "5")
     ready.wait(6)
@@ -78,7 +78,7 @@ def test_a_doubled_order_starts_nothing_twice(ready: Bench) -> None:
     assert ready.engine.starts["u"] == 1
 
 
-def test_an_order_that_comes_after_its_end_was_heard_starts_nothing(ready: Bench) -> None:
+def test_order_after_the_acknowledged_end_starts_nothing(ready: Bench) -> None:
     ready.run("u", "noop")
     ready.wait(5)
     ready.sync(ready.reports()[-1].seq)
@@ -94,13 +94,13 @@ def test_a_late_order_is_refused(ready: Bench) -> None:
     assert ready.engine.starts["u"] == 0
 
 
-def test_a_task_type_it_does_not_know_is_refused(ready: Bench) -> None:
+def test_unknown_task_type_is_refused(ready: Bench) -> None:
     ready.run("u", "noop", task_type="spark")
     assert ready.states_of("u") == [S.WORKER_FAILED]
     assert "spark" in (ready.reports()[-1].message or "")
 
 
-def test_a_stop_before_the_run_is_confirmed_and_the_run_then_refused(ready: Bench) -> None:
+def test_stop_before_the_order_is_confirmed_and_the_order_refused(ready: Bench) -> None:
     ready.stop("u")
     assert ready.states_of("u") == [S.KILLED]
     assert ready.reports()[-1].gone
@@ -108,14 +108,14 @@ def test_a_stop_before_the_run_is_confirmed_and_the_run_then_refused(ready: Benc
     assert ready.engine.starts["u"] == 0
 
 
-def test_a_stop_ends_what_runs(ready: Bench) -> None:
+def test_stop_ends_a_running_attempt(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     ready.stop("u")
     ready.wait(1)
     assert ready.states_of("u")[-1] is S.KILLED
 
 
-def test_a_stop_with_force_does_not_wait_for_the_grace(ready: Bench) -> None:
+def test_forced_stop_does_not_wait_for_the_grace_period(ready: Bench) -> None:
     ready.run("u", "deaf", "sleep", "60")
     ready.stop("u")
     ready.wait(1)
@@ -124,7 +124,7 @@ def test_a_stop_with_force_does_not_wait_for_the_grace(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.KILLED
 
 
-def test_what_was_not_heard_is_said_again(ready: Bench) -> None:
+def test_unacknowledged_report_is_sent_again(ready: Bench) -> None:
     ready.run("u", "noop")
     ready.wait(5)
     before = len(ready.reports())
@@ -137,7 +137,7 @@ def test_what_was_not_heard_is_said_again(ready: Bench) -> None:
     assert len(ready.reports()) == before + 1
 
 
-def test_to_hear_that_it_runs_is_not_to_hear_its_end(ready: Bench) -> None:
+def test_acknowledged_start_does_not_acknowledge_the_end(ready: Bench) -> None:
     ready.run("u", "sleep", "8")
     ready.wait(5)
     (running,) = ready.reports()
@@ -151,7 +151,7 @@ def test_to_hear_that_it_runs_is_not_to_hear_its_end(ready: Bench) -> None:
     assert "u" not in ready.cell.journal.memory.done
 
 
-def test_a_heartbeat_lists_what_is_under_way_and_not_what_has_ended(ready: Bench) -> None:
+def test_heartbeat_lists_running_but_not_ended_attempts(ready: Bench) -> None:
     ready.run("long", "sleep", "60")
     ready.run("short", "noop")
     ready.wait(5)
@@ -159,7 +159,7 @@ def test_a_heartbeat_lists_what_is_under_way_and_not_what_has_ended(ready: Bench
     assert [held.uid for held in beat.held] == ["long"]
 
 
-def test_a_killed_process_leaves_its_attempts_to_its_successor(ready: Bench) -> None:
+def test_attempts_of_a_killed_process_are_adopted_by_its_successor(ready: Bench) -> None:
     ready.run("runs on", "sleep", "30")
     ready.run("ends meanwhile", "sleep", "2")
     ready.now += 5
@@ -173,7 +173,7 @@ def test_a_killed_process_leaves_its_attempts_to_its_successor(ready: Bench) -> 
     assert max(ready.engine.starts.values()) == 1
 
 
-def test_an_end_that_was_not_heard_survives_the_process(ready: Bench) -> None:
+def test_unacknowledged_end_survives_a_restart(ready: Bench) -> None:
     ready.run("u", "noop")
     ready.boot()
     ready.said.clear()
@@ -181,7 +181,7 @@ def test_an_end_that_was_not_heard_survives_the_process(ready: Bench) -> None:
     assert ready.states_of("u") == [S.SUCCEEDED]
 
 
-def test_a_stop_survives_the_process(ready: Bench) -> None:
+def test_stop_survives_a_restart(ready: Bench) -> None:
     ready.run("u", "deaf", "sleep", "60")
     ready.stop("u")
     ready.boot()
@@ -190,14 +190,14 @@ def test_a_stop_survives_the_process(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.KILLED
 
 
-def test_a_container_that_the_journal_does_not_know_is_removed(ready: Bench) -> None:
+def test_container_unknown_to_the_journal_is_removed(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     (ready.folder / "journal").write_bytes(b"")
     ready.boot()
     assert not ready.engine.lives
 
 
-def test_told_to_draw_anew_it_stops_all_and_then_begins_another_incarnation(ready: Bench) -> None:
+def test_draw_anew_stops_all_attempts_and_starts_a_new_incarnation(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     ready.wait(5)
     old = ready.cell.incarnation
@@ -213,14 +213,14 @@ def test_told_to_draw_anew_it_stops_all_and_then_begins_another_incarnation(read
     assert (last.state, last.gone) == (S.KILLED, True)
 
 
-def test_an_answer_to_an_older_register_is_not_believed(bench: Bench) -> None:
+def test_answer_to_an_older_registration_is_ignored(bench: Bench) -> None:
     old = bench.cell._register_seq
     bench.wait(5)
     bench.tell(RegistrationResult("draw_anew", "", bench.now, 30.0, 5.0, old).body())
     assert not bench.cell.is_drawing_anew
 
 
-def test_an_answer_to_a_heartbeat_of_an_earlier_process_is_not_believed(ready: Bench) -> None:
+def test_answer_to_a_heartbeat_of_an_earlier_process_is_ignored(ready: Bench) -> None:
     """It is signed, and of this incarnation; what it says was overtaken by the registration."""
     ready.run("u", "sleep", "60")
     ready.wait(5)
@@ -241,14 +241,14 @@ def test_an_answer_to_a_heartbeat_of_an_earlier_process_is_not_believed(ready: B
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", '{"v":1,"cell":"a"}'])
-def test_a_malformed_order_is_dropped_and_stops_nothing(ready: Bench, text: str) -> None:
+def test_malformed_order_is_dropped_without_blocking_others(ready: Bench, text: str) -> None:
     ready.round(text)
     ready.run("u", "noop")
     assert ready.engine.starts["u"] == 1
 
 
 @pytest.mark.parametrize("order", [{"start_before": 1.0}, {"task_type": "spark"}])
-def test_what_is_refused_was_never_created_and_stays_so(
+def test_refused_order_is_reported_never_created_after_a_restart_too(
     ready: Bench, order: dict[str, Any]
 ) -> None:
     for _ in range(2):
@@ -261,20 +261,20 @@ def test_what_is_refused_was_never_created_and_stays_so(
     assert reports[-1].message == "ended here before"
 
 
-def test_what_a_leaving_cell_refuses_was_never_created(ready: Bench) -> None:
+def test_order_refused_during_evacuation_is_reported_never_created(ready: Bench) -> None:
     ready.cell.evacuate()
     ready.run("u", "noop")
     assert ready.reports()[-1].never_created
 
 
-def test_what_is_stopped_before_its_order_comes_was_never_created(ready: Bench) -> None:
+def test_stop_before_the_order_is_reported_never_created(ready: Bench) -> None:
     for _ in range(2):
         ready.stop("u")
     ready.run("u", "noop")
     assert [report.never_created for report in ready.reports()] == [True] * 3
 
 
-def test_what_is_stopped_before_the_engine_was_asked_may_have_been_created(
+def test_stop_before_the_first_engine_scan_is_not_reported_never_created(
     bench: Bench,
 ) -> None:
     bench.is_engine_away = True
@@ -284,7 +284,7 @@ def test_what_is_stopped_before_the_engine_was_asked_may_have_been_created(
     assert not bench.reports()[-1].never_created
 
 
-def test_a_container_that_nobody_knew_was_created(ready: Bench) -> None:
+def test_container_missing_from_the_journal_is_not_reported_never_created(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     (ready.folder / "journal").write_bytes(b"")
     ready.boot()
@@ -293,7 +293,7 @@ def test_a_container_that_nobody_knew_was_created(ready: Bench) -> None:
     assert not ready.reports()[-1].never_created
 
 
-def test_what_ran_here_was_created_whoever_asks_later(ready: Bench) -> None:
+def test_repeated_order_for_a_finished_attempt_is_not_never_created(ready: Bench) -> None:
     ready.run("u", "noop")
     ready.wait(5)
     ready.sync(ready.reports()[-1].seq)
@@ -302,7 +302,7 @@ def test_what_ran_here_was_created_whoever_asks_later(ready: Bench) -> None:
     assert not any(report.never_created for report in ready.reports())
 
 
-def test_what_was_stopped_while_it_was_building_was_never_created(ready: Bench) -> None:
+def test_attempt_stopped_while_building_is_reported_never_created(ready: Bench) -> None:
     ready.run("u", "build", "9", "sleep", "9")
     ready.stop("u")
     ready.wait(1)
@@ -317,7 +317,7 @@ def test_what_was_stopped_while_it_was_building_was_never_created(ready: Bench) 
     assert ready.reports()[-1].never_created
 
 
-def test_what_crashed_the_cell_may_have_been_created(ready: Bench) -> None:
+def test_attempt_that_crashed_the_cell_is_not_reported_never_created(ready: Bench) -> None:
     ready.run("u", "build", "99")
     for _ in range(3):
         ready.boot()
@@ -326,7 +326,7 @@ def test_what_crashed_the_cell_may_have_been_created(ready: Bench) -> None:
     assert not ready.reports()[-1].never_created
 
 
-def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
+def test_evacuation_preempts_all_attempts_and_refuses_new_orders(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     ready.cell.evacuate()
     ready.round()
@@ -340,7 +340,7 @@ def test_evacuation_gives_everything_back_free_of_charge(ready: Bench) -> None:
     ("is_stopped", "is_moving", "state"),
     [(False, True, S.PREEMPTED), (True, True, S.KILLED), (False, False, S.KILLED)],
 )
-def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
+def test_exit_code_0_after_an_ordered_stop_is_not_a_success(
     is_stopped: bool, is_moving: bool, state: S
 ) -> None:
     book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
@@ -353,7 +353,7 @@ def test_a_program_that_ends_well_because_it_was_told_to_has_not_succeeded(
 
 
 @pytest.mark.parametrize("is_moving", [False, True])
-def test_a_signal_that_was_ours_is_not_told_as_somebody_elses(is_moving: bool) -> None:
+def test_kill_during_an_ordered_stop_is_not_reported_as_outside(is_moving: bool) -> None:
     book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.is_moving, book.stop = is_moving, None if is_moving else StopAttempt("u", "cancelled")
     killed = EndedEvent("u", 1.0, 137, FailureKind.OUTSIDE, KILLED_OUTSIDE, "killed from outside")
@@ -366,7 +366,7 @@ def test_a_signal_that_was_ours_is_not_told_as_somebody_elses(is_moving: bool) -
     )
 
 
-def test_an_evacuation_that_is_cut_short_is_finished_by_the_next_process(ready: Bench) -> None:
+def test_interrupted_evacuation_is_finished_by_the_next_process(ready: Bench) -> None:
     ready.run("u", "deaf", "sleep", "60")
     ready.cell.evacuate()
     ready.round()
@@ -378,7 +378,7 @@ def test_an_evacuation_that_is_cut_short_is_finished_by_the_next_process(ready: 
     assert ready.states_of("u")[-1] is S.PREEMPTED
 
 
-def test_what_ended_while_nobody_was_there_was_moved_all_the_same(ready: Bench) -> None:
+def test_attempt_ended_between_processes_of_an_evacuation_is_preempted(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     ready.cell.evacuate()
     ready.journals.sync()
@@ -389,7 +389,7 @@ def test_what_ended_while_nobody_was_there_was_moved_all_the_same(ready: Bench) 
     assert ready.states_of("u")[-1] is S.PREEMPTED
 
 
-def test_leaving_says_how_long_the_successor_may_take(ready: Bench) -> None:
+def test_goodbye_carries_the_expected_restart_time(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     ready.cell.leave(ready.moment, expected_seconds=120)
     ready.round()
@@ -397,7 +397,7 @@ def test_leaving_says_how_long_the_successor_may_take(ready: Bench) -> None:
     assert ready.engine.running(ready.now) == 1
 
 
-def test_an_attempt_whose_handling_crashes_the_cell_again_and_again_is_refused(
+def test_attempt_that_crashes_the_cell_repeatedly_is_refused(
     ready: Bench,
 ) -> None:
     ready.run("u", "sleep", "60")
@@ -439,7 +439,7 @@ def last_beat(bench: Bench) -> Heartbeat:
     return beat
 
 
-def test_on_a_full_disk_it_serves_ends_and_refuses_work_until_there_is_room(
+def test_full_disk_refuses_new_orders_but_reports_ends_until_freed(
     cramped: Bench, disk: SmallDisk
 ) -> None:
     cramped.run("u", "sleep", "7")
@@ -459,7 +459,7 @@ def test_on_a_full_disk_it_serves_ends_and_refuses_work_until_there_is_room(
     assert cramped.engine.starts["v"] == 0
 
 
-def test_without_any_room_it_beats_and_stops_and_says_the_rest_later(
+def test_stuck_journal_delays_reports_but_not_heartbeats_and_stops(
     cramped: Bench, disk: SmallDisk
 ) -> None:
     for uid in ("ends", "stopped", "deaf"):
@@ -487,7 +487,7 @@ def test_without_any_room_it_beats_and_stops_and_says_the_rest_later(
     assert cramped.engine.starts["late"] == 0
 
 
-def test_a_cell_that_is_killed_on_a_full_disk_has_lost_nothing_that_it_said(
+def test_cell_killed_on_a_full_disk_loses_no_reported_state(
     cramped: Bench, disk: SmallDisk
 ) -> None:
     cramped.run("ended", "noop")
@@ -506,7 +506,7 @@ def test_a_cell_that_is_killed_on_a_full_disk_has_lost_nothing_that_it_said(
 # ------------------------------------------------------------------ what lies about
 
 
-def test_what_is_seen_and_not_known_is_removed_and_what_is_known_is_left(ready: Bench) -> None:
+def test_scan_removes_unknown_containers_and_keeps_known_ones(ready: Bench) -> None:
     ready.run("known", "sleep", "60")
     ready.run("ended", "noop")
     ready.engine.lives["stranger"] = ready.engine.lives["known"]
@@ -521,7 +521,7 @@ def test_what_is_seen_and_not_known_is_removed_and_what_is_known_is_left(ready: 
     assert ready.engine.starts["folder"] == 1
 
 
-def test_what_a_look_of_before_the_order_did_not_see_is_left_alone(ready: Bench) -> None:
+def test_scan_older_than_the_order_does_not_end_the_attempt(ready: Bench) -> None:
     before = ScanResult((), ())
     ready.run("u", "sleep", "60")
     ready.cell.note(before, ready.moment)
@@ -532,7 +532,7 @@ def test_what_a_look_of_before_the_order_did_not_see_is_left_alone(ready: Bench)
 # ------------------------------------------------------------------ evacuation, clocks
 
 
-def test_evacuation_with_force_waits_for_nobody(ready: Bench) -> None:
+def test_forced_evacuation_does_not_wait_for_the_grace_period(ready: Bench) -> None:
     ready.run("u", "deaf", "sleep", "60")
     ready.cell.evacuate()
     ready.round()
@@ -542,7 +542,7 @@ def test_evacuation_with_force_waits_for_nobody(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.PREEMPTED
 
 
-def test_a_clock_that_is_off_is_told_and_put_right_in_reports(tmp_path: Path) -> None:
+def test_clock_offset_is_reported_and_corrected_in_reports(tmp_path: Path) -> None:
     bench = Bench(tmp_path, ahead=40.0)
     bench.accept()
     bench.run("u", "sleep", "3")

@@ -26,7 +26,7 @@ def ready(tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def test_a_process_that_leaves_unanswered_does_not_outlive_its_successor(ready: Bench) -> None:
+def test_sequence_numbers_grow_across_unanswered_processes(ready: Bench) -> None:
     """What it said last would be newer: the successor was taken for a journal rolled back."""
     last = 0
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_a_process_that_leaves_unanswered_does_not_outlive_its_successor(ready: 
 # ------------------------------------------------------------------ what it finds
 
 
-def test_the_loop_itself_asks_the_engine_for_no_list_which_might_hang(
+def test_cell_loop_never_lists_containers_itself(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
@@ -66,7 +66,7 @@ def test_the_loop_itself_asks_the_engine_for_no_list_which_might_hang(
     assert ready.reports()[-1].never_created
 
 
-def test_the_first_look_removes_what_had_ended_and_was_left(ready: Bench) -> None:
+def test_first_scan_removes_leftover_ended_containers(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     left = ready.engine.lives["u"]
     ready.wait(60)
@@ -76,7 +76,7 @@ def test_the_first_look_removes_what_had_ended_and_was_left(ready: Bench) -> Non
     assert "u" not in ready.engine.lives
 
 
-def test_a_first_look_at_more_than_goes_at_once_does_not_say_what_was_never_here(
+def test_first_scan_over_the_sweep_limit_does_not_imply_never_created(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bench, "look", lambda bench: None)
@@ -94,7 +94,7 @@ def lose_journal(bench: Bench) -> None:
     bench.said.clear()
 
 
-def test_a_cell_that_lost_its_journal_offers_nothing_before_the_room_is_free(
+def test_cell_with_a_lost_journal_registers_after_leftovers_are_removed(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready.run("stranger", "sleep", "60")
@@ -111,7 +111,7 @@ def test_a_cell_that_lost_its_journal_offers_nothing_before_the_room_is_free(
     assert [type(message) for message in ready.said] == [Register]
 
 
-def test_a_new_cell_without_an_engine_is_registered_all_the_same(ready: Bench) -> None:
+def test_new_cell_without_an_engine_registers_after_a_timeout(ready: Bench) -> None:
     ready.is_engine_away = True
     lose_journal(ready)
     ready.boot()
@@ -122,7 +122,7 @@ def test_a_new_cell_without_an_engine_is_registered_all_the_same(ready: Bench) -
 
 
 @pytest.mark.parametrize("has_attempts", [True, False])
-def test_a_cell_that_was_accepted_waits_for_no_engine_to_be_registered_again(
+def test_known_cell_registers_again_without_waiting_for_the_engine(
     ready: Bench, has_attempts: bool
 ) -> None:
     if has_attempts:
@@ -133,7 +133,7 @@ def test_a_cell_that_was_accepted_waits_for_no_engine_to_be_registered_again(
     assert [type(message) for message in ready.said] == [Register]
 
 
-def test_more_left_over_than_goes_at_once_holds_no_cell_up_for_ever(
+def test_leftovers_over_the_sweep_limit_delay_registration_by_a_timeout(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bench, "look", lambda bench: None)
@@ -150,7 +150,7 @@ def test_more_left_over_than_goes_at_once_holds_no_cell_up_for_ever(
 # ------------------------------------------------------------------ whom it blames
 
 
-def test_restarts_in_order_blame_no_attempt(ready: Bench) -> None:
+def test_clean_restarts_are_not_blamed_on_an_attempt(ready: Bench) -> None:
     ready.run("u", "build", "99")
     for _ in range(4):
         ready.cell.leave(ready.moment, expected_seconds=120)
@@ -161,7 +161,7 @@ def test_restarts_in_order_blame_no_attempt(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.BUILDING
 
 
-def test_a_process_that_begins_anew_blames_no_attempt(ready: Bench) -> None:
+def test_process_reexecution_is_not_blamed_on_an_attempt(ready: Bench) -> None:
     for _ in range(4):
         ready.run("u", "build", "99")
         is_anew, bus = threading.Event(), SimpleNamespace(push=lambda messages: None)
@@ -178,7 +178,7 @@ def test_a_process_that_begins_anew_blames_no_attempt(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.BUILDING
 
 
-def test_an_attempt_that_gets_on_is_not_blamed_for_kills(ready: Bench) -> None:
+def test_attempt_that_makes_progress_is_not_blamed_for_kills(ready: Bench) -> None:
     ready.run("u", "build", "99")
     for phase in (None, Phase.PULLING, Phase.CREATING, Phase.CHECKING, None, None, None, None):
         ready.boot()
@@ -190,7 +190,7 @@ def test_an_attempt_that_gets_on_is_not_blamed_for_kills(ready: Bench) -> None:
     assert ready.states_of("u")[-1] is S.BUILDING
 
 
-def test_what_is_blamed_is_ended_before_that_is_told(
+def test_blamed_attempt_is_stopped_before_its_refusal_is_reported(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, bool]] = []
@@ -211,7 +211,7 @@ def test_what_is_blamed_is_ended_before_that_is_told(
     assert (ready.reports()[-1].state, ready.reports()[-1].reason) == (S.WORKER_FAILED, "refused")
 
 
-def test_what_crashes_the_cell_even_when_it_is_stopped_is_given_up(
+def test_attempt_that_crashes_the_cell_while_stopping_is_reported_failed(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Driver, "stop", lambda *of, **more: None)
@@ -222,7 +222,7 @@ def test_what_crashes_the_cell_even_when_it_is_stopped_is_given_up(
     assert ready.states_of("u")[-1] is S.WORKER_FAILED
 
 
-def test_what_is_given_up_keeps_the_phases_that_were_not_acknowledged(
+def test_abandoned_attempt_keeps_its_unacknowledged_phases(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Driver, "stop", lambda *of, **more: None)

@@ -29,7 +29,7 @@ def run(bench: Bench, uid: str, *command: str, **rest: Any) -> None:
     bench.run(uid, *(command or ("sleep", "1000")), exclusive=True, **rest)
 
 
-def test_an_exclusive_attempt_is_on_the_list_before_it_starts_and_off_it_after_its_end(
+def test_exclusive_attempt_is_on_the_watchlist_from_start_to_end(
     bench: Bench,
 ) -> None:
     run(bench, "u", "sleep", "3")
@@ -41,7 +41,7 @@ def test_an_exclusive_attempt_is_on_the_list_before_it_starts_and_off_it_after_i
     assert not bench.guard.read().attempts
 
 
-def test_a_cell_that_is_answered_keeps_its_exclusive_attempts(bench: Bench) -> None:
+def test_renewed_lease_keeps_exclusive_attempts_running(bench: Bench) -> None:
     run(bench, "u", "sleep", "100")
     for _ in range(21):
         bench.wait(5)
@@ -49,7 +49,7 @@ def test_a_cell_that_is_answered_keeps_its_exclusive_attempts(bench: Bench) -> N
     assert bench.states_of("u")[-1] is S.SUCCEEDED
 
 
-def test_when_the_lease_is_over_they_have_ended_and_nothing_else_has(bench: Bench) -> None:
+def test_lease_expiry_ends_exclusive_attempts_only(bench: Bench) -> None:
     run(bench, "obedient")
     run(bench, "deaf", "deaf", "sleep", "1000")
     bench.run("other", "sleep", "1000")
@@ -66,7 +66,7 @@ def test_when_the_lease_is_over_they_have_ended_and_nothing_else_has(bench: Benc
         assert not end.never_created
 
 
-def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> None:
+def test_lease_counts_from_the_time_the_heartbeat_was_sent(bench: Bench) -> None:
     run(bench, "u", stop_grace_seconds=0.0)
     bench.wait(5)
     sent = bench.now
@@ -85,7 +85,7 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered(bench: Bench) -> N
         (TIMEOUT, False, False, S.KILLED),
     ],
 )
-def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
+def test_exit_code_0_after_fencing_is_not_a_success(
     reason: str | None, is_stopped: bool, is_moving: bool, state: S
 ) -> None:
     book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
@@ -95,7 +95,7 @@ def test_a_program_that_succeeds_when_the_guard_tells_it_to_end_has_not(
     assert judge_end(book, told, is_fenced=True).state is state
 
 
-def test_an_order_that_comes_when_the_lease_is_nearly_over_is_refused(bench: Bench) -> None:
+def test_exclusive_order_near_lease_expiry_is_refused(bench: Bench) -> None:
     bench.wait(19)
     run(bench, "u")
     report = bench.reports()[-1]
@@ -106,7 +106,7 @@ def test_an_order_that_comes_when_the_lease_is_nearly_over_is_refused(bench: Ben
     assert bench.engine.starts["other"] == 1
 
 
-def test_a_start_that_waited_until_the_lease_was_over_does_not_happen(bench: Bench) -> None:
+def test_start_delayed_past_lease_expiry_does_not_happen(bench: Bench) -> None:
     run(bench, "u", "build", "25", "sleep", "1000")
     bench.wait(30)
     assert bench.states_of("u")[-1] is S.WORKER_FAILED
@@ -115,7 +115,7 @@ def test_a_start_that_waited_until_the_lease_was_over_does_not_happen(bench: Ben
     assert not bench.engine.running(bench.now)
 
 
-def test_a_successor_of_the_process_has_the_lease_that_its_predecessor_had(bench: Bench) -> None:
+def test_lease_deadline_survives_a_process_restart(bench: Bench) -> None:
     run(bench, "u")
     deadline = bench.guard.read().attempts["u"].deadline
     bench.wait(3)
@@ -125,7 +125,7 @@ def test_a_successor_of_the_process_has_the_lease_that_its_predecessor_had(bench
     assert bench.guard.read().attempts["u"].deadline == bench.now + 30
 
 
-def test_what_was_struck_while_no_process_lived_is_told_by_the_next(bench: Bench) -> None:
+def test_attempt_ended_by_the_guard_between_processes_is_reported(bench: Bench) -> None:
     run(bench, "u")
     bench.now += 40
     bench.guard.tick()
@@ -136,7 +136,7 @@ def test_what_was_struck_while_no_process_lived_is_told_by_the_next(bench: Bench
     assert bench.reports()[-1].reason == LEASE_OVER
 
 
-def test_what_the_journal_lost_keeps_its_deadline_whatever_lease_comes(bench: Bench) -> None:
+def test_attempt_lost_from_the_journal_keeps_its_old_deadline(bench: Bench) -> None:
     run(bench, "u", stop_grace_seconds=0.0)  # it lives on until the cell is registered
     deadline = bench.guard.read().attempts["u"].deadline
     (bench.folder / "journal").write_bytes(b"")
@@ -155,7 +155,7 @@ def test_what_the_journal_lost_keeps_its_deadline_whatever_lease_comes(bench: Be
     assert bench.engine.running(bench.now) == 1
 
 
-def test_after_a_boot_of_the_machine_nothing_of_the_list_has_a_lease(bench: Bench) -> None:
+def test_machine_reboot_expires_the_leases_on_the_watchlist(bench: Bench) -> None:
     run(bench, "u")
     bench.guard = LocalGuardLink(
         bench.engine,
@@ -168,7 +168,7 @@ def test_after_a_boot_of_the_machine_nothing_of_the_list_has_a_lease(bench: Benc
     assert not bench.engine.running(bench.now)
 
 
-def test_told_to_draw_anew_a_cell_gets_no_lease_by_that(bench: Bench) -> None:
+def test_draw_anew_answer_does_not_renew_the_lease(bench: Bench) -> None:
     run(bench, "u")
     bench.wait(5)
     deadline = bench.guard.read().attempts["u"].deadline
@@ -176,14 +176,14 @@ def test_told_to_draw_anew_a_cell_gets_no_lease_by_that(bench: Bench) -> None:
     assert bench.cell.lease.expires_at == deadline
 
 
-def test_a_stop_says_why_it_ended_whoever_ended_it(bench: Bench) -> None:
+def test_stop_order_takes_precedence_over_lease_expiry_in_the_report(bench: Bench) -> None:
     run(bench, "u", "deaf", "sleep", "1000")
     bench.cell._take_stop(StopAttempt("u", "cancelled", 1000.0), bench.moment)
     bench.wait(30)
     assert bench.states_of("u")[-1] is S.KILLED
 
 
-def test_a_cell_without_a_guard_takes_nothing_exclusive(bench: Bench) -> None:
+def test_cell_without_a_guard_refuses_exclusive_orders(bench: Bench) -> None:
     bench.guard = None  # type: ignore[assignment]
     bench.boot()
     bench.accept()

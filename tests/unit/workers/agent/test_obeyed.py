@@ -104,7 +104,7 @@ def test_a_signed_order_for_another_cell_is_dropped(ready: Bench) -> None:
     assert not is_obeyed(ready, order(ready, cell="b"))
 
 
-def test_a_dropped_order_costs_no_other_of_the_same_round(ready: Bench) -> None:
+def test_dropped_order_does_not_affect_others_of_the_same_round(ready: Bench) -> None:
     forged = json.dumps({**order(ready), "mac": "0" * 64})
     ready.round(forged, json.dumps(order(ready)), forged)
     assert ready.engine.starts["u"] == 1

@@ -70,7 +70,7 @@ def built(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_short_life_with_all_its_phases_is_one_report(built: Bench) -> None:
+def test_short_attempt_is_one_report_with_all_its_phases(built: Bench) -> None:
     enter(built, *BUILD)
     assert built.reports() == []
     note(built, StartedEvent("u", built.now), EndedEvent("u", built.now, exit_code=0))
@@ -79,7 +79,7 @@ def test_a_short_life_with_all_its_phases_is_one_report(built: Bench) -> None:
     assert [change.number for change in last(built).phases] == [1, 2, 3, 4]
 
 
-def test_a_phase_that_lasts_is_reported_while_it_lasts(built: Bench) -> None:
+def test_long_phase_is_reported_while_it_lasts(built: Bench) -> None:
     enter(built, Phase.PREPARING, Phase.CREATING)
     assert built.cell.wakes_at <= built.now + QUIET_SECONDS
     built.wait(QUIET_SECONDS)
@@ -105,7 +105,7 @@ def line(bench: Bench) -> list[str]:
     return uids
 
 
-def test_of_a_long_line_a_few_are_reported_at_a_time_oldest_first(
+def test_queued_attempts_are_reported_in_batches_oldest_first(
     bench: Bench, line: list[str]
 ) -> None:
     bench.wait(QUIET_SECONDS)
@@ -117,7 +117,9 @@ def test_of_a_long_line_a_few_are_reported_at_a_time_oldest_first(
     assert [report.uid for report in bench.reports()] == line
 
 
-def test_a_line_holds_up_no_later_phase(bench: Bench, line: list[str]) -> None:
+def test_queued_attempts_do_not_delay_reports_of_later_phases(
+    bench: Bench, line: list[str]
+) -> None:
     note(bench, BuildingEvent(line[-1], Phase.CREATING))
     note(bench, StageFailedEvent(line[-2], "try 1 of 3 failed: pull: no answer", bench.now))
     note(bench, StartedEvent(line[-3], bench.now))
@@ -133,7 +135,7 @@ def test_a_line_holds_up_no_later_phase(bench: Bench, line: list[str]) -> None:
     ]
 
 
-def test_each_of_a_longer_line_is_reported_before_its_order_is_taken_for_unanswered(
+def test_every_queued_attempt_is_reported_before_its_order_expires(
     bench: Bench,
 ) -> None:
     uids = [f"w{n:04d}" for n in range(1500)]
@@ -145,26 +147,28 @@ def test_each_of_a_longer_line_is_reported_before_its_order_is_taken_for_unanswe
     assert bench.now < began + 30
 
 
-def test_what_is_ordered_late_waits_for_no_line(bench: Bench, line: list[str]) -> None:
+def test_order_near_its_start_deadline_is_reported_ahead_of_the_queue(
+    bench: Bench, line: list[str]
+) -> None:
     bench.run("late", "build", "3600", "0", start_before=bench.now + 20)
     bench.wait(QUIET_SECONDS)
     assert "late" in {report.uid for report in bench.reports()}
 
 
-def test_what_ended_in_line_takes_no_place_of_others(bench: Bench, line: list[str]) -> None:
+def test_attempts_ended_in_the_queue_take_no_batch_slot(bench: Bench, line: list[str]) -> None:
     note(bench, *(EndedEvent(uid, bench.now, exit_code=1) for uid in line[:50]))
     bench.said.clear()
     bench.wait(QUIET_SECONDS)
     assert [report.uid for report in bench.reports()] == line[50 : 50 + MAX_PREPARING]
 
 
-def test_a_cell_that_leaves_reports_the_whole_line(bench: Bench, line: list[str]) -> None:
+def test_leaving_cell_reports_all_queued_attempts(bench: Bench, line: list[str]) -> None:
     bench.cell.leave(bench.moment, expected_seconds=60)
     bench.round()
     assert [report.uid for report in bench.reports()] == line
 
 
-def test_each_change_has_the_time_of_its_event(built: Bench) -> None:
+def test_phase_change_carries_the_time_of_its_event(built: Bench) -> None:
     note(
         built,
         BuildingEvent("u", Phase.PREPARING, at=900.25),
@@ -181,13 +185,13 @@ def test_each_change_has_the_time_of_its_event(built: Bench) -> None:
     ]
 
 
-def test_progress_in_a_phase_is_no_change(built: Bench) -> None:
+def test_progress_within_a_phase_is_not_a_phase_change(built: Bench) -> None:
     note(built, *(BuildingEvent("u", Phase.PULLING, percent) for percent in range(100)))
     built.wait(1)
     assert (last(built).progress, texts(last(built))) == (99, ["pulling"])
 
 
-def test_each_word_of_a_runner_is_a_change_and_repetition_is_none(bench: Bench) -> None:
+def test_new_runner_phase_is_a_change_and_a_repeated_one_is_not(bench: Bench) -> None:
     for word in ("queued", "queued", "warming", "step 1", "step 1", "queued"):
         note(bench, ReconciledEvent("u", word, {}))
     assert texts(last(bench)) == ["queued", "warming", "step 1", "queued"]
@@ -206,7 +210,7 @@ def test_changes_are_reported_until_they_are_acknowledged(built: Bench) -> None:
     assert last(built).phases[0].number == 3
 
 
-def test_what_came_after_the_acknowledged_report_stays(built: Bench) -> None:
+def test_changes_after_the_acknowledged_report_are_kept(built: Bench) -> None:
     enter(built, Phase.PREPARING)
     built.wait(1)
     number = last(built).seq
@@ -218,7 +222,9 @@ def test_what_came_after_the_acknowledged_report_stays(built: Bench) -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_restarted_cell_loses_none_and_doubles_none(built: Bench, compacted: bool) -> None:
+def test_restarted_cell_neither_loses_nor_repeats_phase_changes(
+    built: Bench, compacted: bool
+) -> None:
     enter(built, Phase.PREPARING, Phase.PULLING)
     built.wait(1)
     if compacted:
@@ -237,7 +243,7 @@ def test_a_restarted_cell_loses_none_and_doubles_none(built: Bench, compacted: b
     ]
 
 
-def test_numbers_go_on_after_a_restart_though_all_was_acknowledged(built: Bench) -> None:
+def test_change_numbers_continue_after_a_restart_with_all_acknowledged(built: Bench) -> None:
     note(built, ReconciledEvent("u", "queued", {}), ReconciledEvent("u", "step 1", {"n": 1}))
     acknowledge(built)
     built.journals.compact()
@@ -248,7 +254,7 @@ def test_numbers_go_on_after_a_restart_though_all_was_acknowledged(built: Bench)
     assert texts(last(built)).count("step 2") == 1
 
 
-def test_nothing_is_reported_before_it_is_in_the_journal(built: Bench) -> None:
+def test_phase_changes_are_journaled_before_they_are_reported(built: Bench) -> None:
     enter(built, Phase.PREPARING)
     built.wait(1)
     reported = last(built).phases
@@ -256,14 +262,14 @@ def test_nothing_is_reported_before_it_is_in_the_journal(built: Bench) -> None:
     assert found.memory.attempts["u"].phases == reported
 
 
-def test_a_cell_that_leaves_reports_what_waited(built: Bench) -> None:
+def test_leaving_cell_reports_pending_phase_changes(built: Bench) -> None:
     enter(built, Phase.PREPARING)
     built.cell.leave(built.moment, expected_seconds=10)
     built.round()
     assert texts(last(built)) == ["preparing"]
 
 
-def test_of_too_many_changes_the_oldest_and_the_newest_stay(bench: Bench) -> None:
+def test_oldest_and_newest_of_too_many_changes_are_reported(bench: Bench) -> None:
     for number in range(1, 101):
         note(bench, ReconciledEvent("u", f"step {number}", {}))
     numbers = [change.number for change in last(bench).phases]
@@ -272,14 +278,14 @@ def test_of_too_many_changes_the_oldest_and_the_newest_stay(bench: Bench) -> Non
     assert numbers[-1] == 100
 
 
-def test_an_attempt_has_so_many_changes_and_no_more(bench: Bench) -> None:
+def test_number_of_phase_changes_per_attempt_is_limited(bench: Bench) -> None:
     for number in range(1, MAX_PHASES + 50):
         note(bench, ReconciledEvent("u", f"step {number}", {}))
     assert last(bench).phases[-1].number == MAX_PHASES
     assert last(bench).plugin_phase == f"step {MAX_PHASES + 49}"
 
 
-def test_instants_are_put_back_with_the_clock(tmp_path: Path) -> None:
+def test_change_times_are_corrected_by_the_clock_offset(tmp_path: Path) -> None:
     bench = Bench(tmp_path, ahead=3600.0)
     bench.accept()
     bench.run("u", "sleep", "999")

@@ -40,7 +40,7 @@ def sent(messages: object) -> list[tuple[int, list[str]]]:
         {"message": "\u00e9" * MESSAGE_CHARS},
     ],
 )
-def test_no_message_is_larger_than_an_envelope_may_be(large: dict[str, Any]) -> None:
+def test_report_messages_stay_within_the_envelope_limit(large: dict[str, Any]) -> None:
     reporter, _ = a_reporter()
     for number in range(MAX_REPORTS + 1):
         reporter.add(AttemptReport(f"uid-{number}", 0, TaskState.SUCCEEDED, **large))
@@ -54,7 +54,7 @@ def test_no_message_is_larger_than_an_envelope_may_be(large: dict[str, Any]) -> 
     assert [message.after for message in messages] == [0, *lasts[:-1]]
 
 
-def test_numbers_after_another_entry_of_the_journal_are_higher() -> None:
+def test_sequence_numbers_grow_with_journal_entries() -> None:
     first, second = SequenceNumbers(lambda: 1), SequenceNumbers(lambda: 2)
     assert max(first.draw() for _ in range(1000)) < second.draw()
 
@@ -68,7 +68,7 @@ def test_only_the_latest_report_of_an_attempt_is_sent() -> None:
     assert sent(reporter.flush()) == []
 
 
-def test_each_message_follows_the_one_before() -> None:
+def test_each_message_refers_to_the_previous_one() -> None:
     reporter, _ = a_reporter()
     reporter.add(said("a"))
     (first,) = reporter.flush()
@@ -77,7 +77,7 @@ def test_each_message_follows_the_one_before() -> None:
     assert second.after == first.reports[-1].seq
 
 
-def test_what_is_acknowledged_is_safe_and_not_said_again() -> None:
+def test_acknowledged_report_is_not_sent_again() -> None:
     reporter, numbers = a_reporter()
     reporter.add(said("a"))
     (message,) = reporter.flush()
@@ -87,7 +87,7 @@ def test_what_is_acknowledged_is_safe_and_not_said_again() -> None:
     assert reporter.waiting == 0
 
 
-def test_a_lost_report_is_said_again_with_all_that_followed() -> None:
+def test_lost_report_is_sent_again_with_all_later_reports() -> None:
     reporter, numbers = a_reporter()
     reporter.add(said("lost"))
     (lost,) = reporter.flush()
@@ -98,7 +98,7 @@ def test_a_lost_report_is_said_again_with_all_that_followed() -> None:
     assert sent(again) == [(lost.after, ["lost", "arrived"])]
 
 
-def test_what_was_sent_after_the_question_is_not_missing_yet() -> None:
+def test_report_sent_after_the_heartbeat_is_not_resent_by_its_answer() -> None:
     reporter, numbers = a_reporter()
     heartbeat = numbers.draw()
     reporter.add(said("a"))
@@ -106,7 +106,7 @@ def test_what_was_sent_after_the_question_is_not_missing_yet() -> None:
     assert sent(reporter.acknowledge(0, sent_before=heartbeat)[1]) == []
 
 
-def test_many_reports_go_in_messages_of_bounded_size_that_form_a_chain() -> None:
+def test_many_reports_are_split_into_chained_messages() -> None:
     reporter, _ = a_reporter()
     for number in range(MAX_REPORTS + 1):
         reporter.add(said(str(number)))
@@ -115,7 +115,7 @@ def test_many_reports_go_in_messages_of_bounded_size_that_form_a_chain() -> None
     assert second.after == first.reports[-1].seq
 
 
-def test_a_control_plane_that_knows_less_than_before_is_told_from_where_it_stands() -> None:
+def test_reports_resume_from_a_lower_acknowledged_number() -> None:
     reporter, numbers = a_reporter(acked=900)
     reporter.add(said("a"))
     list(reporter.flush())
@@ -123,14 +123,14 @@ def test_a_control_plane_that_knows_less_than_before_is_told_from_where_it_stand
     assert sent(again) == [(100, ["a"])]
 
 
-def test_the_lease_runs_from_the_moment_of_asking() -> None:
+def test_lease_counts_from_the_time_of_the_request() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
     assert lease.renew(1, lease_seconds=30.0, server_time=5000.0, now=ClockReading(0.0, 103.0))
     assert lease.remaining(110.0) == 20.0
 
 
-def test_the_lease_only_grows() -> None:
+def test_lease_expiry_never_moves_backwards() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
     lease.note_sent(2, 105.0)
@@ -139,13 +139,13 @@ def test_the_lease_only_grows() -> None:
     assert lease.expires_at == 135.0
 
 
-def test_an_answer_to_a_question_nobody_asked_renews_nothing() -> None:
+def test_answer_to_an_unknown_request_renews_nothing() -> None:
     lease = Lease()
     assert not lease.renew(9, lease_seconds=30.0, server_time=0.0, now=ClockReading(0.0, 0.0))
     assert lease.server_time(0.0) is None
 
 
-def test_the_servers_clock_is_never_taken_to_be_behind() -> None:
+def test_server_time_estimate_is_never_behind() -> None:
     lease = Lease()
     lease.note_sent(1, 100.0)
     lease.renew(1, lease_seconds=30.0, server_time=5001.0, now=ClockReading(0.0, 103.0))
@@ -154,7 +154,7 @@ def test_the_servers_clock_is_never_taken_to_be_behind() -> None:
 
 
 @pytest.mark.parametrize("ahead", [-30.0, 0.5, 7.0])
-def test_the_clock_here_is_measured_by_the_fastest_answer(ahead: float) -> None:
+def test_clock_offset_is_measured_from_the_fastest_answer(ahead: float) -> None:
     lease = Lease()
     assert lease.clock_ahead is None
     for seq, trip in enumerate((4.0, 0.2, 3.0)):
@@ -169,7 +169,7 @@ def test_the_clock_here_is_measured_by_the_fastest_answer(ahead: float) -> None:
     assert lease.clock_to_correct == (0.0 if abs(ahead) < CLOCK_SECONDS else lease.clock_ahead)
 
 
-def test_instants_are_put_back_by_what_the_clock_is_ahead() -> None:
+def test_report_times_are_corrected_by_the_clock_offset() -> None:
     numbering, _ = a_reporter()
     numbering.add(replace(said("u"), started_at=100.0, finished_at=110.0))
     ((told,),) = [item.reports for item in numbering.flush(7.0)]

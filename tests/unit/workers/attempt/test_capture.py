@@ -44,7 +44,7 @@ LOG = [
 
 @pytest.mark.parametrize("known", range(len(LOG) + 1))
 @pytest.mark.parametrize("block", [1, 7, 1000])
-def test_log_continues_after_any_entry(tmp_path: Path, known: int, block: int) -> None:
+def test_capture_resumes_after_any_log_entry(tmp_path: Path, known: int, block: int) -> None:
     copy(Capture(tmp_path, 1000), LOG[:known], block=block)
     copy(Capture(tmp_path, 1000), LOG, block=block)
     assert (tmp_path / "stdout").read_bytes() == b"one\npart of a line\n\x00\xff\n"
@@ -64,7 +64,7 @@ OVERTAKEN = [
 
 @pytest.mark.parametrize("known", range(len(OVERTAKEN) + 1))
 @pytest.mark.parametrize("block", [7, 100_000])
-def test_line_that_another_stream_overtook_is_neither_lost_nor_repeated(
+def test_line_overtaken_by_the_other_stream_is_neither_lost_nor_repeated(
     tmp_path: Path, known: int, block: int
 ) -> None:
     copy(Capture(tmp_path, 100_000), OVERTAKEN[:known], block=block)
@@ -74,7 +74,7 @@ def test_line_that_another_stream_overtook_is_neither_lost_nor_repeated(
     assert (tmp_path / "stderr").read_bytes() == b"err\nerr again\n"
 
 
-def test_what_is_read_again_is_little_however_long_a_stream_was_silent(tmp_path: Path) -> None:
+def test_capture_resumes_near_the_end_even_if_one_stream_was_silent(tmp_path: Path) -> None:
     capture = Capture(tmp_path, 1000)
     copy(capture, [entry(b"err\n", 1, "stderr"), entry(b"out\n", 50 * 10**9)])
     assert logs.since(capture.begin()[1]) == "48.000000000"
@@ -88,7 +88,7 @@ def test_bytes_written_without_their_cursor_are_not_repeated(tmp_path: Path) -> 
     assert (tmp_path / "stdout").read_bytes() == b"one\npart of a line\n\x00\xff\n"
 
 
-def test_stream_is_cut_once_and_the_other_goes_on(tmp_path: Path) -> None:
+def test_stream_over_the_limit_is_truncated_once_and_the_other_continues(tmp_path: Path) -> None:
     log = [entry(b"12345\n", 1), entry(b"67890\n", 2), entry(b"more\n", 3)]
     log.append(entry(b"err\n", 4, "stderr"))
     copy(Capture(tmp_path, 8), log[:2])
@@ -100,7 +100,7 @@ def test_stream_is_cut_once_and_the_other_goes_on(tmp_path: Path) -> None:
     assert not capture.is_full("stderr")
 
 
-def test_former_reader_can_add_nothing(tmp_path: Path) -> None:
+def test_superseded_reader_cannot_append(tmp_path: Path) -> None:
     capture = Capture(tmp_path, 1000)
     former, _ = capture.begin()
     capture.begin()
@@ -117,11 +117,11 @@ def test_former_reader_can_add_nothing(tmp_path: Path) -> None:
         ("2026-11-20T19:00:00.123456789Z", 1_795_201_200_123_456_789),
     ],
 )
-def test_times_are_read_to_the_nanosecond(stamp: str, nanoseconds: int) -> None:
+def test_timestamps_are_parsed_to_the_nanosecond(stamp: str, nanoseconds: int) -> None:
     assert logs.nanoseconds(stamp) == nanoseconds
 
 
-def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
+def test_output_without_a_final_newline_gains_none(tmp_path: Path) -> None:
     full = PART_BYTES
     log = [entry(b"a\n", 1), entry(b"x" * full, 2), entry(b"end", 2), entry(b"abc", 3)]
     kept = Capture(tmp_path, 100_000)
@@ -131,7 +131,7 @@ def test_output_that_ends_without_a_newline_gets_none(tmp_path: Path) -> None:
     assert (tmp_path / "stdout").read_bytes() == b"a\n" + b"x" * full + b"end\nabc"
 
 
-def test_long_line_gets_its_newline_back() -> None:
+def test_last_part_of_a_long_line_regains_its_newline() -> None:
     full = PART_BYTES
     assert logs.with_newline(entry(b"x" * full, 1)).content == b"x" * full
     assert logs.with_newline(entry(b"end", 1)).content == b"end\n"

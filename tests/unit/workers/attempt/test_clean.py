@@ -10,7 +10,7 @@ from workers.attempt.runtime import ContainerStatus, ContainerView, EngineAway
 from workers.attempt.steps.clean import make_sure_it_is_over
 
 
-def test_whatever_an_engine_answers_it_is_asked_until_nothing_runs() -> None:
+def test_removal_is_retried_until_the_engine_confirms_it() -> None:
     answers: list[Exception | None] = [EngineAway("gone"), LookupError("of no known kind"), None]
     rests: list[float] = []
 

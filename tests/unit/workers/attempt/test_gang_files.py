@@ -34,7 +34,7 @@ def seen(me: GangMember, other: GangMember) -> Peer:
     return see_peers(Gang((me, other)), me)[1]
 
 
-def test_a_gang_reads_back_as_it_was_told() -> None:
+def test_gang_survives_a_serialization_round_trip() -> None:
     gang = Gang(
         (member(0), member(1, OPEN, state=S.PENDING, cell=None, addresses={}, number=0)),
         is_ready=True,
@@ -47,18 +47,18 @@ def test_a_gang_reads_back_as_it_was_told() -> None:
 @pytest.mark.parametrize(
     "row", [[], [1, 0, 3, 1, "c", {}], [0, 0, 99, 1, "c", {}], [0, "0", 3, 1, "c", {}], "row"]
 )
-def test_a_gang_that_makes_no_sense_is_refused(row: object) -> None:
+def test_malformed_gang_is_refused(row: object) -> None:
     with pytest.raises(MalformedMessage):
         Gang.read({"groups": [WORKER.body()], "members": [row]})
 
 
-def test_it_is_settled_when_nobody_is_still_to_come() -> None:
+def test_gang_is_settled_when_no_member_is_pending() -> None:
     assert Gang((member(0), member(1, state=S.SUCCEEDED))).is_settled
     for state in (S.PENDING, S.ASSIGNED, S.BUILDING):
         assert not Gang((member(0), member(1, state=state))).is_settled
 
 
-def test_a_peer_on_the_same_cell_is_reached_in_their_own_network_by_its_name() -> None:
+def test_peer_on_the_same_cell_is_reached_by_name_in_the_gang_network() -> None:
     peer = seen(member(0), member(1))
     assert (peer.host, dict(peer.ports)) == ("worker-1", {"http": 20000, "ssh": 20001})
     assert (peer.is_private, peer.is_here) == (True, True)
@@ -74,7 +74,7 @@ def test_a_peer_on_the_same_cell_is_reached_in_their_own_network_by_its_name() -
         (member(0, PLAIN), member(1, PLAIN)),
     ],
 )
-def test_any_other_peer_is_reached_where_its_cell_publishes_it(
+def test_other_peers_are_reached_at_their_published_addresses(
     me: GangMember, other: GangMember
 ) -> None:
     peer = seen(me, other)
@@ -101,19 +101,19 @@ def test_any_other_peer_is_reached_where_its_cell_publishes_it(
         ),
     ],
 )
-def test_a_peer_that_is_not_reached_says_why(me: GangMember, other: GangMember, why: str) -> None:
+def test_unreachable_peer_carries_the_reason(me: GangMember, other: GangMember, why: str) -> None:
     peer = seen(me, other)
     assert (peer.host, dict(peer.ports), peer.why) == (None, {}, why)
     assert f"# {other.name}: {why}\n" in hosts_text(me, [peer], lambda host: host)
 
 
-def test_a_process_reaches_others_of_its_host_by_the_loopback() -> None:
+def test_process_reaches_peers_on_its_host_by_loopback() -> None:
     other = member(1, PLAIN, addresses={"http": "127.0.0.1:4711"})
     peer = seen(member(0, PLAIN), other)
     assert (peer.host, dict(peer.ports)) == ("127.0.0.1", {"http": 4711})
 
 
-def test_the_hosts_file_names_who_is_elsewhere_and_leaves_the_rest_to_the_engine() -> None:
+def test_hosts_file_lists_only_peers_on_other_cells() -> None:
     far = member(2, cell="cell-2", addresses={"http": "gpu-7.example:40001"})
     lost = member(3, cell="cell-3", addresses={"http": "unknown.example:40001"})
     me = member(0)
@@ -129,7 +129,7 @@ def test_the_hosts_file_names_who_is_elsewhere_and_leaves_the_rest_to_the_engine
     assert "127.0.0.1\topen-0\n" in hosts_text(alone, see_peers(Gang((alone,)), alone), str)
 
 
-def test_the_files_of_peers_say_the_same_to_programs_and_to_shells() -> None:
+def test_peer_files_for_programs_and_shells_agree() -> None:
     me = member(0)
     gang = Gang((me, member(1, cell="cell-2"), member(2, state=S.PENDING)), is_ready=True)
     peers = see_peers(gang, me)
@@ -155,7 +155,7 @@ def test_the_files_of_peers_say_the_same_to_programs_and_to_shells() -> None:
     ]
 
 
-def test_ssh_finds_each_peer_by_name_and_its_next_attempt_is_another_machine() -> None:
+def test_ssh_config_has_each_peer_by_name_with_a_host_key_per_attempt() -> None:
     me = member(0)
     far = member(2, cell="cell-2", number=4)
     gang = Gang((me, member(1), far, member(3, OPEN, cell="cell-2", addresses={"http": "h:1"})))
@@ -169,12 +169,12 @@ def test_ssh_finds_each_peer_by_name_and_its_next_attempt_is_another_machine() -
     assert "  IdentityFile /run/cellrun/ssh/id_ed25519\n" in text
 
 
-def test_a_briefing_shows_no_key() -> None:
+def test_launch_context_repr_hides_the_gang_key() -> None:
     gang = Gang((member(0),), key=GangKey("secret", "open"))
     assert "secret" not in repr(LaunchContext(gang=gang.body()))
 
 
-def test_web_is_asked_often_at_first_then_less_and_least_when_it_is_away() -> None:
+def test_gang_poll_interval_backs_off_when_settled_or_unavailable() -> None:
     pace = GangPollInterval()
     coming, settled = Gang((member(0), member(1, state=S.BUILDING))), Gang((member(0),))
     assert [pace.after(coming) for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]

@@ -7,7 +7,7 @@ from workers.attempt.steps.clean import delete_folder
 from workers.attempt.threads import ThreadGate
 
 
-def test_whoever_leaves_lets_the_next_one_in() -> None:
+def test_leaving_the_gate_admits_the_next_waiter() -> None:
     gate, began = ThreadGate(2), list[str]()
     for name in "abcd":
         gate.enter(name, partial(began.append, name))
@@ -20,7 +20,7 @@ def test_whoever_leaves_lets_the_next_one_in() -> None:
     assert began == ["a", "b", "c", "d"]
 
 
-def test_a_folder_is_deleted_and_what_its_links_name_is_kept(tmp_path: Path) -> None:
+def test_deleting_a_folder_keeps_its_symlink_targets(tmp_path: Path) -> None:
     kept, folder = tmp_path / "kept", tmp_path / "folder"
     (kept / "empty").mkdir(parents=True)
     (folder / "root" / "out").mkdir(parents=True)

@@ -43,12 +43,14 @@ USER, SYSTEM, OUTSIDE = FailureKind.USER, FailureKind.SYSTEM, FailureKind.OUTSID
         (Exit(137, out_of_memory=True, stopped_for=TIMEOUT), None, TIMEOUT),
     ],
 )
-def test_exit_has_one_meaning(ended: Exit, kind: FailureKind | None, reason: str | None) -> None:
+def test_exit_maps_to_failure_kind_and_reason(
+    ended: Exit, kind: FailureKind | None, reason: str | None
+) -> None:
     verdict = judge_exit(ended)
     assert (verdict.kind, verdict.reason) == (kind, reason)
 
 
-def test_every_exit_is_judged() -> None:
+def test_every_exit_but_an_unordered_0_has_a_reason() -> None:
     for code, flag, stopped_for in product(range(256), (False, True), (None, STOPPED, TIMEOUT)):
         verdict = judge_exit(Exit(code, flag, stopped_for))
         assert (verdict.reason is None) == (code == 0 and stopped_for is None)
@@ -99,7 +101,7 @@ def test_every_exit_is_judged() -> None:
         ("write /var/lib/docker/tmp/x: no space left on device", None, SYSTEM, DISK),
     ],
 )
-def test_refused_pull_has_one_meaning(
+def test_refused_pull_maps_to_failure_kind_and_reason(
     words: str, status: int | None, kind: FailureKind, reason: str
 ) -> None:
     failure = judge_pull_error(words, status)
@@ -132,7 +134,7 @@ def test_refused_pull_has_one_meaning(
         ),
     ],
 )
-def test_refused_start_has_one_meaning(
+def test_refused_start_maps_to_failure_kind_and_reason(
     words: str, status: int, kind: FailureKind, reason: str, exit_code: int | None
 ) -> None:
     failure = judge_start_error("start", words, status)

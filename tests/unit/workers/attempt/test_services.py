@@ -41,7 +41,7 @@ def ready(tmp_path: Path) -> Iterator[Bench]:
 # ----------------------------------------------------------------------------- idleness
 
 
-def test_next_to_nothing_is_nothing() -> None:
+def test_negligible_use_counts_as_idle() -> None:
     assert not is_active(LAST, QUIET)
 
 
@@ -54,12 +54,12 @@ def test_next_to_nothing_is_nothing() -> None:
         replace(QUIET, output_bytes=9),
     ],
 )
-def test_each_of_the_three_alone_is_something(look: ActivitySample) -> None:
+def test_cpu_network_or_output_use_alone_counts_as_active(look: ActivitySample) -> None:
     assert is_active(LAST, look)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"at": 1}'])
-def test_what_was_seen_last_may_be_unreadable(tmp_path: Path, content: str | None) -> None:
+def test_unreadable_activity_sample_is_ignored(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "activity.json"
     if content is not None:
         path.write_text(content)
@@ -71,14 +71,16 @@ def test_what_was_seen_last_may_be_unreadable(tmp_path: Path, content: str | Non
 
 @pytest.mark.parametrize("reason", [IDLE, LIFETIME])
 @pytest.mark.parametrize("code", [0, 137, 143])
-def test_an_end_by_a_limit_is_ordered_whatever_the_code(reason: str, code: int) -> None:
+def test_end_by_idle_or_lifetime_limit_is_killed_whatever_the_exit_code(
+    reason: str, code: int
+) -> None:
     verdict = judge_exit(Exit(code, out_of_memory=code == 137, stopped_for=reason))
     assert (verdict.kind, verdict.reason) == (None, reason)
     ended = EndedEvent("u", 5.0, code, verdict.kind, verdict.reason)
     assert judge_end(book(), ended).state is S.KILLED
 
 
-def test_an_end_by_its_health_check_is_a_failure_unless_a_stop_was_ordered() -> None:
+def test_end_by_health_check_is_a_user_failure_unless_a_stop_was_ordered() -> None:
     verdict = judge_exit(Exit(0, stopped_for=HEALTH))
     assert (verdict.kind, verdict.reason) == (FailureKind.USER, HEALTH)
     ended = EndedEvent("u", 5.0, 0, verdict.kind, verdict.reason)
@@ -105,7 +107,7 @@ def test_a_cell_reports_addresses_with_the_start_and_the_end(ready: Bench) -> No
     assert ready.reports()[-1].addresses == {"http": "10.0.0.5:1"}
 
 
-def test_a_new_process_knows_since_when_its_attempts_are_running(
+def test_adopted_attempts_keep_their_start_times(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready.run("runs", "sleep", "60")
@@ -126,7 +128,7 @@ def test_a_new_process_knows_since_when_its_attempts_are_running(
     }
 
 
-def test_a_lifetime_is_kept_by_the_memory_driver_too(ready: Bench) -> None:
+def test_memory_driver_enforces_the_lifetime(ready: Bench) -> None:
     ready.run("u", "sleep", "60", lifetime_seconds=5.0, timeout_seconds=9.0)
     ready.wait(8)
     assert (ready.reports()[-1].state, ready.reports()[-1].reason) == (S.KILLED, LIFETIME)
@@ -140,7 +142,7 @@ def launch_of(**spec: object) -> Launch:
     return Launch(found.run, found.spec)
 
 
-def test_a_container_is_told_where_to_listen_and_the_engine_chooses_the_rest() -> None:
+def test_container_gets_listen_ports_and_the_engine_chooses_host_ports() -> None:
     launch = launch_of(ports=("http", "my-web"))
     body = container_body(launch, labels={}, mounts=(), log_driver="", publish_on="127.0.0.1")
     assert {"CELLRUN_PORT_HTTP=20000", "CELLRUN_PORT_MY_WEB=20001"} <= set(body["Env"])
@@ -158,18 +160,18 @@ def test_only_published_ports_have_addresses() -> None:
     assert ports_of({}, ("http",)) == {}
 
 
-def test_statistics_without_a_network_say_that_nothing_was_sent() -> None:
+def test_statistics_without_a_network_count_no_sent_bytes() -> None:
     assert use_of({"cpu_stats": {"cpu_usage": {"total_usage": 1_500_000_000}}}).sent_bytes == 0
     networks = {"eth0": {"tx_bytes": 5, "rx_bytes": 7}, "eth1": {"tx_bytes": 6}}
     assert use_of({"networks": networks}).sent_bytes == 11
     assert use_of({}).cpu_seconds == 0.0
 
 
-def test_names_of_ports_become_names_of_variables() -> None:
+def test_port_name_maps_to_an_environment_variable() -> None:
     assert port_variable("my-web-2") == "CELLRUN_PORT_MY_WEB_2"
 
 
-def test_no_port_is_given_twice_until_it_is_free_again() -> None:
+def test_chosen_ports_are_unique_across_attempts() -> None:
     ports = Ports()
     names = [f"p{n}" for n in range(16)]
     given = [ports.choose(str(uid), names) for uid in range(20)]
@@ -187,7 +189,7 @@ def test_no_port_is_given_twice_until_it_is_free_again() -> None:
         ("", "", "127.0.0.1"),
     ],
 )
-def test_the_address_is_as_set_or_as_web_sees_it(
+def test_cell_address_is_configured_or_the_local_address_towards_web(
     tmp_path: Path, address: str, web: str, found: str
 ) -> None:
     config = CellConfig(
@@ -230,12 +232,14 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("status", [200, 204, 302, 399])
-def test_a_redirect_passes_and_is_not_followed(server: str, status: int) -> None:
+def test_health_check_passes_on_success_or_redirect_without_following_it(
+    server: str, status: int
+) -> None:
     assert get(server, f"/{status}", 30.0) == ""
 
 
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
-def test_an_error_does_not_pass_and_is_told(server: str, status: int) -> None:
+def test_health_check_fails_on_an_error_status_and_reports_it(server: str, status: int) -> None:
     assert get(server, f"/{status}", 30.0) == f"GET /{status}: HTTP status {status}"
 
 
@@ -265,14 +269,14 @@ def speaker(words: bytes, *, pause: float) -> Iterator[str]:
     ("words", "pause", "told"),
     [(b"H" * 1000, 0.02, "timed out"), (b"+OK ready\r\n", 0.0, "no answer of HTTP")],
 )
-def test_what_does_not_speak_http_does_not_pass_and_holds_nobody_up(
+def test_health_check_fails_on_a_non_http_answer_within_its_timeout(
     words: bytes, pause: float, told: str
 ) -> None:
     with speaker(words, pause=pause) as address:
         assert get(address, "/", 0.3) == f"GET /: {told}"
 
 
-def test_nobody_there_does_not_pass(server: str) -> None:
+def test_health_check_fails_on_a_refused_connection(server: str) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Answers) as closed:
         address = f"127.0.0.1:{closed.server_address[1]}"
     assert get(address, "/", 30.0).startswith("GET /: [Errno ")

@@ -45,7 +45,7 @@ def stream(*entries: tuple[str, bytes | None, str]) -> io.BytesIO:
     return made
 
 
-def test_names_become_relative_to_what_was_asked_for(tmp_path: Path) -> None:
+def test_archive_names_become_relative_to_the_requested_path(tmp_path: Path) -> None:
     tar = tmp_path / "tar"
     given = stream(("ckpt/", None, ""), ("ckpt/a", b"a", ""), ("ckpt/d/b", b"", "=ckpt/a"))
     rebase(given, tar, free)
@@ -54,7 +54,7 @@ def test_names_become_relative_to_what_was_asked_for(tmp_path: Path) -> None:
     assert names_in(tar) == {".": ""}
 
 
-def test_what_does_not_lie_in_it_is_left_out(tmp_path: Path) -> None:
+def test_entries_outside_the_requested_path_are_omitted(tmp_path: Path) -> None:
     tar = tmp_path / "tar"
     given = stream(
         ("ckpt/", None, ""),
@@ -67,12 +67,12 @@ def test_what_does_not_lie_in_it_is_left_out(tmp_path: Path) -> None:
     assert names_in(tar) == {".": "", "link": "/etc/passwd"}
 
 
-def test_an_unreadable_archive_is_the_engines_fault(tmp_path: Path) -> None:
+def test_unreadable_archive_is_an_engine_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError):
         rebase(io.BytesIO(b"no tar" * 1000), tmp_path / "tar", free)
 
 
-def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+def test_full_disk_is_a_system_failure_with_reason_disk(tmp_path: Path) -> None:
     def full(count: int) -> None:
         raise OSError(errno.ENOSPC, "full")
 
@@ -81,7 +81,7 @@ def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
     assert (caught.value.kind, caught.value.reason) == (FailureKind.SYSTEM, DISK)
 
 
-def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_folder_is_restored_as_saved(tmp_path: Path) -> None:
     root, other = tmp_path / "root", tmp_path / "other"
     (root / "ckpt" / "deep").mkdir(parents=True)
     (root / "ckpt" / "deep" / "run").write_bytes(b"x")
@@ -99,7 +99,7 @@ def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (back / "deep" / "run").stat().st_mode & 0o777 == 0o750
 
 
-def test_nothing_is_saved_that_links_lead_to_outside(tmp_path: Path) -> None:
+def test_symlink_targets_outside_the_root_are_not_saved(tmp_path: Path) -> None:
     root, tar = tmp_path / "root", tmp_path / "tar"
     root.mkdir()
     (tmp_path / "outside").mkdir()
@@ -114,7 +114,7 @@ def test_nothing_is_saved_that_links_lead_to_outside(tmp_path: Path) -> None:
     assert b"secret" not in tar.read_bytes().replace(str(tmp_path).encode(), b"")
 
 
-def test_nothing_is_unpacked_elsewhere(tmp_path: Path) -> None:
+def test_entry_with_a_parent_path_is_not_unpacked(tmp_path: Path) -> None:
     tar = tmp_path / "tar"
     tar.write_bytes(stream(("../evil", b"x", "")).getvalue())
     with pytest.raises(EngineError):
@@ -122,7 +122,7 @@ def test_nothing_is_unpacked_elsewhere(tmp_path: Path) -> None:
     assert not (tmp_path / "evil").exists()
 
 
-def test_nothing_is_unpacked_through_links_that_lead_out(tmp_path: Path) -> None:
+def test_entries_are_not_unpacked_through_symlinks_leading_outside(tmp_path: Path) -> None:
     tar, outside = tmp_path / "tar", tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"old")
@@ -143,7 +143,7 @@ def test_nothing_is_unpacked_through_links_that_lead_out(tmp_path: Path) -> None
     assert (outside / "file").read_bytes() == b"old"
 
 
-def test_a_link_out_comes_back_as_often_as_it_is_tried(tmp_path: Path) -> None:
+def test_unpacking_a_symlink_leading_outside_is_repeatable(tmp_path: Path) -> None:
     tar = tmp_path / "tar"
     tar.write_bytes(stream(("link", b"", "/etc"), ("a", b"a", ""), ("b", b"", "=a")).getvalue())
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_a_link_out_comes_back_as_often_as_it_is_tried(tmp_path: Path) -> None:
     assert (tmp_path / "root" / "b").samefile(tmp_path / "root" / "a")
 
 
-def test_no_mode_comes_back_that_gives_rights_away(
+def test_setuid_setgid_and_world_writable_bits_are_not_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the library removes such bits by itself (from Python 3.11.4 on) or not."""
@@ -178,7 +178,7 @@ def test_no_mode_comes_back_that_gives_rights_away(
         monkeypatch.delattr(tarfile.TarInfo, "replace", raising=False)
 
 
-def test_unpacking_needs_no_filters_of_the_library(
+def test_unpacking_works_without_tarfile_filters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in Python 3.11.2: neither the argument nor the functions are there."""
@@ -192,12 +192,12 @@ def test_unpacking_needs_no_filters_of_the_library(
     monkeypatch.setattr(tarfile.TarFile, "extractall", old)
     monkeypatch.delattr(tarfile, "tar_filter", raising=False)
     monkeypatch.delattr(tarfile.TarInfo, "replace", raising=False)
-    test_a_folder_comes_back_as_it_was(tmp_path)
+    test_folder_is_restored_as_saved(tmp_path)
     (tmp_path / "again").mkdir()
-    test_nothing_is_unpacked_through_links_that_lead_out(tmp_path / "again")
+    test_entries_are_not_unpacked_through_symlinks_leading_outside(tmp_path / "again")
 
 
-def test_room_is_counted_before_it_is_taken(tmp_path: Path) -> None:
+def test_disk_allowance_is_checked_before_writing(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 10_000)
     room = DiskAllowance("outputs", tmp_path, 5_000, OUTPUTS)
     with pytest.raises(AttemptFailed) as caught:

@@ -46,7 +46,7 @@ def made_attempt(folder: Path, **parts: Any) -> AttemptRun:
 # ----------------------------------------------------------------------------- room
 
 
-def test_a_try_that_failed_takes_no_room_from_the_next_one(tmp_path: Path) -> None:
+def test_failed_try_does_not_consume_the_disk_allowance(tmp_path: Path) -> None:
     tries: list[str] = []
 
     def save_at_last(launch: Any, path: str, tar: Path, take: Callable[[int], None]) -> bool:
@@ -62,7 +62,7 @@ def test_a_try_that_failed_takes_no_room_from_the_next_one(tmp_path: Path) -> No
     assert (len(tries), room.taken) == (5, 60)
 
 
-def test_what_had_no_room_on_the_disk_is_not_counted_when_it_is_fetched_again(
+def test_fetch_failed_on_a_full_disk_does_not_consume_the_allowance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_full = [True, True, True, False]
@@ -98,9 +98,7 @@ class Broken(OutputTransfer):
 
 
 @pytest.mark.parametrize("way", ["folder", "archive"])
-def test_a_large_file_is_not_copied_to_its_end_once_that_is_broken_off(
-    tmp_path: Path, way: str
-) -> None:
+def test_cancelled_copy_of_a_large_file_stops_early(tmp_path: Path, way: str) -> None:
     size, archive = 64 * 2**20, tmp_path / "archive"
     with (tmp_path / "large").open("wb") as file:
         file.truncate(size)
@@ -122,7 +120,7 @@ def test_a_large_file_is_not_copied_to_its_end_once_that_is_broken_off(
     assert (tmp_path / "tar").stat().st_size < size / 2
 
 
-def test_a_large_file_is_not_read_to_its_end_once_that_is_broken_off(tmp_path: Path) -> None:
+def test_cancelled_upload_of_a_large_file_stops_early(tmp_path: Path) -> None:
     read: list[int] = []
 
     class Large(io.BytesIO):

@@ -49,7 +49,7 @@ def test_third_try_may_succeed() -> None:
     assert (stage.run(), stage.tries, stage.pauses) == ("done", 3, [1.0, 4.0])
 
 
-def test_three_failures_end_it_in_the_engine_s_own_words() -> None:
+def test_third_failure_ends_the_stage_with_the_engine_message() -> None:
     stage = Stage(*[EngineError("broken pipe", 500)] * 4)
     with pytest.raises(AttemptFailed) as raised:
         stage.run()
@@ -58,13 +58,13 @@ def test_three_failures_end_it_in_the_engine_s_own_words() -> None:
     assert stage.tries == 3
 
 
-def test_silence_names_the_stage() -> None:
+def test_failure_message_names_the_unanswered_stage() -> None:
     with pytest.raises(AttemptFailed) as raised:
         Stage(*[EngineAway("connection refused")] * 3).run()
     assert raised.value.message.startswith("create: the engine does not answer: connection refused")
 
 
-def test_failure_of_the_user_is_not_tried_again() -> None:
+def test_user_failure_is_not_retried() -> None:
     stage = Stage(EngineError("invalid user", 400))
     with pytest.raises(AttemptFailed) as raised:
         stage.run()

@@ -43,7 +43,7 @@ def body_of(launch: Launch, **more: Any) -> dict[str, Any]:
 # ----------------------------------------------------------------------------- bodies
 
 
-def test_a_plain_task_has_few_capabilities_and_gains_none() -> None:
+def test_plain_task_drops_capabilities_and_forbids_new_privileges() -> None:
     host = body_of(launch())["HostConfig"]
     assert (host["CapDrop"], host["CapAdd"]) == (["ALL"], list(USUAL_CAPABILITIES))
     assert host["SecurityOpt"] == ["no-new-privileges"]
@@ -51,7 +51,7 @@ def test_a_plain_task_has_few_capabilities_and_gains_none() -> None:
     assert absent.isdisjoint(host)
 
 
-def test_wishes_stand_in_the_body() -> None:
+def test_requested_mounts_tmpfs_and_privileges_are_in_the_body() -> None:
     wishes = launch(
         mounts=(Mount("/srv/a", "/in"), Mount("/srv/b", "/out", read_only=False)),
         tmpfs=(Tmpfs("/fast", 8),),
@@ -70,7 +70,7 @@ def test_wishes_stand_in_the_body() -> None:
     assert {"CapDrop", "CapAdd", "SecurityOpt"}.isdisjoint(privileged)
 
 
-def test_a_member_stands_in_its_network_by_its_name() -> None:
+def test_gang_member_joins_its_network_under_its_name() -> None:
     body = body_of(launch(network="gang"), joining=joining("abc", "main-1"))
     assert body["HostConfig"]["NetworkMode"] == "abc"
     assert body["NetworkingConfig"]["EndpointsConfig"] == {"abc": {"Aliases": ["main-1"]}}
@@ -78,7 +78,7 @@ def test_a_member_stands_in_its_network_by_its_name() -> None:
     assert "Hostname" not in joining("abc", f"{'x' * 63}-1")
 
 
-def test_only_what_must_be_is_mounted_and_nothing_of_ours_in_the_host_s_folders(
+def test_bound_files_and_files_of_read_only_containers_are_mounted(
     tmp_path: Path,
 ) -> None:
     placed = [
@@ -99,13 +99,13 @@ def test_only_what_must_be_is_mounted_and_nothing_of_ours_in_the_host_s_folders(
 # ----------------------------------------------------------------------------- Podman
 
 
-def test_podman_is_told_apart_by_what_it_says_of_itself() -> None:
+def test_podman_is_detected_by_its_version_components() -> None:
     assert is_podman({"Components": [{"Name": "Podman Engine"}, {"Name": "Conmon"}]})
     assert not is_podman({"Components": [{"Name": "Engine"}, {"Name": "containerd"}]})
     assert not is_podman({"Components": None})
 
 
-def test_podman_is_asked_for_no_network_and_for_gpus_in_its_own_words(tmp_path: Path) -> None:
+def test_podman_request_uses_network_none_and_cdi_gpus(tmp_path: Path) -> None:
     wishes = launch(network="none", mounts=(Mount(str(tmp_path), "/in"),))
     body = body_of(wishes, gpus=(0, 2))
     adapted = adapt(body)
@@ -121,21 +121,21 @@ def test_podman_is_asked_for_no_network_and_for_gpus_in_its_own_words(tmp_path: 
     assert member["HostConfig"]["NetworkMode"] == "abc"
 
 
-def test_podman_makes_no_folder_of_the_host_for_a_mount(tmp_path: Path) -> None:
+def test_podman_mount_of_a_missing_host_folder_is_refused(tmp_path: Path) -> None:
     body = body_of(launch(mounts=(Mount(str(tmp_path / "none"), "/in"),)))
     with pytest.raises(EngineError, match="bind source path does not exist") as refused:
         adapt(body)
     assert refused.value.status == 400
 
 
-def test_a_name_that_is_taken_is_told_by_both() -> None:
+def test_name_conflict_is_recognised_for_docker_and_podman() -> None:
     assert is_name_taken(EngineError("Conflict.", 409))
     words = 'container create: creating container storage: the container name "x" is already in use'
     assert is_name_taken(EngineError(words, 500))
     assert not is_name_taken(EngineError("no space left on device", 500))
 
 
-def test_podman_s_states_are_read() -> None:
+def test_podman_container_states_are_mapped() -> None:
     state = {"StartedAt": "0001-01-01T00:00:00Z", "Running": False}
     for status in ("created", "configured", "initialized"):
         assert (
@@ -149,7 +149,7 @@ def test_podman_s_states_are_read() -> None:
 # ----------------------------------------------------------------------------- images
 
 
-def test_the_digest_is_that_of_the_registry_that_was_named() -> None:
+def test_image_digest_is_of_the_named_registry() -> None:
     known = ["busybox@sha256:1", "127.0.0.1:5000/a/b@sha256:2"]
     body = {"Id": "sha256:own", "RepoDigests": known}
     assert digest_of(body, "127.0.0.1:5000/a/b:1") == "sha256:2"
@@ -167,7 +167,7 @@ def groups(root: Path, *, info: str = "cgroupfs") -> Cgroups:
     return made
 
 
-def test_groups_of_version_2_are_read_and_removed(tmp_path: Path) -> None:
+def test_cgroup_v2_usage_is_read_and_groups_are_removed(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     before = groups(tmp_path)
     assert before.parent(UID) == "", "the engine has made no container yet"
@@ -191,7 +191,7 @@ def test_groups_of_version_2_are_read_and_removed(tmp_path: Path) -> None:
     assert (before.list(), before.has(UID), before.use(UID)) == (set(), False, None)
 
 
-def test_groups_of_cells_that_are_gone_are_removed_a_day_later(tmp_path: Path) -> None:
+def test_cgroups_of_removed_cells_are_swept_after_a_day(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     folder = tmp_path / "docker"
     names = ["cellrun-gone-1", "cellrun-runs-1", "somebody-s"]
@@ -211,7 +211,7 @@ def test_groups_of_cells_that_are_gone_are_removed_a_day_later(tmp_path: Path) -
     }
 
 
-def test_no_groups_are_made_where_the_engine_s_are_not_ours_to_make(tmp_path: Path) -> None:
+def test_no_cgroup_is_created_where_the_engine_manages_them_itself(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "docker").mkdir()
     assert groups(tmp_path, info="systemd").parent(UID) == ""
@@ -221,7 +221,7 @@ def test_no_groups_are_made_where_the_engine_s_are_not_ours_to_make(tmp_path: Pa
     assert (elsewhere.parent(UID), elsewhere.use(UID)) == ("", None)
 
 
-def test_what_a_running_container_used_is_read_from_its_own_group(tmp_path: Path) -> None:
+def test_running_container_usage_is_read_from_its_own_cgroup(tmp_path: Path) -> None:
     (tmp_path / "proc" / "42").mkdir(parents=True)
     listed = tmp_path / "proc" / "42" / "cgroup"
     folder = tmp_path / "sys" / "system.slice" / "docker-abc.scope"

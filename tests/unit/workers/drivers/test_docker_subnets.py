@@ -62,11 +62,11 @@ def test_subnets_that_this_machine_routes_elsewhere_are_left_out(routes: Path) -
     assert len(found) == 256 - 1 - 64
 
 
-def test_a_machine_whose_routes_cover_all_has_none(routes: Path) -> None:
+def test_no_subnet_is_free_when_routes_cover_all(routes: Path) -> None:
     routes.write_text(HEAD + route("10.0.0.0", "255.0.0.0"))
     assert list(islice(free_subnets([]), 1)) == []
 
 
-def test_routes_that_cannot_be_read_leave_nothing_out(routes: Path) -> None:
+def test_unreadable_routes_exclude_no_subnet(routes: Path) -> None:
     routes.unlink()
     assert len(list(free_subnets([]))) == 256

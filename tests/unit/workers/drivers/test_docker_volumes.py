@@ -49,7 +49,7 @@ def test_the_engine_sizes_a_volume_with_a_folder_that_the_cell_cannot_read(
     assert (volume_bytes(engine, mounts), engine.asked) == (5 * MIB, 1)
 
 
-def test_a_folder_that_goes_meanwhile_is_no_reason_to_ask_the_engine(
+def test_folder_removed_during_sizing_does_not_involve_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()

@@ -43,7 +43,7 @@ def launch(*command: str, uid: str = "a", number: int = 1, **spec: object) -> La
     return Launch(RunAttempt(uid, 1, 1, 0, number, 0.0), group)
 
 
-def test_nothing_is_told_before_its_moment(world: World) -> None:
+def test_events_are_not_emitted_before_their_time(world: World) -> None:
     world.driver.start(launch("build", "2", "sleep", "3", "exit", "4"))
     assert world.told == []
     world.advance(0)
@@ -71,7 +71,7 @@ def test_fail_first_fails_in_its_first_attempts(world: World) -> None:
     assert [e.exit_code for e in world.told if isinstance(e, EndedEvent)] == [1, 1, 0]
 
 
-def test_life_goes_on_without_its_cell(world: World) -> None:
+def test_attempt_continues_while_its_cell_is_down(world: World) -> None:
     world.driver.start(launch("sleep", "10", "exit", "3"))
     world.advance(1)
     world.driver.close()
@@ -94,7 +94,7 @@ def test_order_of_a_dead_cell_process_is_not_started_again(world: World) -> None
     assert world.ended().exit_code == 0
 
 
-def test_stop_before_the_start_prevents_it(world: World) -> None:
+def test_stop_before_the_start_prevents_the_start(world: World) -> None:
     world.driver.start(launch("build", "5", "sleep", "5"))
     world.advance(1)
     world.driver.stop("a", grace_seconds=10, force=False)
@@ -103,7 +103,7 @@ def test_stop_before_the_start_prevents_it(world: World) -> None:
     assert (world.ended().exit_code, world.ended().reason) == (None, STOPPED)
 
 
-def test_deaf_life_ends_when_the_grace_is_over(world: World) -> None:
+def test_attempt_ignoring_the_stop_is_killed_after_the_grace_period(world: World) -> None:
     world.driver.start(launch("deaf", "sleep", "100"))
     world.advance(1)
     world.driver.stop("a", grace_seconds=10, force=False)
@@ -129,7 +129,7 @@ def test_timeout_counts_from_the_start(world: World) -> None:
         ("gibberish", FailureKind.USER, "command", 127),
     ],
 )
-def test_ends_that_are_failures(
+def test_failing_commands_map_to_kind_reason_and_exit_code(
     world: World, word: str, kind: FailureKind, reason: str, code: int | None
 ) -> None:
     world.driver.start(launch(word))
@@ -138,7 +138,7 @@ def test_ends_that_are_failures(
     assert (ended.failure_kind, ended.reason, ended.exit_code) == (kind, reason, code)
 
 
-def test_result_is_left_only_where_a_result_file_is_named(world: World) -> None:
+def test_result_is_reported_only_with_a_result_file(world: World) -> None:
     world.driver.start(launch("result", "42"))
     world.driver.start(launch("result", "é" * 6000, uid="b", result_file="/out/result"))
     world.driver.start(launch("result", "x" + "é" * 6000, uid="c", result_file="/out/result"))

@@ -6,7 +6,7 @@ from workers.attempt.runtime import PlacedFile
 from workers.drivers.paths import place_below, read_head_below
 
 
-def test_a_copy_is_the_task_s_own_and_what_is_bound_changes_with_its_source(tmp_path: Path) -> None:
+def test_copied_file_is_independent_and_bound_file_follows_its_source(tmp_path: Path) -> None:
     source, root = tmp_path / "source", tmp_path / "root"
     source.write_text("one")
     for _ in range(2):  # a successor of a killed cell places again
@@ -18,7 +18,7 @@ def test_a_copy_is_the_task_s_own_and_what_is_bound_changes_with_its_source(tmp_
     assert (root / "in" / "bound").read_text() == "two"
 
 
-def test_a_bound_folder_shows_what_comes_later_and_an_empty_one_is_made(tmp_path: Path) -> None:
+def test_bound_folder_shows_later_files_and_writable_folder_is_created(tmp_path: Path) -> None:
     source, root = tmp_path / "source", tmp_path / "root"
     source.mkdir()
     place_below(
@@ -29,7 +29,7 @@ def test_a_bound_folder_shows_what_comes_later_and_an_empty_one_is_made(tmp_path
     assert (root / "out").is_dir()
 
 
-def test_a_copy_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path: Path) -> None:
+def test_copy_replaces_a_symlink_and_not_its_target(tmp_path: Path) -> None:
     first, second, root = tmp_path / "first", tmp_path / "second", tmp_path / "root"
     first.write_text("first")
     second.write_text("second")
@@ -38,7 +38,7 @@ def test_a_copy_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path: 
     assert (first.read_text(), (root / "in").read_text()) == ("first", "second")
 
 
-def test_no_head_is_read_of_what_a_folder_s_link_leads_to_outside(tmp_path: Path) -> None:
+def test_result_behind_a_folder_symlink_leading_outside_is_not_read(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "inner").mkdir(parents=True)
     (root / "inner" / "result").write_text("mine")
@@ -50,7 +50,7 @@ def test_no_head_is_read_of_what_a_folder_s_link_leads_to_outside(tmp_path: Path
     assert read_head_below(root, "/inner", 4) is None
 
 
-def test_the_head_of_a_result_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
+def test_result_head_is_read_without_following_symlinks(tmp_path: Path) -> None:
     (tmp_path / "result").write_text("0123456789")
     (tmp_path / "link").symlink_to(tmp_path / "result")
     assert read_head_below(tmp_path, "/result", 4) == b"0123"

@@ -62,7 +62,7 @@ def looked(reach: Reach) -> ContainerEngineControl:
     return control
 
 
-def test_a_process_of_another_group_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
+def test_process_of_another_cgroup_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
     """The container's process has ended and its number was given to a stranger."""
     reach = Reach(ContainerView(ContainerStatus.RUNNING, "f" * 64, pid=process.pid))
     control = looked(reach)
@@ -74,7 +74,7 @@ def test_a_process_of_another_group_is_not_signalled(process: "subprocess.Popen[
     assert process.poll() is None
 
 
-def test_a_process_of_the_containers_group_is_signalled_without_the_engine(
+def test_process_of_the_container_cgroup_is_signalled_without_the_engine(
     process: "subprocess.Popen[bytes]",
 ) -> None:
     reach = Reach(ContainerView(ContainerStatus.RUNNING, group_of(process), pid=process.pid))

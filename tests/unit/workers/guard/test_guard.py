@@ -71,9 +71,7 @@ class Desk:
         self.list = Watchlist(self.list.number + 1, HERE, items)
 
 
-def test_it_asks_so_early_that_the_grace_passes_before_the_kill_and_the_kill_before_the_end() -> (
-    None
-):
+def test_stop_is_early_enough_for_grace_period_and_kill_before_the_deadline() -> None:
     desk = Desk(u=ITEM)
     assert desk.tick(88.4) == []
     assert desk.tick(88.5) == ["fenced u", "TERM u"]
@@ -82,7 +80,7 @@ def test_it_asks_so_early_that_the_grace_passes_before_the_kill_and_the_kill_bef
     assert ITEM.kills_at < ITEM.deadline
 
 
-def test_an_attempt_that_wants_more_grace_than_a_third_of_the_lease_gets_that() -> None:
+def test_grace_period_is_capped_at_a_third_of_the_lease() -> None:
     greedy = ExclusiveAttempt(100.0, 30.0, 3600.0)
     assert (greedy.stops_at, greedy.kills_at) == (88.5, 98.5)
 
@@ -93,12 +91,12 @@ def test_an_attempt_without_grace_is_killed_at_once() -> None:
     assert desk.tick(98.5) == ["fenced u", "KILL u"]
 
 
-def test_the_stop_signal_is_its_own() -> None:
+def test_guard_sends_the_configured_stop_signal() -> None:
     desk = Desk(u=ExclusiveAttempt(100.0, 30.0, 10.0, "USR1"))
     assert desk.tick(90.0) == ["fenced u", "USR1 u"]
 
 
-def test_a_renewed_lease_leaves_it_alone() -> None:
+def test_renewed_lease_postpones_the_stop() -> None:
     desk = Desk(u=ITEM)
     desk.tick(88.0)
     desk.show(u=ExclusiveAttempt(105.0, 30.0, 10.0))
@@ -106,14 +104,14 @@ def test_a_renewed_lease_leaves_it_alone() -> None:
     assert desk.tick(93.5) == ["fenced u", "TERM u"]
 
 
-def test_a_lease_renewed_after_the_strike_comes_too_late() -> None:
+def test_lease_renewed_after_fencing_comes_too_late() -> None:
     desk = Desk(u=ITEM)
     desk.tick(90.0)
     desk.show(u=ExclusiveAttempt(1000.0, 30.0, 10.0))
     assert desk.tick(98.5) == ["KILL u"]
 
 
-def test_it_kills_again_and_again_until_it_is_over() -> None:
+def test_guard_repeats_the_kill_until_the_container_has_ended() -> None:
     desk = Desk(u=ITEM)
     desk.tick(90.0)
     assert desk.tick(99.0) == ["KILL u"]
@@ -127,7 +125,7 @@ def test_it_kills_again_and_again_until_it_is_over() -> None:
     assert desk.statuses[-1].over == {"u"}
 
 
-def test_what_has_ended_by_itself_is_not_struck() -> None:
+def test_ended_container_is_not_fenced() -> None:
     desk = Desk(u=ITEM)
     desk.engine.containers["u"] = ContainerFacts.OVER
     assert desk.tick(200.0) == []
@@ -135,7 +133,7 @@ def test_what_has_ended_by_itself_is_not_struck() -> None:
     assert desk.guard.is_done
 
 
-def test_what_may_still_come_is_struck_and_killed_when_it_does() -> None:
+def test_absent_container_is_fenced_and_killed_if_it_appears() -> None:
     desk = Desk(u=ITEM)
     desk.engine.containers["u"] = ContainerFacts.ABSENT
     desk.tick(80.0)
@@ -145,14 +143,14 @@ def test_what_may_still_come_is_struck_and_killed_when_it_does() -> None:
     assert desk.tick(100.0) == ["KILL u"]
 
 
-def test_a_guard_that_begins_late_looks_once_before_it_strikes() -> None:
+def test_late_guard_inspects_the_container_before_fencing() -> None:
     desk = Desk(u=ITEM)
     desk.engine.containers["u"] = ContainerFacts.NOTHING
     assert desk.tick(200.0) == []
     assert desk.tick(200.0 + FIRST_INSPECTION_SECONDS) == ["fenced u", "KILL u"]
 
 
-def test_the_next_guard_knows_whom_the_last_one_struck() -> None:
+def test_next_guard_keeps_the_fenced_attempts() -> None:
     desk = Desk(u=ITEM)
     desk.tick(90.0)
     desk.show(u=ExclusiveAttempt(1000.0, 30.0, 10.0))
@@ -161,13 +159,13 @@ def test_the_next_guard_knows_whom_the_last_one_struck() -> None:
     assert desk.statuses[-1].fenced == {"u": 98.5}
 
 
-def test_a_list_of_another_boot_speaks_of_the_past() -> None:
+def test_watchlist_of_another_boot_counts_as_expired() -> None:
     desk = Desk()
     desk.list = Watchlist(1, BEFORE, {"u": ITEM})
     assert desk.tick(1.0) == ["fenced u", "KILL u"]
 
 
-def test_the_word_of_another_boot_is_not_believed() -> None:
+def test_guard_status_of_another_boot_is_ignored() -> None:
     desk = Desk(u=ITEM)
     desk.statuses.append(GuardStatus(1, BEFORE, 90.0, {"u": 1.0}))
     desk.begin()
@@ -175,7 +173,7 @@ def test_the_word_of_another_boot_is_not_believed() -> None:
     assert desk.statuses[-1].fenced == {}
 
 
-def test_who_is_not_on_the_list_any_more_is_forgotten() -> None:
+def test_attempt_removed_from_the_watchlist_is_forgotten() -> None:
     desk = Desk(u=ITEM)
     desk.tick(99.0)
     desk.show()
@@ -183,7 +181,7 @@ def test_who_is_not_on_the_list_any_more_is_forgotten() -> None:
     assert desk.guard.is_done
 
 
-def test_it_says_each_second_that_it_lives_and_at_once_what_is_new() -> None:
+def test_guard_status_is_written_every_second_and_on_changes() -> None:
     desk = Desk(u=ITEM)
     for now in (1.0, 1.5, 2.0, 2.5):
         desk.tick(now)
@@ -193,7 +191,7 @@ def test_it_says_each_second_that_it_lives_and_at_once_what_is_new() -> None:
     assert desk.statuses[-1].number == 2
 
 
-def test_it_wakes_for_the_next_thing_to_do() -> None:
+def test_guard_wakes_for_its_next_action() -> None:
     desk = Desk(u=ITEM)
     desk.tick(88.0)
     assert desk.guard.wakes_at(88.0) == 88.5
@@ -206,7 +204,7 @@ def test_it_wakes_for_the_next_thing_to_do() -> None:
     assert desk.guard.wakes_at(99.0) == float("inf")
 
 
-def test_it_does_not_wake_for_what_has_ended() -> None:
+def test_guard_does_not_wake_for_ended_containers() -> None:
     desk = Desk(u=ITEM, v=ITEM)
     desk.engine.containers["u"] = ContainerFacts.OVER
     desk.tick(90.0)
@@ -215,7 +213,7 @@ def test_it_does_not_wake_for_what_has_ended() -> None:
     assert desk.guard.wakes_at(99.0) == 100.0
 
 
-def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
+def test_late_guard_wakes_for_fencing() -> None:
     desk = Desk(u=ITEM)
     desk.engine.containers["u"] = ContainerFacts.NOTHING
     desk.tick(200.0)
@@ -235,17 +233,17 @@ def test_a_guard_that_begins_late_wakes_for_its_strike() -> None:
         (GuardStatus(2, HERE, 88.5), 88.5, Permit.NEVER),
     ],
 )
-def test_nothing_starts_that_the_guard_does_not_watch(
+def test_start_permit_requires_a_watching_guard(
     status: GuardStatus, now: float, answer: Permit
 ) -> None:
     assert permit(Watchlist(2, HERE, {"u": ITEM}), status, "u", now) is answer
 
 
-def test_who_is_not_on_the_list_never_starts() -> None:
+def test_attempt_missing_from_the_watchlist_is_never_permitted() -> None:
     assert permit(Watchlist(2, HERE), GuardStatus(2, HERE, 10.0), "u", 10.1) is Permit.NEVER
 
 
-def test_list_and_word_come_back_as_they_were_written() -> None:
+def test_watchlist_and_status_survive_a_serialization_round_trip() -> None:
     watchlist = Watchlist(
         3, HERE, {"u": ITEM, "v": ExclusiveAttempt(1.0, 2.0, 3.0, "INT")}, is_last=True
     )

@@ -48,7 +48,7 @@ def entry(name: str, what: str) -> EntryPoint:
 # ------------------------------------------------------------------------------- by name
 
 
-def test_a_class_is_made_once_when_it_is_loaded() -> None:
+def test_runner_class_is_instantiated_when_loaded() -> None:
     assert isinstance(load_runner(entry("idle", "Idle")), Idle)
 
 
@@ -63,7 +63,7 @@ def test_a_class_is_made_once_when_it_is_loaded() -> None:
         ("none", "Nothing", "AttributeError"),
     ],
 )
-def test_what_is_no_runner_is_refused_with_the_reason(name: str, what: str, words: str) -> None:
+def test_invalid_runner_is_refused_with_the_reason(name: str, what: str, words: str) -> None:
     with pytest.raises(InvalidRunner, match=words):
         load_runner(entry(name, what))
 
@@ -82,7 +82,7 @@ def test_names_that_are_not_installed_are_refused_by_name() -> None:
         ("memory", ("container", "process")),
     ],
 )
-def test_a_cell_offers_what_its_driver_and_its_runners_run(
+def test_cell_offers_the_task_types_of_its_driver_and_runners(
     driver: str, types: tuple[str, ...]
 ) -> None:
     config = CellConfig(
@@ -102,7 +102,7 @@ def test_a_cell_offers_what_its_driver_and_its_runners_run(
 # ------------------------------------------------------------------------------- kept
 
 
-def test_running_begins_once_and_a_state_that_is_not_given_stays() -> None:
+def test_start_time_is_set_once_and_an_omitted_state_is_kept() -> None:
     first = checked(RunnerObservation(RunnerPhase.RUNNING, {"a": 1}), RunnerRecord(), 10.0)
     second = checked(RunnerObservation(RunnerPhase.RUNNING, words="x" * 100), first, 20.0)
     assert (second.started_at, second.state, second.words) == (10.0, {"a": 1}, "x" * 63)
@@ -117,9 +117,7 @@ def test_running_begins_once_and_a_state_that_is_not_given_stays() -> None:
         (RunnerPhase.RETRYABLE_FAILURE, False),
     ],
 )
-def test_only_a_success_and_a_failure_for_good_are_over_without_an_abort(
-    phase: RunnerPhase, is_over: bool
-) -> None:
+def test_only_success_and_final_failure_need_no_abort(phase: RunnerPhase, is_over: bool) -> None:
     assert checked(RunnerObservation(phase), RunnerRecord(), 1.0).is_over is is_over
 
 
@@ -127,7 +125,7 @@ def test_only_a_success_and_a_failure_for_good_are_over_without_an_abort(
     "look",
     [RunnerObservation("asleep"), RunnerObservation(RunnerPhase.RUNNING, fault="nobody")],  # type: ignore[arg-type]
 )
-def test_an_answer_in_other_words_is_not_kept(look: RunnerObservation) -> None:
+def test_observation_with_unknown_phase_or_fault_is_refused(look: RunnerObservation) -> None:
     with pytest.raises(StateNotStorable, match="no Phase, or no Fault"):
         checked(look, RunnerRecord(), 1.0)
 
@@ -144,16 +142,16 @@ def test_an_answer_in_other_words_is_not_kept(look: RunnerObservation) -> None:
         ({"a": "x" * 65_600}, "65536 are allowed"),
     ],
 )
-def test_a_state_is_refused_for_what_a_database_could_not_store(state: object, words: str) -> None:
+def test_state_that_a_database_cannot_store_is_refused(state: object, words: str) -> None:
     with pytest.raises(StateNotStorable, match=words):
         checked_state(state, {})
 
 
-def test_a_state_may_speak_of_an_escaped_nul() -> None:
+def test_state_with_an_escaped_nul_is_accepted() -> None:
     assert checked_state({"a": "\\u0000"}, {}) == {"a": "\\u0000"}
 
 
-def test_what_is_kept_is_read_again_and_fields_of_a_later_version_are_not_minded(
+def test_kept_record_is_read_back_ignoring_unknown_fields(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "kept.json"
@@ -167,7 +165,7 @@ def test_what_is_kept_is_read_again_and_fields_of_a_later_version_are_not_minded
     assert records.read(path) == kept
 
 
-def test_of_what_is_torn_it_is_known_that_it_began_and_has_to_be_aborted(tmp_path: Path) -> None:
+def test_torn_record_is_read_as_begun_and_to_be_aborted(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     path.write_text('{"phase": "runn')
     kept = records.read(path)
@@ -196,7 +194,7 @@ def test_a_call_that_hangs_is_counted_until_it_returns() -> None:
     assert calls.call("works again", lambda: 7, 10.0) == 7
 
 
-def test_what_a_call_raises_comes_out_and_an_exit_is_an_error() -> None:
+def test_call_exceptions_propagate_and_system_exit_is_an_error() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -206,7 +204,7 @@ def test_what_a_call_raises_comes_out_and_an_exit_is_an_error() -> None:
         RunnerCalls().call("leaves", leave, 10.0)
 
 
-def test_no_more_calls_than_allowed_are_under_way() -> None:
+def test_number_of_concurrent_calls_is_limited() -> None:
     calls, may_return, lock = RunnerCalls(at_once=2), threading.Event(), threading.Lock()
     under_way, most = 0, 0
 
@@ -230,7 +228,7 @@ def test_no_more_calls_than_allowed_are_under_way() -> None:
 # ------------------------------------------------------------------------------- given
 
 
-def test_paths_of_a_job_stand_below_the_attempts_folder(tmp_path: Path) -> None:
+def test_job_paths_resolve_below_the_attempt_folder(tmp_path: Path) -> None:
     run, spec = RunAttempt("uid", 1, 2, 0, 1, 0.0), GroupSpec(1, 3, "job", "main", 1)
     task = describe_task(run, spec, {"A": "b"}, cell="cell-1", root=tmp_path)
     assert task.path("/in/text") == tmp_path / "in" / "text"
@@ -239,7 +237,7 @@ def test_paths_of_a_job_stand_below_the_attempts_folder(tmp_path: Path) -> None:
         task.path("/in/../../etc/passwd")
 
 
-def test_lines_are_bounded_and_told_where_they_were_cut(tmp_path: Path) -> None:
+def test_runner_output_is_truncated_with_a_note(tmp_path: Path) -> None:
     lines = LineWriter(tmp_path, 10)
     lines.out("12345")
     lines.out("67890")

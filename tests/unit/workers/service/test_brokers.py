@@ -25,7 +25,7 @@ class Speaker:
 
 
 @SIDES
-def test_a_worker_that_is_to_stop_tries_no_longer(
+def test_stopping_worker_does_not_retry_the_connection(
     kind: type[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "should_stop", 0)
@@ -36,7 +36,7 @@ def test_a_worker_that_is_to_stop_tries_no_longer(
 
 
 @SIDES
-def test_one_that_is_not_goes_on_and_tells_of_each_failure(kind: type[Connection]) -> None:
+def test_running_worker_retries_and_reports_each_failure(kind: type[Connection]) -> None:
     class Enough(Exception):
         pass
 

@@ -8,7 +8,7 @@ import pytest
 from workers.service.consumer_watchdog import ConsumerWatch
 
 
-def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_check_does_not_end_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Iterator[bool] = iter([False, True])
 
     def look(watch: ConsumerWatch, now: float) -> bool:

@@ -71,7 +71,9 @@ def test_the_journal_is_durable_when_its_sync_returns(disk: Disk, tmp_path: Path
     store.close()
 
 
-def test_a_sync_that_fails_is_not_safe_and_its_lines_come_again(disk: Disk, tmp_path: Path) -> None:
+def test_failed_sync_is_not_durable_and_its_lines_are_written_again(
+    disk: Disk, tmp_path: Path
+) -> None:
     store = FileStore(tmp_path / "journal")
     journals = JournalFile(store)
     journals.journal("a").begin("first")
@@ -84,14 +86,14 @@ def test_a_sync_that_fails_is_not_safe_and_its_lines_come_again(disk: Disk, tmp_
     store.close()
 
 
-def test_a_torn_end_is_cut_off_durably(store: FileStore, disk: Disk, tmp_path: Path) -> None:
+def test_torn_end_is_truncated_durably(store: FileStore, disk: Disk, tmp_path: Path) -> None:
     store.append(b"whole\ntorn")
     store.sync()
     store.cut(len(b"whole\n"))
     assert disk.keeps(tmp_path / "journal") == b"whole\n"
 
 
-def test_a_compacted_journal_is_durable_before_it_takes_the_place_of_the_old(
+def test_compacted_journal_is_durable_before_it_replaces_the_old_one(
     store: FileStore, disk: Disk, tmp_path: Path
 ) -> None:
     """Else the name may survive a power cut without the content, and the old one is gone."""
@@ -110,16 +112,14 @@ def test_a_compacted_journal_is_durable_before_it_takes_the_place_of_the_old(
 # ------------------------------------------------------------------ other files of a cell
 
 
-def test_what_a_task_leaves_at_an_address_is_durable_before_it_appears(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_output_file_is_durable_before_it_appears(disk: Disk, tmp_path: Path) -> None:
     storage = Storage(file_roots=[tmp_path])
     for _ in storage.write(f"file://{tmp_path}/out", io.BytesIO(b"all of it")):
         pass
     assert disk.renamed == [b"all of it"] == [disk.keeps(tmp_path / "out")]
 
 
-def test_what_a_runner_keeps_is_durable_before_it_replaces_what_was_kept(
+def test_runner_record_is_durable_before_it_replaces_the_old_one(
     disk: Disk, tmp_path: Path
 ) -> None:
     write_whole(tmp_path / "kept.json", {"state": 1})
@@ -220,7 +220,7 @@ def site(tmp_path: Path, disk: Disk) -> Iterator[Site]:
     site.store.close()
 
 
-def test_a_cell_acts_and_speaks_only_on_what_is_durable(site: Site) -> None:
+def test_cell_starts_and_reports_only_durable_state(site: Site) -> None:
     site.begin()
     site.run("u", "sleep", "0.05", "exit", "4")
     site.wait_for(site.ends)
@@ -241,13 +241,13 @@ def seq_entries(seq: int) -> int:
     return seq >> _COUNTER_BITS
 
 
-def test_the_queue_of_an_incarnation_is_not_served_before_its_name_is_durable(site: Site) -> None:
+def test_incarnation_is_durable_before_its_queue_is_consumed(site: Site) -> None:
     site.host.prepare()
     assert b'"incarnation"' in site.kept
     assert site.cell.incarnation.encode() in site.kept
 
 
-def test_what_cannot_be_synced_is_not_begun_until_it_can(site: Site) -> None:
+def test_orders_are_not_started_while_the_journal_cannot_be_synced(site: Site) -> None:
     site.begin()
     site.wait_for(lambda: site.said(Heartbeat))
     site.disk.is_failing = True

@@ -5,7 +5,7 @@ from workers.attempt.events import EndedEvent, StartedEvent
 from workers.service.host import Incoming, without_superseded
 
 
-def test_start_of_what_ended_in_the_same_round_is_left_out() -> None:
+def test_start_event_superseded_by_its_end_in_the_same_round_is_dropped() -> None:
     order, ended = OrderMessage("…"), EndedEvent("a", 2.0, exit_code=0, started_at=1.0)
     batch: list[Incoming] = [
         ("c", order),
@@ -16,7 +16,7 @@ def test_start_of_what_ended_in_the_same_round_is_left_out() -> None:
     assert without_superseded(batch) == [batch[0], batch[2], batch[3]]
 
 
-def test_start_stays_that_tells_more_than_the_end() -> None:
+def test_start_event_with_more_facts_than_its_end_is_kept() -> None:
     known = EndedEvent("a", 2.0, exit_code=0, started_at=1.0)
     start = StartedEvent("a", 1.0, "id", {"http": "host:80"})
     batches: tuple[list[Incoming], ...] = (

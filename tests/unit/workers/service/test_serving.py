@@ -6,7 +6,7 @@ import threading
 from workers.service.serving import ShutdownThread
 
 
-def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> None:
+def test_signal_under_a_held_lock_does_not_deadlock_the_shutdown() -> None:
     lock, left = threading.Lock(), threading.Event()
 
     def leave() -> None:
@@ -28,7 +28,7 @@ def test_it_leaves_though_the_signal_came_under_a_lock_that_leaving_needs() -> N
     assert left.is_set()
 
 
-def test_nobody_waits_for_one_that_was_not_asked() -> None:
+def test_join_returns_at_once_without_a_shutdown_request() -> None:
     left = threading.Event()
     leaver = ShutdownThread(left.set)
     leaver.start()

@@ -24,7 +24,7 @@ def ended(uid: str, code: int) -> SpawnedTask:
     return task
 
 
-def test_what_is_not_forgotten_is_read_as_it_was_written(journal: SpawnerJournal) -> None:
+def test_unforgotten_tasks_are_read_back(journal: SpawnerJournal) -> None:
     for uid in ("a", "b", "c"):
         journal.add("claim", uid)
     journal.add("fact", ended("a", 3).facts())
@@ -37,7 +37,7 @@ def test_what_is_not_forgotten_is_read_as_it_was_written(journal: SpawnerJournal
     assert list(tasks) == ["a", "c"]
 
 
-def test_a_line_that_was_cut_short_spoils_no_other(journal: SpawnerJournal) -> None:
+def test_truncated_line_does_not_spoil_later_lines(journal: SpawnerJournal) -> None:
     journal.add("claim", "a")
     with open("journal", "ab") as file:
         file.write(b'\n["fact", ["a", 7')
@@ -46,7 +46,7 @@ def test_a_line_that_was_cut_short_spoils_no_other(journal: SpawnerJournal) -> N
     assert tasks["a"].code == 9
 
 
-def test_what_is_rewritten_is_read_again(journal: SpawnerJournal) -> None:
+def test_rewritten_journal_is_read_back(journal: SpawnerJournal) -> None:
     journal.rewrite({"a": ended("a", 5), "b": SpawnedTask("b")})
     _, tasks = SpawnerJournal().read()
     assert (tasks["a"].code, tasks["b"].is_over) == (5, False)

@@ -82,7 +82,9 @@ def sweep(now: datetime | None = None) -> int:
     return done.count
 
 
-def test_what_no_row_refers_to_goes_and_what_one_does_stays(loop: Loop, attempt: Attempt) -> None:
+def test_unreferenced_files_are_deleted_and_referenced_files_kept(
+    loop: Loop, attempt: Attempt
+) -> None:
     prefix = find_prefix(attempt.uid)
     assert prefix is not None
     leave(attempt.uid, prefix)
@@ -103,7 +105,7 @@ def test_what_no_row_refers_to_goes_and_what_one_does_stays(loop: Loop, attempt:
     assert Walk.objects.get(name="orphan_files").after == ""
 
 
-def test_what_somebody_wrote_to_within_a_day_stays(attempt: Attempt) -> None:
+def test_files_written_within_a_day_are_kept(attempt: Attempt) -> None:
     gone = uuid4()
     leave(gone, f"zz/default/default/1/2/{gone}")
     age(days=0.9)
@@ -119,7 +121,7 @@ def test_what_somebody_wrote_to_within_a_day_stays(attempt: Attempt) -> None:
     assert len(paths_of(gone)) > 6
 
 
-def test_inputs_that_never_arrived_go_and_those_that_did_stay() -> None:
+def test_incomplete_inputs_are_deleted_and_complete_ones_kept() -> None:
     digest = store.put_input(b"whole")
     torn = root() / "inputs" / "ab" / ".tmp12345"
     torn.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ def test_inputs_that_never_arrived_go_and_those_that_did_stay() -> None:
     assert store.read_input(digest) == b"whole"
 
 
-def test_what_is_not_of_the_store_is_left_alone() -> None:
+def test_foreign_files_in_the_store_are_kept() -> None:
     uid = uuid4()
     others = [
         "logs/README",
@@ -151,7 +153,7 @@ def test_what_is_not_of_the_store_is_left_alone() -> None:
     assert all((root() / name).read_text() == "mine" for name in others)
 
 
-def test_a_new_database_or_one_that_was_away_waits_for_a_day(loop: Loop) -> None:
+def test_sweep_of_a_new_or_restored_database_waits_a_day(loop: Loop) -> None:
     gone = uuid4()
     leave(gone, f"zz/default/default/1/2/{gone}")
     age(days=9)
@@ -169,7 +171,7 @@ def test_a_new_database_or_one_that_was_away_waits_for_a_day(loop: Loop) -> None
 
 
 @pytest.mark.parametrize("is_same_process", [True, False])
-def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on_behind_it(
+def test_sweep_out_of_time_continues_in_the_next_slice(
     monkeypatch: pytest.MonkeyPatch, is_same_process: bool
 ) -> None:
     monkeypatch.setattr(places, "_PART", 1)
@@ -190,7 +192,7 @@ def test_a_slice_ends_when_its_time_is_over_and_the_next_goes_on_behind_it(
     assert reached[:-1] == sorted(reached[:-1])
 
 
-def test_a_store_that_cannot_be_written_is_told_and_holds_up_nothing(loop: Loop) -> None:
+def test_unwritable_store_raises_an_alert_and_is_swept_later(loop: Loop) -> None:
     uids = [uuid4(), uuid4()]
     for uid in uids:
         store.append_log(uid, "stdout", offset=0, content=b"hello")

@@ -90,7 +90,7 @@ def tasks_of(job_id: int) -> list[Task]:
     return list(Task.objects.filter(job_id=job_id).order_by("group__position", "index"))
 
 
-def test_its_job_shows_the_networks_and_minima_that_are_in_force(submitter: Caller) -> None:
+def test_job_shows_effective_networks_and_minima_of_its_groups(submitter: Caller) -> None:
     made = submitter.post("/jobs", {"name": "gang", **GANG}).json
     assert made["groups"] == [
         {"name": "driver", "tasks": 1, "min_available": 1, "network": "gang", "prepared": {}},
@@ -112,7 +112,7 @@ def submit_gang(caller: Caller) -> list[Task]:
     return tasks_of(answer.json["id"])
 
 
-def test_members_are_told_by_rank_with_what_is_known_of_each(
+def test_gang_members_are_listed_by_rank_with_state_cell_and_addresses(
     submitter: Caller, make_cell: Callable[..., Cell], cell: Cell
 ) -> None:
     other = make_cell("cell-2")
@@ -139,7 +139,7 @@ def test_members_are_told_by_rank_with_what_is_known_of_each(
     assert (ready.is_ready, ready.is_settled) == (True, False)
 
 
-def test_a_member_that_went_back_to_wait_is_told_without_its_old_place(
+def test_pending_member_is_listed_without_cell_and_addresses(
     submitter: Caller, make_cell: Callable[..., Cell], cell: Cell
 ) -> None:
     other = make_cell("cell-2")
@@ -152,9 +152,7 @@ def test_a_member_that_went_back_to_wait_is_told_without_its_old_place(
     assert (member.state, member.cell, member.addresses) == (S.PENDING, None, {})
 
 
-def test_every_member_of_a_gang_has_its_key_and_no_other_gang_has(
-    submitter: Caller, cell: Cell
-) -> None:
+def test_members_share_the_key_pair_of_their_gang_only(submitter: Caller, cell: Cell) -> None:
     tasks, others = submit_gang(submitter), submit_gang(submitter)
     keys_told = [briefed(cell, place(task, cell)) for task in (*tasks[:2], others[0])]
     assert len({key.public.split()[1] for key in keys_told}) == 2
@@ -166,7 +164,7 @@ def test_every_member_of_a_gang_has_its_key_and_no_other_gang_has(
     assert keys_told[0].private not in repr(keys_told[0])
 
 
-def test_the_answer_of_one_door_or_to_one_question_is_none_to_another(
+def test_sealed_answer_opens_only_for_its_own_endpoint_and_request(
     submitter: Caller, cell: Cell
 ) -> None:
     driver, *_ = submit_gang(submitter)
@@ -181,7 +179,7 @@ def test_the_answer_of_one_door_or_to_one_question_is_none_to_another(
         opened(cell, uid, first)
 
 
-def test_only_the_cell_of_an_attempt_that_runs_is_told(
+def test_gang_is_disclosed_only_to_the_cell_of_an_open_gang_attempt(
     submitter: Caller, make_cell: Callable[..., Cell], cell: Cell
 ) -> None:
     driver, *_ = submit_gang(submitter)

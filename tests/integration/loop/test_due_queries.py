@@ -55,7 +55,7 @@ def rows_read(plan: dict[str, Any]) -> int:
     return read + sum(rows_read(part) for part in plan.get("Plans", ()))
 
 
-def test_no_look_reads_what_is_over(loop: Loop) -> None:
+def test_due_queries_do_not_read_finished_rows(loop: Loop) -> None:
     cell = loop.cell()
     job = loop.submit(scheduling_timeout_seconds=60)
     loop.place()
@@ -75,7 +75,7 @@ def test_no_look_reads_what_is_over(loop: Loop) -> None:
     assert {name: count for name, count in read.items() if count > OVER / 10} == {}
 
 
-def test_a_deadline_counts_also_while_an_order_is_taken_back(loop: Loop) -> None:
+def test_scheduling_deadline_applies_while_an_order_is_withdrawn(loop: Loop) -> None:
     """It waits again, and its attempt may still turn up: no pass looks at it."""
     cell = loop.cell()
     job = loop.submit(scheduling_timeout_seconds=3_600)

@@ -70,14 +70,14 @@ def test_an_address_that_is_not_public_is_refused_at_submission(
     assert (task.status, list(task.faults)) == (422, ["definition.completion_callback_url"])
 
 
-def test_names_and_public_addresses_are_taken(submitter: Caller) -> None:
+def test_names_and_public_addresses_are_accepted(submitter: Caller) -> None:
     for host in ("example.org", "8.8.8.8:8443", "[2606:4700::1]"):
         made = submitter.post("/jobs", {**JOB, "callback": {"url": f"https://{host}/done"}})
         assert made.status == 201, made.json
 
 
 @pytest.mark.parametrize("sign", [*list('\\"<>^;%{}|`'), "..", "a" * 250, "-."])
-def test_a_host_that_none_can_be_is_refused_at_submission(submitter: Caller, sign: str) -> None:
+def test_invalid_host_is_refused_at_submission(submitter: Caller, sign: str) -> None:
     body = {**JOB, "callback": {"url": f"http://a{sign}b.example/done"}}
     refused = submitter.post("/jobs", body)
     assert (refused.status, list(refused.faults)) == (422, ["callback.url"])
@@ -86,15 +86,13 @@ def test_a_host_that_none_can_be_is_refused_at_submission(submitter: Caller, sig
 @pytest.mark.parametrize(
     "host", ["[fe.cafe]", "[::1.2.3]", "[1.2.3.4]", "[1::2::3]", "1.1.1.1.1", "256.1.1.1", "08"]
 )
-def test_a_host_to_which_each_try_would_fail_is_refused_at_submission(
-    submitter: Caller, host: str
-) -> None:
+def test_malformed_ip_address_is_refused_at_submission(submitter: Caller, host: str) -> None:
     refused = submitter.post("/jobs", {**JOB, "callback": {"url": f"http://{host}:81/done"}})
     assert (refused.status, list(refused.faults)) == (422, ["callback.url"])
     assert "ALLOWED_NETWORKS" not in refused.faults["callback.url"]
 
 
-def test_nothing_about_a_callback_keeps_a_task_from_its_end(
+def test_invalid_stored_callback_url_does_not_prevent_a_task_end(
     loop: Loop, allowed: Callable[..., None]
 ) -> None:
     """Not even an address that was let in before there was a bound."""
@@ -104,20 +102,22 @@ def test_nothing_about_a_callback_keeps_a_task_from_its_end(
     assert (states_of(job), Callback.objects.get(job=job).host) == (["waiting"], "")
 
 
-def test_spellings_of_a_receiver_share_its_bound(loop: Loop, allowed: Callable[..., None]) -> None:
+def test_spellings_of_one_host_share_its_limit(loop: Loop, allowed: Callable[..., None]) -> None:
     allowed(callbacks_per_host=2)
     for host in ("127.0.0.1:80", "127.1:080", "0x7f.0.0.1", "[::ffff:127.0.0.1]", "2130706433."):
         ended_job(loop, f"http://{host}/")
     assert len(claim_callbacks(now=clock.now()).items) == 2
 
 
-def test_an_allowed_network_is_taken(submitter: Caller, allowed: Callable[..., None]) -> None:
+def test_host_in_an_allowed_network_is_accepted(
+    submitter: Caller, allowed: Callable[..., None]
+) -> None:
     for status, host in ((201, "127.0.0.1"), (201, "localhost"), (422, "10.0.0.1")):
         body = {**JOB, "callback": {"url": f"http://{host}/done"}}
         assert submitter.post("/jobs", body).status == status
 
 
-def test_tries_are_listed_and_a_callback_is_repeated(
+def test_deliveries_are_listed_and_an_operator_repeats_a_callback(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery, submitter: Caller, operator: Caller
 ) -> None:
     job = ended_job(loop, receiver.url("503"))
@@ -144,7 +144,7 @@ def test_tries_are_listed_and_a_callback_is_repeated(
     assert f"to 127.0.0.1:{receiver.server_address[1]}" in line.text
 
 
-def test_what_is_being_tried_is_not_repeated(
+def test_claimed_callback_cannot_be_repeated(
     loop: Loop, allowed: Callable[..., None], operator: Caller
 ) -> None:
     job = ended_job(loop, "http://127.0.0.1:1/")
@@ -154,7 +154,7 @@ def test_what_is_being_tried_is_not_repeated(
     assert operator.post(f"/callbacks/{item.callback_id + 1}/repeat").status == 404
 
 
-def test_a_repeat_and_a_deletion_at_the_same_time_leave_nothing_to_tell(
+def test_repeat_during_a_deletion_leaves_the_callback_abandoned(
     loop: Loop, allowed: Callable[..., None], operator: Caller
 ) -> None:
     """The deletion comes in between, where whoever asked before the lock would not see it."""
@@ -183,7 +183,7 @@ def delete(job_id: int) -> None:
         connections.close_all()
 
 
-def test_the_tick_is_noted_only_while_the_courier_can_work(
+def test_callbacks_tick_is_recorded_only_while_claims_succeed(
     loop: Loop, delivery: CallbackDelivery, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
     monkeypatch.setattr(ticks.callbacks, "delivery", delivery)
@@ -199,7 +199,9 @@ def test_the_tick_is_noted_only_while_the_courier_can_work(
     assert TickState.objects.get(name="callbacks").finished_at is not None
 
 
-def test_the_first_run_of_a_process_is_noted(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_callbacks_tick_of_a_process_is_recorded(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ticks.callbacks, "delivery", None)
     ticks.callbacks()
     begun = ticks.callbacks.delivery
@@ -215,7 +217,9 @@ def fail(**_: object) -> None:
     raise OperationalError("no such column")
 
 
-def test_everybody_has_a_key_of_their_own(submitter: Caller, operator: Caller, loop: Loop) -> None:
+def test_each_user_has_a_separate_callback_key(
+    submitter: Caller, operator: Caller, loop: Loop
+) -> None:
     keys = [caller.get("/callback-key").json["key"] for caller in (submitter, operator)]
     secret = "only-for-tests-" * 4
     users = (submitter.user, operator.user)

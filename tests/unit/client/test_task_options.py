@@ -25,7 +25,7 @@ from controlplane.spec import parse_job
     ],
 )
 @pytest.mark.parametrize("required", [True, False])
-def test_a_constraint_is_read_as_it_is_shown(
+def test_constraint_text_round_trips(
     text: str, op: str, values: list[str] | None, required: bool
 ) -> None:
     read = read_constraint(f" {text} ", required=required)
@@ -37,12 +37,12 @@ def test_a_constraint_is_read_as_it_is_shown(
 
 
 @pytest.mark.parametrize("text", ["", "!", "=a", "a b", "!a=b", "a!b", ">3"])
-def test_what_is_no_constraint_is_refused(text: str) -> None:
+def test_malformed_constraint_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="expected zone=a"):
         read_constraint(text)
 
 
-def test_a_named_resource_is_a_name_and_a_number() -> None:
+def test_named_resource_is_parsed_as_name_and_number() -> None:
     assert read_resource("licence=2") == ("licence", 2)
     for text in ("licence", "=2", "licence=", "licence=-1", "licence=2.5"):
         with pytest.raises(BadInput, match="expected NAME=NUMBER"):
