@@ -104,7 +104,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('shard', models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
                 ('sent_at', models.DateTimeField()),
-                ('heard_at', models.DateTimeField(blank=True, null=True)),
+                ('received_at', models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.CreateModel(

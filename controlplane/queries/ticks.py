@@ -39,7 +39,7 @@ def load_tick(name: str) -> TickFacts:
 def load_probe_time() -> datetime | None:
     """Until when the inbox has brought back what convergence sent through each of its shards."""
     received_at: datetime | None = scalar(
-        "SELECT min(COALESCE(heard_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe"
+        "SELECT min(COALESCE(received_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe"
     )
     return received_at
 

@@ -36,7 +36,7 @@ def record_probes(shards: Sequence[int], *, now: datetime) -> None:
             SELECT shard FROM controlplane_inboxprobe WHERE shard = ANY(%(shards)s)
             ORDER BY shard FOR NO KEY UPDATE
         )
-        UPDATE controlplane_inboxprobe p SET heard_at = %(now)s
+        UPDATE controlplane_inboxprobe p SET received_at = %(now)s
         FROM locked WHERE p.shard = locked.shard
         """,
         {"shards": sorted(set(shards)), "now": now},
@@ -49,7 +49,7 @@ def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
     A probe from the future was returned before the clock was put back, and does not count.
     """
     statement = """
-        SELECT count(*) FROM controlplane_inboxprobe WHERE heard_at > %s AND heard_at <= %s
+        SELECT count(*) FROM controlplane_inboxprobe WHERE received_at > %s AND received_at <= %s
         """
     returned = scalar(statement, [now - patience, now + patience])
     return bool(returned < len(INBOX_QUEUES))

@@ -140,8 +140,8 @@ def _ticks(now: datetime) -> Iterator[DoctorEntry]:
 def _shards(now: datetime) -> Iterator[DoctorEntry]:
     found = rows(
         """
-        SELECT shard, COALESCE(heard_at, sent_at) FROM controlplane_inboxprobe
-        WHERE COALESCE(heard_at, sent_at) <= %s ORDER BY shard
+        SELECT shard, COALESCE(received_at, sent_at) FROM controlplane_inboxprobe
+        WHERE COALESCE(received_at, sent_at) <= %s ORDER BY shard
         """,
         [now - timedelta(seconds=TICK_LATE_SECONDS)],
     )

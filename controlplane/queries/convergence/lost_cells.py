@@ -16,7 +16,7 @@ SILENT_LEASES = """
       -- In the last part of the lease something came through every shard, or after it: we would
       -- have heard the cell, too. To ask for what came after it would cost a tick more.
       AND l.expires_at - make_interval(secs => %(hearing)s)
-          <= (SELECT min(heard_at) FROM controlplane_inboxprobe)
+          <= (SELECT min(received_at) FROM controlplane_inboxprobe)
     """
 
 HELD_LOSSES = """
