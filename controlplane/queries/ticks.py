@@ -37,10 +37,11 @@ def load_tick(name: str) -> TickFacts:
 
 
 def load_probe_time() -> datetime | None:
-    """Until when the inbox has brought back what convergence sent through each of its shards."""
-    received_at: datetime | None = scalar(
-        "SELECT min(COALESCE(received_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe"
-    )
+    """Return the oldest of the times at which the shards of the inbox last returned a probe."""
+    statement = """
+        SELECT min(COALESCE(received_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe
+        """
+    received_at: datetime | None = scalar(statement)
     return received_at
 
 

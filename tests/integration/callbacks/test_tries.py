@@ -39,10 +39,10 @@ def test_success_response_delivers_once(
     job = ended_job(loop, receiver.url(str(status)))
     delivery.poll()
     callback = Callback.objects.get(job=job)
-    delivery = tried(receiver, callback)
-    assert (delivery.status, delivery.error, delivery.number) == (status, "", 1)
+    last = tried(receiver, callback)
+    assert (last.status, last.error, last.number) == (status, "", 1)
     assert (callback.state, callback.claim, callback.tries) == ("delivered", None, 1)
-    assert callback.ended_at == delivery.ended_at >= delivery.began_at
+    assert callback.ended_at == last.ended_at >= last.began_at
     delivery.poll()
     assert len(receiver.received) == 1
 
@@ -90,10 +90,10 @@ def test_failed_delivery_is_recorded_and_retried(
         job = ended_job(loop, receiver.url(path))
         late.poll()
         callback = Callback.objects.get(job=job)
-        delivery = tried(receiver, callback)
-        assert (delivery.status, delivery.error) == (status, error)
+        last = tried(receiver, callback)
+        assert (last.status, last.error) == (status, error)
         assert (callback.state, callback.last_error) == ("waiting", error)
-        assert callback.due_at > delivery.ended_at
+        assert callback.due_at > last.ended_at
         assert [request.path for request in receiver.received] == [path]
         receiver.answers[path] = 200
         due_now(job)
@@ -236,10 +236,10 @@ def test_untrusted_certificate_is_refused(
     with Receiver(context) as receiver:
         job = ended_job(loop, receiver.url("200").replace("http:", "https:"))
         delivery.poll()
-        delivery = tried(receiver, Callback.objects.get(job=job))
-        assert delivery.status is None
-        assert delivery.error.startswith("TLS: ")
-        assert "CERTIFICATE_VERIFY_FAILED" in delivery.error
+        last = tried(receiver, Callback.objects.get(job=job))
+        assert last.status is None
+        assert last.error.startswith("TLS: ")
+        assert "CERTIFICATE_VERIFY_FAILED" in last.error
         assert receiver.received == []
 
 
@@ -273,9 +273,9 @@ def test_callback_to_a_disallowed_address_is_not_sent(
     try:
         strict.poll()
         callback = Callback.objects.get(job=job)
-        delivery = tried(receiver, callback)
+        last = tried(receiver, callback)
     finally:
         strict.stop()
-    assert delivery.status is None
-    assert delivery.error == "refused: its address is not public but loopback"
+    assert last.status is None
+    assert last.error == "refused: its address is not public but loopback"
     assert receiver.received == []
