@@ -127,7 +127,7 @@ def test_deliveries_are_listed_and_an_operator_repeats_a_callback(
     assert (found["state"], found["tries"], found["last_error"]) == ("waiting", 1, "answered 503")
     assert (found["task"], found["url"]) == (loop.tasks(job)[0].pk, receiver.url("503"))
     [entry] = found["deliveries"]
-    assert (entry["number"], delivery["status"]) == (1, 503)
+    assert (entry["number"], entry["status"]) == (1, 503)
 
     Callback.objects.filter(job=job).update(state="abandoned", ended_at=clock.now())
     receiver.answers["503"] = 200
