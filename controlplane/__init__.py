@@ -1,13 +1,13 @@
-"""The control plane keeps the truth and decides; it never runs a container.
+"""The control plane stores all state and makes all decisions; it never runs a container.
 
-Arrows of import go down only, and import-linter holds the line:
+Imports go down only, as import-linter checks:
 
     config                                   assembly: settings, Celery, URLs, the embedded stack
-    api | admin | inbox | ticks | management doors: parse, call one command or query, render
-    commands                                 writes; effects.py is the only writer of state columns
+    api | admin | inbox | ticks | management entry points: parse, call one command or query, render
+    commands                                 writes; state/apply.py is the only writer of states
     queries                                  reads: rows and snapshots
-    models | outbox | clock                  tables, messages that leave, the one clock
-    domain                                   decisions, pure
+    models | outbox | clock                  tables, outgoing messages, the only clock
+    domain                                   pure decisions
     spec                                     a job as submitted
-    contract                                 words on the wire, shared with the cells
+    contract                                 wire format, shared with the cells
 """

@@ -1,10 +1,10 @@
-"""The control plane as one Django app: a placement is one transaction over all its nouns."""
+"""The control plane as one Django app: a placement is one transaction over tables of all kinds."""
 
 from django.apps import AppConfig
 
 
 class ControlplaneConfig(AppConfig):
-    """The only app of ours; its tables are in controlplane.models."""
+    """The only app of Cellrun; its tables are in controlplane.models."""
 
     name = "controlplane"
     label = "controlplane"

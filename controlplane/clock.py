@@ -1,4 +1,4 @@
-"""The only clock of the control plane: PostgreSQL's, so that all its processes agree."""
+"""The only clock of the control plane: that of PostgreSQL, so that all processes agree."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -17,11 +17,11 @@ _source: Callable[[], datetime] = _database_now
 
 
 def now() -> datetime:
-    """The present instant, timezone-aware."""
+    """Return the current time, timezone-aware."""
     return _source()
 
 
 def use(source: Callable[[], datetime] | None) -> None:
-    """Take the time from `source` (a simulation's clock); None goes back to the database."""
+    """Read the time from `source` (a simulation's clock); None restores the database clock."""
     global _source
     _source = source or _database_now

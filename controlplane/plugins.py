@@ -1,9 +1,9 @@
-"""The plugins that are installed: the built-in ones, and those of other packages by entry point.
+"""The installed plugins: the built-in ones, and those of other packages by entry point.
 
-A package offers one by an entry point in the group of its kind (`cellrun.validators`,
-`cellrun.sequencers`, `cellrun.selectors`, `cellrun.hooks`) that names a class; an instance of it,
-made without arguments once in each process, must have the methods of its protocol. A name of a
-built-in plugin cannot be taken. One that cannot be loaded is logged, and is not installed.
+A package registers a plugin by an entry point in the group of its kind (`cellrun.validators`,
+`cellrun.sequencers`, `cellrun.selectors`, `cellrun.hooks`) that names a class. Each process creates
+one instance without arguments, which must have the methods of its protocol. A plugin with the name
+of a built-in one, or one that cannot be loaded, is logged and not installed.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
     @classmethod
     def of_field(cls, field: str) -> "Kind":
-        """The kind that a pool's field names: "sequencer", "selector", "validators"."""
+        """Return the kind of a pool's field: "sequencer", "selector" or "validators"."""
         return cls(field if field.endswith("s") else f"{field}s")
 
 
@@ -74,12 +74,12 @@ def _installed(kind: Kind) -> Mapping[str, Any]:
 
 
 def names_of(kind: Kind) -> list[str]:
-    """The installed plugins of a kind, by name, the built-in ones first."""
+    """Return the names of the installed plugins of a kind, the built-in ones first."""
     return list(_installed(kind))
 
 
 def get(kind: Kind, name: str) -> Any:
-    """The plugin. Raises NotInstalled."""
+    """Return the plugin. Raise NotInstalled."""
     try:
         return _installed(kind)[name]
     except KeyError:
@@ -88,5 +88,5 @@ def get(kind: Kind, name: str) -> Any:
 
 
 def forget() -> None:
-    """Read the installed packages again."""
+    """Clear the cache, so that the installed packages are read again."""
     _installed.cache_clear()

@@ -90,8 +90,6 @@ class CellAttempt:
         change = PhaseChange(number, at, kind, clean_text(text, PHASE_CHARS))
         self.unsaved_phases = shorten((*self.unsaved_phases, change))
 
-    # ------------------------------------------------------------------ applied journal entries
-
     def apply_start(self, at: float, container_id: str | None) -> None:
         """The container runs since `at`."""
         self.state, self.started_at, self.container_id = TaskState.RUNNING, at, container_id

@@ -123,8 +123,6 @@ class LogShipper:
             self._thread.join(HTTP_SECONDS[0])
         self._session.close()
 
-    # ------------------------------------------------------------------------- rounds
-
     def _serve(self) -> None:
         pause = self._round_seconds
         swept_at = time.monotonic()
@@ -174,8 +172,6 @@ class LogShipper:
 
     def _folders(self) -> list[Path]:
         return [path for path in self._folder.glob("*") if path.is_dir()]
-
-    # ------------------------------------------------------------------------- one attempt
 
     def _send_some(self, upload: Upload, seconds: float) -> bool:
         """Send a chunk of each stream in `seconds`; return True when nothing is left.

@@ -116,8 +116,6 @@ class Storage:
         except Exception as error:
             raise StorageAway(_words(error)) from error
 
-    # ------------------------------------------------------------------------- web
-
     def _read_web(self, url: str, *, named: bool) -> Iterator[bytes]:
         with requests.Session() as session:
             session.trust_env = False
@@ -141,8 +139,6 @@ class Storage:
                 raise StorageRefused(without_secrets(str(error), url)) from error
             except requests.RequestException as error:
                 raise StorageAway(without_secrets(str(error), url)) from error
-
-    # ------------------------------------------------------------------------- files
 
     def _path(self, url: str) -> Path:
         parts = urlsplit(url)
@@ -219,8 +215,6 @@ class Storage:
             yield found
         finally:
             os.close(found)
-
-    # ------------------------------------------------------------------------- the rest
 
     def _file_system(self, url: str) -> tuple[Any, str]:
         scheme = scheme_of(url)

@@ -1,4 +1,4 @@
-"""The operators' pages: all jobs, tasks, attempts and cells, their history, a few actions."""
+"""Admin pages for operators: jobs, tasks, attempts, cells, their history and actions on them."""
 
 from django.contrib import admin
 

@@ -1,4 +1,4 @@
-"""Admin pages of users and their API tokens, of which only the beginning is shown."""
+"""Admin pages of users and of their API tokens, which are shown by prefix only."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
-    """Django's users, in this site's style."""
+    """Django's user admin in this site's style."""
 
     form = UserChangeForm
     add_form = UserCreationForm
@@ -36,7 +36,7 @@ class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(ReadOnlyAdmin):
-    """Tokens by their beginning; the rest is known to their owners alone."""
+    """API tokens by their prefix; the rest of a token is not stored."""
 
     list_display = ("prefix", "name", "user", "shown_scopes", "created", "expires")
     list_select_related = ("user",)
@@ -48,7 +48,6 @@ class ApiTokenAdmin(ReadOnlyAdmin):
     )
 
     def facts(self, obj: ApiToken) -> list[tuple[str, Any]]:
-        """All that is known of it."""
         return [
             ("begins with", obj.prefix),
             ("name", obj.name),

@@ -21,7 +21,7 @@ from controlplane.models import Alert, AuditLine, DeadLetter
 
 
 class ClearedFilter(IndexedFilter):
-    """Open alerts alone, or all."""
+    """A filter for open alerts."""
 
     title = "open"
     parameter_name = "open"
@@ -30,7 +30,7 @@ class ClearedFilter(IndexedFilter):
 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
-    """Alerts, newest first; what raised one closes it, as operators can."""
+    """Alerts, newest first. The check that raised one closes it; operators may close it, too."""
 
     list_display = ("kind", "subject", "shown_state", "text", "raised", "again", "cleared")
     list_filter = (ClearedFilter,)
@@ -39,7 +39,7 @@ class AlertAdmin(ReadOnlyAdmin):
     actions = ("close_alerts",)
 
     def matching(self, term: str) -> Q:
-        """Whole kinds and subjects."""
+        """Match whole kinds and subjects."""
         return Q(kind=term) | Q(subject=term)
 
     shown_state = column(
@@ -53,11 +53,9 @@ class AlertAdmin(ReadOnlyAdmin):
     cleared = column(lambda alert: instant(alert.cleared_at), "closed")
 
     def heading(self, obj: Alert) -> dict[str, Any]:
-        """Whether it is open."""
         return {"badge": self.shown_state(obj), "notes": [obj.text]}
 
     def facts(self, obj: Alert) -> list[tuple[str, Any]]:
-        """Of what, and when."""
         return [
             ("kind", obj.kind),
             ("subject", obj.subject),
@@ -67,7 +65,6 @@ class AlertAdmin(ReadOnlyAdmin):
         ]
 
     def page_actions(self, obj: Alert) -> list[str]:
-        """An open one can be closed."""
         return [] if obj.cleared_at else ["close_alerts"]
 
     @confirmed_action(
@@ -80,7 +77,7 @@ class AlertAdmin(ReadOnlyAdmin):
         fields=("reason",),
     )
     def close_alerts(self, request: HttpRequest, alert: Alert) -> None:
-        """Close an alert by hand; an audit line has the actor and the reason."""
+        """Close an alert manually; the audit log records the actor and the reason."""
         reason, actor = request.POST.get("reason", ""), str(request.user)
         close_alert(alert_id=alert.pk, actor=actor, reason=reason, now=clock.now())
 
@@ -97,17 +94,15 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     arrived = column(lambda letter: instant(letter.at), "at", ordering="pk")
 
     def facts(self, obj: DeadLetter) -> list[tuple[str, Any]]:
-        """Whose it is, and when."""
         return [("source", obj.source), ("at", instant(obj.at))]
 
     def sections(self, obj: DeadLetter) -> list[Section]:
-        """What was wrong, and the message itself."""
         return [MonospaceText("Error", text=obj.error), MonospaceText("Message", text=obj.body)]
 
 
 @admin.register(AuditLine)
 class AuditAdmin(ReadOnlyAdmin):
-    """Permanent actions, newest first: deletions, and alerts closed by hand, with their actors."""
+    """Audit lines, newest first: deletions and alerts closed by operators, with their actors."""
 
     list_display = ("number", "when", "action", "subject", "actor", "text")
     list_display_links = ("number", "subject")
@@ -115,14 +110,13 @@ class AuditAdmin(ReadOnlyAdmin):
     search_help_text = "A part of the subject, or the whole name of the actor"
 
     def matching(self, term: str) -> Q:
-        """Search parts of subjects, which reads every line: a rare search may be slow."""
+        """Match parts of subjects, without an index: a search reads every line and may be slow."""
         return Q(subject__icontains=term) | Q(actor=term)
 
     number = column(lambda line: line.pk, "line", ordering="pk")
     when = column(lambda line: instant(line.at), "when", ordering="pk")
 
     def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
-        """Return the actor, the action and the subject."""
         return [
             ("when", instant(obj.at)),
             ("who", obj.actor),
@@ -131,5 +125,4 @@ class AuditAdmin(ReadOnlyAdmin):
         ]
 
     def sections(self, obj: AuditLine) -> list[Section]:
-        """What else is known."""
         return [MonospaceText("Details", text=obj.text)] if obj.text else []

@@ -9,23 +9,23 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-# Libraries differ in the types of the three, and mean the same.
+# Libraries declare different types for the three equivalent arguments.
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-# So much of what is too long is read and thrown away: a caller that is still sending would see a
-# broken connection instead of the answer.
+# Discard up to this much of an oversized body: a caller that is still sending would otherwise see a
+# broken connection instead of the response.
 MAX_DRAINED_BYTES = 64 * 1024 * 1024
 
 
 class BodyLimit:
-    """Answers 413 to a body of more than `max_bytes`, announced or not."""
+    """ASGI middleware that answers 413 to a body over `max_bytes`, even without Content-Length."""
 
     def __init__(self, application: Application, *, max_bytes: int) -> None:
         self._application = application
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -38,7 +38,7 @@ class BodyLimit:
             nonlocal length
             message = await receive()
             length += len(message.get("body", b""))
-            # Django leaves a caller that is gone, and tidies up behind it.
+            # On a disconnect, Django stops and cleans up.
             return message if length <= self._max_bytes else {"type": "http.disconnect"}
 
         await self._application(scope, receive_counted, send)
@@ -55,7 +55,7 @@ class BodyLimit:
 
 
 async def send_answer(send: Send, answer: Any) -> None:
-    """Send an answer of Django's outside of Django."""
+    """Send a Django response through ASGI, outside of Django."""
     headers = [(name.lower().encode(), value.encode()) for name, value in answer.items()]
     headers.append((b"content-length", str(len(answer.content)).encode()))
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})

@@ -25,7 +25,7 @@ CONTENT_TYPE = "application/problem+json"
 
 
 class BadQuery(Exception):
-    """A parameter of the query is not what it should be."""
+    """A query parameter is invalid."""
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")
@@ -40,7 +40,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> HttpResponse:
-    """A problem document; `more` are members of its own."""
+    """Return a problem document with `more` as extension members."""
     errors = [{"field": fault.field, "detail": fault.detail} for fault in faults]
     document: dict[str, Any] = {
         "type": "about:blank",
@@ -55,7 +55,7 @@ def problem(
 
 
 def answer_error(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
-    """The answer to whatever a view raised."""
+    """Return the response for an exception of a view (REST framework's EXCEPTION_HANDLER)."""
     answer = _answer_refusal(error) or _answer_state(error) or _answer_framework(error)
     if answer is None:
         log.exception("request_failed", path=context["request"].path)
@@ -64,7 +64,7 @@ def answer_error(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
 
 
 def _answer_refusal(error: Exception) -> HttpResponse | None:
-    """What was sent cannot be taken."""
+    """Answer errors in the request itself."""
     match error:
         case JobsRefused():
             faults = [fault for _, fault in error.faults]
@@ -79,7 +79,7 @@ def _answer_refusal(error: Exception) -> HttpResponse | None:
 
 
 def _answer_state(error: Exception) -> HttpResponse | None:
-    """What was sent does not fit what is here."""
+    """Answer conflicts of a valid request with stored state, and an unavailable database."""
     match error:
         case NotFound():
             return problem(404, str(error))
@@ -124,5 +124,5 @@ def _summary(faults: Iterable[Fault]) -> str:
 
 @csrf_exempt
 def nothing_here(request: HttpRequest) -> HttpResponse:
-    """Answer for every address below the API that is none."""
+    """Return 404 for any unknown URL of the API."""
     return problem(404, "there is nothing at this address")

@@ -42,7 +42,7 @@ class JsonParser(BaseParser):
 
 
 class YamlParser(JsonParser):
-    """The part of YAML that is equivalent to JSON."""
+    """The subset of YAML that is equivalent to JSON."""
 
     media_type = "application/yaml"
     language = "yaml"
@@ -60,7 +60,7 @@ PARSERS: tuple[type[JsonParser], ...] = (
 
 
 def read_bytes(request: Request) -> bytes:
-    """The body. Raises RequestDataTooBig naming the limit."""
+    """Return the body. Raise RequestDataTooBig naming the limit."""
     limit = settings.CELLRUN.max_body_bytes
     text = f"a body has at most {limit} bytes"
     try:
@@ -73,8 +73,8 @@ def read_bytes(request: Request) -> bytes:
 
 
 def read_body(request: Request) -> Any:
-    """The document in the body. Raises UnsupportedMediaType, UnreadableDocument."""
-    # Not `request.data`, which takes a body that is sent in chunks, without a length, for none.
+    """Return the document in the body. Raise UnsupportedMediaType, UnreadableDocument."""
+    # Not `request.data`, which treats a chunked body without Content-Length as empty.
     negotiator: Any = request.negotiator
     parser = negotiator.select_parser(request, request.parsers)
     if parser is None:
@@ -87,7 +87,7 @@ def read_body(request: Request) -> Any:
 
 
 def read_part(request: Request, model: type[M]) -> M:
-    """The body as a `model`; no body is an empty one. Raises InvalidSpec and as read_body."""
+    """Return the body as a `model`, by default an empty one. Raise InvalidSpec and as read_body."""
     if not read_bytes(request):
         return parse_part(model, {})
     return parse_part(model, read_body(request))
@@ -100,7 +100,7 @@ def check_named(field: str, value: str | None, *names: str) -> None:
 
 
 class Parameters:
-    """The query's parameters; a name that is not among `known` is refused. Raises BadQuery."""
+    """The query parameters. Raises BadQuery for a name that is not in `known`, or a bad value."""
 
     def __init__(self, request: Request, *known: str) -> None:
         self.request = request
@@ -112,14 +112,14 @@ class Parameters:
                 )
 
     def text(self, name: str) -> str | None:
-        """A parameter that stands once at most."""
+        """Return a parameter that may occur once."""
         values = self.texts(name)
         if len(values) > 1:
             raise BadQuery(name, "is given more than once")
         return values[0] if values else None
 
     def texts(self, name: str) -> list[str]:
-        """All values of a parameter; empty ones are left out."""
+        """Return all non-empty values of a parameter."""
         values = [value for value in self._found.getlist(name) if value]
         for value in values:
             if len(value) > MAX_PARAMETER_LENGTH or "\x00" in value:
@@ -129,7 +129,7 @@ class Parameters:
         return values
 
     def number(self, name: str, *, least: int, most: int = MAX_NUMBER) -> int | None:
-        """A whole number from `least` to `most`."""
+        """Return a whole number from `least` to `most`."""
         value = self.text(name)
         if value is None:
             return None
@@ -139,23 +139,23 @@ class Parameters:
         return int(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """true or false; `default` if it is missing."""
+        """Return true or false; `default` if the parameter is missing."""
         value = self.choice(name, ("true", "false", "1", "0"))
         return default if value is None else value in ("true", "1")
 
     def choice(self, name: str, choices: Collection[str]) -> str | None:
-        """One of `choices`, in whatever case."""
+        """Return one of `choices`, regardless of case."""
         value = self.text(name)
         if value is not None and value.lower() not in choices:
             raise BadQuery(name, f"must be one of {', '.join(choices)}")
         return value.lower() if value else None
 
     def states(self) -> list[TaskState]:
-        """States by name, in whatever case; separated by commas, or the parameter repeated."""
+        """Return states by name, regardless of case; comma-separated or in repeated parameters."""
         return [TaskState[word] for word in self._words("state", TaskState.__members__)]
 
     def lifecycles(self) -> list[Lifecycle]:
-        """Lifecycles by name, as states are."""
+        """Return lifecycles by name, in the format of `states`."""
         return [Lifecycle(word) for word in self._words("lifecycle", tuple(Lifecycle))]
 
     def _words(self, name: str, known: Collection[str]) -> list[str]:
@@ -170,13 +170,13 @@ class Parameters:
         if name not in self._found:
             return None
         try:
-            # An empty one is none of ours: without a claim, the task would be deleted by any.
+            # An empty claim is invalid: without a claim, any caller could delete the task.
             return UUID(self.text(name) or "")
         except ValueError:
             raise BadQuery(name, "must be a claim, as resolving answered it") from None
 
     def labels(self, name: str = "label") -> dict[str, str]:
-        """`key=value`, the parameter repeated for more."""
+        """Return the labels in repeated parameters `key=value`."""
         labels = {}
         for value in self.texts(name):
             key, found, text = value.partition("=")

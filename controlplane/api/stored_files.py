@@ -14,7 +14,7 @@ BLOCK_BYTES = 256 * 1024
 
 
 class _StoredFile(FileResponse):
-    """A file in blocks, each read in a thread: no server thread is held as long as it takes."""
+    """A file in blocks, each read in a thread, so that a slow client holds no server thread."""
 
     file: Any = None
 
@@ -24,7 +24,7 @@ class _StoredFile(FileResponse):
 
 
 def stored_file(uid: UUID, name: str) -> StreamingHttpResponse:
-    """The answer with a file that an attempt left. Raises NotFound, Elsewhere."""
+    """Return the response with an artifact. Raise NotFound, ExternalArtifact."""
     file, item = artifacts.open_artifact(uid, name)
     made = _StoredFile(file, content_type="application/octet-stream")
     made.file = file

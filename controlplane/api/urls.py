@@ -1,4 +1,4 @@
-"""The addresses of the API, below /api/v1/."""
+"""The URLs of the API, below /api/v1/."""
 
 import re
 from functools import partial
@@ -15,13 +15,13 @@ from controlplane.spec.one_off import ONE_OFF_GUID
 
 
 class IdConverter(IntConverter):
-    """A number that the database can hold; anything else is no address."""
+    """A number that fits the database's id column."""
 
     regex = "[1-9][0-9]{0,17}"
 
 
 class NameConverter(StringConverter):
-    """A name as cells and pools have it."""
+    """A name of a cell, pool or secret."""
 
     regex = "[a-z0-9][a-z0-9._-]{0,62}"
 
@@ -33,18 +33,18 @@ class ScopeKindConverter(StringConverter):
 
 
 class ScopeName(StringConverter):
-    """A user's, a domain's, or a project's with that of its domain."""
+    """The name of a user or a domain, or `domain/name` of a project."""
 
     regex = r"[^\x00]{1,255}"
 
 
 class TaskReference(StringConverter):
-    """A task by its id, or by the guid that its client gave it (never of digits alone)."""
+    """The id of a task, or its client's guid (never digits only)."""
 
     regex = ONE_OFF_GUID
 
     def to_python(self, value: str) -> int | str:  # type: ignore[override]
-        """The id or the guid; neither is there if it is digits that are no id."""
+        """Return the id or the guid; digits that are no valid id match no task."""
         return int(value) if re.fullmatch(IdConverter.regex, value) else value
 
 

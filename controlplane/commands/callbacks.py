@@ -1,4 +1,4 @@
-"""Deliver callbacks: claim first, then record the result of the try, so that nothing is lost."""
+"""Deliver callbacks: claim before the try and record its result after it, so that none is lost."""
 
 import zlib
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ RETURNING k.id, k.job_id, k.task_id, k.url, k.tries, k.give_up_at, k.owner_id, j
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCallback:
-    """A callback that this process delivers. `task_claim`: of its one-off task, if it is of one."""
+    """A callback that this process delivers. `task_claim`: of its one-off task, if it has one."""
 
     callback_id: int
     job_id: int
@@ -96,18 +96,17 @@ class ClaimedCallback:
     task_claim: UUID | None = None
 
     def release_task(self, *, now: datetime) -> None:
-        """Make the one-off task that was claimed for it COMPLETED again."""
+        """Turn the one-off task that was claimed for the callback back into COMPLETED."""
         if self.task_claim is not None and self.task_id is not None:
             release_claim(task_id=self.task_id, claim=self.task_claim, now=now)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """The result of a try. `status`: of the answer, if there was one; `error`: empty after a
-    success.
+    """The result of a try. `status`: of the response, if any. `error`: empty after a success.
 
-    `is_cut_short`: the process stopped, so the receiver's answer is unknown. `is_begun`: False: not
-    even its name was resolved, which is not a failure of the receiver.
+    `is_cut_short`: the process stopped, so the receiver's response is unknown. `is_begun`: False if
+    not even the name was resolved, which is not a failure of the receiver.
     """
 
     began_at: datetime
@@ -120,9 +119,9 @@ class DeliveryAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What follows a try. `again_seconds`: until the next one; None: there is none.
+    """The consequence of a try. `again_seconds`: until the next try; None if there is none.
 
-    `is_resolved`: False: its one-off task is still to be deleted (`resolve_delivered`).
+    `is_resolved`: False if the one-off task is still to be deleted (`resolve_delivered`).
     """
 
     again_seconds: float | None = None
@@ -131,7 +130,7 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True)
 class ClaimBatch:
-    """The claimed callbacks; `retry_seconds`: when a callback is due that was postponed.
+    """The claimed callbacks. `retry_seconds`: until a postponed callback is due.
 
     `left_off`: passed to the next claim, so that receivers take turns.
     """
@@ -144,15 +143,15 @@ class ClaimBatch:
 def claim_callbacks(*, now: datetime, left_off: str = "") -> ClaimBatch:
     """Claim due callbacks within the limits for 30 s.
 
-    A one-off task becomes RESOLVING by it (Diego); one that another client resolves is postponed.
-    After an error the claims are released.
+    The one-off task of a claimed callback becomes RESOLVING (Diego). A callback whose task another
+    client resolves is postponed. After an error the claims are released.
     """
     if not is_any_due(now):
         return ClaimBatch()
     receivers = find_receivers(now, behind=left_off)
 
     def claim() -> list[ClaimedCallback] | None:
-        # Two processes that count deliveries in flight at once would exceed the bounds together.
+        # Two processes that count tries in progress concurrently could exceed the limits together.
         is_ours = not settings.CELLRUN.advisory_locks or try_lock(_LOCK)
         return _claim(receivers, now) if is_ours else None
 
@@ -184,7 +183,7 @@ def _claim(receivers: Receivers, now: datetime) -> list[ClaimedCallback]:
 
 
 def _with_bodies(found: Sequence[ClaimedCallback]) -> list[ClaimedCallback]:
-    """Return each with its content; deleted ones are omitted."""
+    """Return the callbacks with their bodies, without deleted ones."""
     if not found:
         return []
     subjects = load_subjects([item.callback_id for item in found])
@@ -200,7 +199,10 @@ def _with_bodies(found: Sequence[ClaimedCallback]) -> list[ClaimedCallback]:
 
 
 def _with_task_claims(found: Sequence[ClaimedCallback], now: datetime) -> list[ClaimedCallback]:
-    """Each of a one-off task with the task's claim; apart from the callbacks' own locks."""
+    """Claim the one-off tasks of callbacks, in a transaction after that of the callbacks' locks.
+
+    Postpone the callbacks whose tasks cannot be claimed, and return the others.
+    """
     wanted = [item.task_id for item in found if item.is_one_off and item.task_id is not None]
     claimed = claim_tasks(task_ids=wanted, by=ACTOR, now=now)
     others = [item for item in found if item.task_id in claimed.refusals]
@@ -241,7 +243,7 @@ def _postpone(items: Sequence[ClaimedCallback], reasons: Sequence[str], due_at: 
 
 
 def give_back(item: ClaimedCallback, *, now: datetime) -> None:
-    """Undo a claim without a try; skip a callback that another process has claimed since."""
+    """Release a claim without a try; skip a callback that another process has claimed since."""
     _postpone([item], [""], now)
     item.release_task(now=now)
 
@@ -249,8 +251,8 @@ def give_back(item: ClaimedCallback, *, now: datetime) -> None:
 def record_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
     """Record the result of a try.
 
-    A callback that was claimed by another process or deleted meanwhile does not change; the try is
-    recorded. Raise OperationalError if another transaction has it locked.
+    A callback that another process has claimed since, or that was deleted, does not change; the try
+    is recorded. Raise OperationalError if another transaction has the callback locked.
     """
     if domain.is_delivered(tried.status):
         return DeliveryResult(is_resolved=run_in_transaction(lambda: _record_delivery(item, tried)))
@@ -265,16 +267,15 @@ def record_try(item: ClaimedCallback, tried: DeliveryAttempt) -> DeliveryResult:
 
 
 def _record_delivery(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
-    """Record a delivery; return whether its one-off task is resolved by it, which is its end
-    (Diego).
+    """Record a delivery and delete its one-off task (Diego); return whether the task is deleted.
 
-    False while another transaction has its job locked: waiting would delay the record of the
-    delivery, and all others, since one connection records all.
+    Return False if another transaction has its job locked: waiting would delay this and all other
+    records, since one connection writes them all.
     """
     if item.task_claim is None or item.task_id is None:
         _write(item, tried, "delivered", tried.ended_at)
         return True
-    is_free = bool(find_free_jobs([item.job_id]))  # before the callback, in the order of deletion
+    is_free = bool(find_free_jobs([item.job_id]))  # lock the job first, as a deletion does
     _write(item, tried, "delivered", tried.ended_at)
     if is_free:
         _delete_task(item, item.task_id, tried.ended_at)
@@ -282,10 +283,9 @@ def _record_delivery(item: ClaimedCallback, tried: DeliveryAttempt) -> bool:
 
 
 def resolve_delivered(item: ClaimedCallback, *, now: datetime) -> bool:
-    """Delete the one-off task of a delivered callback; False: its job is still locked elsewhere.
+    """Delete the one-off task of a delivered callback; return False while its job is locked.
 
-    If that lasts until the end of its claim, the task is deleted two minutes after its end, like
-    any other.
+    If the claim expires first, the task is deleted two minutes after its end, like any other.
     """
 
     def resolve() -> bool:
@@ -313,7 +313,7 @@ def _delete_task(item: ClaimedCallback, task_id: int, now: datetime) -> None:
 
 
 def _write(item: ClaimedCallback, tried: DeliveryAttempt, state: str, due_at: datetime) -> None:
-    """Lock the callback. Raise OperationalError if another transaction has it locked."""
+    """Write the result of a try. Raise OperationalError if the callback is locked."""
     written = execute(
         """
         WITH held AS MATERIALIZED (
@@ -358,14 +358,14 @@ def _write(item: ClaimedCallback, tried: DeliveryAttempt, state: str, due_at: da
 
 
 def repeat_callback(*, callback_id: int, actor: str, now: datetime) -> None:
-    """Try it again now, and for another day if need be, however it ended.
+    """Make a callback in any state due now, with retries for another day.
 
-    Raises NotFound; Conflict, if it is being tried at this moment.
+    Raise NotFound; Conflict if a try is in progress.
     """
 
     def repeat() -> None:
         job_ids = rows("SELECT job_id FROM controlplane_callback WHERE id = %s", [callback_id])
-        # The job first, in the order of deletion: its callbacks stay abandoned.
+        # Lock the job first, as a deletion does: the callbacks of a deleted job stay abandoned.
         lock_jobs([job_id for (job_id,) in job_ids])
         found = rows(
             """
@@ -392,7 +392,7 @@ def repeat_callback(*, callback_id: int, actor: str, now: datetime) -> None:
             INSERT INTO controlplane_auditline (at, actor, action, subject, text)
             VALUES (%s, %s, 'repeated', %s, %s)
             """,
-            # The host only: addresses hold what lets their bearer in.
+            # The host only: the URL may contain credentials.
             [now, actor, f"callback {callback_id}", f"was {state}, of job {job_id}, to {host}"],
         )
         transaction.on_commit(wakes.wake_callbacks, robust=True)

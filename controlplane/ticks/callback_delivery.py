@@ -1,6 +1,6 @@
-"""Tries callbacks, many at once, so that no receiver holds up another.
+"""Deliver callbacks concurrently, so that no receiver delays another.
 
-The tries share an event loop in a thread of their own; one other thread asks the database.
+The tries share an event loop in their own thread; one other thread uses the database.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class CallbackDelivery:
-    """Tries due callbacks until it is stopped. Any thread may call `poll`."""
+    """Delivers due callbacks until it is stopped. Any thread may call `poll`."""
 
     def __init__(self) -> None:
         self._store_thread = CallbackStore()
@@ -34,30 +34,30 @@ class CallbackDelivery:
         self._posts: set[asyncio.Task[CallbackResponse]] = set()
 
     def start(self) -> "CallbackDelivery":
-        """Begin."""
+        """Start the thread of the event loop."""
         self._thread.start()
         return self
 
     def poll(self) -> None:
-        """Something may be due."""
+        """Check for due callbacks now."""
         self._loop.call_soon_threadsafe(self._due.set)
 
     def wait_for_first_poll(self, seconds: float) -> None:
-        """Return after one round, successful or not, and after so many seconds in any case."""
+        """Wait for the first claim, successful or not, at most `seconds`."""
         self._has_polled.wait(seconds)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs; it ends by `stop`, or by a fault of ours."""
+        """Return whether the thread runs; it ends by `stop` or by a bug."""
         return self._thread.is_alive()
 
     @property
     def claimed_at(self) -> datetime | None:
-        """When it last found out what is due."""
+        """Return the time of the last successful claim."""
         return self._store_thread.claimed_at
 
     def stop(self) -> None:
-        """End; what is in hand is due again. Repeatable."""
+        """Stop; callbacks in progress become due again. Idempotent."""
         if self.is_alive:
             self._loop.call_soon_threadsafe(self._stop)
             self._thread.join(_STOP_SECONDS)
@@ -85,7 +85,7 @@ class CallbackDelivery:
                 self._due.clear()
                 try:
                     taken, claimed = await self._store_thread.claim()
-                except Exception:  # whatever it was, the clock asks again
+                except Exception:  # the next poll retries
                     log.exception("callbacks_not_claimed")
                     continue
                 finally:
@@ -116,12 +116,12 @@ class CallbackDelivery:
             answer = await post
         except asyncio.CancelledError:
             answer = CallbackResponse(None, STOPPED)
-        except Exception as error:  # one that cannot be tried must not hold up the others
+        except Exception as error:  # one failure must not delay the others
             log.exception("callback_failed", callback=item.callback_id)
             answer = CallbackResponse(None, f"{type(error).__name__}: {error}")
         finally:
             self._posts.discard(post)
-        # The clock is the database's, and asking it would be one more statement.
+        # Add the elapsed time: reading the clock would be one more statement.
         took = timedelta(seconds=self._loop.time() - began)
         ended_at, is_cut_short = item.claimed_at + took, answer.error == STOPPED
         tried = DeliveryAttempt(

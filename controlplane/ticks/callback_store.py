@@ -1,4 +1,4 @@
-"""Claims and results of callback deliveries: all database work goes through one thread."""
+"""Claim callbacks and record their results; one thread does all database work."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from controlplane.commands.callbacks import (
 )
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS
 
-# Between two tries to write down how a callback went, while the database is away.
+# Between two tries to record a result while the database is unavailable.
 _WRITE_AGAIN_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
@@ -30,21 +30,21 @@ _T = TypeVar("_T")
 
 
 class CallbackStore:
-    """Called from one event loop, any number at once; each call waits for its turn."""
+    """Serializes concurrent calls from one event loop in one database thread."""
 
     def __init__(self) -> None:
         self._database = ThreadPoolExecutor(1, thread_name_prefix="callbacks-database")
         self._left_off = ""
-        self.claimed_at: datetime | None = None  # when it last found out what is due
+        self.claimed_at: datetime | None = None  # time of the last successful claim
         self.is_stopping = False
 
     def close(self) -> None:
-        """Wait until all calls are done. Nothing is called after that."""
+        """Wait until all calls are done. No calls are allowed afterwards."""
         self._database.submit(connections.close_all)
         self._database.shutdown()
 
     async def claim(self) -> tuple[ClaimBatch, float]:
-        """What is due and within bounds, and the loop's time before. Raises whatever goes wrong."""
+        """Claim due callbacks; return them with the loop's time before. Raise database errors."""
         return await self._call(partial(self._claim, asyncio.get_running_loop()))
 
     def _claim(self, loop: asyncio.AbstractEventLoop) -> tuple[ClaimBatch, float]:
@@ -54,14 +54,14 @@ class CallbackStore:
         return taken, began
 
     async def give_back(self, item: ClaimedCallback) -> None:
-        """Nothing was sent."""
+        """Release the claim of a callback without a try."""
         try:
             await self._call(lambda: give_back(item, now=clock.now()))
-        except Exception:  # convergence does so later
+        except Exception:  # convergence releases it later
             log.exception("callback_not_given_back", callback=item.callback_id)
 
     async def note(self, item: ClaimedCallback, tried: DeliveryAttempt) -> float | None:
-        """Write down how it went; in how many seconds there is another try, if there is one."""
+        """Record the result of a try; return the seconds until the next try, None without one."""
         noted = await self._insist(item, partial(record_try, item, tried))
         if noted is None:
             return None
@@ -70,7 +70,10 @@ class CallbackStore:
         return noted.again_seconds
 
     async def _insist(self, item: ClaimedCallback, work: Callable[[], _T | None]) -> _T | None:
-        """What `work` comes to, behind what others want each time; None: it did not in time."""
+        """Retry `work` until it returns a value; return None after the end of the claim.
+
+        Each retry queues behind the calls of other deliveries.
+        """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + CLAIM_SECONDS
         while True:
@@ -84,7 +87,7 @@ class CallbackStore:
             await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
     async def _call(self, work: Callable[[], _T]) -> _T:
-        """`work` in the thread whose connection to the database is used for nothing else."""
+        """Run `work` in the thread that owns the database connection."""
 
         def call() -> _T:
             close_old_connections()

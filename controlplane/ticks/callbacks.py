@@ -1,4 +1,4 @@
-"""The tick of callbacks: a message wakes it; the tries run in other threads."""
+"""The tick of callbacks: it starts and wakes the delivery, which runs in other threads."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,13 +12,13 @@ from controlplane.outbox.wakes import take_wake
 from controlplane.ticks.callback_delivery import CallbackDelivery
 
 NAME = "callbacks"
-# Several of its own rounds, and few of those after which the tick is called late.
+# Several periods of this tick, but much less than the time after which it counts as late.
 _LATELY = timedelta(seconds=20)
 _FIRST_POLL_SECONDS = 2.0
 
 
 class CallbacksTask(Task):
-    """The task, of which a process has one instance; it owns the delivery of the process."""
+    """The Celery task, one instance per process; it owns the delivery of the process."""
 
     def __init__(self) -> None:
         self.delivery: CallbackDelivery | None = None
@@ -26,17 +26,17 @@ class CallbacksTask(Task):
 
 @shared_task(name="controlplane.ticks.callbacks", base=CallbacksTask, bind=True)
 def callbacks(self: CallbacksTask, woken: bool = False) -> None:
-    """What beat and wakes send. The clock's runs are noted: /readyz asks for the last.
+    """Wake the delivery, or start it; beat and wakes send this task.
 
-    One is noted only if the delivery has found out lately what is due: nothing is well while the
-    message comes and nothing is delivered.
+    Record a periodic run, which /readyz reads, only after a recent successful claim: a tick that
+    runs while its delivery does not must not count as ready.
     """
     take_wake(NAME)
     delivery = self.delivery
     if delivery is None or not delivery.is_alive:
         self.delivery = delivery = CallbackDelivery().start()
         delivery.poll()
-        # So that the first run is noted, and not only the clock's next one.
+        # So that the first run is recorded, too.
         delivery.wait_for_first_poll(_FIRST_POLL_SECONDS)
     else:
         delivery.poll()

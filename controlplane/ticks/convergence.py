@@ -1,4 +1,4 @@
-"""The convergence tick: what is stuck, lost or overdue is ended, rule by rule, in bounded pages."""
+"""The convergence tick: handle stuck, lost and overdue work, rule by rule, in bounded pages."""
 
 from datetime import datetime, timedelta
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class ConvergenceTask(Task):
-    """The task, of which a process has one instance; it owns the memory of the process."""
+    """The Celery task, one instance per process; it owns the memory of the process."""
 
     def __init__(self) -> None:
         self.memory = Memory()
@@ -32,15 +32,16 @@ class ConvergenceTask(Task):
 
 @shared_task(name="controlplane.ticks.convergence", base=ConvergenceTask, bind=True)
 def convergence(self: ConvergenceTask, woken: bool = False) -> None:
-    """What beat and wakes send."""
+    """Run the tick; beat and wakes send this task."""
     take_wake(NAME)
     run(woken=woken, memory=self.memory)
 
 
 def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
-    """Run one tick; return what each rule did. A wake continues cascades, the clock runs all rules.
+    """Run one tick; return counts of what the rules did.
 
-    `memory`: of this process; None: the tick is its first.
+    A wake only continues cascades; a periodic tick runs all rules. `memory`: of this process; None
+    if the tick is its first.
     """
     now, policy = clock.now(), load_policy()
     memory = memory or Memory()
@@ -53,7 +54,7 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
         return {}
     send_probes(now=now)
     hold_until = _hold_until(tick, memory.alerts, now, policy)
-    # Twice the heartbeat interval without a word is silence; less is chance.
+    # Less than two heartbeat intervals without a message is normal jitter.
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     placement = load_tick("placement")
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
@@ -61,7 +62,7 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     course.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
     course.guard("watch", lambda: _watch_others(placement, memory.alerts, now))
     course.run()
-    # After the rules: cells that they found LOST have alerts of their own.
+    # After the rules: cells that they declared LOST have their own alerts.
     course.guard("cells", lambda: _watch_cells(memory.alerts, now))
     note_run(
         NAME,
@@ -89,19 +90,19 @@ def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
 def _hold_until(
     tick: TickFacts, alerts: TickAlerts, now: datetime, policy: Policy
 ) -> datetime | None:
-    """Until when some rules wait, because we ourselves were away or deaf; None: they need not."""
+    """Return until when some rules wait after a gap of the control plane; None if they need not."""
     gap = timedelta(seconds=policy.gap_intervals * policy.interval)
-    # Or the clock was put forward; or back, which is a gap of unknown length.
+    # A clock that was set forward or back is a gap of unknown length.
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
     if was_away or find_deaf_since(now=now, patience=gap):
         log.warning("listening_first", away=was_away)
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)
-        if tick.finished_at is not None:  # otherwise there was no gap: it is the first run ever
+        if tick.finished_at is not None:  # the very first run follows no gap
             alerts.raise_gap(NAME, tick.finished_at if was_away else None, now=now)
         return hold_until
     if tick.hold_until is not None and tick.hold_until > now:
         return tick.hold_until
-    # The alert may be open if the last run of the tick held rules back.
+    # The alert may be open if the last run of the tick suspended rules.
     alerts.clear_alert(GAP, NAME, now=now, was_open=tick.hold_until is not None)
     return None

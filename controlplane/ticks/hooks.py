@@ -1,4 +1,4 @@
-"""The tick of hooks: kinds of jobs are called about what has become of attempts, for a while."""
+"""The tick of hooks: call the hooks of job kinds for lifecycle events, within a time limit."""
 
 from celery import shared_task
 
@@ -9,18 +9,18 @@ from controlplane.queries.jobs.hook_calls import is_any_call_due
 
 NAME = "hooks"
 SECONDS = 5.0
-"""Callbacks are delivered by the same process: after so long their tick gets its turn."""
+"""Time limit of a run: the tick of callbacks waits in the same process."""
 
 
 @shared_task(name="controlplane.ticks.hooks")
 def hooks(_woken: bool = False) -> None:
-    """What beat and wakes send."""
+    """Run the tick; beat and wakes send this task."""
     wakes.take_wake(NAME)
     run()
 
 
 def run() -> int:
-    """Call what is due, as long as there is time; how much was called."""
+    """Make due calls within the time limit; return how many."""
     now = clock.now()
     if not is_any_call_due(now):
         return 0

@@ -1,5 +1,4 @@
-"""Make room for tasks that found none in a pool's pass: by eviction, or by reservation for starving
-ones.
+"""Make room for the tasks that a pool's pass could not place: evict, or reserve for starving tasks.
 
 An error here does not undo the placements of the pass.
 """

@@ -1,7 +1,7 @@
-"""The placement tick: place pending tasks or write their reasons; at every wake, and by the clock.
+"""The placement tick: place pending tasks or write their reasons, at every wake and periodically.
 
-By the clock it runs every second while tasks wait, otherwise every ten seconds; one message serves
-all pools. A pass is bounded work, in short transactions; the next pass continues a backlog.
+The period is one second while tasks wait, otherwise ten seconds; one message serves all pools. A
+pass is bounded work in short transactions; the next pass continues a backlog.
 """
 
 import time
@@ -35,13 +35,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Idleness:
-    """Until when one process ignores the clock, in seconds of the clock that its ticks go by."""
+    """Until when a process skips periodic ticks, in seconds of the `timer` of `tick`."""
 
     until: float = 0.0
 
 
 class PlacementTask(Task):
-    """The task, of which a process has one instance."""
+    """The Celery task, one instance per process."""
 
     def __init__(self) -> None:
         self.idleness = Idleness()
@@ -49,12 +49,12 @@ class PlacementTask(Task):
 
 @shared_task(name="controlplane.ticks.placement", base=PlacementTask, bind=True)
 def placement(self: PlacementTask, woken: bool = False) -> None:
-    """What beat and wakes send."""
+    """Run the tick; beat and wakes send this task."""
     tick(self.idleness, woken=woken, timer=time.monotonic)
 
 
 def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> None:
-    """Run placement; without a wake, not within ten seconds of a run that found nothing waiting."""
+    """Run placement; skip periodic ticks for ten seconds after a run without waiting tasks."""
     if not woken and timer() < idleness.until:
         return
     take_wake(NAME)
@@ -65,12 +65,11 @@ def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> None
 
 
 def run(*, woken: bool = True) -> bool:
-    """Place what can be placed; whether anything waits or waited."""
+    """Place tasks in up to 50 passes; return whether any task waits or waited."""
     started_at = clock.now()
     if not is_anything_placeable(started_at):
         if not woken:
-            # A wake for nothing, one for each batch of reports, writes nothing: the clock's tick
-            # does.
+            # Every batch of reports may send a needless wake: only periodic ticks are recorded.
             _note(started_at, placed=0)
         return is_anything_pending()
     if not woken and _is_recent(started_at):
@@ -94,7 +93,7 @@ def run(*, woken: bool = True) -> bool:
 def run_pass() -> tuple[int, frozenset[int]] | None:
     """Run one pass over the due pools; return the placed tasks, and the pools not fully considered.
 
-    None: it is not this process's turn.
+    Return None while another process has the turn.
     """
     now = clock.now()
     due = load_waiting_shapes(now)

@@ -1,4 +1,4 @@
-"""One pass over one pool: its shapes and cells, its rows, the plan; and what is placed by it."""
+"""One placement pass over one pool: load shapes, cells and rows, decide a plan, place its tasks."""
 
 import time
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from controlplane.queries.placement.snapshot import (
 )
 from controlplane.ticks.make_room import make_room_safely
 
-# The time limit of a pass; what is decided by then is kept, the next pass continues.
+# The time limit of a pass: placements decided by then are kept, and the next pass continues.
 SECONDS_PER_PASS = 2.0
 PLUGIN_ALERT = "plugin_failed"
 SHAPE_ALERT = "shape_unreadable"
@@ -52,11 +52,11 @@ class PassResult:
 
 
 def pass_pool_safely(waiting: WaitingShapes, *, now: datetime) -> tuple[int, bool] | None:
-    """Return how many tasks a pool's pass placed, and if it covered the pool; None: not our turn.
+    """Return how many tasks a pool's pass placed, and whether it covered the pool.
 
-    A pass that fails raises an alert and does not hold up the other pools. Placing, ending and
-    evicting lock other jobs each, so each is a transaction of its own. Pending reasons come last:
-    nothing waits for them.
+    Return None while another process has the turn. A pass that fails raises an alert and does not
+    delay the other pools. Placing, ending and evicting lock different jobs, so each has its own
+    transaction. Pending reasons come last: nothing waits for them.
     """
     try:
         outcome = in_turn(lambda: pass_pool(waiting, now=now))
@@ -79,7 +79,7 @@ def pass_pool_safely(waiting: WaitingShapes, *, now: datetime) -> tuple[int, boo
 
 
 def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
-    """Decide one pass over the pool in which `waiting` waits, and place; the rest is left to do."""
+    """Decide one pass over the pool of `waiting`, and place; the caller does the rest."""
     name, policy = load_policy(waiting.pool_id)
     faults = Faults()
     chosen = resolve(policy, faults)
@@ -112,7 +112,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
 
 def _carry_out(plan: PlacementPlan, snapshot: PoolSnapshot) -> int:
     policy = snapshot.policy
-    # The snapshot may show a release that is younger than `now`; what is placed is younger.
+    # The snapshot may contain a release later than its `now`; placements must be later still.
     placed = carry_out(
         plan.placements,
         limits=PoolLimits(
@@ -127,7 +127,7 @@ def _carry_out(plan: PlacementPlan, snapshot: PoolSnapshot) -> int:
 
 
 def _report_faults(name: str, waiting: WaitingShapes, faults: Faults, now: datetime) -> None:
-    """Bring before an operator what plugins, or rows that make no sense, held up."""
+    """Raise alerts about failed plugins and unreadable rows."""
     alerts = [
         RaiseAlert(PLUGIN_ALERT, f"{plugin} of pool {name}", error)
         for plugin, error in faults.found.items()

@@ -16,7 +16,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "claims-are-over-at-once",
         f"{_C}convergence/housekeeping.py",
-        "timedelta(seconds=look.policy.claim_seconds)",
+        "timedelta(seconds=context.policy.claim_seconds)",
         "timedelta(seconds=0)",
         "a claim is given to another one while its winner has time left",
         needs="one_offs",

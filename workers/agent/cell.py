@@ -122,8 +122,6 @@ class Cell:
         """Where this incarnation takes its orders."""
         return queues.cell_queue(self.name, self.incarnation)
 
-    # ------------------------------------------------------------------ starting and ending
-
     def start(self, now: ClockReading) -> None:
         """Read the journal, adopt what runs, end unknown containers, ask to be registered."""
         memory = self.journal.memory
@@ -163,8 +161,6 @@ class Cell:
     def is_empty(self) -> bool:
         """Whether no attempt is under way here."""
         return not self.journal.open_attempts()
-
-    # ------------------------------------------------------------------ what happens
 
     def note(self, received: CellInput, now: ClockReading) -> None:
         """Take note of one thing. A message that cannot be read is dropped and stops nothing."""
@@ -220,8 +216,6 @@ class Cell:
     def take_outgoing(self) -> list[tuple[str, str]]:
         """The messages to send, oldest first."""
         return self.outbox.take()
-
-    # ------------------------------------------------------------------ orders
 
     def _take_order(self, text: str, now: ClockReading) -> None:
         match self.order_reader.read(text):
@@ -347,8 +341,6 @@ class Cell:
                 self.journal.stop(stop)
             self.actions.stop(stop)
 
-    # ------------------------------------------------------------------ attempts
-
     def _take_event(self, event: DriverEvent, now: ClockReading) -> None:
         record = self.journal.find(event.uid)
         if record is None or record.end is not None:
@@ -448,8 +440,6 @@ class Cell:
         if unfit != self.unfit:
             self._log.warning("cell_unfit" if unfit else "cell_fit", why=unfit)
         self.unfit = unfit
-
-    # ------------------------------------------------------------------ identity
 
     def _may_register(self, now: ClockReading) -> bool:
         return self._has_swept or bool(self.unfit) or now.boot >= self._may_register_at

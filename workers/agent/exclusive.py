@@ -30,8 +30,6 @@ class Exclusives:
         self._deadline = 0.0
         self._is_dirty = False
 
-    # ------------------------------------------------------------------ watched attempts
-
     def begin(self, records: Iterable[CellAttempt]) -> None:
         """A process of the cell starts: what an earlier one had watched still is.
 
@@ -63,8 +61,6 @@ class Exclusives:
         self._attempts[record.uid] = watched or _watched(record.spec, Lease())
         self._is_dirty = True
 
-    # ------------------------------------------------------------------ permits
-
     def why_not(self, spec: GroupSpec, lease: Lease, boot: float) -> str | None:
         """Why an exclusive order is refused now; None: it may be taken."""
         if self._link is None:
@@ -83,8 +79,6 @@ class Exclusives:
             return False
         status = self._link.status()
         return status.boot_id == self._link.boot_id and record.uid in status.fenced
-
-    # ------------------------------------------------------------------ the watchlist
 
     def update_guard(self, lease: Lease) -> None:
         """Write the watchlist if it changed, before the cell acts on the change."""

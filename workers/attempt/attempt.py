@@ -1,4 +1,4 @@
-"""One attempt in charge: what its steps share, and the one stop order that all threads agree on."""
+"""One running attempt: the state that its steps share, and its stop order."""
 
 import threading
 import time
@@ -34,19 +34,20 @@ from workers.secret_folder import SecretFolder
 
 log = structlog.get_logger(__name__)
 
-TURN_SECONDS = 0.2  # how often an attempt that waits before its start checks for a stop order
+TURN_SECONDS = 0.2  # interval of the checks for a stop order before the start
 
 
 class DriverClosed(Exception):
-    """The driver lets go of its attempts; containers keep running."""
+    """Raised when the driver was closed and releases its attempts; containers keep running."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """What all attempts of a driver share. `back_off` seconds lie between the tries of a stage.
+    """What all attempts of a driver share.
 
-    `address`: the host at which others reach the ports of this cell. `max_files_bytes`: what the
-    inputs, the outputs, or the checkpoint of one attempt may have.
+    `back_off`: seconds between the tries of a stage. `address`: the host at which others reach the
+    ports of this cell. `max_files_bytes`: the limit for the inputs, the outputs, or the checkpoint
+    of one attempt.
     """
 
     cell: str
@@ -69,7 +70,7 @@ class DriverContext:
 
 @dataclass(slots=True)
 class StopOrder:
-    """The end that was ordered. `kill_at` on the monotonic clock; `delivered`: a signal arrived."""
+    """A stop order. `kill_at`: monotonic time; `delivered`: a signal reached the process."""
 
     reason: str
     kill_at: float
@@ -79,7 +80,7 @@ class StopOrder:
 
 
 class AttemptRun:
-    """The state of one attempt's pipeline; its thread writes it, others only order a stop."""
+    """The state of one attempt's pipeline; only its own thread writes it, others order a stop."""
 
     def __init__(
         self,
@@ -89,9 +90,9 @@ class AttemptRun:
         *,
         is_adopted: bool = False,
     ) -> None:
-        """`on_running` is called once, when the process may be stopped.
+        """Prepare the state; `on_running` is called once, when the process may be stopped.
 
-        `is_adopted`: an earlier process of this cell had it in charge.
+        `is_adopted`: an earlier process of this cell started the attempt.
         """
         self._on_running = on_running
         self.launch = launch
@@ -102,13 +103,13 @@ class AttemptRun:
         self.log_folder = around.home / "logs" / launch.uid
         self.is_adopted = is_adopted
         self.begun_before = False
-        self.is_uncreated = False  # no create was ever begun, here or by an earlier process
+        self.is_uncreated = False  # no process of this cell ever began a create
         self.placed: list[PlacedFile] = []
         self.is_started = False
         self.capture: Capture | None = None
         self.may_exist = False  # a container may have been created
         self.process_started_at = 0.0
-        self.started_at: float | None = None  # RUNNING: what has a health check, since it passed
+        self.started_at: float | None = None  # of RUNNING; with a health check: when it passed
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
         self.launch_context = LaunchContext()
@@ -116,12 +117,11 @@ class AttemptRun:
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
         self.usage: dict[str, Any] = {}  # reported at the end as usage
         self.step_seconds: dict[str, float] = {}
-        self.unhealthy = ""  # why we stopped it, in words
-        self.over = threading.Event()  # no process runs any more; told_end: the listener knows
+        self.unhealthy = ""  # why a watcher stopped the attempt, in words
+        self.over = threading.Event()  # no process runs any more
         self.end_reported = False
-        self._starting = (
-            threading.Lock()
-        )  # held while Started is reported, so that an end follows it
+        # Held while Started is reported, so that an end follows it.
+        self._starting = threading.Lock()
         self._phase: tuple[Phase, int | None] | None = None
         self._lock = threading.Lock()
         self.delivery = threading.Lock()  # held while a signal is under way
@@ -146,13 +146,11 @@ class AttemptRun:
 
     @property
     def never_created(self) -> bool:
-        """Whether it is sure that there never was a container."""
+        """Whether certainly no container ever existed."""
         return self.is_uncreated and not self.may_exist
 
-    # ------------------------------------------------------------------------- telling
-
     def emit(self, event: DriverEvent) -> None:
-        """Pass an event on, unless the driver was closed."""
+        """Pass an event to the driver's listener. Raises DriverClosed."""
         if self.around.closed.is_set():
             raise DriverClosed
         self.around.emit(event)
@@ -168,11 +166,11 @@ class AttemptRun:
         self.emit(StageFailedEvent(self.uid, text, self.around.now()))
 
     def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
-        """Record that the main process started: report it, begin its limits, deliver an earlier
+        """Record that the main process started: report it, start its limits, deliver an earlier
         stop.
 
-        An attempt with a health check is reported RUNNING when the check has passed, which may have
-        been before.
+        An attempt with a health check is reported RUNNING once the check has passed, which may have
+        been in an earlier process of the cell.
         """
         self.is_started = True
         self.container_id = view.container_id
@@ -189,7 +187,7 @@ class AttemptRun:
         self._on_running(self)
 
     def mark_healthy(self) -> bool:
-        """The health check passed for the first time; False: too late, it has ended."""
+        """Report RUNNING after the first successful health check; False: it ended before."""
         with self._starting:
             if self.ended:
                 return False
@@ -206,14 +204,12 @@ class AttemptRun:
         return self.over.is_set()
 
     def mark_ended(self) -> None:
-        """Record that no process will run or continue: a stop order has no target."""
+        """Record that no process runs or will run: a stop order has no target."""
         with self._starting:
             self.over.set()
 
-    # ------------------------------------------------------------------------- stopping
-
     def note_limit(self, reason: str) -> None:
-        """Write down the first limit of its own that stops it: see `recall_limit`."""
+        """Record on disk the first limit of its own that stops the attempt, for `recall_limit`."""
         try:
             with self._limit_file.open("x", encoding="ascii") as file:
                 file.write(reason)
@@ -223,7 +219,7 @@ class AttemptRun:
             self.log.warning("stop_reason_not_kept", error=str(error))
 
     def recall_limit(self) -> None:
-        """Record that an earlier process of the cell began to stop it for a limit.
+        """Restore the limit for which an earlier process of the cell began to stop the attempt.
 
         Otherwise the end by that signal would count as caused from outside.
         """
@@ -239,7 +235,7 @@ class AttemptRun:
         return self.workspace / "limit"
 
     def order_stop(self, reason: str, *, grace_seconds: float, force: bool) -> None:
-        """Take a stop order; of several, the first gives the reason, the earliest the kill."""
+        """Record a stop order; the first one sets the reason, the earliest one the kill."""
         kill_at = time.monotonic() + (0.0 if force else max(grace_seconds, 0.0))
         with self._lock:
             if self._stop is None:
@@ -249,19 +245,17 @@ class AttemptRun:
         self._stop_ordered.set()
 
     def break_off(self) -> None:
-        """Return whether a stop order arrived after the process ended, so that its files are not
-        kept.
-        """
+        """Record a stop order that arrived after the process ended: its files are not kept."""
         self._broken_off.set()
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether a stop was ordered that no process was there to take."""
+        """Whether a stop was ordered after the process had ended."""
         return self._broken_off.is_set()
 
     @property
     def stop_to_deliver(self) -> StopOrder | None:
-        """The stop order, if there is one and a process that may take it."""
+        """The stop order, if there is one and a process that can receive it."""
         with self._lock:
             return self._stop if self._running and not self.ended else None
 
@@ -272,15 +266,16 @@ class AttemptRun:
 
     @property
     def stopped_for(self) -> str | None:
-        """Why we stopped the process; None: it ended before any signal of ours arrived.
+        """The reason of the cell's stop; None: the process ended before any signal of the cell
+        arrived.
 
-        A signal that is under way may have been what ended it: its fate is waited for.
+        Waits for a signal that is being sent, because it may have ended the process.
         """
         with self.delivery, self._lock:
             return self._stop.reason if self._stop and self._stop.delivered else None
 
     def check(self) -> None:
-        """Raises AttemptFailed if a stop was ordered before the start, Closed if all is let go."""
+        """Raise AttemptFailed if a stop was ordered before the start, DriverClosed if closed."""
         if self.around.closed.is_set():
             raise DriverClosed
         with self._lock:
@@ -288,7 +283,9 @@ class AttemptRun:
                 raise AttemptFailed(None, self._stop.reason, "stopped before it started")
 
     def pause(self, seconds: float) -> None:
-        """Wait before the start; a stop order and the close of the driver end it (see check)."""
+        """Wait before the start; a stop order and the close of the driver end the wait (see
+        `check`).
+        """
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
             self.check()
@@ -296,12 +293,12 @@ class AttemptRun:
         self.check()
 
     def rest(self, seconds: float) -> None:
-        """Wait whatever is ordered. Raises Closed when the driver is closed."""
+        """Wait regardless of stop orders. Raises DriverClosed."""
         if self.around.closed.wait(seconds):
             raise DriverClosed
 
     def take_signal(self) -> bool:
-        """Whether the caller is the one to send the stop signal: the first to ask."""
+        """Return whether the caller must send the stop signal: True for the first caller only."""
         with self._lock:
             order = self._stop
             if order is None or order.signalled:
@@ -310,7 +307,7 @@ class AttemptRun:
             return True
 
     def take_kill(self) -> bool:
-        """Whether the caller is the one to send SIGKILL: the first to ask, the grace being over."""
+        """Return whether the caller must send SIGKILL: True for the first caller only."""
         with self._lock:
             order = self._stop
             if order is None or order.killed:
@@ -319,14 +316,14 @@ class AttemptRun:
             return True
 
     def mark_delivered(self) -> None:
-        """A signal of ours reached the process."""
+        """Record that a signal of the cell reached the process."""
         with self._lock:
             if self._stop is not None:
                 self._stop.delivered = True
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Count the time of the block as that of the step `name`."""
+        """Add the duration of the block to that of the step `name`."""
         began = time.monotonic()
         try:
             yield
@@ -335,7 +332,7 @@ class AttemptRun:
             self.step_seconds[name] = self.step_seconds.get(name, 0.0) + took
 
     def used(self) -> Mapping[str, Any]:
-        """Return the usage reported at the end: seconds of each step, and measurements."""
+        """Return the usage to report at the end: seconds of each step, and measurements."""
         steps = {name: round(took, 4) for name, took in self.step_seconds.items()}
         return {**self.usage, "steps": steps}
 
@@ -343,8 +340,8 @@ class AttemptRun:
     def turn(self) -> Iterator[None]:
         """Hold one of the few places for heavy calls to the engine.
 
-        An attempt whose container is being created goes before those that have not begun that:
-        its wait is part of `creating`, which has a time limit; theirs is not.
+        An attempt whose container is being created precedes those that have not begun: its wait is
+        part of `creating`, which has a time limit; theirs is not.
         """
         is_new = self._phase is None or self._phase[0] is not Phase.CREATING
         with self.around.turns.take(self.check, is_new=is_new):

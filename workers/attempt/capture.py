@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STREAMS = ("stdout", "stderr")
-# The engine gives one line at a time: to write the cursor for each took 0.2 ms of 0.24 (measured).
+# The engine delivers single lines; a cursor write per line took 0.2 ms of 0.24 (measured).
 CURSOR_SECONDS = 0.2
-PART_BYTES = 16 * 1024  # Docker keeps a longer line in parts of this size
+PART_BYTES = 16 * 1024  # Docker splits a longer line into parts of this size
 
 
 class CaptureSuperseded(Exception):
@@ -27,15 +27,16 @@ class CaptureSuperseded(Exception):
 
 
 class DiskFull(Exception):
-    """The disk did not take what was to be kept."""
+    """The disk is full: the entries were not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCursor:
-    """The last entry of a stream: its time, how many of exactly that time are written, all bytes.
+    """The last entry of a stream: its time, the entries written with that time, and the total
+    bytes.
 
-    The parts of one long line carry the time of its first, so the time alone is not exact.
-    `is_within`: more parts of that line follow, whenever they come.
+    All parts of a long line have the time of its first part, so the time alone is not exact.
+    `is_within`: more parts of that line follow.
     """
 
     nanoseconds: int = 0
@@ -44,7 +45,7 @@ class StreamCursor:
     is_within: bool = False
 
     def after(self, entries: Sequence["LogEntry"], size: int) -> "StreamCursor":
-        """Where the stream stands, `size` bytes long, once these entries of it are written."""
+        """Return the cursor after writing these entries, when the stream is `size` bytes long."""
         at, count, is_within = self.nanoseconds, self.entries, self.is_within
         for entry in entries:
             count = count + 1 if entry.nanoseconds == at else 1
@@ -65,17 +66,17 @@ class LogEntry:
 
     @property
     def is_part(self) -> bool:
-        """Whether more of the same line follows: it is of full size then, and has no newline."""
+        """Whether more of the same line follows: the entry has the full size and no newline."""
         return len(self.content) == PART_BYTES and not self.content.endswith(b"\n")
 
 
 def cut_note(limit: int) -> bytes:
-    """What stands at the end of a stream that was longer than `limit` bytes."""
+    """Return the text that ends a stream longer than `limit` bytes."""
     return f"\n[cellrun: output beyond {limit} bytes was cut here]\n".encode()
 
 
 def _write_all(file: int, content: bytes) -> int:
-    """Write all of `content`; its length. Raises OSError, of a full disk too."""
+    """Write all of `content` and return its length. Raises OSError, also if the disk is full."""
     written = 0
     while written < len(content):
         written += os.write(file, content[written:])
@@ -83,10 +84,10 @@ def _write_all(file: int, content: bytes) -> int:
 
 
 class Capture:
-    """The two files, open for one reader at a time."""
+    """The two log files, open for one reader at a time."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """Continue the files in `folder` (made if need be); `limit` bytes for each stream."""
+        """Continue the files in `folder`, created if absent; `limit` bytes for each stream."""
         self._open: dict[str, int] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -112,24 +113,24 @@ class Capture:
             return min(file.tell(), size)
 
     def begin(self) -> tuple[int, Cursors]:
-        """Return a new reader's token and its start; it supersedes all earlier readers."""
+        """Return a new reader's token and its cursors; it supersedes all earlier readers."""
         with self._lock:
             self._reader += 1
             return self._reader, self._cursors
 
     def is_full(self, name: str) -> bool:
-        """Whether the stream was cut: nothing more of it is kept."""
+        """Return whether the stream was cut: no more of it is kept."""
         return self._sizes[name] > self.limit
 
     @property
     def is_over(self) -> bool:
-        """Whether every stream was cut: there is nothing more to read."""
+        """Whether every stream was cut, so that no more needs to be read."""
         return all(self.is_full(name) for name in STREAMS)
 
     def add(self, reader: int, entries: Sequence[LogEntry]) -> None:
-        """Keep entries of the engine's log, oldest first, as one step.
+        """Append entries of the engine's log, oldest first, all or none.
 
-        Raises CaptureSuperseded, or DiskFull: then none of them is kept and the caller may retry.
+        Raises CaptureSuperseded, or DiskFull: the caller may retry.
         """
         with self._lock:
             if reader != self._reader:
@@ -151,14 +152,14 @@ class Capture:
                 self._write_cursor()
 
     def _take_back(self) -> None:
-        """Cut off what was written of entries that did not all find room."""
+        """Truncate the files to their cursors after entries that did not all fit."""
         for name in STREAMS:
             size = self._sizes[name] = self._cursors[name].size
             if name in self._open:
                 os.ftruncate(self._open[name], size)
 
     def settle(self) -> None:
-        """Write down where the files stand: a reader came to the end of what there is."""
+        """Write the cursor and close the files: a reader reached the end of the log."""
         with self._lock:
             self._write_cursor()
             self._let_go()
@@ -168,14 +169,14 @@ class Capture:
             os.close(self._open.popitem()[1])
 
     def __del__(self) -> None:
-        """A reader that was cut short leaves no file open."""
+        """Close the files of a reader that was aborted."""
         self._let_go()
 
     def _append(self, name: str, content: bytes) -> None:
         kept = self._kept(name, content)
         if not kept:
             return
-        # Opening the file for each line took most of the time of a task with much output.
+        # Opening the file for each line dominated the time of a task with much output.
         file = self._open.get(name)
         if file is None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -193,7 +194,7 @@ class Capture:
     def _write_cursor(self) -> None:
         text = json.dumps({name: asdict(self._cursors[name]) for name in STREAMS})
         temporary = self._cursor_path.with_suffix(".new")
-        with contextlib.suppress(OSError):  # of a full disk: the one that stands there lags behind
+        with contextlib.suppress(OSError):  # of a full disk: the old cursor lags behind
             temporary.write_text(text, encoding="ascii")
             os.replace(temporary, self._cursor_path)
         self._noted_at = time.monotonic()

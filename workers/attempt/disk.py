@@ -43,16 +43,16 @@ def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
 
 
 def bytes_below(folder: Path, *, on_error: Callable[[OSError], None] | None = None) -> int:
-    """The sizes of all files below `folder`, as far as they can be seen; links are not followed.
+    """Return the size of all readable files below `folder`; links are not followed.
 
-    `on_error`: called for what cannot be seen, as of a folder that went meanwhile or is closed.
+    `on_error` is called for unreadable or meanwhile removed paths.
     """
     total = 0
     for path, _, names in os.walk(folder, onerror=on_error):
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size
-            except OSError as error:  # it went meanwhile, or its folder is closed
+            except OSError as error:  # removed meanwhile, or its folder is not readable
                 if on_error:
                     on_error(error)
     return total

@@ -1,4 +1,4 @@
-"""The environment variables that every task finds, beside its own."""
+"""The environment variables that every task gets beside its own."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ FIRST_PORT = 20_000
 
 
 def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[str, str]:
-    """The task's own variables and ours; ours win."""
+    """Return the task's own variables and Cellrun's, which take precedence."""
     return {
         **spec.env,
         "CELLRUN_JOB_ID": str(spec.job_id),
@@ -30,5 +30,5 @@ def port_variable(name: str) -> str:
 
 
 def inner_ports(names: Sequence[str]) -> dict[str, int]:
-    """The port in the container for each name."""
+    """Return the port in the container for each name."""
     return {name: FIRST_PORT + position for position, name in enumerate(names)}

@@ -10,7 +10,7 @@ from controlplane.contract.states import FailureKind, Phase
 
 
 class Permit(Enum):
-    """Whether a container may be created, or started, at this moment."""
+    """Whether a container may be created, or started, now."""
 
     YES = "yes"
     NOT_YET = "not yet"
@@ -18,13 +18,13 @@ class Permit(Enum):
 
 
 def always() -> Permit:
-    """The permit of what nothing hinders."""
+    """Permit without a condition."""
     return Permit.YES
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One attempt to run: the order, its group's spec and the environment made for it.
+    """One attempt to run: the order, its group's spec and the environment.
 
     `permit` is called just before the container is created, and before it is started. `started_at`:
     when an earlier process of the cell reported RUNNING.
@@ -46,7 +46,7 @@ class Launch:
 class BuildingEvent:
     """The attempt is in `phase`; `progress` in percent, if known.
 
-    `at`: since when, in seconds since 1970; None: since the event is taken.
+    `at`: since when, in seconds since 1970; None: since the event is received.
     """
 
     uid: str
@@ -57,7 +57,7 @@ class BuildingEvent:
 
 @dataclass(frozen=True, slots=True)
 class StageFailedEvent:
-    """A try of a stage failed and is followed by another. `text`: which of how many, and why."""
+    """A try of a stage failed and another follows. `text`: the number of the try, and why."""
 
     uid: str
     text: str
@@ -68,7 +68,7 @@ class StageFailedEvent:
 class StartedEvent:
     """The container's main process runs since `at` (seconds, wall clock).
 
-    With a health check: it passed then. `addresses`: "host:port" of its ports, by name.
+    With a health check, `at` is when it passed. `addresses`: "host:port" of its ports, by name.
     """
 
     uid: str
@@ -79,9 +79,9 @@ class StartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReconciledEvent:
-    """The runner of the attempt was called: its phase, and the state that was kept.
+    """The runner of the attempt was called: its phase, and the state that was stored.
 
-    `at`: when, in seconds since 1970; None: when the event is taken.
+    `at`: when, in seconds since 1970; None: when the event is received.
     """
 
     uid: str
@@ -95,10 +95,10 @@ class EndedEvent:
     """The attempt has ended and its container is removed or stopped permanently.
 
     `exit_code` is None if no process ever ran, except for a command that could not be executed: 127
-    (not found) or 126, as in a shell. `failure_kind` None means: the program's own end, judged by
-    its exit code, or (reason "stopped", "timeout", …) an end that the cell ordered, whatever the
-    code. `started_at` None: it never was RUNNING. `never_created`: no container ever existed.
-    Reasons: workers.attempt.outcome.
+    (not found) or 126, as in a shell. `failure_kind` None: the program ended by itself, judged by
+    its exit code, or the cell ordered the end (reason "stopped", "timeout", …), whatever the code.
+    `started_at` None: it never was RUNNING. `never_created`: no container ever existed. Reasons:
+    workers.attempt.outcome.
     """
 
     uid: str
@@ -120,10 +120,10 @@ DriverEvent = BuildingEvent | StageFailedEvent | StartedEvent | ReconciledEvent 
 
 
 class Listener(Protocol):
-    """Takes driver events; thread-safe, returns at once, never raises."""
+    """Receives driver events; thread-safe, returns at once, never raises."""
 
     def __call__(self, event: DriverEvent, /) -> None:
-        """Take one event."""
+        """Receive one event."""
 
 
 @dataclass(frozen=True, slots=True)

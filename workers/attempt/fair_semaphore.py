@@ -1,6 +1,6 @@
 """Places for heavy calls to the engine: a few at a time, first come, first served, in two classes.
 
-What is new waits until all that was begun has its place.
+New callers wait until all others have a place.
 """
 
 import heapq
@@ -22,7 +22,7 @@ class FairSemaphore:
 
     @contextmanager
     def take(self, check: Callable[[], None], *, is_new: bool) -> Iterator[None]:
-        """Wait for a place and hold it; `check` is called meanwhile, and may raise to end that."""
+        """Wait for a place and hold it; `check` runs while waiting and may raise to give up."""
         self._acquire(check, is_new)
         try:
             check()
@@ -60,7 +60,7 @@ class FairSemaphore:
 
 
 class _Waiter:
-    """A caller in line."""
+    """A queued caller."""
 
     __slots__ = ("granted", "is_gone")
 

@@ -13,7 +13,7 @@ from controlplane.contract.messages.health import HealthCheck
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.runtime import EngineAway, EngineError
 
-STARTING_SECONDS = 1.0  # the longest pause between checks of what is not RUNNING yet
+STARTING_SECONDS = 1.0  # the longest pause between checks before RUNNING
 REQUEST = (
     "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cellrun-health-check\r\n"
     "Accept: */*\r\nConnection: close\r\n\r\n"
@@ -28,7 +28,7 @@ DRAIN_SECONDS = 0.2  # for the rest of an answer, before the connection is close
 def watch_health(
     attempt: AttemptRun, on_healthy: Callable[[AttemptRun], None], stop: Callable[[], None]
 ) -> None:
-    """Check until the attempt has ended. `on_healthy` is called once RUNNING was reported."""
+    """Check until the attempt has ended; call `on_healthy` once RUNNING was reported."""
     check = attempt.launch.spec.health_check
     assert check is not None
     failures = 0
@@ -87,9 +87,9 @@ def _probe(attempt: AttemptRun, check: HealthCheck) -> str | None:
 
 
 def get(address: str, path: str, seconds: float) -> str:
-    """Empty if a GET there is answered with a status from 200 to 399, else what came instead.
+    """Return "" if GET is answered with a status from 200 to 399, else what came instead.
 
-    Never longer than `seconds` and a moment, however slowly the answer drips.
+    Takes at most `seconds` and a moment, however slowly the answer arrives.
     """
     end = time.monotonic() + seconds
     host, _, port = address.rpartition(":")
@@ -111,7 +111,7 @@ def get(address: str, path: str, seconds: float) -> str:
 
 
 def _read(line: socket.socket, end: float, is_enough: Callable[[bytes], bool]) -> bytes:
-    """What comes until it is enough, or ends, or `end` on the monotonic clock."""
+    """Return what arrives until `is_enough`, the end of the stream, or `end` (monotonic clock)."""
     content = b""
     while not is_enough(content):
         rest = end - time.monotonic()

@@ -28,7 +28,7 @@ SAMPLES = 10  # within the limit
 
 @dataclass(frozen=True, slots=True)
 class ActivitySample:
-    """What it had used and written at `at` (wall seconds), and when something last happened."""
+    """The usage and output at `at` (wall seconds), and when activity was last seen."""
 
     at: float
     active_at: float
@@ -68,7 +68,7 @@ def _sample(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
 
 
 def is_active(last: ActivitySample, sample: ActivitySample) -> bool:
-    """Whether something happened between the two."""
+    """Return whether there was activity between the two samples."""
     busy = sample.cpu_seconds - last.cpu_seconds >= CPU_SHARE * max(sample.at - last.at, 0.0)
     sent = sample.sent_bytes - last.sent_bytes >= SENT_BYTES
     return busy or sent or sample.output_bytes != last.output_bytes
@@ -85,7 +85,7 @@ def _output_bytes(folder: Path) -> int:
 
 
 def read_sample(path: Path) -> ActivitySample | None:
-    """What an earlier process of the cell saw last; None: nothing that can be read."""
+    """Return the last sample of an earlier process of the cell; None: none is readable."""
     try:
         return ActivitySample(**json.loads(path.read_text(encoding="ascii")))
     except (OSError, ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""What an end means: the one place where exits and failures become a kind, a reason and a sentence.
+"""The only mapping of exits and failures to a kind, a reason and a message.
 
-The control plane reads `reason` as a code and `failure_kind` as the budget that pays; `message` is
-for people and carries the engine's own words.
+The control plane reads `reason` as a code and `failure_kind` as the retry budget to charge;
+`message` is for people and includes the engine's own words.
 """
 
 import re
@@ -20,13 +20,13 @@ from controlplane.contract.states import FailureKind
 
 EXIT = "exit"  # the program ended by itself
 TIMEOUT = "timeout"  # timeout_seconds were over
-IDLE = "idle_timeout"  # nothing happened in it for idle_timeout_seconds
+IDLE = "idle_timeout"  # no activity for idle_timeout_seconds
 LIFETIME = "lifetime_over"  # lifetime_seconds were over
 HEALTH = "health_check"  # its health check failed
 DISK_LIMIT = "disk_limit"  # more on disk than it requested
-STOPPED = "stopped"  # a stop order of ours
+STOPPED = "stopped"  # a stop order of the cell
 OUT_OF_MEMORY = "oom"
-KILLED_OUTSIDE = "killed_outside"  # a signal from neither us nor the memory limit
+KILLED_OUTSIDE = "killed_outside"  # a signal from neither the cell nor the memory limit
 VANISHED = "vanished"  # the container is gone or never existed, and this cell did not remove it
 ENGINE = "engine"  # the engine fails or does not answer
 INPUTS = "inputs"  # an input could not be fetched or placed
@@ -38,7 +38,7 @@ OUTPUTS = "outputs"  # an output could not be kept
 RUNNER = "runner"  # the runner of its task type failed, or reported that the task did
 DISK = "disk"  # no space left on the cell
 
-# Ends by a limit of the task itself: it is over, and not tried again.
+# Ends by a limit of the task itself: it is not retried.
 LIMITS = (TIMEOUT, IDLE, LIFETIME)
 
 SIGKILLED = 137  # 128 + SIGKILL, the convention of engines and shells
@@ -48,7 +48,7 @@ NOT_FOUND = 127
 
 
 class AttemptFailed(Exception):
-    """Ends the attempt: whose fault and why, in whose words. `exit_code` where a shell has one."""
+    """Ends the attempt with a failure kind, a reason and a message. `exit_code`: as in a shell."""
 
     def __init__(
         self, kind: FailureKind | None, reason: str, message: str, exit_code: int | None = None
@@ -62,10 +62,10 @@ class AttemptFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How the main process ended. `stopped_for`: the reason of the cell's stop that reached it
-    before.
+    """How the main process ended.
 
-    `stopped`: another process sent it a signal.
+    `stopped_for`: the reason of the cell's stop that reached it before. `stopped`: another process
+    sent it a signal.
     """
 
     code: int
@@ -91,8 +91,8 @@ class _ExitRule:
     message: str | None
 
 
-# First match wins. The engine's memory flag counts only with an unsuccessful exit: a killed child
-# sets it too, and a program may live with that.
+# The first match wins. The engine's memory flag counts only if the exit failed: a killed child
+# sets it too, and a program may survive that.
 _EXITS: tuple[_ExitRule, ...] = (
     _ExitRule(lambda e: e.stopped_for == TIMEOUT, None, TIMEOUT, "ran longer than timeout_seconds"),
     _ExitRule(
@@ -131,7 +131,7 @@ _EXITS: tuple[_ExitRule, ...] = (
 
 @lru_cache(maxsize=1024)
 def judge_exit(ended: Exit) -> ExitClassification:
-    """What the end of a main process means."""
+    """Classify the end of a main process."""
     rule = next(rule for rule in _EXITS if rule.matches(ended))
     message = rule.message.format(code=ended.code) if rule.message else None
     return ExitClassification(rule.kind, rule.reason, message)
@@ -139,7 +139,7 @@ def judge_exit(ended: Exit) -> ExitClassification:
 
 @dataclass(frozen=True, slots=True)
 class _EngineErrorRule:
-    """An engine's answer, by its words (a pattern, case ignored)."""
+    """The classification of an engine's error, by a pattern of its words (case ignored)."""
 
     pattern: str
     kind: FailureKind
@@ -151,11 +151,11 @@ _DISK_FULL = _EngineErrorRule(
     r"no space left on device|disk quota exceeded", FailureKind.SYSTEM, DISK
 )
 
-# Errors of Docker and containerd at a pull; any other error of a pull is the fault of the registry
+# Pull errors of Docker and containerd; any other error of a pull is the fault of the registry
 # or the network. "toomanyrequests" precedes the denials that accompany it.
 _PULL_WORDS: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
-    # A registry, or a proxy before it, that refuses without the error codes of the protocol.
+    # A registry, or its proxy, that refuses without the error codes of the protocol.
     _EngineErrorRule(r"parsing http 40[134] response", FailureKind.USER, IMAGE),
     _EngineErrorRule(
         r"toomanyrequests|too many requests|rate limit|\b429\b", FailureKind.SYSTEM, REGISTRY
@@ -167,7 +167,7 @@ _PULL_WORDS: tuple[_EngineErrorRule, ...] = (
         FailureKind.SYSTEM,
         REGISTRY,
     ),
-    # Before the words for an absent image: it exists, for machines of another kind.
+    # Before the patterns of an absent image: the image exists for another platform.
     _EngineErrorRule(
         r"no matching manifest|does not match the specified platform", FailureKind.USER, NOT_HERE
     ),
@@ -181,12 +181,12 @@ _PULL_WORDS: tuple[_EngineErrorRule, ...] = (
     ),
 )
 
-# … and these when a container is created or started.
+# Errors when a container is created or started.
 _START_WORDS: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
-    # The engine has no address left for another network; some versions report a plain 4xx.
+    # No address is left for another network; some versions report a plain 4xx.
     _EngineErrorRule(r"address pool", FailureKind.SYSTEM, ENGINE),
-    # It was there when the pull step ended: something removed it from this cell since.
+    # The image existed at the end of the pull step and was removed since.
     _EngineErrorRule(r"no such image", FailureKind.SYSTEM, ENGINE),
     _EngineErrorRule(
         r"invalid reference|invalid repository|must be lowercase", FailureKind.USER, IMAGE
@@ -212,9 +212,9 @@ _START_WORDS: tuple[_EngineErrorRule, ...] = (
     _EngineErrorRule(
         r"exec.*permission denied|is a directory", FailureKind.USER, COMMAND, NOT_EXECUTABLE
     ),
-    # A program for machines of another kind, unless it is a script that names no interpreter.
+    # A program for another platform, or a script that names no interpreter.
     _EngineErrorRule(r"exec format error", FailureKind.USER, NOT_HERE, NOT_EXECUTABLE),
-    # It was removed from outside between its creation and its start.
+    # The container was removed from outside between its creation and its start.
     _EngineErrorRule(r"no such container|container vanished", FailureKind.OUTSIDE, VANISHED),
 )
 
@@ -227,7 +227,7 @@ def _failure(stage: str, words: str, rules: tuple[_EngineErrorRule, ...]) -> Att
 
 
 def judge_pull_error(words: str, status: int | None = None) -> AttemptFailed:
-    """What a refused pull means: by its words, else a plain 4xx is the user's, the rest SYSTEM."""
+    """Classify a refused pull: by its words, else a plain 4xx is USER, the rest SYSTEM."""
     failure = _failure("pull", words, _PULL_WORDS)
     if failure is None and status in (400, 401, 403, 404):
         failure = AttemptFailed(FailureKind.USER, IMAGE, f"pull: {words}")
@@ -235,7 +235,7 @@ def judge_pull_error(words: str, status: int | None = None) -> AttemptFailed:
 
 
 def judge_start_error(stage: str, words: str, status: int | None = None) -> AttemptFailed:
-    """What a refused create or start means: a plain 400 is the task's, the rest the engine's.
+    """Classify a refused create or start: by its words, else a plain 400 is USER, the rest SYSTEM.
 
     A 400 in words that no rule knows may be about this cell, such as the source of a mount.
     """

@@ -1,7 +1,7 @@
-"""The life of an attempt, step by step: read these two lists first.
+"""The steps of an attempt, in order: see BUILD, START and ADOPT.
 
-A step returns, or raises AttemptFailed, which ends the attempt. In every case exactly one Ended is
-reported, and only when nothing of the attempt runs or will run.
+A step returns, or raises AttemptFailed, which ends the attempt. In every case exactly one
+EndedEvent is reported, and only when no part of the attempt runs or will run.
 """
 
 from collections.abc import Callable
@@ -57,8 +57,8 @@ BUILD: tuple[Step, ...] = (
     place_checkpoint,
     start_container,
 )
-# A stop waits for these, which make nothing: only then is it known whether there is a process that
-# may have its grace.
+# A stop waits for these, which create nothing: only then is it known whether a process exists that
+# must get its grace period.
 INSPECTIONS: tuple[Step, ...] = (make_workspace, inspect_own, inspect_adopted)
 START: tuple[Step, ...] = (make_workspace, inspect_own, *BUILD)
 ADOPT: tuple[Step, ...] = (make_workspace, inspect_adopted, *BUILD)
@@ -82,7 +82,7 @@ NAMES: dict[Step, str] = {
 
 
 def run(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
-    """Live the attempt from `steps` to its Ended, or until the driver is closed."""
+    """Run the attempt through `steps` to its end, or until the driver is closed."""
     try:
         try:
             check_begun(attempt)
@@ -105,7 +105,7 @@ def run(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
 
 
 def end_at_once(attempt: AttemptRun, view: ContainerView) -> None:
-    """The same for the end of one whose thread was none, and that left nothing to be collected."""
+    """Report the end of an attempt that had no thread and left nothing to collect."""
     attempt.mark_ended()
     try:
         attempt.emit(_ended(attempt, view))
@@ -115,12 +115,12 @@ def end_at_once(attempt: AttemptRun, view: ContainerView) -> None:
 
 
 def build(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
-    """Take the steps up to the start; a container found started makes the rest needless."""
+    """Run the steps up to the start; skip the rest once the container is started."""
     for step in steps:
         if step not in INSPECTIONS:
             attempt.check()
         if step is BUILD[0]:
-            attempt.enter(Phase.PREPARING)  # again, if an earlier process of the cell had it
+            attempt.enter(Phase.PREPARING)  # repeated after a restart of the cell
         with attempt.step(NAMES.get(step, step.__name__)):
             step(attempt)
         if attempt.is_started:
@@ -128,7 +128,7 @@ def build(attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
 
 
 def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
-    """Return the end of a process that ran."""
+    """Return the end of an attempt whose process ran."""
     with attempt.step("collect"):
         collect_output(attempt)
     note_use(attempt, view)
@@ -161,7 +161,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     elif attempt.launch.spec.outputs:
         with attempt.step("outputs"):
             keep_outputs(attempt)
-    # The start was reported when the engine had answered, which for a short process may be after
+    # The start was reported when the engine answered, which for a short process may be after
     # its end: the engine's time is better, except after a health check.
     started_at = view.started_at or attempt.started_at or 0.0
     if attempt.launch.spec.health_check is not None:
@@ -189,7 +189,7 @@ def _keep_checkpoint(attempt: AttemptRun) -> None:
 
 
 def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
-    """Return the end of an attempt that a step ended."""
+    """Return the end of an attempt that failed in a step."""
     attempt.mark_ended()
     make_sure_it_is_over(attempt)
     _keep_checkpoint(attempt)

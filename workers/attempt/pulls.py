@@ -31,11 +31,11 @@ class Pull:
         self._done = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is over, `seconds` from now at the latest."""
+        """Wait up to `seconds`; return whether the pull is over."""
         return self._done.wait(seconds)
 
     def run(self, engine: Engine, forget: Callable[["Pull"], None]) -> None:
-        """Pull, and keep what came of it."""
+        """Pull, and record the result."""
         try:
             self.bytes = engine.pull(self.image, self._set_progress, self.registry)
         except (EngineAway, EngineError) as error:
@@ -51,7 +51,7 @@ class Pull:
     def _set_progress(self, percent: int) -> None:
         self.progress = percent
         if not self.waiting:
-            # Raised in the midst of the engine's answer: to hang up is how a pull is broken off.
+            # Raised within the engine's answer: closing the connection aborts the pull.
             raise PullAbandoned
 
 
@@ -64,7 +64,7 @@ class Pulls:
         self._under_way: dict[tuple[str, Registry | None], Pull] = {}
 
     def join(self, image: str, registry: Registry | None = None) -> Pull:
-        """The pull of `image` that is under way, begun now if there is none; `leave` it later."""
+        """Return the running pull of `image`, or start one; the caller must `leave` it."""
         with self._lock:
             pull = self._under_way.get((image, registry))
             if pull is None:

@@ -1,4 +1,4 @@
-"""The operations of a container engine that the steps need: blocking, one container each, by uid.
+"""The engine operations that the steps need: blocking, for one container each, by uid.
 
 Every call may raise EngineAway (no answer: the result is unknown) or EngineError (the engine
 refused). A call about a missing container raises NoSuchContainer unless its docstring differs.
@@ -20,7 +20,7 @@ class EngineAway(Exception):
 
 
 class EngineError(Exception):
-    """The engine refused, in its own words; `status` is that of its HTTP answer, if any."""
+    """The engine refused, in its own words; `status` is its HTTP status, if any."""
 
     def __init__(self, words: str, status: int | None = None) -> None:
         super().__init__(words)
@@ -32,7 +32,7 @@ class NoSuchContainer(EngineError):
 
 
 class ContainerStatus(StrEnum):
-    """How far a container came. One that could not be started stays CREATED."""
+    """The state of a container; one that could not be started stays CREATED."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -41,9 +41,9 @@ class ContainerStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """A container as the engine shows it. Instants in seconds since 1970.
+    """A container as the engine reports it; times in seconds since 1970.
 
-    `pid`: of its main process while it runs, if the engine shows it. `use`: the total use of an
+    `pid`: the main process's while it runs, if the engine reports it. `use`: the total usage of an
     ended container, if known.
     """
 
@@ -61,7 +61,7 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a container has used so far: time of all its processes, and bytes that it sent.
+    """The usage of a container so far: CPU time of all its processes, and bytes that it sent.
 
     Bytes are 0 if the engine does not count them. `memory_peak_bytes`: the maximum over all its
     processes; None: unknown.
@@ -74,8 +74,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A file or folder that must exist in the container before its start; a file has `source`'s
-    bytes.
+    """A file with the bytes of `source`, or a folder, to place in the container before its start.
 
     An existing folder keeps its owner; `writable` makes it writable for every user. `bound`: a bind
     mount of `source` instead of a copy, read-only unless `writable`.
@@ -89,17 +88,17 @@ class PlacedFile:
 
 @dataclass(frozen=True, slots=True)
 class CreateResult:
-    """A container that now exists; not `is_new`: it did before."""
+    """An existing container; `is_new`: this call created it."""
 
     container_id: str
     is_new: bool
 
 
 class Engine(Protocol):
-    """The difference between docker and process.
+    """The operations that differ between docker and process.
 
-    `needs_image`: a container is made from an image. `keeps_logs`: output must be copied from the
-    engine; else it stands in the attempt's log folder already.
+    `needs_image`: a container is created from an image. `keeps_logs`: output must be copied from
+    the engine; otherwise it is written to the attempt's log folder directly.
     """
 
     name: str
@@ -107,8 +106,7 @@ class Engine(Protocol):
     keeps_logs: bool
 
     def find_image(self, image: str) -> str | None:
-        """Return the digest of `image` on the engine: a registry's, or the engine's own; None:
-        absent.
+        """Return the digest of `image`: a registry's, or the engine's own; None: absent.
 
         Empty: unknown, and no pull is needed.
         """
@@ -116,72 +114,73 @@ class Engine(Protocol):
     def pull(
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
-        """Pull `image` with the credentials `registry`, reporting percent; return the bytes
-        downloaded.
-        """
+        """Pull `image`, report percent, and return the bytes downloaded."""
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
-        """Make the container, or find the one made before."""
+        """Create the container, or return the existing one."""
 
     def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
-        """Make `placed` stand in the created container. Repeatable."""
+        """Place `placed` in the created container. Repeatable."""
 
     def start(self, uid: str) -> None:
-        """Start the created container's process. The caller has checked that it never ran."""
+        """Start the created container's process; the caller has checked that it never ran."""
 
     def view(self, uid: str) -> ContainerView | None:
-        """The container now; None: there is none."""
+        """Return the current state of the container; None: it does not exist."""
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """Block until the started container ended (True) or `seconds` passed (False)."""
+        """Block until the started container has ended (True) or `seconds` passed (False)."""
 
     def signal(self, uid: str, name: str) -> bool:
         """Send the signal `name` (TERM, KILL, …) to the main process; False: it has ended."""
 
     def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
-        """Return whether the engine knows of a signal from outside that ended the container."""
+        """Return whether the engine recorded a signal from outside that ended the container."""
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
-        """At which port of this host each of the started container's ports is reached, by name."""
+        """Return the port of this host for each port name of the started container."""
 
     def host(self, launch: Launch, address: str) -> str:
-        """The host at which those ports are reached, in a cell that others reach at `address`."""
+        """Return the host of those ports, in a cell that others reach at `address`."""
 
     def use(self, uid: str) -> ResourceUsage:
-        """What the started container has used so far."""
+        """Return the usage of the started container so far."""
 
     def disk_bytes(self, uid: str) -> int:
-        """What the started container has written, or was given, on disk and has not removed."""
+        """Return the bytes on disk that the started container wrote or was given."""
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """Run `command` in the started container: empty if it succeeded in time, else why not."""
+        """Run `command` in the container; return "" if it succeeds in time, else why not."""
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """The first `limit` bytes of a regular file of the container; None: there is none."""
+        """Return the first `limit` bytes of a regular file of the container; None: it does not
+        exist.
+        """
 
     def save(self, launch: Launch, path: str, target: Path, take: Callable[[int], None]) -> bool:
-        """Write the file or folder at `path` of the ended container to `target`, a tar of names
-        relative to it; False: there is none, or no container. `take` counts the bytes first.
+        """Write the path of the ended container to `target`, a tar with relative names.
+
+        Return False if the path or the container does not exist. `take` counts the bytes first.
         """
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
-        """Make what `save` wrote stand in the folder `path` of the created container."""
+        """Unpack what `save` wrote into the folder `path` of the created container."""
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Add to `capture` what the container wrote since; with `follow` until it ends."""
+        """Append the container's new output to `capture`; with `follow` until it ends."""
 
     def remove(self, uid: str) -> None:
-        """Delete the container, running or not; nothing if there is none."""
+        """Delete the container, even if it runs; do nothing if it does not exist."""
 
     def find(self) -> Iterable[FoundContainer]:
-        """The containers of this installation and cell."""
+        """Return the containers of this installation and cell."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 def attempt_labels(launch: Launch, *, installation: str, cell: str) -> Mapping[str, str]:
-    """The labels by which people and the cell recognise an attempt's container."""
+    """Return the labels that identify an attempt's container."""
     return {
         "cellrun.installation": installation,
         "cellrun.cell": cell,
@@ -194,5 +193,5 @@ def attempt_labels(launch: Launch, *, installation: str, cell: str) -> Mapping[s
 
 
 def container_name(uid: str) -> str:
-    """The container's name: a second container for the same attempt collides with it."""
+    """Return the container's name; it makes a second container of the same attempt collide."""
     return f"cellrun-{uid}"

@@ -1,4 +1,4 @@
-"""Threads that never hold up the end of the process, and a timer that calls back."""
+"""Daemon threads, which never delay the end of the process, and a timer."""
 
 import collections
 import heapq
@@ -15,7 +15,7 @@ Work = Callable[[], None]
 
 
 class DaemonPool:
-    """Runs work in at most `limit` daemon threads, made as they are needed; the rest queues."""
+    """Runs work in at most `limit` daemon threads, started on demand; further work queues."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
@@ -23,10 +23,10 @@ class DaemonPool:
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._free = 0  # threads that wait, less the work that waits for them
+        self._free = 0  # idle threads minus queued work
 
     def submit(self, work: Work) -> None:
-        """Run `work` soon. What it raises is logged."""
+        """Queue `work`; its exceptions are logged."""
         with self._lock:
             self._free -= 1
             if self._free < 0 and self._threads < self._limit:
@@ -37,7 +37,7 @@ class DaemonPool:
         self._queue.put(work)
 
     def close(self) -> None:
-        """Let waiting threads end; those at work end after it."""
+        """End idle threads; busy ones end after their work."""
         with self._lock:
             threads = self._threads
         for _ in range(threads):
@@ -54,7 +54,7 @@ class DaemonPool:
 
 
 class ThreadGate:
-    """Lets at most `limit` in at a time; work for the others is kept, without a thread for it."""
+    """Admits at most `limit` holders at a time; queued work occupies no thread."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -63,7 +63,7 @@ class ThreadGate:
         self._waiting: collections.deque[tuple[str, Work]] = collections.deque()
 
     def enter(self, name: str, work: Work) -> None:
-        """Call `work`, which must be quick, now or when a thread leaves."""
+        """Call `work`, which must be quick, now or when a holder leaves."""
         with self._lock:
             if len(self._inside) >= self._limit:
                 self._waiting.append((name, work))
@@ -72,7 +72,7 @@ class ThreadGate:
         work()
 
     def leave(self, name: str) -> None:
-        """Let the next one in, if `name` is inside."""
+        """Release the place of `name`, if it holds one, and admit the next."""
         with self._lock:
             if name not in self._inside:
                 return
@@ -85,7 +85,7 @@ class ThreadGate:
 
 
 class Timer:
-    """Calls back after given times, from one thread: callbacks must be quick."""
+    """Calls functions at given times from one thread; they must be quick."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Work]] = []
@@ -103,7 +103,7 @@ class Timer:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Forget what is due."""
+        """Drop all pending calls."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""What an attempt used of its host, reported at its end; unknown values are omitted, not 0."""
+"""The usage of an ended attempt; unknown values are omitted, not 0."""
 
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import ContainerView
@@ -7,9 +7,9 @@ MIB = 2**20
 
 
 def note_use(attempt: AttemptRun, view: ContainerView | None) -> None:
-    """Keep what the ended container used in all: seconds of CPU, and the most memory at one time.
+    """Record the total CPU seconds and the peak memory of the ended container.
 
-    Both count every process, and what the engine itself did in the container to start it.
+    Both count every process, and the engine's own work in the container to start it.
     """
     use = view.use if view is not None else None
     if use is None:

@@ -1,1 +1,1 @@
-"""Drivers: docker, process, memory; one conformance suite holds all to the promises of `base`."""
+"""Drivers: docker, process, runner, memory; one conformance suite tests all against `base`."""

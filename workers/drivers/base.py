@@ -6,10 +6,9 @@ order, and StageFailedEvents at any time before the end. A driver reports Buildi
 `preparing` at once, also while the attempt waits for a build slot; drivers without containers or
 processes may omit it. An attempt with a health check is reported as started once the check passes,
 and may end before. EndedEvent has `never_created` only if it is certain that no container ever
-existed, whatever process of the cell had the attempt in charge. An attempt is in the driver's
-charge from its `start` or `adopt` to its `remove`; a second `start` or `adopt` meanwhile changes
-nothing. After `close` no event follows. One conformance suite (tests/conformance) holds all drivers
-to these promises.
+existed, in whichever process of the cell. An attempt is in the driver's charge from its `start` or
+`adopt` to its `remove`; a second `start` or `adopt` meanwhile has no effect. After `close` no event
+follows. One conformance suite (tests/conformance) tests all drivers against these rules.
 """
 
 from collections.abc import Iterable
@@ -50,26 +49,26 @@ class Driver(Protocol):
         """Begin the attempt. A container of the same uid is adopted, never started twice."""
 
     def adopt(self, launch: Launch) -> None:
-        """Take charge again of an attempt begun by an earlier process of this cell.
+        """Take charge of an attempt begun by an earlier process of this cell.
 
-        Its container runs: Started and later Ended follow, with a health check at once if `launch`
-        has it as RUNNING. It has ended: Started, then Ended with its real exit code. It was created
-        but never started: it is started now. It was certainly never created, and its order is still
-        valid: it starts from the beginning. Otherwise, or if it has vanished: Ended with failure
-        kind OUTSIDE, and it is not created again. While the engine does not answer no event
-        follows.
+        Its container runs: Started and later Ended follow; with a health check Started follows at
+        once if `launch` has it as RUNNING. The container has ended: Started, then Ended with its
+        real exit code. It was created but never started: it is started now. It was certainly never
+        created, and its order is still valid: the attempt starts from the beginning. Otherwise, or
+        if it has vanished: Ended with failure kind OUTSIDE, and it is not created again. While the
+        engine does not answer no event follows.
         """
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
-        """Ask for the end: the stop signal, after the grace SIGKILL; at once with `force`.
+        """Order the end: the stop signal, and SIGKILL after the grace, or at once with `force`.
 
-        Ended follows, with reason "stopped" unless the program's own end came first. Before the
-        container was started, it never will be. Repeatable: the earliest kill counts. A uid that
-        is not in charge is ignored: `remove` it.
+        Ended follows, with reason "stopped" unless the program ended by itself before. A container
+        that was not started yet never will be. Repeatable: the earliest kill counts. A uid that is
+        not in charge is ignored: `remove` it.
         """
 
     def find(self) -> Iterable[FoundContainer]:
-        """The containers that carry this installation's and this cell's labels.
+        """Return the containers with the labels of this installation and cell.
 
         Blocks for one call to the engine. Raises EngineAway.
         """
@@ -77,10 +76,9 @@ class Driver(Protocol):
     def remove(self, uid: str) -> None:
         """Delete an attempt's container and workspace, in the background (logs stay). Repeatable.
 
-        A container that still runs is killed first; an attempt in charge is reported as Ended
-        before. After some refusals of the engine the removal is abandoned: then `find` still lists
-        it.
+        A running container is killed first; an attempt in charge is reported as Ended before. After
+        some refusals of the engine the removal is abandoned: then `find` still lists it.
         """
 
     def close(self) -> None:
-        """Let go of threads and connections; containers keep running."""
+        """Release threads and connections; containers keep running."""

@@ -56,7 +56,7 @@ FOR_EVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The meaning of a command. `end` is the Ended to report, except for its time."""
+    """The parsed command; `end` is the EndedEvent to report, except for its time."""
 
     build_seconds: float
     run_seconds: float
@@ -66,7 +66,7 @@ class Script:
 
 @dataclass(slots=True)
 class FakeContainer:
-    """One pretended container. Instants of the clock; `ends_at` only comes nearer."""
+    """One simulated container. Clock times; `ends_at` only decreases."""
 
     launch: Launch
     script: Script
@@ -78,11 +78,11 @@ class FakeContainer:
 class MemoryEngine:
     """The containers, which outlive the driver: pass it to a new driver to model a killed cell.
 
-    `starts` counts how often each uid was started: an invariant requires at most once.
+    `starts` counts the starts of each uid: an invariant requires at most one.
     """
 
     def __init__(self, *, counts_starts: bool = True) -> None:
-        """`counts_starts` keeps every uid: not for a cell that runs for long."""
+        """Create an engine; `counts_starts` keeps every uid: not for a cell that runs for long."""
         self.lives: dict[str, FakeContainer] = {}
         self.starts: Counter[str] = Counter()
         self.counts_starts = counts_starts
@@ -98,7 +98,7 @@ class MemoryEngine:
         self.lives.pop(uid, None)
 
     def running(self, now: float) -> int:
-        """How many lives are between their start and their end."""
+        """Return how many containers run."""
         return sum(life.starts_at <= now < life.ends_at for life in self.lives.values())
 
     def stop_outside(self, uid: str, now: float) -> None:
@@ -118,7 +118,7 @@ class MemoryEngine:
 
 
 class TimerHeap:
-    """When drivers have events to report: one heap and one lock for all that share it."""
+    """The times of pending events: one heap and one lock for all drivers that share it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -131,7 +131,7 @@ class TimerHeap:
         self.changed.notify()
 
     def advance(self, now: float) -> int:
-        """Report everything that is due at `now`; return how many events that were."""
+        """Report all events due at `now`; return their number."""
         count = 0
         with self.changed:
             while self._due and self._due[0][0] <= now:
@@ -141,14 +141,14 @@ class TimerHeap:
         return count
 
     def next_due(self) -> float | None:
-        """Return when `advance` will have something to report."""
+        """Return the time of the next event."""
         with self.changed:
             return self._due[0][0] if self._due else None
 
 
 @dataclass(slots=True)
 class _Charge:
-    """What the listener has received about an attempt in charge."""
+    """The events already reported of an attempt in charge."""
 
     life: FakeContainer | None
     is_started: bool = False
@@ -157,7 +157,7 @@ class _Charge:
 
 
 class MemoryDriver:
-    """See workers.drivers.base. Events come from `advance`, or from a timer thread of its own."""
+    """See workers.drivers.base. Events come from `advance`, or from a timer thread."""
 
     name = "memory"
 
@@ -170,7 +170,7 @@ class MemoryDriver:
         moments: TimerHeap | None = None,
         threaded: bool = False,
     ) -> None:
-        """`clock` gives wall seconds; `threaded` delivers events without calls of `advance`.
+        """`clock` returns wall seconds; `threaded` delivers events without calls of `advance`.
 
         Drivers with the same `moments` are advanced together.
         """
@@ -185,10 +185,8 @@ class MemoryDriver:
         if threaded:
             threading.Thread(target=self._serve, name="memory-driver", daemon=True).start()
 
-    # ------------------------------------------------------------------------- Driver
-
     def start(self, launch: Launch) -> None:
-        """Begin the attempt, or take over the life of the same uid."""
+        """Begin the attempt, or take over the container of the same uid."""
         with self._changed:
             if launch.uid in self._charges:
                 return
@@ -200,13 +198,13 @@ class MemoryDriver:
             self._charges[launch.uid].is_refused = is_refused
 
     def adopt(self, launch: Launch) -> None:
-        """Take charge again; a uid without a life has vanished."""
+        """Take charge again; a uid without a container has vanished."""
         with self._changed:
             if launch.uid not in self._charges:
                 self._take_charge(launch.uid, self.engine.lives.get(launch.uid))
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
-        """End it now; a deaf one when the grace is over."""
+        """End it now; a deaf one when the grace period is over."""
         with self._changed:
             charge = self._charges.get(uid)
             if charge is None or charge.life is None or charge.is_ended:
@@ -227,7 +225,7 @@ class MemoryDriver:
                 self._plan(now, uid)
 
     def find(self) -> Iterable[FoundContainer]:
-        """All lives that are not removed."""
+        """Return all containers that are not removed."""
         now = self._clock()
         with self._changed:
             return [
@@ -235,7 +233,7 @@ class MemoryDriver:
             ]
 
     def remove(self, uid: str) -> None:
-        """Forget it; one that is not over is stopped first."""
+        """Forget the container; stop it first if it runs."""
         with self._changed:
             charge = self._charges.get(uid)
             if charge is not None and not charge.is_ended:
@@ -247,19 +245,17 @@ class MemoryDriver:
                 life.ends_at = min(life.ends_at, self._clock())
 
     def close(self) -> None:
-        """Report nothing more; the containers continue in the engine."""
+        """Report no more events; the containers continue in the engine."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
 
-    # ------------------------------------------------------------------------- time
-
     def advance(self, now: float) -> int:
-        """Report everything that is due at `now`; return how many events that were."""
+        """Report all events due at `now`; return their number."""
         return self._moments.advance(now)
 
     def next_due(self) -> float | None:
-        """Return when `advance` will have something to report."""
+        """Return the time of the next event."""
         return self._moments.next_due()
 
     def _serve(self) -> None:
@@ -270,8 +266,6 @@ class MemoryDriver:
                 if self._is_closed or (due is not None and due <= self._clock()):
                     continue
                 self._changed.wait(None if due is None else due - self._clock())
-
-    # ------------------------------------------------------------------------- inside
 
     def _begin(self, launch: Launch) -> FakeContainer:
         now = self._clock()
@@ -313,7 +307,7 @@ class MemoryDriver:
             self._plan(self._clock(), uid)
 
     def _deliver(self, uid: str, now: float) -> None:
-        """Report what is true of `uid` at `now` and was not reported."""
+        """Report the events of `uid` that are due at `now` and not reported yet."""
         charge = self._charges.get(uid)
         if charge is None or charge.is_ended or self._is_closed:
             return
@@ -351,7 +345,7 @@ def _refused(uid: str, now: float) -> EndedEvent:
 
 
 def read_command(launch: Launch) -> Script:
-    """What the command of `launch` means; one that means nothing ends with exit status 127."""
+    """Parse the command of `launch`; an invalid one ends with exit status 127."""
     reading = _LogReading(launch)
     words = iter(launch.spec.command)
     try:

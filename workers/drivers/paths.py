@@ -1,4 +1,4 @@
-"""Files of attempts without a container: every path of the task lies below a folder of its own."""
+"""Files of attempts without a container: every path of the task is below its own folder."""
 
 import os
 import shutil
@@ -10,9 +10,9 @@ from workers.attempt.transfer.tars import Take, pack, unpack
 
 
 def place_below(root: Path, placed: Sequence[PlacedFile]) -> None:
-    """Make `placed` stand below `root`. Repeatable. Raises OSError.
+    """Place `placed` below `root`. Repeatable. Raises OSError.
 
-    What is bound stands there as a link, so that it stays where it is, and changes are seen.
+    A bound path becomes a link, so that its source can change.
     """
     for item in placed:
         target = root / item.path.lstrip("/")
@@ -29,7 +29,7 @@ def place_below(root: Path, placed: Sequence[PlacedFile]) -> None:
 
 
 def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
-    """The first bytes of a regular file below `root`; a link to it, or out, is not followed."""
+    """Return the first bytes of a regular file below `root`; do not follow links."""
     target = root / path.lstrip("/")
     try:
         with open(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
@@ -41,7 +41,7 @@ def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
 
 
 def save_below(root: Path, path: str, target: Path, take: Take) -> bool:
-    """Pack the file or folder at `path` below `root`; False: none is there, or a link leads out."""
+    """Pack the file or folder at `path` below `root`; False: absent, or a link leads out."""
     source = root / path.strip("/")
     real = Path(os.path.realpath(source))
     if not real.is_relative_to(os.path.realpath(root)) or not os.path.lexists(source):
@@ -54,7 +54,7 @@ def save_below(root: Path, path: str, target: Path, take: Take) -> bool:
 
 
 def restore_below(root: Path, path: str, source: Path) -> None:
-    """Make what was packed stand at `path` below `root`."""
+    """Unpack `source` at `path` below `root`."""
     folder = root / path.strip("/")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""A driver whose attempts live through the pipeline, a thread for each: docker and process.
+"""A driver that runs each attempt through the pipeline in its own thread: docker and process.
 
-Plain process tasks take a shorter way while nothing goes wrong (workers.drivers.process.fast_path).
+Plain process tasks use a shorter path unless a step fails (workers.drivers.process.fast_path).
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from workers.attempt.threads import DaemonPool, ThreadGate, Timer
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.process.fast_path import PlainProcesses
 
-# Attempts that are built at once, of those where that takes a moment: a thread each for hundreds of
-# them, which all want to run, took three times their CPU time (measured).
+# Concurrent builds of attempts that build quickly: a thread each for hundreds of
+# them took three times their CPU time (measured).
 MAX_QUICK = 4
 MAX_ATTEMPTS = 1024  # threads for attempts of one cell; further ones queue
-STOPPING_THREADS = 8  # a signal that the engine does not answer holds up one of them
+STOPPING_THREADS = 8  # an unanswered signal occupies one of them
 REMOVING_THREADS = 4
 AGAIN_SECONDS = 2.0  # until an unanswered signal, or a SIGKILL without effect, is sent again
 
 
 class PipelineDriver:
-    """Drives an Engine; see workers.drivers.base for what it promises."""
+    """Runs attempts on an Engine; see workers.drivers.base for its interface."""
 
     def __init__(self, around: DriverContext) -> None:
         self.name = around.engine.name
@@ -42,7 +42,7 @@ class PipelineDriver:
         self._engine = around.engine
         self._lock = threading.Lock()
         self._attempts: dict[str, AttemptRun] = {}
-        self._doomed: set[str] = set()  # in charge, to be removed once they have ended
+        self._doomed: set[str] = set()  # in charge, removed once they have ended
         self._quick = ThreadGate(MAX_QUICK)
         self._running = DaemonPool("attempt", MAX_ATTEMPTS)
         self._stopping = DaemonPool("stop", STOPPING_THREADS)
@@ -55,8 +55,6 @@ class PipelineDriver:
                 around, around.engine, self._timer, self._carry_on, self._leave
             )
 
-    # ------------------------------------------------------------------------- Driver
-
     def start(self, launch: Launch) -> None:
         """Begin the attempt, unless it is in charge."""
         self._take_charge(launch, START)
@@ -66,11 +64,11 @@ class PipelineDriver:
         self._take_charge(launch, ADOPT)
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
-        """Ask for the end of an attempt in charge."""
+        """Order the end of an attempt in charge."""
         self._order_stop(uid, STOPPED, grace_seconds, force)
 
     def find(self) -> Iterable[FoundContainer]:
-        """The containers of this installation and cell. Raises EngineAway."""
+        """Return the containers of this installation and cell. Raises EngineAway."""
         try:
             return list(self._engine.find())
         except EngineError as error:
@@ -91,20 +89,18 @@ class PipelineDriver:
             self._removing.submit(partial(self._remove, uid))
 
     def close(self) -> None:
-        """Let go; containers keep running."""
+        """Release threads and connections; containers keep running."""
         self._around.closed.set()
         with self._lock:
             attempts = list(self._attempts.values())
         for attempt in attempts:
             if attempt.capture is not None:
-                attempt.capture.begin()  # the present reader of output keeps nothing more of it
+                attempt.capture.begin()  # supersedes the current reader of the output
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
         self._around.shipper.close()
         self._around.web.close()
         self._engine.close()
-
-    # ------------------------------------------------------------------------- living
 
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
         attempt = AttemptRun(launch, self._around, self._on_running, is_adopted=steps is ADOPT)
@@ -123,7 +119,7 @@ class PipelineDriver:
             self._running.submit(live)
 
     def _is_quick(self, launch: Launch) -> bool:
-        """Whether nothing is fetched or waited for before it starts."""
+        """Return whether its start needs no fetch and no wait."""
         spec = launch.spec
         slow = spec.inputs or spec.needs_launch_context or spec.exclusive
         return self._engine.name == "process" and not slow
@@ -136,7 +132,7 @@ class PipelineDriver:
         self._leave(attempt)
 
     def _carry_on(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
-        """Continue an attempt in a thread, from these steps; without any, it waits for its end."""
+        """Run an attempt in a thread from these steps; without any, wait for its end."""
         self._running.submit(partial(self._live, attempt, steps))
 
     def _leave(self, attempt: AttemptRun) -> None:
@@ -159,12 +155,12 @@ class PipelineDriver:
         self._deliver_stop(attempt)
 
     def _begin_limits(self, attempt: AttemptRun) -> None:
-        """It is RUNNING, or was when an earlier process of the cell had it in charge."""
+        """Start the time, disk and idle limits of an attempt that is RUNNING."""
         spec, started_at = attempt.launch.spec, attempt.started_at
         assert started_at is not None
         limits = ((spec.timeout_seconds, TIMEOUT), (spec.lifetime_seconds, LIFETIME))
         given = [(limit, reason) for limit, reason in limits if limit is not None]
-        if given:  # both count from its start: the shorter one ends it, and is the reason
+        if given:  # both count from its start: the shorter one applies
             limit, reason = min(given, key=itemgetter(0))
             rest = started_at + limit - self._around.now()
             self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
@@ -187,13 +183,11 @@ class PipelineDriver:
         def pause(seconds: float) -> bool:
             return self._around.closed.wait(seconds)
 
-        # Where there are no images, removal is no heavy call.
+        # Without images, removal is no heavy call.
         turn = self._around.turns.take(lambda: None, is_new=True)
         with turn if self._engine.needs_image else contextlib.nullcontext():
             if remove_all(self._engine, uid, self._around.home / "work" / uid, pause):
                 self._around.secrets.remove(uid)
-
-    # ------------------------------------------------------------------------- stopping
 
     def _order_stop(self, uid: str, reason: str, grace_seconds: float, force: bool) -> None:
         with self._lock:
@@ -212,7 +206,7 @@ class PipelineDriver:
         self._deliver_stop(attempt)
 
     def _deliver_stop(self, attempt: AttemptRun) -> None:
-        """Send the stop signal once, and SIGKILL when the grace is over, if there is a process."""
+        """Send the stop signal once, and SIGKILL after the grace period, if a process exists."""
         order = attempt.stop_to_deliver
         if order is None:
             return
@@ -229,7 +223,7 @@ class PipelineDriver:
             self._send(attempt, "KILL")
 
     def _send(self, attempt: AttemptRun, signal_name: str) -> None:
-        """Send a signal; again after a while, until the attempt has ended."""
+        """Send a signal; repeat SIGKILL and unanswered signals until the attempt has ended."""
         if attempt.ended or self._around.closed.is_set():
             return
         again: Callable[[], None] | None = partial(self._send, attempt, signal_name)
@@ -247,10 +241,7 @@ class PipelineDriver:
 
 
 def begin_phases(attempt: AttemptRun) -> bool:
-    """Report `preparing` from the moment of the order: what waits in the cell is in its hands.
-
-    False: the driver was closed meanwhile.
-    """
+    """Report `preparing` from the time of the order; False: the driver was closed meanwhile."""
     try:
         attempt.enter(Phase.PREPARING)
     except DriverClosed:
@@ -259,5 +250,5 @@ def begin_phases(attempt: AttemptRun) -> bool:
 
 
 def _watch(name: str, attempt: AttemptRun, work: Callable[[], None]) -> None:
-    """Watch over an attempt in a thread of its own, which ends with it."""
+    """Run a watcher of the attempt in its own thread."""
     threading.Thread(target=work, name=f"{name}-{attempt.uid}", daemon=True).start()

@@ -101,8 +101,6 @@ class Guard:
                 moments.append(self._is_due_at(uid, item))
         return min(moments, default=float("inf"))
 
-    # ------------------------------------------------------------------ inside
-
     @property
     def _is_of_this_boot(self) -> bool:
         return self._list.boot_id == self._boot_id

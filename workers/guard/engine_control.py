@@ -97,8 +97,6 @@ class ContainerEngineControl:
             if grip is not None:
                 os.close(grip)
 
-    # ------------------------------------------------------------------ inside
-
     def _submit(self, what: str, uid: str, work: Callable[[str], object]) -> None:
         """Do `work` in a thread, unless the same is under way: an engine may be hung."""
         call = (what, uid)

@@ -1,4 +1,4 @@
-"""The tasks of a job on its page, page by page: their states, and the attempts of each."""
+"""The paginated section of tasks on a job's page: state, result and attempts of each task."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -24,17 +24,17 @@ from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Job, Task
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
-# A job may have 10,000 tasks: its page shows so many of them at once.
+# Tasks per page: a job may have 10,000.
 _SHOWN_TASKS = 100
-# A task that is restarted without end has thousands.
+# A task that keeps restarting has thousands.
 _SHOWN_ATTEMPTS = 10
 _WIDTH = 80
 ANCHOR = "tasks"
-"""Of the section on the page, and of the number of the shown page of tasks in its address."""
+"""The anchor of the section, and the query parameter of its page number."""
 
 
 def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
-    """One page of the job's tasks in their order; `query` names it."""
+    """Return one page of the job's tasks in their order; `query` selects the page."""
     tasks = Task.objects.filter(job=job).select_related("group").defer("group__launch")
     paginator = Paginator(tasks.order_by("id"), _SHOWN_TASKS)
     paginator.count = sum(count_tasks_of_jobs([job.pk])[job.pk].values())
@@ -64,7 +64,7 @@ def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
 
 
 def _attempts(task: Task, attempts: Sequence[Attempt]) -> SafeString | str:
-    """The newest attempts of a task, and a link to all where it has more."""
+    """Return a task's newest attempts, with a link to all if there are more."""
     if not attempts:
         return NOTHING
     lines = format_html_join("", "<li>{}</li>", ((_line(attempt),) for attempt in attempts))
@@ -90,7 +90,7 @@ def _line(attempt: Attempt) -> SafeString:
 
 
 def _result(attempts: Sequence[Attempt]) -> SafeString | str:
-    """The beginning of what the newest attempt gave back."""
+    """Return the beginning of the newest attempt's result."""
     result = attempts[0].shown_result if attempts else None  # type: ignore[attr-defined]
     if not result:
         return ""

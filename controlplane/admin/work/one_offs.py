@@ -1,4 +1,4 @@
-"""Admin pages of one-off tasks: by guid, with the claim that is resolving each."""
+"""Admin pages of one-off tasks: guid, lifecycle and claim."""
 
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from controlplane.models import OneOff
 
 
 class ResolvingFilter(IndexedFilter):
-    """Select one-off tasks that are being resolved, by a partial index."""
+    """A filter for one-off tasks that are being resolved."""
 
     title = "lifecycle"
     parameter_name = "resolving"
@@ -31,7 +31,7 @@ class ResolvingFilter(IndexedFilter):
 
 @admin.register(OneOff)
 class OneOffAdmin(ReadOnlyAdmin):
-    """One-off tasks, newest first; each leads to the page of its task."""
+    """One-off tasks, newest first; the page of each redirects to its task."""
 
     ordering: ClassVar = ("-task_id",)
     list_display = ("guid", "domain", "task_link", "shown_lifecycle", "shown_state", "claimed")
@@ -46,7 +46,7 @@ class OneOffAdmin(ReadOnlyAdmin):
     )
 
     def matching(self, term: str) -> Q:
-        """Whole guids and domains alone: what an index finds."""
+        """Match whole guids and domains, which are indexed."""
         return Q(guid=term) | Q(domain=term)
 
     task_link = column(
@@ -70,7 +70,7 @@ class OneOffAdmin(ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Return a link to the page of its task."""
+        """Redirect to the page of the task."""
         if request.method not in ("GET", "HEAD") or not object_id.isdigit():
             return super().change_view(request, object_id, form_url, extra_context)
         address = reverse("admin:controlplane_task_change", args=[object_id])
@@ -84,7 +84,7 @@ def shown_lifecycle(one_off: OneOff, state: TaskState) -> SafeString:
 
 
 def one_off_facts(one_off: OneOff | None, state: TaskState) -> list[tuple[str, Any]]:
-    """Return the section of a one-off task on its task's page; empty for other tasks."""
+    """Return the facts of a one-off task for its task's page; empty for other tasks."""
     if one_off is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""The history of a job, a task or an attempt as a timeline with reasons and actors."""
+"""Render the history of a job, task or attempt as a timeline with reasons and actors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from controlplane.queries.views.history import (
     find_task_history,
 )
 
-# A job of 10,000 tasks has 40,000 changes: its page shows the newest entries.
+# Entries on a page; a job of 10,000 tasks has 40,000 changes.
 ENTRIES = 100
-# Of an entry that is unfolded; the API has them all.
+# Rows of an expanded entry; the API returns all.
 UNFOLDED = 25
-# Parts of 10,000 changes; together they hold the whole history of most jobs of 10,000 tasks.
+# History parts of 10,000 changes: enough for most jobs of 10,000 tasks.
 _MORE_PARTS = 4
 _NEUTRAL = "#57606a"
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """One entry as it is drawn. `names_tasks`: on the page of a job, which has several."""
+    """One entry as displayed. `names_tasks`: whether it names tasks, as on a job's page."""
 
     entry: TimelineEntry
     names_tasks: bool
@@ -40,13 +40,13 @@ class TimelineLine:
 
     @property
     def colour(self) -> str:
-        """Of the dot."""
+        """The colour of the dot."""
         state = self.entry.newest.to_state or self.entry.newest.attempt_state
         return COLOURS[state] if state else _NEUTRAL
 
     @property
     def badges(self) -> list[SafeString]:
-        """The states it went through; of the attempt alone when its task did not move."""
+        """The states before and after; the attempt's state if its task did not change state."""
         newest = self.entry.newest
         if newest.enters:
             return [state_badge(state) for state in (newest.from_state, newest.to_state) if state]
@@ -54,7 +54,7 @@ class TimelineLine:
 
     @property
     def subject(self) -> SafeString | str:
-        """Whose change it is, or how many there were."""
+        """The task that changed, or the numbers of tasks and changes."""
         count, tasks = self.entry.count, self.entry.tasks
         if count == 1:
             return _subject(self.entry.newest) if self.names_tasks else ""
@@ -65,18 +65,18 @@ class TimelineLine:
 
     @property
     def when(self) -> SafeString | str:
-        """When it happened first."""
+        """The time of the first change."""
         return instant(self.entry.first_at)
 
     @property
     def until(self) -> SafeString | str:
-        """When it happened last, if that was seconds later."""
+        """The time of the last change, if at least a second after the first."""
         first, last = self.entry.first_at, self.entry.last_at
         return instant(last) if (last - first).total_seconds() >= 1 else ""
 
     @property
     def stay(self) -> str:
-        """How long it stayed in the state it entered."""
+        """The time spent in the entered state."""
         if self.entry.count == 1:
             return _stay(self.entry.newest, self.now)
         if self.entry.seconds is None or self.entry.longest_seconds is None:
@@ -86,20 +86,20 @@ class TimelineLine:
 
     @property
     def place(self) -> str:
-        """Return the cell, unless the actor of the row is the cell itself."""
+        """The cell, unless the actor is the cell itself."""
         cell = self.entry.shared(lambda change: change.cell)
         return str(cell) if cell and cell != self.entry.shown_actor else ""
 
     @property
     def rows(self) -> Sequence[tuple[Any, ...]]:
-        """What it unfolds to, oldest first; of very many the newest."""
+        """The expanded changes, oldest first; at most the newest UNFOLDED ones."""
         if self.entry.count == 1:
             return ()
         return [self._row(change) for change in reversed(self.entry.changes[:UNFOLDED])]
 
     @property
     def hidden(self) -> int:
-        """How many more there are than it unfolds to."""
+        """The number of changes that `rows` leaves out."""
         return max(0, self.entry.count - UNFOLDED)
 
     def _row(self, change: Change) -> tuple[Any, ...]:
@@ -110,27 +110,27 @@ class TimelineLine:
 
 @dataclass(frozen=True, slots=True)
 class Timeline(Section):
-    """The section of a page."""
+    """The history section of a page."""
 
     template: ClassVar[str] = "controlplane/section_timeline.html"
     lines: Sequence[TimelineLine] = ()
 
 
 def task_timeline(task: Task) -> Timeline:
-    """A task's history, from its submission on (its newest entries, if there are very many)."""
+    """Return the newest entries of a task's history, which begins with its submission."""
     return _timeline(find_task_history(task.pk, limit=ENTRIES))
 
 
 def attempt_timeline(uid: UUID) -> Timeline:
-    """An attempt's part of it; also where its job is deleted, since it may still hold a cell."""
+    """Return an attempt's history, also of a deleted job: the attempt may still hold a cell."""
     return _timeline(find_attempt_history(uid, limit=ENTRIES, though_deleted=True))
 
 
 def job_timeline(job_id: int) -> Timeline:
-    """The newest entries of a job and its tasks, oldest first."""
+    """Return the newest entries of a job and its tasks, oldest first."""
     part = find_job_history(job_id, limit=ENTRIES)
     entries, following = list(part.entries), part.following
-    # A part is short where its entries are of thousands of tasks each.
+    # A part has few entries if each merges the changes of thousands of tasks.
     for _ in range(_MORE_PARTS):
         if following is None or len(entries) >= ENTRIES // 2:
             break
@@ -159,7 +159,7 @@ def _attempt(change: Change) -> SafeString | str:
 
 
 def _stay(change: Change, now: datetime) -> str:
-    """How long; of a state that time alone does not end nothing, of an open one so far."""
+    """Return the time in the entered state, so far if it lasts; empty for a terminal state."""
     if change.seconds is not None:
         return length(change.seconds)
     if not change.enters or change.to_state in TERMINAL:

@@ -18,7 +18,7 @@ _MAC = "X-Cellrun-Mac"
 
 
 def check_cell(request: Request, uid: UUID) -> str:
-    """The cell that signed the request, which the attempt is on. Raises BadUpload, NotFound."""
+    """Return the cell that signed the request and runs the attempt. Raise BadUpload, NotFound."""
     cell = request.headers.get("X-Cellrun-Cell", "")
     check_upload(
         cell=cell,
@@ -33,16 +33,16 @@ def check_cell(request: Request, uid: UUID) -> str:
 
 
 class CellRequests(SignedView):
-    """What a cell asks about its attempts; the answers are sealed."""
+    """Requests of cells about their attempts; the responses are sealed."""
 
     @Operation(body=bytes, answer="application/octet-stream", problems=(401, 409))
     def get_launch_context(self, request: Request, uid: UUID) -> HttpResponse:
-        """Ask for the secrets and the rest that an attempt needs (cells only, signed); sealed."""
+        """Return the sealed launch context of an attempt with its secrets (cells only, signed)."""
         return _sealed(request, uid, seal_launch_context)
 
     @Operation(body=bytes, answer="application/octet-stream", problems=(401,))
     def get_gang(self, request: Request, uid: UUID) -> HttpResponse:
-        """Ask where the members of an attempt's gang are reached (cells only, signed); sealed."""
+        """Return the sealed addresses of the members of an attempt's gang (cells only, signed)."""
         return _sealed(request, uid, seal_gang)
 
 

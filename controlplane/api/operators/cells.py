@@ -19,7 +19,7 @@ from controlplane.queries.views import cells
 
 
 class Cells(ApiView):
-    """Cells: every user reads them, operators act on them."""
+    """Cells: any user may read them, operators may change them."""
 
     permission_classes = (IsAuthenticated, ReadOrOperate)
     serializer_class = CellSerializer
@@ -28,7 +28,7 @@ class Cells(ApiView):
 
     @Operation(page=True)
     def list(self, request: Request) -> Response:
-        """List cells by name, with what is free on each."""
+        """List cells by name, with their free capacity."""
         return self.answer_page(cells.list_cells, "name", "after")
 
     def retrieve(self, request: Request, name: str) -> Response:
@@ -38,19 +38,19 @@ class Cells(ApiView):
     @Operation(body=EmptyRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="cordon")
     def cordon_cell(self, request: Request, name: str) -> Response:
-        """Give a cell no new work; running attempts continue (operators)."""
+        """Stop placement on a cell; running attempts continue (operators)."""
         return self._operate(name, operate.cordon_cell)
 
     @Operation(body=EmptyRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="uncordon")
     def uncordon_cell(self, request: Request, name: str) -> Response:
-        """Give a cell work again (operators)."""
+        """Resume placement on a cell (operators)."""
         return self._operate(name, operate.uncordon_cell)
 
     @Operation(body=DrainRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="drain")
     def drain_cell(self, request: Request, name: str) -> Response:
-        """Give a cell no new work, and have its work leave it (operators)."""
+        """Stop placement on a cell, and evict what still runs at the deadline (operators)."""
         seconds = read_part(request, DrainRequest).deadline_seconds
         operate.drain_cell(name=name, actor=self.actor, now=clock.now(), deadline_seconds=seconds)
         return self.answer(cells.get_cell(name))

@@ -15,24 +15,24 @@ from controlplane.queries.ticks import load_probe_time, load_silence, load_tick
 from controlplane.queries.views.overviews import find_recurring_alert
 
 TICK_LATE_SECONDS = 60
-"""An idle tick notes itself every 10 s; a restarted process needs some seconds to be back."""
+"""An idle tick records a run every 10 s; a restart takes some seconds."""
 
 
 LOST_BATCHES_FOR = timedelta(seconds=120)
-"""A loss that recurs is written to its alert at most once a minute. A single loss, such as that of
-a database which restarts, is repaired by the cells, which send their messages again."""
+"""A recurring loss updates its alert at most once a minute. A single loss, for example at a restart
+of the database, is repaired by the cells, which resend their messages."""
 
 GREETING_SECONDS = 2
-"""The shortest time that libpq knows."""
+"""The shortest timeout of libpq."""
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 as long as the web process can answer at all; nothing else is checked."""
+    """Return 200; nothing but the web process itself is checked."""
     return JsonResponse({"status": "ok"})
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 when database, broker and ticks do their work, else 503 with what does not."""
+    """Return 200 if database, broker, ticks, inbox and cells work, else 503 with the faults."""
     checks = {"broker": _check_broker()}
     try:
         _greet_database()
@@ -54,7 +54,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 def _greet_database() -> None:
-    """Raise unless the server answers in time: a hanging one would stay unnoticed otherwise."""
+    """Raise unless a new connection succeeds in time: a pooled one hides a hanging server."""
     parameters = connection.get_connection_params()
     psycopg.connect(**{**parameters, "connect_timeout": GREETING_SECONDS}).close()
 

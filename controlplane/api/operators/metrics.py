@@ -25,7 +25,7 @@ class _Figures(Collector):
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """All metrics, in Prometheus's text format."""
+    """Return all metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures())
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

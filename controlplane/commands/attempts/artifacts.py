@@ -16,17 +16,16 @@ _MIB = 2**20
 
 
 class ArtifactQuotaExceeded(CellrunError):
-    """An attempt may not leave so much."""
+    """The artifacts of an attempt exceed the limit."""
 
 
 def put_artifact(
     *, uid: UUID, name: str, size: int, sha256: str, offset: int, content: bytes
 ) -> int:
-    """Store a piece of an artifact; return how many bytes of it are stored. Raise NotFound,
-    Conflict.
+    """Store a piece of an artifact; return how many bytes of the artifact are stored.
 
-    With the last piece the artifact is complete and its SHA-256 checked. A piece at the wrong
-    offset is refused: the answer has the right one. Raise ArtifactQuotaExceeded, too.
+    The last piece completes the artifact and checks its SHA-256. A piece at a wrong offset is not
+    stored. Raise NotFound, Conflict, ArtifactQuotaExceeded.
     """
     prefix = find_prefix(uid)
     if prefix is None:
@@ -46,16 +45,16 @@ def put_artifact(
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         raise Conflict(f"{name} is, or lies in, another artifact") from error
     finally:
-        # A purge in between would not return: no row refers to the new files.
+        # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
             artifact_store.remove_all(uid, prefix)
             raise NotFound(f"attempt {uid} has been deleted")
 
 
 def forget_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
-    """Put out of the way what attempts left here, and their output: by uid what could not be.
+    """Remove artifacts and output of attempts; return the errors by uid.
 
-    Repeatable, and in no transaction: a disk may take its time.
+    Idempotent. Call it outside transactions: a disk may be slow.
     """
     failed = {}
     for uid, prefix in prefixes.items():

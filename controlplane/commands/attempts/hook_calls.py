@@ -1,4 +1,4 @@
-"""Calls hooks that are due, with no lock held; one that fails or is slow ends its own job."""
+"""Call due hooks with no lock held; a hook that fails or is too slow ends its own job only."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from controlplane.queries.sql import execute, rows
 
 ALERT = "plugin_failed"
 PAGE = 100
-"""Calls that are claimed at once."""
+"""Calls that one claim takes."""
 
 _CLAIM_SECONDS = 60.0
-"""A process that has not finished by then is gone: what it claimed is called again."""
+"""After this time the process is presumed dead, and another one makes the claimed calls."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _HookResults:
-    """What hooks answered. `endings`: of jobs, the first word counts."""
+    """Results of hook calls. `endings`: by job id; the first one of a job is kept."""
 
     done: list[int] = field(default_factory=list)
     endings: dict[int, EndJob] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class _HookResults:
 
 
 def call_due(*, now: datetime, seconds: float) -> tuple[int, bool]:
-    """Call hooks for `seconds` at most; how many, and whether more is due.
+    """Call due hooks for at most `seconds`; return how many, and whether more are due.
 
-    Each call is made at least once: it is forgotten after its answer is written. Kinds have equal
-    shares of the time: the calls of a slow one wait, and not those of the others.
+    Each call is made at least once: its row is deleted after its result is written. Kinds have
+    equal shares of the time, so that a slow hook delays only calls of its own kind.
     """
     ends_at = monotonic() + seconds
     claimed = _claim(now)
@@ -73,7 +73,7 @@ def _call(due: DueCall, answers: _HookResults) -> None:
         return
     try:
         answer = call_at(due.kind, event)
-    except Exception as error:  # whatever another package does, it ends its own job alone
+    except Exception as error:  # a failure of another package ends only the job of its kind
         text = describe_failure(due.kind, f"on_{event.moment}", error)
         log.error("hook_failed", kind=due.kind, job=event.job_id, attempt=event.attempt, why=text)
         answers.alerts.append(RaiseAlert(ALERT, f"hook {due.kind}", text))
@@ -86,7 +86,7 @@ def _call(due: DueCall, answers: _HookResults) -> None:
 
 
 def end_by_hook(job_id: int, reason: Reason, text: str) -> EndJob:
-    """The end of a job that its hook has ended, or by which the hook failed."""
+    """Return the end of a job that its hook has ended, or whose hook failed."""
     return EndJob(job_id, TaskState.FAILED, reason, clean_text(text, 1000))
 
 
@@ -102,7 +102,7 @@ def _end_jobs(endings: Sequence[EndJob]) -> None:
         for_each_batch(list(by_job), end, what="hooks")
 
 
-# Kinds take turns: one whose hook is slow does not keep the others waiting.
+# Kinds take turns, so that a kind with a slow hook does not delay the others.
 _CLAIM = """
 UPDATE controlplane_hookcall h SET claimed_until = %(until)s
 FROM (

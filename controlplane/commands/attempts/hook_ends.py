@@ -1,4 +1,4 @@
-"""Calls of hooks of other packages about ends: made before anything is locked, used under lock."""
+"""Call hooks of other packages about ends before any lock; use the results under lock."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from controlplane.queries.jobs.hook_calls import find_kinds_of_attempts
 from controlplane.queries.task_facts import load_facts_of_attempts
 
 SECONDS = 3.0
-"""For all ends of one batch of reports, whose cells wait for their acknowledgement.
+"""Time limit for all ends of one batch of reports, whose cells wait for their acknowledgement.
 
 Kinds have equal shares of it, and within a kind jobs take turns.
 """
@@ -39,30 +39,30 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class EndMeanings:
-    """The events that hooks returned for ends, by attempt. `failures`: why a hook returned none."""
+    """The events that hooks returned for ends, and the failures of hooks, by attempt."""
 
     events: dict[str, tuple[AttemptEnd, Event]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def hook_of(self, kind: str) -> Hook:
-        """Return a hook that calls no other package: the built-in one, or a recorded result."""
+        """Return a hook that calls no other package: the built-in one or the recorded results."""
         return hook_of(kind) if is_built_in(kind) else _CalledHook(self)
 
 
 class _CalledHook(BatchHook):
-    """A hook that was called before: returns the event that it returned then."""
+    """Returns the recorded event of a hook that was called before."""
 
     def __init__(self, meanings: EndMeanings) -> None:
         self._meanings = meanings
 
     def on_end(self, end: AttemptEnd) -> Event:
         end_then, event = self._meanings.events.get(end.attempt, (None, end.event))
-        # The reported event, if the attempt changed meanwhile, so that the call would differ now.
+        # If the attempt has changed since the call, the recorded event may be wrong.
         return event if end_then == end else end.event
 
 
 class _RecordingHook(BatchHook):
-    """A hook that records the end with which another one is to be called."""
+    """Records the end with which another hook is to be called."""
 
     def __init__(self) -> None:
         self.end: AttemptEnd | None = None
@@ -139,7 +139,7 @@ def _call(kind: str, end: AttemptEnd, meanings: EndMeanings, share: float, ends_
         if monotonic() > ends_at:
             raise HookUnavailable(f"its calls for one batch of ends took longer than {share:g} s")
         event = Event(hook.on_end(end))
-    except Exception as error:  # whatever another package does, it ends its own job alone
+    except Exception as error:  # a failure of another package ends only the job of its kind
         text = describe_failure(kind, "on_end", error)
         log.error("hook_failed", kind=kind, job=end.job_id, attempt=end.attempt, why=text)
         meanings.failures[end.attempt] = text

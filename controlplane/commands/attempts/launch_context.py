@@ -16,7 +16,7 @@ from controlplane.queries.views.attempts import find_uploader
 def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
     """Return the launch context of attempt `uid` of `cell`, sealed. Raise NotFound.
 
-    `mac`: of the request, whose signature was checked. The answer is bound to it.
+    `mac`: of the request, whose signature was verified; the response is bound to it.
     """
     return _seal(cell, uid, "briefing", mac, load_launch_context(uid).body())
 

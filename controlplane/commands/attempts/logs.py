@@ -1,4 +1,4 @@
-"""Output of attempts comes in: from the cell that runs them, in order, and only so much."""
+"""Append the output of attempts: only from the cell that runs them, in order, up to a limit."""
 
 from datetime import datetime
 from uuid import UUID
@@ -12,18 +12,18 @@ from controlplane.storage.store import StreamFull, WrongOffset
 
 __all__ = ("BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload")
 
-# Clocks of machines differ; a recorded upload must not be of use for long.
+# Allows for clock skew, and limits the time in which a recorded upload can be replayed.
 MAX_CLOCK_SKEW_SECONDS = 300
 
 
 class BadUpload(CellrunError):
-    """The upload is not signed by an enrolled cell, or not now."""
+    """The upload is not signed by an enrolled cell, or was not signed recently."""
 
 
 def check_upload(
     *, cell: str, time: str, mac: str, path: str, digest: str, uid: UUID, now: datetime
 ) -> None:
-    """Whether `cell` may append to the output of attempt `uid`. Raises BadUpload, NotFound.
+    """Check that `cell` may append to the output of attempt `uid`. Raise BadUpload, NotFound.
 
     `path`: with its query; `digest`: SHA-256 of the body in hex.
     """
@@ -46,13 +46,13 @@ def check_upload(
 
 
 def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:
-    """Append to a stream; returns its size. Raises NotFound, WrongOffset, StreamFull."""
+    """Append to a stream; return its size. Raise NotFound, WrongOffset, StreamFull."""
     if stream not in store.STREAMS:
         raise NotFound(f"there is no stream {stream}: only {' and '.join(store.STREAMS)}")
     try:
         return store.append_log(uid, stream, offset=offset, content=content)
     finally:
-        # A purge in between would not return: no row refers to the new files.
+        # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
             store.remove_logs(uid)
             raise NotFound(f"attempt {uid} has been deleted")

@@ -1,4 +1,4 @@
-"""Release of an attempt by hand: an operator vouches that its container is gone."""
+"""Manual release of an attempt: the operator is certain that its container is gone."""
 
 from datetime import datetime
 from uuid import UUID
@@ -32,7 +32,7 @@ def release_attempt(*, uid: UUID, reason: str, actor: str, now: datetime) -> Non
         jobs = lock_jobs([job_id])
         facts = load_facts_of_attempts([uid]).get(uid)
         attempt = facts.attempt if facts is not None else None
-        # A task gets another attempt only when the one before is released.
+        # Without facts, the task has a newer attempt, which requires the release of this one.
         if facts is None or attempt is None or attempt.released_at is not None:
             raise Conflict(f"attempt {uid} holds nothing: it is released already")
         if attempt.state not in TERMINAL:

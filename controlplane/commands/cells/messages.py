@@ -1,4 +1,4 @@
-"""Messages of cells about themselves: registrations, heartbeats with their answers, goodbyes."""
+"""Handle registrations, heartbeats and goodbyes of cells, and answer them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute, scalar
 
-# Alerts that a registration clears; a duplicate that is still there raises its own again.
+# Alerts that a registration clears; a duplicate that still runs raises its own again.
 _ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat as it came out of its envelope."""
+    """A heartbeat from a verified envelope."""
 
     address: CellAddress
     seq: int
@@ -49,7 +49,7 @@ class Beat:
 def record_registration(
     address: CellAddress, register: Register, *, seq: int, spoken: bool, now: datetime
 ) -> RegistrationResult:
-    """Judge and record a Register; the answer, which is sent after commit too."""
+    """Decide and record a registration; return the answer, which is sent after commit."""
     with transaction.atomic():
         cell = (
             Cell.objects.select_for_update(no_key=True, of=("self",))
@@ -70,7 +70,7 @@ def record_registration(
             facts = _facts(cell, register, address.incarnation, seq, now)
             if decision.cause is not None:
                 facts["quarantined_for"] = decision.cause.value
-            # The reason why it gets no work stays as long as that lasts.
+            # Keep the reason while the cell keeps its state.
             is_as_before = (
                 decision.cause is None and decision.state == cell.state != CellState.READY
             )
@@ -87,7 +87,7 @@ def record_registration(
         elif decision.verdict is RegistrationDecision.REFUSED:
             alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
             apply(Effects(alerts=[alert]), now=now)
-            # Once the lease is over, its loss is held back no more: it is not the network.
+            # A successor proves that the network works: the loss is not suppressed after the lease.
             statement = "UPDATE controlplane_celllease SET successor_at = %s WHERE cell_id = %s"
             execute(statement, [now, cell.pk])
         answer = RegistrationResult(
@@ -107,9 +107,9 @@ def record_registration(
 
 
 def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
-    """Renew the leases in one statement and answer each cell with what it should have.
+    """Renew the leases in one statement and answer each cell with its expected attempts.
 
-    Runs that make no sense are left out, with an alert; every cell has its answer.
+    Omit unreadable runs with an alert; every cell gets an answer.
     """
     latest = {beat.address: beat for beat in beats}
     cell_ids = sorted({address.cell_id for address in latest})
@@ -138,7 +138,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         answer, standing = answers[address], standings[address.cell_id]
         try:
             bodies = _write_answer(beat, standing, answer, specs.read, now)
-        except Exception as error:  # it must get its lease and its stops in any case
+        except Exception as error:  # the cell must get its lease and its stops in any case
             unsent[address.name] = repr(error)
             bodies = _write_answer(beat, standing, answer, {}, now)
         messages += [(address, body) for body in bodies]
@@ -160,7 +160,7 @@ def _write_answer(
     specs: Mapping[int, GroupSpec],
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """The Sync, and what it has no room for. Runs without a spec are left out."""
+    """Return the Sync, and the orders that exceed it. Omit runs without a spec."""
     first, *more = [*cells.split_orders(answer.runs, answer.stops, specs)] or [Orders()]
     return [_sync(beat, standing, first, now).body(), *(orders.body() for orders in more)]
 
@@ -168,15 +168,13 @@ def _write_answer(
 def _judge_fitness(
     beats: Iterable[tuple[Beat, CellStatus | None, Sequence[ExpectedAttempt]]], now: datetime
 ) -> None:
-    """Quarantine cells that report that they take no work, and readmit those that may take it
-    again.
-    """
+    """Quarantine cells that report themselves unfit, and readmit those that are fit again."""
     changes: list[ChangeCell] = []
     for beat, standing, wanted in beats:
         if standing is None or standing.incarnation != beat.address.incarnation:
             continue
         if not beat.unfit and standing.state is not CellState.QUARANTINED:
-            continue  # as nearly all are: nothing to change
+            continue  # the usual case
         change = decide_fitness(
             cell_id=standing.cell_id,
             name=beat.address.name,
@@ -197,7 +195,7 @@ def _judge_fitness(
         keep_for_stops(change, overdue[change.cell_id]) if change.cell_id in overdue else change
         for change in changes
     ]
-    # After the leases, and by themselves: a registration locks cell and lease the other way.
+    # In a transaction after that of the leases: a registration locks the cell before its lease.
     with transaction.atomic():
         apply(Effects(cells=changes), now=now)
 
@@ -205,26 +203,26 @@ def _judge_fitness(
 def quarantine_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> None:
     """Quarantine cells that flood the inbox, and raise an alert for each.
 
-    `flooding`: by cell id and name, the number of its messages in the last window.
+    `flooding`: messages in the last window, by cell id and name.
     """
     with transaction.atomic():
         apply(decide_flooding(flooding, now=now), now=now)
 
 
 def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:
-    """Record that a cell process ends; its lease covers the start of the successor it expects.
+    """Record that a cell process ends; extend its lease to cover the start of its successor.
 
-    A late or repeated goodbye, after a newer message of the cell, is ignored. Lease and cell change
-    at once: otherwise its successor might register in between, and take no work.
+    Ignore a late or repeated goodbye, after a newer message of the cell. Lease and cell change in
+    one transaction: a successor that registers in between would take no work.
     """
     run_in_transaction(partial(_record_goodbye, address, goodbye, seq, now))
 
 
 def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datetime) -> None:
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
-    # The cell before its lease, as a registration locks them.
+    # Lock the cell before its lease, as a registration does.
     cell = Cell.objects.select_for_update(no_key=True).get(pk=address.cell_id)
-    # A cell that an operator cordoned or drained needs no successor for the rest of its work.
+    # A cordoned or drained cell needs no successor.
     is_for_good = not goodbye.expected_seconds or cell.ordered_state != CellState.READY
     is_current = execute(
         """
@@ -250,7 +248,7 @@ def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datet
 
 
 def _lease_length() -> timedelta:
-    """A lease as we count it: longer than the cell's own; clocks drift and messages travel."""
+    """Return a lease that outlasts the cell's own, to allow for clock drift and message delay."""
     return timedelta(seconds=settings.CELLRUN.lease_seconds * Policy().lease_factor)
 
 
@@ -272,7 +270,7 @@ def _facts(
 
 
 def _count_unknown_attempts(cell: Cell, address: CellAddress, register: Register) -> int:
-    """How many attempts the cell has that are not, or not any more, of its incarnation."""
+    """Return how many attempts of the cell do not belong to its incarnation, or not any more."""
     if not register.inventory:
         return 0
     is_known = cell.incarnation == address.incarnation
@@ -281,7 +279,7 @@ def _count_unknown_attempts(cell: Cell, address: CellAddress, register: Register
 
 
 def _last_seq(cell: Cell) -> int:
-    """The highest number that its present incarnation is known to have drawn."""
+    """Return the highest sequence number known of the cell's current incarnation."""
     drawn = scalar(
         """
         SELECT GREATEST(heartbeat_seq, acked_seq) FROM controlplane_celllease
@@ -293,7 +291,7 @@ def _last_seq(cell: Cell) -> int:
 
 
 def _pool_of(cell: Cell, name: str) -> int:
-    """The pool that the cell asks for, if it exists; else the one it is in."""
+    """Return the id of the requested pool if it exists, otherwise of the current one."""
     pool_id = scalar("SELECT id FROM controlplane_pool WHERE name = %s", [name])
     return int(cell.pool_id if pool_id is None else pool_id)
 

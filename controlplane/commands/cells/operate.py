@@ -1,4 +1,4 @@
-"""Enrolling cells, and what operators order of them: cordon, uncordon, drain, unquarantine."""
+"""Enroll, cordon, uncordon, drain and unquarantine cells."""
 
 import secrets
 from dataclasses import replace
@@ -18,7 +18,7 @@ _SALT_BYTES = 16
 
 
 def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
-    """Enroll a cell and return its key as text. An enrolled cell keeps its key. Raises NotFound."""
+    """Enroll a cell and return its key as text. An enrolled cell keeps its key. Raise NotFound."""
     home = Pool.objects.filter(name=pool).first()
     if home is None:
         raise NotFound(f"there is no pool {pool!r}")
@@ -41,7 +41,7 @@ def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
 
 
 def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
-    """The cell takes work again, and what failed there is forgotten. Raises NotFound, Conflict."""
+    """Give the cell work again and ignore its past failures. Raise NotFound, Conflict."""
     states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
     _order(name, states, CellState.READY, f"uncordoned by {actor}", now=now)
 
@@ -49,9 +49,9 @@ def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
 def drain_cell(
     *, name: str, actor: str, now: datetime, deadline_seconds: float | None = DRAIN_SECONDS
 ) -> None:
-    """The cell gets no new work; its work leaves by finishing, in the end by eviction, free.
+    """Give the cell no new work, and evict its tasks at the deadline without charge to retries.
 
-    `deadline_seconds`: until then; None: never; of a cell that is DRAINING, another one. Raises
+    `deadline_seconds`: None for no eviction; replaces the deadline of a DRAINING cell. Raise
     NotFound, Conflict.
     """
     states = frozenset(set(CellState) - {CellState.LOST})
@@ -61,9 +61,9 @@ def drain_cell(
 
 
 def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
-    """The cell is again what was ordered, and what failed there is forgotten.
+    """Return the cell to its ordered state and ignore its past failures. Raise NotFound.
 
-    One that is not QUARANTINED stays as it is. Raises NotFound.
+    A cell that is not QUARANTINED keeps its state.
     """
     cell = _find(name)
     ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
@@ -92,9 +92,9 @@ def _order(
         ordered=state,
         drain_deadline_at=drain_deadline_at,
         trusted_at=now if state is CellState.READY else None,
-        cleared=clear_suspicions(name),  # if there is reason still, convergence raises them again
+        cleared=clear_suspicions(name),  # convergence raises them again if their cause persists
     )
-    # One that is LOST is what was ordered as soon as it is back.
+    # A LOST cell gets the ordered state when it registers again.
     lost = CellState.LOST
     waits = replace(
         change, states=frozenset({lost}), state=lost, reason=cell.state_reason, trusted_at=None

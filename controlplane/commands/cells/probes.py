@@ -1,4 +1,4 @@
-"""Detect a deaf inbox: it stamps the probes that pass through each of its shards."""
+"""Detect a deaf inbox by probes through each of its shards, which it stamps."""
 
 import json
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def record_probes(shards: Sequence[int], *, now: datetime) -> None:
 def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
     """Return whether some shard has not returned a probe for longer than `patience`.
 
-    A probe from the future was returned before the clock was put back, and does not count.
+    A time in the future, from before the clock was set back, does not count.
     """
     statement = """
         SELECT count(*) FROM controlplane_inboxprobe WHERE received_at > %s AND received_at <= %s

@@ -1,4 +1,4 @@
-"""Rules 1 and 6: cells that are lost, that are unreliable, or that can be relied upon again."""
+"""Rules 1 and 6: lost cells, unreliable cells, and cells that are reliable again."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -35,8 +35,8 @@ from controlplane.queries.sql import execute
 def count_silence(*, now: datetime, silent_since: datetime) -> None:
     """Count this tick for the cells without a message since `silent_since`.
 
-    A message from the future was received before the clock was put back: it counts from now on,
-    otherwise a dead cell would live until the clock is there again.
+    Set a message time in the future, left from before the clock was set back, to `now`: otherwise
+    a dead cell would not be LOST until the clock reaches that time.
     """
     execute(
         """
@@ -48,7 +48,7 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
         SET last_message_at = %(now)s, expires_at = %(now)s + (l.expires_at - l.last_message_at)
         FROM ahead WHERE l.cell_id = ahead.cell_id
         """,
-        # Heartbeats that came since the tick began are none of these.
+        # The margin excludes heartbeats received since the tick began.
         {"now": now, "ahead": now + (now - silent_since)},
     )
     execute(
@@ -67,10 +67,10 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
 
 
 def lose_silent_cells(context: RuleContext) -> Mapping[str, int]:
-    """Declare LOST the cells whose silence is proven, unless too many of a pool are silent.
+    """Declare cells LOST after a proven silence, unless too many cells of a pool are silent.
 
-    One transaction, in which no message of these cells is applied and no operator confirms a loss:
-    half of it would be an alert without a suppressed loss, or the reverse.
+    The single transaction excludes messages of these cells and confirmations of a loss, so that an
+    alert and its suppressed loss exist together.
     """
 
     def work() -> tuple[Effects, list[str]]:
@@ -83,7 +83,7 @@ def lose_silent_cells(context: RuleContext) -> Mapping[str, int]:
         return effects, [cell_queue(lease.name, lease.incarnation) for lease in lost]
 
     effects, queues = run_in_transaction(work)
-    for queue in queues:  # they go with their incarnation
+    for queue in queues:  # each belongs to a lost incarnation
         transport.drop(queue)
     held = sum(pool.held_at is not None for pool in effects.pools)
     over = len(effects.pools) - held
@@ -103,7 +103,7 @@ def watch_held_attempts(context: RuleContext) -> Mapping[str, int]:
 
 
 def judge_cells(context: RuleContext) -> Mapping[str, int]:
-    """Quarantine cells that do not confirm stops or fail everything; release the others."""
+    """Quarantine cells that do not confirm stops or that fail all tasks; release the others."""
     counts, now, policy = {}, context.now, context.policy
     if "stuck_stops" in context.due:
         counts["cells_suspected"] = suspect_cells(now=now, policy=policy)

@@ -1,4 +1,4 @@
-"""Rules 10 and 12: abandoned claims, and quiet alerts."""
+"""Rules 10 and 12: release abandoned claims and clear quiet alerts."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from controlplane.queries.sql import execute, rows
 
 def close_quiet_alerts(context: RuleContext) -> Mapping[str, int]:
     """Clear alerts that were not raised again for the time in `domain.alerts`."""
-    # Checked again under its lock: an alert that is raised meanwhile stays.
+    # Checked again under the lock: an alert that is raised meanwhile stays open.
     statement = f"""
         WITH quiet AS MATERIALIZED (
             SELECT a.id {QUIET_ALERTS} ORDER BY a.id FOR NO KEY UPDATE OF a
@@ -28,7 +28,7 @@ LOST = "the result of the try was never recorded"
 
 
 def release_claims(context: RuleContext) -> Mapping[str, int]:
-    """RESOLVING for too long is COMPLETED again (Diego: 30 s); a lost try is tried again."""
+    """Release expired claims of one-off tasks (Diego: 30 s) and of callbacks."""
     before = context.now - timedelta(seconds=context.policy.claim_seconds)
     resolving = execute(
         """

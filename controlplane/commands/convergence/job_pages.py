@@ -1,7 +1,6 @@
-"""Jobs with work take turns, so that jobs that fail each time do not block the others.
+"""Pages of jobs with work: jobs take turns, so that jobs that always fail do not block others.
 
-A tick takes a page. The next tick continues behind it, and starts again in front when all had their
-turn.
+A tick takes one page. The next tick continues after it, and begins at the front after the last one.
 """
 
 from collections.abc import Collection
@@ -18,9 +17,9 @@ JOBS_PER_TICK = 500
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """The jobs whose turn it is, in order. `began`: the id behind which the page begins.
+    """The jobs of one turn, in order. `began`: the id after which the page begins.
 
-    `is_all`: no others have that work.
+    `is_all`: no other jobs have that work.
     """
 
     work: str
@@ -30,9 +29,9 @@ class JobPage:
 
 
 def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> JobPage:
-    """Return the next jobs with `work`, 500 at most, except `but`; save the cursor first.
+    """Save the cursor, then return the next jobs with `work`, at most 500, except `but`.
 
-    So the next tick continues behind them even if a rule fails or the process is killed.
+    The next tick continues after them even if a rule fails or the process is killed.
     """
     began = int(load_cursor(work).after or 0)
     job_ids = list_jobs_with(work, JOBS_PER_TICK, after=began, but=but)
@@ -48,7 +47,7 @@ def take_turn(work: str, *, now: datetime, but: Collection[int] = ()) -> JobPage
 
 
 def give_back(turn: JobPage, place: int, *, now: datetime) -> None:
-    """There was no time for the jobs from `place` on: the next turn begins with them."""
+    """Return the jobs from `place` on, which had no time: the next turn begins with them."""
     if not turn.is_all:
         _save(turn.work, turn.job_ids[place - 1] if place else turn.began, now)
 

@@ -1,4 +1,4 @@
-"""Rules 1 to 5: tasks whose time is over, each decided about under the lock of its job."""
+"""Rules 1 to 5: end or change overdue tasks, each decided under the lock of its job."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,21 @@ from controlplane.queries.convergence.late_tasks import DueTask, find_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
-# A rule begins no other page after so long, so that those behind it have their turn in this tick.
+# A rule begins no further page after this time, so that later rules run in the same tick.
 SLICE_SECONDS = 2.0
-# Pages on which nothing could be done do not end the slice: what fails each time would stay in
-# front of all others. A job that fails has ten pages at most.
+# Pages without a change do not end the slice: otherwise tasks that always fail would block the
+# tasks behind them. A failing job has ten pages at most.
 PAGES_PER_TICK = 50
 
 
 @dataclass(frozen=True, slots=True)
 class EndLateTasks:
-    """Carries out `rule` on its candidates, page by page, in order of the tasks."""
+    """Applies `rule` to its candidates, page by page, in the order of task ids."""
 
     rule: TaskRule
 
     def __call__(self, context: RuleContext) -> Mapping[str, int]:
-        """How many tasks changed."""
+        """Return how many tasks changed."""
         changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
         for _ in range(PAGES_PER_TICK):
             found = find_candidates(self.rule.name, context.parameters, after=after)
@@ -39,14 +39,14 @@ class EndLateTasks:
 
 
 def apply_task_rule(rule: TaskRule, candidates: Sequence[DueTask], context: RuleContext) -> int:
-    """Decide about each candidate that is one still, under its job's lock; how many changed."""
+    """Apply the rule to each remaining candidate under its job's lock; return how many changed."""
     by_job: dict[int, list[int]] = {}
     for candidate in candidates:
         by_job.setdefault(candidate.job_id, []).append(candidate.task_id)
 
     def work(job_ids: Sequence[int]) -> int:
         jobs = lock_jobs(job_ids)
-        # A report, an operator or a placement may have come in between.
+        # A report, an operator or a placement may have changed the tasks meanwhile.
         task_ids = [task_id for job_id in job_ids for task_id in by_job[job_id]]
         attempts = pick_candidates(rule.name, context.parameters, task_ids)
         changes = [

@@ -1,7 +1,7 @@
-"""Remove files of attempts without a row: no user could find or delete them.
+"""Remove files of attempts without a row, which no user can find or delete.
 
-A process that died, or a database restored to an earlier moment, leaves them. A sweep has a slice
-of time and continues at its cursor; a round begins a day after the last.
+A killed process or a database restored to an earlier time leaves them. A sweep takes a time slice
+and continues at its cursor; a round begins a day after the previous one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +14,9 @@ from controlplane.queries.sql import rows
 from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_away, walk_store
 
 WALK = "orphan_files"
-# No upload takes as long; and an operator has as long to notice that the database is not the one.
+# Longer than any upload. Also the time for an operator to notice a wrong database.
 AGE = timedelta(days=1)
-# After a longer absence the sweep waits first, as with a new database.
+# After a longer absence the sweep first waits for `AGE`, as with a new database.
 _AWAY = 2 * AGE
 
 
@@ -30,30 +30,30 @@ class OrphanSweepResult:
 
 @dataclass(slots=True)
 class StoreWalk:
-    """The open walk over the store of one process, and the place where it continues.
+    """The open walk of one process over the store, and the place where it continues.
 
-    The cursor is the same place, which may hold many folders: the process that read a part of them
-    continues within it, and another one reads the place again.
+    The cursor in the database is the same place, which may hold many folders: the process that has
+    read some of them continues after these, and another process reads the whole place again.
     """
 
     parts: Iterator[OrphanPage] | None = None
     then: str = ""
 
     def open(self, place: str) -> Iterator[OrphanPage]:
-        """Return the parts from `place` on, behind those that this process has read there."""
+        """Return the parts from `place` on, without those that this process has read there."""
         if self.parts is None or self.then != place:
             self.parts, self.then = walk_store(place), place
         return self.parts
 
     def close(self) -> None:
-        """End the walk: the next one begins at the front."""
+        """End the walk; the next one begins at the front."""
         self.parts, self.then = None, ""
 
 
 def sweep_orphan_files(
     walk: StoreWalk, *, now: datetime, is_over: Callable[[], bool]
 ) -> OrphanSweepResult:
-    """Put away what is older than a day and of no row, until time `is_over`."""
+    """Discard files and folders without a row that are older than a day, until `is_over()`."""
     done = OrphanSweepResult()
     cursor = load_cursor(WALK)
     if cursor.page_at is None or not timedelta() <= now - cursor.page_at <= _AWAY:
@@ -68,7 +68,7 @@ def sweep_orphan_files(
                 break
         else:
             walk.close()
-    except OSError as error:  # a folder that cannot be read: the next round begins in front
+    except OSError as error:  # an unreadable folder: the next round begins at the front
         done.fault = error
         walk.close()
     save_cursor(WALK, after=walk.then, now=now)
@@ -86,5 +86,5 @@ def _sweep(lying: Sequence[OrphanEntry], done: OrphanSweepResult, *, written_bef
             if is_older(item.path, written_before):
                 put_away(item)
                 done.count += 1
-        except OSError as error:  # others may go
+        except OSError as error:  # continue with the others
             done.fault = error

@@ -1,4 +1,4 @@
-"""Rule 12: what should have followed by itself, and did not, is put right, page by page."""
+"""Rule 12: repair derived states and counts that differ from their sources, page by page."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,19 +18,19 @@ from controlplane.queries.convergence.repairs import find_alerts_of_jobs
 from controlplane.queries.integrity.invariants import find_page
 from controlplane.queries.locks import lock_jobs
 
-# Jobs that ended earlier were checked often and do not change any more.
+# Jobs that ended earlier than this have been checked often and do not change any more.
 ENDED_SECONDS = 86_400.0
 
 
 def settle(context: RuleContext) -> Mapping[str, int]:
-    """Jobs that have ended, and of which nothing is held any more, are settled."""
+    """Settle ended jobs without unreleased attempts."""
     job_ids = take_turn("unsettled_jobs", now=context.now).job_ids
     roll_again(job_ids, now=context.now)
     return {"settled": len(job_ids)}
 
 
 def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
-    """Derive jobs from their tasks once more: settle the unsettled ones."""
+    """Derive jobs from their tasks again, which settles the unsettled ones."""
 
     def work(batch: Sequence[int]) -> None:
         jobs = lock_jobs(batch)
@@ -40,7 +40,7 @@ def roll_again(job_ids: Sequence[int], *, now: datetime) -> None:
 
 
 def recount(context: RuleContext) -> Mapping[str, int]:
-    """A page of the walk over jobs: counts, flags and states that do not follow are put right."""
+    """Repair wrong counts, flags and states in the next page of the walk over jobs."""
     page = find_page(
         int(load_cursor("recount").after or 0),
         ended_since=context.now - timedelta(seconds=ENDED_SECONDS),

@@ -1,4 +1,4 @@
-"""What a rule of convergence is, and the run of rules: none that fails stops the others."""
+"""Rules of convergence and their runner; a failing rule does not stop the others."""
 
 import time
 from collections import Counter
@@ -21,10 +21,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Facts that save a process repeated work: its Celery task owns them and passes them to the
-    rules.
+    """State of one process that saves repeated work. Its Celery task passes it to the rules.
 
-    A new process begins without; everything that must outlive it is in the database.
+    A new process begins without it; all state that must survive is in the database.
     """
 
     alerts: TickAlerts = field(default_factory=TickAlerts)
@@ -33,9 +32,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """One run of convergence. `due`: the sources that have work, as `queries.convergence.due` names
-    them; `covered_at`: since when placement has considered all pending tasks; `memory`: of the
-    process.
+    """One run of convergence. `due`: the names in `queries.convergence.due` of sources with work.
+
+    `covered_at`: when placement last considered all pending tasks.
     """
 
     now: datetime
@@ -54,12 +53,10 @@ class RuleContext:
 class ConvergenceRule:
     """One rule: `run` is called if a source of `due` has work, and returns counts by name.
 
-    `always`: also if none has.
-
-    `number`: its place in the specification, which several may share. `waits`: not during the grace
-    after a gap of the control plane, so that messages of cells come first. `on_wake`: also between
-    two ticks of the clock, when something ended that others depend on. `is_repair`: its work raises
-    an alert.
+    `number`: its section of the specification, which several rules may share. `waits`: skipped
+    during the grace period after a gap of the control plane, so that messages of cells come first.
+    `on_wake`: also run by wakes, when something ended that others depend on. `is_repair`: its work
+    raises an alert. `always`: called even if no source has work.
     """
 
     number: int
@@ -74,9 +71,7 @@ class ConvergenceRule:
 
 @dataclass
 class RuleRunner:
-    """Run rules, each in its turn. The work of one may give work to later ones, so they check
-    again.
-    """
+    """Runs rules in order. The work of one may create work for later ones, so they check again."""
 
     rules: list[ConvergenceRule]
     now: datetime
@@ -88,7 +83,7 @@ class RuleRunner:
     _failed: set[str] = field(default_factory=set)
 
     def run(self) -> None:
-        """All of them. Raises only if the database is gone."""
+        """Run all rules. Raise only if the database is unavailable."""
         due = self._find_due(self.rules)
         for place, rule in enumerate(self.rules):
             if rule.name in self._failed or (not rule.always and due.isdisjoint(rule.due)):
@@ -97,11 +92,11 @@ class RuleRunner:
                 due = self._find_due(self.rules[place + 1 :])
 
     def guard(self, name: str, work: Callable[[], None]) -> None:
-        """Do `work`; record its failure like that of a rule."""
+        """Run `work`; record its failure like that of a rule."""
         try:
             work()
             self.memory.alerts.clear_failure(name, now=self.now)
-        except Exception as error:  # as of a rule
+        except Exception as error:
             self._fail(name, error)
 
     def _find_due(self, rules: list[ConvergenceRule]) -> frozenset[str]:
@@ -112,7 +107,7 @@ class RuleRunner:
             if not connection.is_usable():
                 raise
             log.exception("look_failed")
-        # One of the sources cannot be read: it is its rule that fails.
+        # One source cannot be read: query them rule by rule, so that only its rule fails.
         found: set[str] = set()
         for rule in rules:
             try:
@@ -127,14 +122,14 @@ class RuleRunner:
         return frozenset(found)
 
     def _run(self, rule: ConvergenceRule, due: frozenset[str]) -> bool:
-        """Whether it did anything, or may have."""
+        """Run a rule; return whether it did anything, or may have."""
         began = time.monotonic()
         try:
             done = rule.run(RuleContext(self.now, self.policy, due, self.covered_at, self.memory))
             self.memory.alerts.clear_failure(rule.name, now=self.now)
             if rule.is_repair and any(done.values()):
                 raise_repair(rule.name, done, now=self.now)
-        except Exception as error:  # one rule that fails must not keep the others from their work
+        except Exception as error:  # a failing rule must not stop the others
             self._fail(rule.name, error)
             return True
         finally:
@@ -144,9 +139,9 @@ class RuleRunner:
         return any(done.values())
 
     def _fail(self, name: str, error: Exception) -> None:
-        """Record the failure and continue if the database is available; otherwise raise it.
+        """Record the failure, such as a lock timeout or repeated deadlocks.
 
-        A lock timeout, a limit, a series of deadlocks: these belong to the rule.
+        Raise it if the database is unavailable.
         """
         if isinstance(error, Error) and not connection.is_usable():
             raise error

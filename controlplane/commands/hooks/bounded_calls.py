@@ -1,7 +1,7 @@
-"""Call code of other packages in bounded time: at most a second is waited for a result.
+"""Call code of other packages with a timeout of at most one second.
 
-Python cannot stop a call. One that takes too long is left to itself on its thread, and counts
-against its name until it returns: a name with several of them is not called any more.
+Python cannot stop a call. A call that times out keeps its thread, and counts against its name until
+it returns: a name with several stuck calls is not called any more.
 """
 
 import threading
@@ -14,16 +14,16 @@ from controlplane.domain.hooks.errors import describe_error
 from controlplane.domain.hooks.interface import HookUnavailable
 
 SECONDS = 1.0
-"""For one call. A decision of a hook takes microseconds; requests to others do not belong here."""
+"""Timeout of a call. A hook decides in microseconds; network requests do not belong in a hook."""
 
 MOST_STUCK = 4
-"""Threads that a name may leave hanging in a process: one bad case does not close it for others."""
+"""Stuck threads that a name may have in a process, so that one bad case does not disable it."""
 
 T = TypeVar("T")
 
 
 class BoundedCalls:
-    """The calls of one process, by name."""
+    """The bounded calls of one process, with the number of stuck ones by name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class BoundedCalls:
 def _run(work: Callable[[], T], result: "Future[T]") -> None:
     try:
         result.set_result(work())
-    except Exception as error:  # it is raised where the result is waited for
+    except Exception as error:  # raised in the thread that waits for the result
         result.set_exception(error)
-    except BaseException as error:  # it would end the thread: SystemExit
+    except BaseException as error:  # such as SystemExit, which would end the thread
         result.set_exception(HookUnavailable(f"it ended its thread: {describe_error(error)}"))

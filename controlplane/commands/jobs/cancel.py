@@ -1,4 +1,4 @@
-"""Ending a job: cancel it, and end its open tasks in pages, restartable anywhere."""
+"""Cancel jobs and tasks; end the open tasks of an ending job in pages, restartable anywhere."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,13 +17,13 @@ from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 
 PAGE = 1_000
-"""Tasks that one transaction ends, or sends back to wait."""
+"""Tasks that one transaction ends or requeues."""
 
 
 def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
-    """The job ends KILLED; its running containers are stopped. A job that has ended stays as it is.
+    """End the job as KILLED and stop its containers; leave an ended job unchanged.
 
-    With `force` they are killed at once, also those whose stop is under way. Raises NotFound.
+    With `force`, kill the containers at once, also those that are stopping. Raise NotFound.
     """
 
     def cancel() -> None:
@@ -40,10 +40,10 @@ def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: dateti
 
 
 def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: datetime) -> None:
-    """The task ends KILLED, and with it its job (Iris: any task KILLED, the job is).
+    """End the task as KILLED, and with it its job (as in Iris).
 
-    With `force` its container is killed at once, also one whose stop is under way. Raises NotFound,
-    Conflict: it has ended, and there is nothing to force.
+    With `force`, kill its container at once, also one that is stopping. Raise NotFound; Conflict if
+    the task has ended and no container is left to kill.
     """
     job_id = find_job_of_task(task_id)
     if job_id is None:
@@ -65,7 +65,7 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
 
 
 def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:
-    """End up to 1,000 open tasks of a job that is ending; return how many, 0 when none is left."""
+    """End up to 1,000 open tasks of an ending job; return how many, 0 when none is left."""
 
     def end() -> int:
         jobs = lock_jobs([job_id])

@@ -1,7 +1,7 @@
-"""Where a job would go now, or why it would wait, or why it would be refused; changes nothing.
+"""Dry run: forecast where a job would be placed now, or why it would wait or be refused.
 
-It is judged as a submission is, and placed as a pass of the ticks would place it; nothing is
-locked and nothing written, so the next moment may see it otherwise.
+The job is validated like a submission and placed like a placement pass would place it. Nothing is
+locked or written, so the forecast may be outdated a moment later.
 """
 
 import time
@@ -42,18 +42,19 @@ from controlplane.queries.sql import execute
 from controlplane.queries.views.tasks import name_tasks
 from controlplane.spec import JobSpec
 
-# A pass of the ticks decides for as long.
+# The time limit of a placement pass.
 SECONDS = 2.0
-# All that waits is placed before it, however much that is.
+# All tasks that wait before the job are placed first, whatever their number.
 _NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The forecast of a submission. `existing_job`: that job would be returned, no other created.
+    """The forecast of a submission.
 
-    `evicts`: {"task", "name", "job", "cell"} of each task that would be evicted. Not `is_complete`:
-    more tasks wait before it than were considered.
+    `existing_job`: the job that would be returned instead of a new one. `evicts`: {"task", "name",
+    "job", "cell"} of each task that would be evicted. `is_complete`: False if more tasks wait
+    before the job than were considered.
     """
 
     pool: str
@@ -64,9 +65,9 @@ class DryRun:
 
 
 def dry_run(*, spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
-    """Return what would come of submitting the job now. Raise what `submit_jobs` would."""
+    """Return the forecast of submitting the job now. Raise what `submit_jobs` would raise."""
     with transaction.atomic():
-        # Whatever is read below, now or after a change of it: nothing is written.
+        # PostgreSQL rejects any write, also one that is added to the code below by mistake.
         execute("SET TRANSACTION READ ONLY")
         return _forecast(spec, body, owner, now)
 
@@ -90,10 +91,10 @@ def _forecast(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime
 def _candidate(
     job: PlannedJob, domain_id: int, waits_for: Sequence[Mapping[str, Any]], now: datetime
 ) -> ForecastJob:
-    """Return the job as placement would see it, once it is inserted."""
+    """Return the job as placement would read it after its insertion."""
     spec = job.spec
     if waits_for_jobs(spec) and not waits_for:
-        # All that it waits for is there: convergence would let it start at once.
+        # All its dependencies are met: convergence would make it startable at once.
         startable = max(now, spec.start_after or now)
         starts = [None if group.depends_on else startable for group in job.groups]
     else:
@@ -133,7 +134,7 @@ def _shape(job: PlannedJob, group: PlannedGroup, domain_id: int) -> ShapeFacts:
 
 
 def _place(pool: Pool, candidate: ForecastJob, now: datetime) -> DryRun:
-    """Place the job in one pass over the pool, behind all that waits there."""
+    """Place the job in one pass over the pool, after all tasks that wait there."""
     policy = policy_of(pool)
     plugins = resolve(policy, Faults())
     waiting = [found.shapes for found in load_waiting_shapes(now) if found.pool_id == pool.pk]
@@ -159,9 +160,7 @@ def _place(pool: Pool, candidate: ForecastJob, now: datetime) -> DryRun:
 def _evictions(
     snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFacts, candidate: ForecastJob
 ) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
-    """Return by group of the job the cells on which room would be made for it, and the evicted
-    tasks.
-    """
+    """Return tasks per cell that evictions would make room for, by group id, and the victims."""
     own = {group.group_id for group in candidate.groups}
     waiting, names = facts.waiting, {cell.cell_id: cell.name for cell in snapshot.cells}
     wanting = [waiting.group_ids[item.row] for item in wants_room(plan)]

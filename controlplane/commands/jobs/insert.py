@@ -20,9 +20,9 @@ from controlplane.queries.sql import array_literal, execute, rows
 
 
 def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set[int]:
-    """Write the jobs with all that belongs to them; returns the ids of those that were written.
+    """Insert the jobs with their shapes, groups, tasks and history; return the inserted ids.
 
-    A job whose guid was taken meanwhile is left out: the unique constraint decides.
+    Skip a job whose guid was taken meanwhile: the unique constraint decides.
     """
     for job, job_id in zip(jobs, _draw_ids("controlplane_job", len(jobs)), strict=True):
         job.job_id = job_id
@@ -40,7 +40,7 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
 
 
 def shape_key_of(job: PlannedJob, group: PlannedGroup) -> ShapeKey:
-    """What placement asks of a cell for the group."""
+    """Return the key of the shape that the group's tasks share in placement."""
     return ShapeKey(
         pool_id=job.pool_id,
         band=band_of(job.spec),
@@ -61,11 +61,11 @@ def _draw_ids(table: str, count: int) -> list[int]:
 
 
 Columns = Mapping[str, tuple[str, Sequence[Any]]]
-"""By name: the SQL type of a column, and its values, one for each row."""
+"""The SQL type and the values, one for each row, of each column by name."""
 
 
 def _insert(table: str, columns: Columns, ending: str = "") -> list[tuple[Any, ...]]:
-    """Insert rows into `table` with one statement, and return what its `ending` returns."""
+    """Insert rows into `table` with one statement; return the rows of its RETURNING in `ending`."""
     statement = _statement(
         table, tuple((name, kind) for name, (kind, _) in columns.items()), ending
     )
@@ -75,7 +75,7 @@ def _insert(table: str, columns: Columns, ending: str = "") -> list[tuple[Any, .
 @cache
 def _statement(table: str, columns: tuple[tuple[str, str], ...], ending: str) -> str:
     names = ", ".join(name for name, _ in columns)
-    # Documents and arrays are passed as texts: unnest would take an array of arrays apart.
+    # Pass documents and arrays as texts: unnest would flatten an array of arrays.
     arrays = ", ".join(
         f"%({name})s::{'text' if kind in ('jsonb', 'int[]', 'text[]') else kind}[]"
         for name, kind in columns
@@ -126,7 +126,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "callback_url": ("text", urls),
         "callback_host": ("text", [receiver_of(url) for url in urls]),
     }
-    # In the order of guids, so that two calls with the same guids wait for each other only one way.
+    # In the order of guids, so that two calls with the same guids cannot deadlock.
     ending = """
         ORDER BY r.project_id, r.guid, r.id
         ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
@@ -136,7 +136,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
 
 
 def _insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
-    """Write the shapes that are new; return the id of each, in order. Equal ones are one row."""
+    """Insert new shapes; return the id of each key, in order. Equal keys share one row."""
     ids = [key.number() for key in keys]
     distinct = dict(zip(ids, keys, strict=True))
     shapes = list(distinct.values())
@@ -158,7 +158,7 @@ def _insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
         "allow_unsatisfiable": ("bool", [shape.allow_unsatisfiable for shape in shapes]),
     }
     if shapes:
-        # In the order of ids, so that two calls wait for each other only one way.
+        # In the order of ids, so that two calls cannot deadlock.
         _insert(
             "controlplane_shape", columns, "ORDER BY r.id ON CONFLICT (id) DO NOTHING RETURNING id"
         )
@@ -207,7 +207,7 @@ def _counts_of(group: PlannedGroup) -> str:
     return array_literal(counts)
 
 
-# Ids grow with group and index: that is the order in which tasks are listed.
+# Ids ascend by group and index, the order in which tasks are listed.
 _INSERT_TASKS = """
 INSERT INTO controlplane_task (
     job_id, group_id, shape_id, index, state, attempt_number, attempt_open, failure_count,
@@ -237,7 +237,7 @@ def _insert_tasks(
 
 
 def _runs_of(indices: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending indices as (first, last) of runs without a gap."""
+    """Return ascending indices as (first, last) of gapless runs."""
     if isinstance(indices, range):
         return [(indices.start, indices.stop - 1)]
     runs: list[tuple[int, int]] = []

@@ -25,12 +25,12 @@ from controlplane.queries.sql import execute
 from controlplane.spec import Fault
 
 SETTLED = "settled"
-"""Until when a job waits for one that it replaces: until no container of that is left."""
+"""The `until` of a replacing job: it waits until no container of the replaced job is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _JobLink:
-    """`job` names another: as a parent (no `until`), or as what it waits for."""
+    """A reference of `job` to another job: to its parent (no `until`) or to a dependency."""
 
     job: PlannedJob
     field: str
@@ -41,9 +41,9 @@ class _JobLink:
 def link_jobs(
     jobs: Sequence[PlannedJob], replaced: Mapping[int, Sequence[int]], *, now: datetime
 ) -> None:
-    """Write the links of jobs that were just inserted; `replaced`: by position. In a transaction.
+    """Write the links of newly inserted jobs, in the caller's transaction. Raise JobsRefused.
 
-    Raise JobsRefused.
+    `replaced`: ids of the jobs that each job replaces, by its position.
     """
     links = [link for job in jobs for link in _links_of(job, replaced.get(job.position, ()))]
     if not any(waits_for_jobs(job.spec) for job in jobs) and not links:
@@ -63,9 +63,9 @@ def link_jobs(
 
 
 def forecast_links(job: PlannedJob, replaced: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what a job that is not inserted would wait for: {"job", "name", "until", "is_vain"}.
+    """Return the unmet dependencies of a planned job: {"job", "name", "until", "is_vain"}.
 
-    `is_vain`: it can no longer come. Raise JobsRefused as `link_jobs` does.
+    `is_vain`: it can no longer be met. Raise JobsRefused as `link_jobs` does.
     """
     ids = _resolve(list(_links_of(job, replaced)))
     return [
@@ -90,7 +90,7 @@ def _links_of(job: PlannedJob, replaced: Sequence[int]) -> Iterable[_JobLink]:
 
 
 def _resolve(links: Sequence[_JobLink]) -> dict[_JobLink, int]:
-    """Return the ids of the named jobs; a text that is no guid there may be an id.
+    """Return the ids of the named jobs; a text that is no guid in the project may be an id.
 
     Raise JobsRefused.
     """
@@ -118,7 +118,7 @@ def _check(
     ids: Mapping[_JobLink, int], others: Mapping[int, JobRow]
 ) -> dict[_JobLink, DependencyStatus]:
     """Return the status of each dependency on one of the jobs `others`. Raise JobsRefused."""
-    # One that was deleted while its lock was waited for may have gone with its rows.
+    # A job may have been deleted while this transaction waited for its lock.
     _refuse_unknown(link for link, job_id in ids.items() if job_id not in others)
     statuses: dict[_JobLink, DependencyStatus] = {}
     ended: list[tuple[_JobLink, str]] = []

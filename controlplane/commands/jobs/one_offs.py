@@ -96,7 +96,7 @@ def _refuse_taken(job: PlannedJob, *, is_sure: bool = False) -> None:
 
 
 def _insert_one_off(job: PlannedJob, domain: str) -> list[int]:
-    """The row under its guid; nothing if that was taken meanwhile."""
+    """Insert the row with the job's guid; return no id if another task has taken the guid."""
     found = rows(
         """
         INSERT INTO controlplane_oneoff (task_id, job_id, guid, domain, claimed_by)
@@ -109,10 +109,10 @@ def _insert_one_off(job: PlannedJob, domain: str) -> list[int]:
 
 
 def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
-    """COMPLETED becomes RESOLVING; the claim, which no two callers get. Raises NotFound, Conflict.
+    """Turn COMPLETED into RESOLVING and return the claim, exclusively. Raise NotFound, Conflict.
 
-    It lasts for 30 s (Diego): then the task is COMPLETED again, whether or not convergence, which
-    lets go of it, has been through.
+    The claim expires after 30 s (Diego): from then on the task counts as COMPLETED, even before
+    convergence clears the claim.
     """
     claim = uuid4()
     claimed = execute(
@@ -135,7 +135,7 @@ def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class TaskClaims:
-    """Of several tasks, by id: the claims that were got, and why the others were not."""
+    """The claims of several tasks, and the reasons of refusals, both by task id."""
 
     claims: dict[int, UUID]
     refusals: dict[int, str]
@@ -192,9 +192,9 @@ def _no_one_off(task_id: int) -> NotFound | Conflict:
 
 
 def check_claim_of_job(*, job_id: int, claim: UUID | None, now: datetime) -> None:
-    """Check that the job's task, if it is a one-off task, is RESOLVING by `claim`, which is needed.
+    """Check that the job's task, if it is a one-off task, is RESOLVING by `claim` (required).
 
-    Until the end of the transaction, no one else can claim it. Raises Conflict.
+    Lock the task's claim until the end of the transaction. Raise Conflict.
     """
     held = first_row(f"{_CLAIMED} WHERE job_id = %s FOR UPDATE", [job_id])
     if held is not None:
@@ -221,9 +221,9 @@ def _check_claim(
 
 
 def release_claim(*, task_id: int, claim: UUID, now: datetime) -> bool:
-    """RESOLVING becomes COMPLETED, if the claim is still the one; whether it was.
+    """Turn RESOLVING into COMPLETED if the task has this claim; return whether it had.
 
-    A claim that is over already ended when its time was over.
+    The recorded end of an expired claim is the time at which it expired.
     """
     statement = """
         UPDATE controlplane_oneoff SET claim = NULL, claimed_at = NULL, claimed_by = '',
@@ -236,9 +236,9 @@ def release_claim(*, task_id: int, claim: UUID, now: datetime) -> bool:
 def delete_resolved_task(
     *, task_id: int, claim: UUID | None, actor: str, why: str, now: datetime
 ) -> None:
-    """The task, which is RESOLVING (by `claim`, if one is given), is deleted. Its guid is free.
+    """Delete a task that is RESOLVING (by `claim`, if given) and free its guid.
 
-    Raises NotFound, Conflict.
+    Raise NotFound, Conflict.
     """
 
     def delete() -> None:

@@ -1,4 +1,4 @@
-"""Retry of a job: its tasks that did not succeed become a new one, once nothing of it is left."""
+"""Retry of a settled job: its tasks that did not succeed become the tasks of a new job."""
 
 import json
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ log = structlog.get_logger(__name__)
 
 
 def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Submission:
-    """Make a new job, of the same owner, of the tasks that did not succeed.
+    """Create a new job, of the same owner, from the tasks that did not succeed.
 
-    `guid`: of the new job; the same one again, the same retry. Raises NotFound, Conflict,
-    GuidTaken, JobsRefused; then nothing was created.
+    `guid`: of the new job; a call with the same guid returns the same retry. Raise NotFound,
+    Conflict, GuidTaken, JobsRefused; then nothing was created.
     """
     judged = _judge(_find(job_id), guid, now)
     put_inputs([judged])
@@ -56,10 +56,10 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
 
 
 def _judge(old: RetriedJob, guid: str | None, now: datetime) -> PlannedJob:
-    """Return the job, read as it was submitted, as its kind schedules it now. Raise Conflict.
+    """Plan the job again from its submitted document. Raise Conflict.
 
-    Its pool, its secrets and its hook may have changed since then. The digest is that of the call:
-    two calls are the same if they retry one job under one guid.
+    Its pool, secrets and hook may have changed since the submission. The digest is that of the
+    call: two calls are the same if they retry one job under one guid.
     """
     spec = parse_job(dict(old.document))
     pool, facts = load_rerun_facts(spec, old, now=now)
@@ -93,7 +93,7 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     check_cap(old.owner_id, ())
     family, awaited = find_family(old.job_id), load_rerun_dependencies(old.job_id)
     lock_jobs(family | _named(old, awaited))
-    # A concurrent retry of one of them held one of these locks; the facts read now stay true.
+    # A concurrent retry in the family needs one of these locks: facts read from here on stay true.
     family = find_family(old.job_id)
     jobs = lock_jobs(family)
     old = _find(old.job_id)
@@ -109,10 +109,10 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     job.text = json.dumps(retried_document(old.document, spec))
     check_cap(old.owner_id, [job])
     if not insert_jobs([job], actor=actor, now=now):
-        # Retries have these locks: it is a job that was submitted with that guid just now.
+        # Retries are excluded by the locks: a concurrent submission has taken the guid.
         raise Conflict(f"guid {spec.guid} was given to another job meanwhile")
     link_jobs([job], {}, now=now)
-    # A group that waits for one without remaining tasks may start: no other event would start it.
+    # A group that depends on one without remaining tasks may start: no other event would start it.
     inserted = lock_jobs([job.job_id])
     apply(Effects(derived=[job.job_id]), jobs=inserted, now=now, actor="submission")
     transaction.on_commit(wakes.wake_placement, robust=True)
@@ -120,7 +120,7 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
 
 
 def _named(old: RetriedJob, awaited: Sequence[RerunDependency]) -> set[int]:
-    """Other jobs that the new one may name, locked together with the rest."""
+    """Return the jobs outside the family that the new job may name."""
     named = {item.on_job_id for item in awaited if not item.is_met}
     named |= {item.retried_by for item in awaited if item.retried_by is not None}
     return named | ({old.parent_id} if old.parent_id is not None else set())

@@ -1,4 +1,4 @@
-"""Submission: load the facts, judge the jobs, insert them. All jobs of a call are taken, or none.
+"""Submission: load the facts, validate the jobs, insert all jobs of a call or none.
 
 A second submission with the same guid and body returns the same job.
 """
@@ -33,7 +33,7 @@ from controlplane.storage import store
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What became of one submitted job. Not `created`: it was there already."""
+    """The result of one submitted job. `created`: False if the job existed already."""
 
     job_id: int
     created: bool
@@ -42,7 +42,7 @@ class Submission:
 def submit_jobs(
     *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
 ) -> list[Submission]:
-    """Create the jobs `specs`, submitted as `bodies`, for `owner`; return what became of each.
+    """Create the jobs `specs`, submitted as `bodies`, for `owner`; return the result of each.
 
     Raise JobsRefused, GuidTaken, NameTaken; then nothing was created.
     """
@@ -64,13 +64,13 @@ def submit_jobs(
 
 
 def find_submitted(jobs: Sequence[PlannedJob]) -> dict[int, int]:
-    """Return the ids of those of `jobs` that exist now, by position. Raise GuidTaken."""
+    """Return the ids of the existing jobs among `jobs`, by position. Raise GuidTaken."""
     guids = [(job.project_id, job.spec.guid) for job in jobs if job.spec.guid is not None]
     return find_existing(jobs, find_guids(guids))
 
 
 def put_inputs(jobs: Iterable[PlannedJob]) -> None:
-    """Store the contents of the jobs' inputs, which are found by their digests."""
+    """Store the contents of the jobs' inputs under their digests."""
     for job in jobs:
         for group in job.groups:
             for content in group.contents.values():
@@ -82,7 +82,7 @@ def _insert(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Insert the jobs with their links, in a transaction that locks the owner.
 
-    Return by position the created jobs, and the existing ones with the name of another.
+    Return by position the created jobs, and the existing jobs that are returned by name.
     """
     check_cap(owner.pk, jobs)
     existing, replaced = resolve_names(owner.pk, jobs)
@@ -97,7 +97,7 @@ def _insert(
 def resolve_names(
     owner_id: int, jobs: Sequence[PlannedJob]
 ) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the result of `judge_names`. The lock on the owner keeps it true.
+    """Return the result of `judge_names`, which the lock on the owner keeps valid.
 
     Raise JobsRefused, NameTaken.
     """
@@ -111,10 +111,10 @@ def resolve_names(
 
 
 def check_cap(owner_id: int, jobs: Iterable[PlannedJob], *, is_binding: bool = True) -> None:
-    """Check that the user may have the jobs in addition to the unfinished ones. Raise JobsRefused.
+    """Check the user's limit of unfinished tasks with these jobs added. Raise JobsRefused.
 
-    Lock the user: submissions of one user follow each other, so that two cannot pass together. Not
-    `is_binding`: nothing will be submitted, nothing is locked.
+    Lock the user unless `is_binding` is False (a dry run): two concurrent submissions could pass
+    the check together.
     """
     users = get_user_model().objects
     owner = (users.select_for_update(no_key=True) if is_binding else users).get(pk=owner_id)

@@ -1,4 +1,4 @@
-"""Carrying out a placement plan: cells locked in order, all limits checked again from the rows."""
+"""Carry out a placement plan: lock cells in order, check all limits again from the rows."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ _Chosen = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What a pool's pass saw of limits beyond cells. `has_quotas`: some bind what it places.
+    """The limits of a pool beyond its cells; usage is read again under lock.
 
-    Only which limits there are; what is left of them is read again under lock.
+    `has_quotas`: some quotas bind the placed tasks.
     """
 
     pool_id: int
@@ -45,9 +45,9 @@ def carry_out(
 ) -> int:
     """Carry out the placements of a plan; return how many tasks were placed.
 
-    Each batch is one transaction, orders leave after its commit. A job that cannot be written is
-    skipped alone. What the rows no longer allow (task gone, cell full, quota used up, job ending)
-    is left out.
+    Each batch is one transaction; orders are sent after its commit. Skip single jobs that cannot be
+    written, and placements that the rows no longer allow (task gone, cell full, quota used up, job
+    ending).
     """
     start_before = now + timedelta(seconds=start_seconds)
 
@@ -71,13 +71,13 @@ def _place_jobs(
     now: datetime,
     start_before: datetime,
 ) -> list[Placement]:
-    # A job that has ended needs no condition of its own: none of its tasks is PENDING.
+    # An ended job needs no condition: none of its tasks is PENDING.
     jobs = {
         job_id: job
         for job_id, job in lock_jobs(job_ids).items()
         if job.ending_as is None and not job.is_requeuing
     }
-    # An earlier holder of these locks may have released attempts: the following reads are younger.
+    # An earlier holder of these locks may have released attempts later than the old `now`.
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
     requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
@@ -92,7 +92,7 @@ def _place_jobs(
 def _without_parts_of_gangs(
     allowed: Sequence[Placement], jobs: Mapping[int, JobRow]
 ) -> list[Placement]:
-    """Less those of gangs that would not meet their minima even with them."""
+    """Return the placements without those of gangs that would still not meet their minima."""
     gangs = {job_id: job for job_id, job in jobs.items() if job.coscheduled}
     if not gangs:
         return list(allowed)
@@ -113,9 +113,9 @@ _RowKey = tuple[int, tuple[int, ...] | None, int | None, int | None]
 
 
 def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
-    """(row of the plan, task, job, group, attempts so far, index), as many as the plan wants.
+    """Return (row of the plan, task, job, group, attempts so far, index) of the tasks to place.
 
-    Rows of one group are chosen together, then shared out, so that no task is chosen twice.
+    Plan rows with one key choose tasks together, so that no task is chosen twice.
     """
     wanted: dict[_RowKey, list[int]] = defaultdict(list)
     for row, group_id in enumerate(placements.group_ids):
@@ -152,7 +152,7 @@ def _check_cells(
     tokens: Mapping[str, int],
     now: datetime,
 ) -> list[Placement]:
-    """Those that still fit their cell, now that it is locked; tokens are none of its business."""
+    """Return the placements that fit their locked cell; tokens are checked elsewhere."""
     cells = lock_cells({placements.cell_ids[row] for row, *_ in chosen})
     free = {
         cell_id: {name: amount - cell.used.get(name, 0) for name, amount in cell.capacity.items()}

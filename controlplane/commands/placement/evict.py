@@ -1,4 +1,4 @@
-"""Evictions: stop victims, and reserve their room for the tasks they leave for."""
+"""Evictions: stop victims and reserve their capacity for the tasks that preempt them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 
 
 def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
-    """Evict the victims and nominate the tasks that need their capacity; return how many left.
+    """Evict the victims and nominate the preempting tasks; return how many were evicted.
 
-    All or nothing. A victim that ended meanwhile needs no eviction; for a job that is ending, no
-    task is evicted.
+    All in one transaction. Skip victims that ended meanwhile, and evictions for a job that is
+    ending.
     """
 
     def work() -> int:
@@ -35,7 +35,7 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         jobs = lock_jobs({item.job_id for item in facts} | {item.need.job_id for item in evictions})
         due = _still_due(evictions, jobs, now)
         eviction_of = {task_id: eviction for eviction in due for task_id in eviction.victims}
-        # Load them again, now that the locks keep them from changing.
+        # Load them again under the locks.
         facts = [item for item in load_facts_of_tasks(sorted(eviction_of)) if item.state in ACTIVE]
         changes = [_preempt(item, eviction_of[item.task_id], now) for item in facts]
         nominations = [
@@ -55,14 +55,14 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
 def _still_due(
     evictions: Sequence[Eviction], jobs: Mapping[int, JobRow], now: datetime
 ) -> list[Eviction]:
-    """Return those for tasks that still wait, and for which no other eviction was faster."""
+    """Return the evictions whose tasks still wait without a concurrent eviction."""
     left = count_without_room({group for item in evictions for group in item.group_ids}, now=now)
     due = []
     for item in evictions:
         job, wanted = jobs.get(item.need.job_id), Counter[int]()
         for group_id, _, count in item.places():
             wanted[group_id] += count
-        is_open = job is not None and job.ending_as is None  # one that has ended has none left
+        is_open = job is not None and job.ending_as is None  # an ended job has no waiting task
         if is_open and all(left.get(group, 0) >= count for group, count in wanted.items()):
             due.append(item)
             for group, count in wanted.items():

@@ -1,4 +1,4 @@
-"""Limits beyond cells, checked again from the rows before tasks are placed: quotas and tokens."""
+"""Check quotas and tokens again from the rows before tasks are placed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ def within_tokens(
     tokens: Mapping[str, int],
     pool_id: int,
 ) -> list[Placement]:
-    """Those for which the pool has tokens left, in order; its row is locked if any needs some."""
+    """Return the placements within the pool's tokens, in order; lock the pool if any needs some."""
     requested = {name for item in placements for name in requests[item.group_id]} & set(tokens)
     if not requested:
         return list(placements)
@@ -33,7 +33,7 @@ def within_tokens(
 
 
 class _RemainingQuota:
-    """What a quota has left for tasks of a pool, as they are placed."""
+    """The usage of a quota by a pool's tasks, updated with each placement."""
 
     def __init__(self, quota: Quota, policy: PoolPolicy) -> None:
         self._limits = policy.binding(quota.scope.kind, quota.limits)
@@ -63,9 +63,9 @@ class _RemainingQuota:
 def within_quotas(
     placements: Sequence[Placement], requests: _Requests, policy: PoolPolicy
 ) -> list[Placement]:
-    """Those that the quotas of their user, project and domain still allow, in order.
+    """Return the placements within the quotas of their user, project and domain, in order.
 
-    `policy`: of the pool that all of them are placed in.
+    `policy`: of the pool of all placements.
     """
     if not placements or not lock_quotas(item.job_id for item in placements):
         return list(placements)

@@ -1,4 +1,4 @@
-"""Ends tasks that validators have rejected: they could never be placed."""
+"""End tasks that validators have rejected because they can never be placed."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.placement.snapshot import find_jobs_of_groups
 from controlplane.queries.task_facts import load_facts_of_tasks
 
-# Tasks of one transaction; the job follows the first of them, and what is left ends with it.
+# Tasks of one transaction; the job ends with the first of them, and its other tasks with the job.
 PAGE = 1_000
 
 
@@ -24,7 +24,7 @@ def reject(groups: Sequence[RejectGroup], *, now: datetime) -> int:
 
     def work(batch: Sequence[int]) -> int:
         jobs = lock_jobs(batch)
-        # Of this batch alone: else many tasks of a job that is skipped would hold up the others.
+        # Only groups of this batch: the tasks of a skipped job must not fill the page.
         groups = [
             group.facts.group_id
             for listed in load_groups(list(jobs)).values()

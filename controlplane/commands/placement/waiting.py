@@ -1,4 +1,4 @@
-"""Writes about tasks that wait: why they do, and where room is kept for them."""
+"""Write pending reasons and clear nominations of waiting tasks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ FROM free WHERE t.id = free.id
 
 
 def explain(shapes: Sequence[ExplainShape], groups: Sequence[ExplainGroup]) -> None:
-    """Write why shapes, and groups of gangs, wait; called only with reasons that changed.
+    """Write the changed pending reasons of shapes and of groups of gangs.
 
-    Rows that are locked are left to the next pass: a reason is not worth waiting for.
+    Skip locked rows until the next pass: a reason is not worth waiting for a lock.
     """
     if shapes:
         found = [(item.shape_id, item.reason) for item in shapes]
@@ -42,9 +42,10 @@ def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[li
 
 
 def clear_nominations(*, now: datetime) -> int:
-    """Room is kept no longer whose time is over, whose cell left, or whose task did; how many.
+    """Clear nominations that expired, whose cell is not READY or whose task is not PENDING.
 
-    It waits for no lock, since it takes none on jobs; called outside of transactions that do.
+    Return how many. Skip locked tasks, since jobs are not locked here; call this outside
+    transactions that lock jobs.
     """
     return execute(
         f"""

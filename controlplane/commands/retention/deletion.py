@@ -1,4 +1,4 @@
-"""Delete jobs: they are hidden at once, their files and rows are removed later (`purge`)."""
+"""Delete jobs: hide them at once; `purge` removes their files and rows later."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,10 +23,10 @@ from controlplane.queries.locks import lock_jobs
 log = structlog.get_logger(__name__)
 
 PAGE = 500
-# Checked at once, because the check passes all jobs that others refer to.
+# Pages per query, because the query also reads all jobs that others refer to.
 _PAGES_PER_RUN = 10
 
-# The cursor keeps jobs that something refers to from taking more of a tick than others.
+# The cursor bounds the time that a tick spends on jobs that something refers to.
 _CURSOR = "expired_jobs"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,9 +34,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = None) -> None:
     """Hide the job and free its guid. Raise NotFound, Conflict.
 
-    Refused: a job that has not ended, one that an unfinished retry still reads from, and that of a
-    one-off task unless that is RESOLVING by `claim`. Source: Diego, "Any client intending to delete
-    the Task must first successfully move it from the COMPLETED state to the RESOLVING state".
+    A job conflicts if it has not ended, if an unfinished retry still reads from it, or if its
+    one-off task is not RESOLVING by `claim`. Source: Diego, "Any client intending to delete the
+    Task must first successfully move it from the COMPLETED state to the RESOLVING state".
     """
 
     def delete() -> None:
@@ -57,9 +57,9 @@ def delete_job(*, job_id: int, actor: str, now: datetime, claim: UUID | None = N
 
 
 def delete_expired(*, now: datetime, is_over: Callable[[], bool]) -> tuple[int, bool]:
-    """Delete jobs that were kept for their time, until time `is_over`; return how many, and if all.
+    """Delete expired jobs until `is_over()`; return how many, and whether no work is left for now.
 
-    A job is kept while anything refers to it; after a page of such jobs alone the next tick
+    A job is kept while anything refers to it. After a page of only such jobs the next tick
     continues at the cursor, without a wake.
     """
     deleted, began = 0, _place_of(load_cursor(_CURSOR).after)
@@ -83,7 +83,7 @@ def delete_expired(*, now: datetime, is_over: Callable[[], bool]) -> tuple[int, 
         if reached is None:
             if began is None:
                 return deleted, True
-            began = None  # those at the front, too
+            began = None  # continue at the front
         elif not found.free:
             return deleted, True
     return deleted, False

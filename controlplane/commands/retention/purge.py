@@ -1,8 +1,8 @@
-"""Remove rows and files of deleted jobs: many jobs at once, in pages that hold no lock for long.
+"""Remove files and rows of deleted jobs, many jobs at once, in pages with short transactions.
 
-Files first, outside of any transaction: only the rows show to which job they belong, so nothing is
-left if the process dies in between. Then rows, those through which others are found last, and the
-jobs when nothing of them is left. The next tick finds the rest.
+Files go first, outside any transaction: only the rows show which job owns them, so a process that
+dies in between loses none. Then rows go, the rows that lead to others last, and jobs when they have
+no rows left. The next tick continues.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from controlplane.queries.convergence.deletion import list_deleted_jobs
 from controlplane.queries.sql import execute, rows
 from controlplane.storage.trash import delete_discarded
 
-# Jobs, tasks or attempts that one transaction takes.
+# Jobs, tasks or attempts of one transaction.
 PAGE = 500
 # A task with one attempt has some five rows of history.
 _HISTORY_PAGE = 5 * PAGE
@@ -29,8 +29,8 @@ _CURSOR = "deleted_jobs"
 
 @dataclass(slots=True)
 class PurgeResult:
-    """What a purge did. `is_done`: there was time for all of it; `fault`: why files could not go,
-    and with them the rows of `kept` attempts.
+    """The result of a purge. `is_done`: False if time ran out. `fault`: why the files, and thus the
+    rows, of `kept` attempts could not be deleted.
     """
 
     jobs: int = 0
@@ -40,7 +40,7 @@ class PurgeResult:
 
 
 def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
-    """Remove rows and files of deleted jobs until time `is_over`."""
+    """Remove rows and files of deleted jobs until `is_over()`."""
     done = PurgeResult()
     done.is_done = _purge_pages(done, is_over)
     left = delete_discarded(is_over)
@@ -52,9 +52,8 @@ def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
 def _purge_pages(done: PurgeResult, is_over: Callable[[], bool]) -> bool:
     """Purge page after page; return whether there was time for all.
 
-    More than one page continues at the cursor, so that jobs at the front whose files cannot be
-    deleted do not take all the time. A single page needs none, and an idle tick no statement for
-    it.
+    With several pages the walk continues at a cursor, so that jobs at the front whose files cannot
+    be deleted do not take all the time. A single page, or an idle tick, reads no cursor.
     """
     after = began = 0
     is_long: bool | None = None
@@ -70,7 +69,7 @@ def _purge_pages(done: PurgeResult, is_over: Callable[[], bool]) -> bool:
                 return False
             after = page[-1]
         elif began:
-            after = began = 0  # those at the front, too
+            after = began = 0  # continue at the front
             continue
         if is_long:
             save_cursor(_CURSOR, after=str(after) if page else "", now=clock.now())
@@ -80,7 +79,7 @@ def _purge_pages(done: PurgeResult, is_over: Callable[[], bool]) -> bool:
 
 
 def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[], bool]) -> bool:
-    """Whether all was done for these jobs that can be done now."""
+    """Purge these jobs; return whether there was time for all that is possible now."""
     present = set(job_ids)
     _unlink(job_ids)
     while present and not is_over():
@@ -145,7 +144,7 @@ _PAGES = (
     """,
 )
 
-# What goes with the job itself: as much as a submission may name.
+# Rows that go with the job itself; a submission bounds their number.
 _LAST_PAGES = tuple(
     _BY_JOB.format(table=table, which="", page="page") for table in ("taskgroup", "jobdependency")
 )
@@ -168,7 +167,7 @@ RETURNING j.id
 
 @dataclass(frozen=True, slots=True)
 class _BatchResult:
-    """What one transaction did: how many rows it removed, and which jobs with them."""
+    """The result of one transaction: the number of removed rows, and the jobs removed with them."""
 
     job_ids: Sequence[int]
     removed: int
@@ -177,14 +176,14 @@ class _BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class _PurgePage:
-    """A page of rows of some jobs. `has_all`: it contains all their tasks."""
+    """A page of rows of some jobs. `has_all`: the page contains all their tasks."""
 
     tasks: list[int]
     uids: list[UUID]
     has_all: bool
 
     def remove(self, job_ids: Sequence[int]) -> _BatchResult:
-        """Remove what of the page belongs to these jobs, in the transaction around this."""
+        """Remove these jobs' rows of the page, in the caller's transaction."""
         jobs = list(job_ids)
         execute(
             "SELECT id FROM controlplane_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
@@ -207,7 +206,7 @@ class _PurgePage:
         return _BatchResult(jobs, removed + len(gone), gone)
 
 
-# Jobs that are there still: of a deleted one's children some may be.
+# Children and retries that are not deleted.
 _UNLINK = """
 WITH held AS MATERIALIZED (
     SELECT id FROM controlplane_job

@@ -1,8 +1,8 @@
-"""The only writer of state columns: effects in, bulk compare-and-set and history out.
+"""The only writer of state columns: apply effects by bulk compare-and-set, with history.
 
 Callers hold the locks of all jobs concerned (`queries.locks.lock_jobs`) and pass the rows read
-under them. Every change of a task moves its group's counts and may move its job (`apply_jobs`).
-Messages that follow (stops, wakes) leave after the commit.
+under them. Every change of a task updates its group's counts and may change its job (`apply_jobs`).
+Resulting messages (stops, wakes) are sent after the commit.
 """
 
 import json
@@ -42,7 +42,7 @@ from controlplane.queries.cells.keys import load_addresses
 from controlplane.queries.cells.stops import load_stops
 from controlplane.queries.sql import execute, rows
 
-# The fields that `CHANGE_TASKS` takes as they are.
+# Fields of `ChangeTask` that `CHANGE_TASKS` takes unchanged.
 _TASK_FIELDS = (
     *("task_id", "task_from", "task_to", "attempt_open", "not_before", "prefer_cell_id"),
     *("started_at", "failure_reason", "at", "nominated_cell_id", "nominated_until"),
@@ -54,9 +54,10 @@ _NO_JOBS: Mapping[int, JobRow] = MappingProxyType({})
 
 @dataclass(slots=True)
 class ApplyResult:
-    """What was applied: changed tasks, and `moved` cells in order of their ids.
+    """The number of changed tasks, and the ids of changed cells (`moved`), ascending.
 
-    `stale`: changes of tasks that found another state; `stops`: attempts whose stop is sent.
+    `stale`: changes of tasks whose state was not the expected one; `stops`: attempts whose stop is
+    sent.
     """
 
     changed: int = 0
@@ -68,7 +69,7 @@ class ApplyResult:
 def apply(
     effects: Effects, *, now: datetime, actor: str = "", jobs: Mapping[int, JobRow] = _NO_JOBS
 ) -> ApplyResult:
-    """Apply all effects of a decision; stops and wakes are sent once they are committed.
+    """Apply all effects of a decision; send stops and wakes after the commit.
 
     `jobs`: all jobs concerned, read under their locks; a change of a task of another job is stale.
     `actor`: its name in the history of tasks and jobs.
@@ -93,7 +94,7 @@ def apply(
 
 
 def _send_after_commit(stops: Sequence[UUID], woken: TickWakes) -> None:
-    """Send stops and wakes. They may be lost: Sync repeats stops, and ticks run by the clock."""
+    """Send stops and wakes. They may be lost: Sync repeats stops, and ticks run periodically."""
     if stops:
         transaction.on_commit(partial(_send_stops, list(stops)), robust=True)
     if woken.placement:
@@ -172,9 +173,9 @@ def place_tasks(
     start_before: datetime,
     actor: str,
 ) -> list[Placement]:
-    """Give each task its attempt; the ones that were really placed.
+    """Create the attempts of tasks that are still placeable; return their placements.
 
-    Cells are locked and checked by the caller.
+    The caller has locked and checked the cells.
     """
     if not placements:
         return []
@@ -193,9 +194,9 @@ def place_tasks(
 
 
 def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) -> list[int]:
-    """Delete jobs that have ended: hide them and free their guids; return the hidden ones.
+    """Hide ended jobs, whose locks the caller holds, and free their guids; return the hidden ones.
 
-    Their locks are held. Their pending callbacks are abandoned; an audit line stays.
+    Abandon their pending callbacks and write an audit line for each.
     """
     # Arrays of PostgreSQL begin at 1, states at 0.
     states = ["", *(state.name for state in S)]
@@ -210,16 +211,16 @@ def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) ->
 
 
 def _force_stops(stops: ForceStops, now: datetime) -> list[UUID]:
-    """Return the attempts whose stop was not forced before."""
+    """Force stops; return the attempts whose stop was not forced before."""
     parameters = [now, stops.job_id, stops.task_id, stops.task_id]
     return [uid for (uid,) in rows(apply_sql.FORCE_STOPS, parameters)]
 
 
 def _nominate(nominations: Sequence[NominateTasks], now: datetime) -> None:
-    """Reserve room for waiting tasks, the first of each group without a reservation.
+    """Reserve capacity for the first waiting tasks without a reservation of each group.
 
-    Skip tasks that are backing off: siblings of their group would use up the reservation. Tasks
-    that avoid a cell come last: the room may be on it.
+    Skip tasks in backoff: their siblings would use up the reservation. Tasks that avoid a cell come
+    last, because the capacity may be on that cell.
     """
     if nominations:
         parameters = {
@@ -239,7 +240,7 @@ def _change_pool(change: ChangePool) -> None:
 
 
 def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
-    """Move cells, by id, each from a state that it is expected in; return those that moved."""
+    """Change cells by compare-and-set, in the order of ids; return the applied changes."""
     moved = []
     for change in sorted(changes, key=lambda change: change.cell_id):
         columns: dict[str, Any] = {
@@ -268,7 +269,7 @@ def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping
 
 
 def _raise_alerts(alerts: Iterable[RaiseAlert], now: datetime) -> None:
-    """Raise each alert; of an open one, update the time by the minute."""
+    """Raise alerts; update the time of an open alert at most once a minute."""
     texts = sorted({(alert.kind, alert.subject): alert.text for alert in alerts}.items())
     if texts:
         parameters = {
@@ -339,9 +340,9 @@ def _add_steps(changes: Sequence[ChangeTask], actor: str) -> None:
 
 
 def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
-    """Repair the derived columns of groups: by group the counts, and how many tasks are excused.
+    """Repair the derived columns of groups: by group the counts, and the number of excused tasks.
 
-    Called with the locks of their jobs, which are derived `again`.
+    The caller holds the locks of their jobs and derives these again afterwards.
     """
     counts = [counts_literal(counts) for counts, _ in counted.values()]
     excused = [excused for _, excused in counted.values()]
@@ -349,5 +350,5 @@ def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:
 
 
 def repair_flag(flag: Repair, row_ids: Sequence[int], *, now: datetime) -> None:
-    """Repair the flags of rows that depend on other rows; called with the same locks."""
+    """Repair derived flags of rows; the caller holds the locks of their jobs."""
     execute(apply_sql.REPAIR_FLAG[flag], {"ids": sorted(row_ids), "now": now})

@@ -1,4 +1,4 @@
-"""The part of `apply` about jobs: counts of groups, derived states, dependencies, callbacks."""
+"""The job part of `apply`: counts of groups, derived states, dependencies, callbacks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ _STATE_SLOTS = max(S) + 1
 
 @dataclass(slots=True)
 class TickWakes:
-    """The ticks that have work after the commit, and are woken."""
+    """The ticks to wake after the commit."""
 
     placement: bool = False
     callbacks: bool = False
@@ -49,7 +49,7 @@ def follow_tasks(
     actor: str,
     woken: TickWakes,
 ) -> None:
-    """Move the counts of groups by `moves`, and let each touched job follow."""
+    """Update the counts of groups by `moves`, and derive each touched job."""
     if not touched:
         return
     groups = load_groups(sorted(touched))
@@ -81,7 +81,7 @@ def follow_tasks(
 
 
 def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
-    """Record which dependencies on `jobs` came true, or never will."""
+    """Record which dependencies on `jobs` are met, or can no longer be met."""
     watched = {job.job_id: job for job in jobs if job.is_watched}
     if not watched:
         return
@@ -102,7 +102,7 @@ def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
 def _ended_under_lock(
     before: Mapping[int, JobRow], after: Mapping[int, JobRow]
 ) -> dict[int, JobRow]:
-    """Jobs end no earlier than what was placed while their locks were waited for."""
+    """Return the jobs with end times not before placements made during the wait for their locks."""
     ended = {job_id for job_id, job in after.items() if job.finished_at} - {
         job_id for job_id, job in before.items() if job.finished_at
     }
@@ -116,7 +116,7 @@ def _ended_under_lock(
 
 
 def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
-    """A finished job is settled when no attempt of it holds capacity any more."""
+    """Return the jobs, with finished ones settled if no attempt of theirs holds capacity."""
     finished = [
         job_id for job_id, job in jobs.items() if job.finished_at and job.settled_at is None
     ]

@@ -1,4 +1,4 @@
-"""Uids of attempts: UUID version 7 (RFC 9562), so that new rows lie together in their index."""
+"""Uids of attempts: UUID version 7 (RFC 9562), so that new rows are adjacent in the index."""
 
 import os
 from collections.abc import Callable
@@ -9,20 +9,20 @@ _VERSION_7 = 0x7 << 76
 _VARIANT = 0x2 << 62
 
 Noise = Callable[[int], bytes]
-"""Return so many unpredictable bytes."""
+"""Returns a number of unpredictable bytes."""
 
 _noise: Noise = os.urandom
 
 
 def draw_uids(count: int, *, now: datetime) -> list[UUID]:
-    """`count` fresh uids."""
+    """Return `count` new uids."""
     milliseconds = int(now.timestamp() * 1000)
     noise = _noise(10 * count)
     return [_uid(milliseconds, noise[10 * n : 10 * n + 10]) for n in range(count)]
 
 
 def use(noise: Noise | None) -> None:
-    """Draw from `noise` instead (a simulation's, so that it can be replayed); None goes back."""
+    """Draw from `noise` (of a replayable simulation); None restores the default."""
     global _noise
     _noise = noise or os.urandom
 

@@ -8,7 +8,7 @@ from controlplane.queries.sql import execute
 
 
 def save_cursor(name: str, *, after: str, now: datetime) -> None:
-    """Let the next page of the work `name` begin behind the row `after`; empty: at the front."""
+    """Let the next page of the work `name` begin after the row `after`; if empty, at the front."""
     execute(
         """
         INSERT INTO controlplane_walk AS w (name, after, scanned_at, repaired)
@@ -21,14 +21,14 @@ def save_cursor(name: str, *, after: str, now: datetime) -> None:
 
 
 def save_walk(name: str, *, after: str, now: datetime) -> None:
-    """Save the cursor of a walk that repairs; a round that repaired nothing clears its alert."""
+    """Save the cursor of a repair walk; clear its alert after a round without repairs."""
     if not after and not load_cursor(name).repaired:
         clear_repair(name, now=now)
     save_cursor(name, after=after, now=now)
 
 
 def count_repairs(name: str, counts: dict[str, int], *, now: datetime) -> None:
-    """Raise the alert of a repair and count it, in the transaction of the caller that repairs."""
+    """Raise the alert of a repair and count it, in the transaction of the repair."""
     raise_repair(name, counts, now=now)
     execute(
         """

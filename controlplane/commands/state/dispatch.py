@@ -1,4 +1,4 @@
-"""Orders for new attempts, sent after the commit; Sync repeats what is lost."""
+"""Send orders for new attempts after the commit; Sync repeats lost ones."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
-    """Send each cell the orders placed on it, except those that cannot be read."""
+    """Send each cell its run orders, except unreadable ones."""
     addresses = load_addresses({item.cell_id for item in placements})
     specs = load_group_specs({item.group_id for item in placements})
     by_cell: dict[int, list[RunAttempt]] = defaultdict(list)
@@ -53,7 +53,7 @@ def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> Non
 
 
 def report_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) -> None:
-    """Bring before an operator what cannot be started: errors by group, and by name of cell."""
+    """Raise alerts for tasks that cannot be started: errors by group id, and by cell name."""
     alerts = [
         RaiseAlert(UNREADABLE, f"group {group_id}", f"its tasks are not started: {error}"[:1000])
         for group_id, error in groups.items()

@@ -1,4 +1,4 @@
-"""Findings for operators: dead letters, and alerts that are closed by hand."""
+"""Store dead letters and close alerts manually."""
 
 from datetime import datetime
 
@@ -10,9 +10,9 @@ from controlplane.models import Alert, AuditLine, DeadLetter
 
 
 def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> None:
-    """Close the alert, if it is open; an audit line has the actor. Raise NotFound.
+    """Close an open alert and write an audit line. Raise NotFound.
 
-    An alert whose cause is still there is raised again.
+    The alert is raised again if its cause persists.
     """
     with transaction.atomic():
         found = Alert.objects.select_for_update().filter(pk=alert_id).first()
@@ -32,7 +32,7 @@ def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> Non
 
 
 def add_dead_letter(*, source: str, error: str, body: str, now: datetime) -> None:
-    """Keep a message for people, its text bounded."""
+    """Store a message for operators, with bounded texts."""
     DeadLetter.objects.create(
         at=now, source=source, error=clean_text(error, 4_000), body=clean_text(body)
     )

@@ -1,4 +1,4 @@
-"""Check the invariants that a recount can repair, and repair what violates them."""
+"""Check the invariants that a recount can repair, and repair their violations."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -25,10 +25,10 @@ ACTOR = "recount"
 def recount_jobs(
     job_ids: Sequence[int], *, repair: bool, now: datetime
 ) -> list[InvariantViolation]:
-    """Return the violations by the jobs, read in one transaction. With `repair`, repair them.
+    """Return the violations of the jobs, read in one transaction. With `repair`, repair them.
 
-    Every change of a task needs its job's lock, so nothing of these jobs changes while they are
-    counted, and other jobs are not blocked.
+    Every change of a task requires its job's lock, so these jobs do not change during the count,
+    and other jobs are not blocked.
     """
 
     def work() -> list[InvariantViolation]:
@@ -45,7 +45,7 @@ def recount_jobs(
         if repair and found:
             _repair(found, counted, now)
             again = sorted({item.job_id for item in found})
-            jobs = lock_jobs(job_ids)  # with the flags as they are now
+            jobs = lock_jobs(job_ids)  # read the repaired flags
             apply(Effects(derived=again), jobs=jobs, now=now, actor=ACTOR)
         return found
 

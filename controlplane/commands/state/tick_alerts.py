@@ -14,40 +14,37 @@ FAILED = "rule_failed"
 REPAIRED = "repaired"
 SILENCE = "cells_silent"
 CONTRADICTION = "contradiction"
-"""Raise an alert about a job with a contradiction that cannot be repaired."""
+"""A job has a contradiction that cannot be repaired."""
 
 LATE_SECONDS = 60.0
-"""An idle placement notes itself every 10 s; a restarted process needs some seconds to be back."""
+"""An idle placement tick records a run every 10 s; a process needs some seconds to restart."""
 
 SILENT_SECONDS = 60.0
-"""Longer than a lease: one cell that died alone is lost by then, and has an alert of its own."""
+"""Longer than a lease: a single dead cell is LOST by then and has its own alert."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickAlerts:
-    """Raises and clears these alerts for one process, and remembers which of them are closed.
+    """Raises and clears these alerts for one process, and caches which of them are closed.
 
-    An alert that this process knows to be closed costs no statement. One that it does not know may
-    be open: another process may have raised it. What a process that died has raised closes by age.
+    An alert that is cached as closed costs no statement. An unknown one may be open, raised by
+    another process. Alerts of a dead process close by age.
     """
 
     # By kind and subject, whether the alert may be open; missing: not known.
     _open: dict[tuple[str, str], bool] = field(default_factory=dict)
-    # Ticks that never ended a run, by when this process first found them so.
+    # Ticks that have never ended a run -> when this process first checked them.
     _awaited: dict[str, datetime] = field(default_factory=dict)
 
     def raise_alert(self, alert: RaiseAlert, *, now: datetime) -> None:
-        """Raise the alert, or note that it is still so."""
+        """Raise the alert, or renew it if it is open."""
         self._open[alert.kind, alert.subject] = True
         apply(Effects(alerts=[alert]), now=now)
 
     def clear_alert(
         self, kind: str, subject: str, *, now: datetime, was_open: bool = False
     ) -> None:
-        """Clear the alert unless this process knows that it is closed.
-
-        `was_open`: it may be open all the same, and is cleared in any case.
-        """
+        """Clear the alert unless it is cached as closed; with `was_open` in any case."""
         if was_open or self._open.get((kind, subject), True):
             apply(Effects(cleared=[ClearAlert(kind, subject)]), now=now)
             self._open[kind, subject] = False
@@ -55,9 +52,9 @@ class TickAlerts:
     def watch_tick(self, name: str, tick: TickFacts, *, now: datetime) -> None:
         """Raise an alert while the tick has not ended a run for too long; clear it afterwards.
 
-        For a tick that never did, the time begins when this process first checks it.
+        For a tick without a run, the time begins when this process first checks it.
         """
-        # Later than now: the clock was put back, by an unknown amount of time.
+        # A time in the future is from before the clock was set back, by an unknown amount.
         patience = timedelta(seconds=LATE_SECONDS)
         if abs(now - (tick.finished_at or self._awaited.setdefault(name, now))) <= patience:
             self.clear_alert(LATE, name, now=now)
@@ -68,7 +65,7 @@ class TickAlerts:
         self.raise_alert(RaiseAlert(LATE, name, text), now=now)
 
     def watch_cells(self, cells: int, received_at: datetime | None, *, now: datetime) -> None:
-        """Raise an alert while no message of any of the `cells` came; clear it afterwards."""
+        """Raise an alert while none of the `cells` sends messages; clear it afterwards."""
         patience = timedelta(seconds=SILENT_SECONDS)
         if not cells or received_at is None or now - received_at <= patience:
             self.clear_alert(SILENCE, "cells", now=now)
@@ -77,7 +74,7 @@ class TickAlerts:
         self.raise_alert(RaiseAlert(SILENCE, "cells", text), now=now)
 
     def raise_gap(self, name: str, away_since: datetime | None, *, now: datetime) -> None:
-        """Raise the alert of a tick that was away, or (None) gets no messages from the inbox."""
+        """Raise the alert of a tick that did not run, or (None) whose inbox is deaf."""
         why = (
             "the inbox has not brought back what was sent through it"
             if away_since is None
@@ -88,22 +85,22 @@ class TickAlerts:
         self.raise_alert(RaiseAlert(GAP, name, text), now=now)
 
     def raise_failure(self, rule: str, error: Exception, *, now: datetime) -> None:
-        """Raise the alert of a rule that failed as a whole; each tick tries it again."""
+        """Raise the alert of a rule that failed as a whole."""
         alert = RaiseAlert(FAILED, f"rule {rule}", repr(error)[:1000])
         self.raise_alert(alert, now=now)
 
     def clear_failure(self, rule: str, *, now: datetime) -> None:
-        """Clear the alert of a rule that ran to its end."""
+        """Clear the alert of a rule that succeeded."""
         self.clear_alert(FAILED, f"rule {rule}", now=now)
 
 
 def raise_repair(rule: str, done: Mapping[str, int], *, now: datetime) -> None:
-    """Raise the alert that a rule had to repair what should never have been wrong."""
+    """Raise the alert that a rule repaired a violation of an invariant."""
     what = ", ".join(f"{name} {count}" for name, count in done.items() if count)
     alert = RaiseAlert(REPAIRED, f"rule {rule}", f"had to be repaired: {what}")
     apply(Effects(alerts=[alert]), now=now)
 
 
 def clear_repair(rule: str, *, now: datetime) -> None:
-    """Clear the alert of repairs after a whole round without any."""
+    """Clear the alert of repairs after a full round without one."""
     apply(Effects(cleared=[ClearAlert(REPAIRED, f"rule {rule}")]), now=now)

@@ -1,4 +1,4 @@
-"""What ticks note about themselves: metrics, admin and the other ticks read it."""
+"""Record runs of ticks, for metrics, the admin and the other ticks."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -7,20 +7,20 @@ from typing import Any
 
 from controlplane.queries.sql import execute
 
-# A run that began so much later than it should is kept, though it did nothing.
+# A run that began later than this is kept even if it did nothing.
 _KEPT_LAG_SECONDS = 5.0
 
-# Before any deadline.
+# Earlier than any deadline.
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 _OVERTAKEN = "%(is_claimed)s AND t.started_at IS DISTINCT FROM EXCLUDED.started_at"
 
 
 def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
-    """Return whether the caller may run the tick: no run began less than half an interval ago.
+    """Claim the tick's turn: return whether no run began less than half an interval ago.
 
-    So two beats are harmless, and of two workers one runs. A run that died is taken over at once;
-    one that began in the future did so before the clock was put back.
+    Thus a second beat is harmless, and only one of two workers runs. A start in the future, from
+    before the clock was set back, does not count.
     """
     return bool(
         execute(
@@ -39,7 +39,7 @@ def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
 
 
 def leave_mark(name: str) -> None:
-    """Record that a wake found the tick busy: its holder runs once more."""
+    """Record that a wake found the tick busy, so that its holder runs once more."""
     execute(
         """
         INSERT INTO controlplane_tickstate (name, mark, counts, phases, lag_seconds)
@@ -51,9 +51,9 @@ def leave_mark(name: str) -> None:
 
 
 def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
-    """Let the turn that was claimed at `started_at`, and all others, do nothing until `hold_until`.
+    """Suspend waiting rules until `hold_until`, in the turn claimed at `started_at` and later ones.
 
-    This remains if the process dies before it records its run.
+    The hold remains if the process dies before it records its run.
     """
     execute(
         "UPDATE controlplane_tickstate SET hold_until = %s WHERE name = %s AND started_at = %s",
@@ -62,9 +62,9 @@ def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
 
 
 def note_coverage(uncovered: Collection[int]) -> None:
-    """Record the pools in which placement did not consider all pending tasks; in all others it did.
+    """Record the pools in which placement did not consider all pending tasks; clear the others.
 
-    A pool keeps the instant of the last complete pass. Called before the next pass is recorded.
+    A pool keeps the time of the last complete pass. Call this before `note_run`.
     """
     execute(
         """
@@ -89,11 +89,10 @@ def note_run(
     hold_until: datetime | None = None,
     is_claimed: bool = False,
 ) -> None:
-    """Record a run of the tick. `covered_at`: when it began, if it considered all pending tasks.
+    """Record a run of the tick; keep a run with changes, or a late one, for a day.
 
-    `phases`: milliseconds of each. A run with changes, or a late one, is kept for a day.
-    `is_claimed`: by `claim_turn`. If another process has claimed a turn since, its start and its
-    hold stay.
+    `covered_at`: its start, if it considered all pending tasks. `phases`: milliseconds of each.
+    `is_claimed`: by `claim_turn`; then the start and hold of a later claim are kept.
     """
     execute(
         f"""

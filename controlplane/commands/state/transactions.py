@@ -1,4 +1,4 @@
-"""Run work in transactions: with retries, and for many jobs so that a bad one fails alone."""
+"""Run work in transactions, with retries; isolate a failing job from a batch of jobs."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ def for_each_batch(
 ) -> list[_T]:
     """Run `work` on all jobs in one transaction; on failure, bisect until the bad job is alone.
 
-    Return the values of the batches that committed. A job that fails alone is skipped, logged and
-    alerted, and so is a job that stays locked by another transaction.
+    Return the values of the committed batches. Skip, log and raise an alert for a job that fails
+    alone or that another transaction keeps locked.
     """
     results: list[_T] = []
     pending = [sorted(set(job_ids))]
@@ -74,10 +74,10 @@ def _sqlstate(error: OperationalError) -> str | None:
 
 
 def run_in_transaction(work: Callable[[], _T]) -> _T:
-    """Run `work` in a transaction and return its value; retry deadlocks, three tries in all.
+    """Run `work` in a transaction; retry deadlocks and serialization failures, three tries in all.
 
-    Serialization failures are retried alike. Inside another transaction there is one try only: the
-    outer transaction keeps its locks, so its owner has to retry.
+    Inside another transaction there is one try only: the outer transaction keeps its locks, so its
+    owner has to retry.
     """
     left = 1 if connection.in_atomic_block else _TRIES
     while True:
@@ -93,10 +93,10 @@ def run_in_transaction(work: Callable[[], _T]) -> _T:
 
 
 def in_turn(work: Callable[[], _T]) -> _T | None:
-    """Run `work` of a placement tick in a transaction; None: another tick has its turn.
+    """Run `work` of a placement tick in a transaction; return None while another tick runs.
 
     The advisory lock, which each transaction takes again, only saves work: concurrent decisions are
-    detected when the rows are locked. A deadlock rolls everything back, and all of it runs again.
+    detected when the rows are locked. After a deadlock all of `work` runs again.
     """
 
     def locked() -> _T | None:

@@ -1,4 +1,4 @@
-"""People and programs that may use the API: users, and tokens of which only a digest is kept."""
+"""Users of the API and their tokens, of which only digests are stored."""
 
 import hashlib
 import secrets
@@ -18,14 +18,14 @@ DEFAULT_NAME = "default"
 """Domain, project and pool of a job that names none."""
 
 TOKEN_MARK = "cr_"
-"""What our tokens begin with, so that a scanner for leaked secrets can know them."""
+"""The first characters of every token, so that scanners for leaked secrets recognize it."""
 
 PREFIX_LENGTH = 8
-"""The first characters of a token, kept in clear to distinguish tokens: 5 of 43 random ones."""
+"""Characters of a token stored in clear to distinguish tokens: 5 of the 43 random ones."""
 
 
 def create_default_tenancy() -> None:
-    """Make the domain, project and pool that a job gets when it names none. Repeatable."""
+    """Create the default domain, project and pool. Idempotent."""
     with transaction.atomic():
         domain, _ = Domain.objects.get_or_create(name=DEFAULT_NAME)
         Project.objects.get_or_create(domain=domain, name=DEFAULT_NAME)
@@ -33,10 +33,10 @@ def create_default_tenancy() -> None:
 
 
 def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[User, bool]:
-    """Return the user `name`, and whether it is new; operators may do everything in the admin.
+    """Create or update the user `name`; return it, and whether it is new.
 
-    With a password it becomes theirs, whatever it was; without one they cannot log in by password
-    unless they already could.
+    An operator has all permissions in the admin. A given password replaces the current one. A new
+    user without a password cannot log in by password.
     """
     model = get_user_model()
     with transaction.atomic():
@@ -59,10 +59,10 @@ def create_api_token(
     token: str | None = None,
     expires_at: datetime | None = None,
 ) -> str:
-    """Give `user` a token and return it: the only time that it is seen in clear.
+    """Create a token for `user` and return it in clear, which is not possible later.
 
-    A `token` that is given (at least 32 characters) is taken over, replacing the user's token of
-    that name: so a stack that is started again keeps its tokens.
+    A given `token` (at least 32 characters) replaces the user's token of that name, so that a
+    restarted stack keeps its tokens.
     """
     unknown = set(scopes) - set(SCOPES)
     if unknown:
@@ -86,5 +86,5 @@ def create_api_token(
 
 
 def digest_of(token: str) -> str:
-    """Return what is kept of a token. It is long and random, so that plain SHA-256 is enough."""
+    """Return the stored digest. Tokens are long and random, so plain SHA-256 is enough."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Making and changing pools: what is written is in force from the next pass on."""
+"""Create and change pools. A change takes effect from the next pass on."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,14 +16,14 @@ from controlplane.outbox.wakes import wake_placement
 from controlplane.queries.convergence.lost_cells import list_silent_cells
 from controlplane.spec import Fault, InvalidSpec
 
-# Written by the ticks alone, which may be at it at the same time.
+# Fields that only the ticks write, perhaps at the same time.
 _TICKS_OWN = frozenset({"cursor", "uncovered_since", "loss_held_at", "loss_confirmed_at"})
 
 
 def put_pool(*, name: str, changes: Mapping[str, Any]) -> bool:
-    """Set the fields of a pool, which is made if there is none; whether it is new.
+    """Create or change a pool; return whether it is new.
 
-    Raises InvalidSpec with the fields that are wrong; nothing is changed then.
+    Raise InvalidSpec with the wrong fields; then nothing was changed.
     """
     try:
         with transaction.atomic():
@@ -74,7 +74,7 @@ def confirm_loss(*, name: str, actor: str, now: datetime) -> None:
 
 
 def faults_of(error: ValidationError) -> list[Fault]:
-    """What a model found wrong with itself, field by field."""
+    """Return the faults of a model's validation, field by field."""
     return [
         Fault("" if field == "__all__" else field, text)
         for field, texts in error.message_dict.items()

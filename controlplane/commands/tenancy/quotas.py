@@ -1,4 +1,4 @@
-"""Setting quotas: what is written counts from the next pass on; nothing that runs is ended."""
+"""Set quotas. A change takes effect from the next pass on and ends no running task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ from controlplane.spec import InvalidSpec
 
 
 def put_quota(*, scope: Scope, changes: Mapping[str, Any]) -> None:
-    """Set some of the limits of a scope. One without limits has no quota any more.
+    """Set limits of a scope; delete its quota when no limit remains.
 
-    Raises InvalidSpec with the fields that are wrong, and NotFound; nothing is changed then.
+    Raise InvalidSpec with the wrong fields, or NotFound; then nothing was changed.
     """
     try:
         with transaction.atomic():
@@ -44,13 +44,13 @@ def save_quota(quota: Quota) -> None:
 
 
 def drop_quotas(ids: Sequence[int]) -> None:
-    """Remove the limits of these scopes, and wake placement."""
+    """Delete quotas by id, and wake placement."""
     Quota.objects.filter(pk__in=ids).delete()
     transaction.on_commit(wake_placement, robust=True)
 
 
 def _lock(scope: Scope) -> None:
-    """Whose quota it is, since the quota itself may come and go. Raises NotFound."""
+    """Lock the owner of the quota, since the quota itself may not exist. Raise NotFound."""
     models: dict[ScopeKind, type[Model]] = {
         ScopeKind.USER: get_user_model(),
         ScopeKind.PROJECT: Project,

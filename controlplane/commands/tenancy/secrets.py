@@ -1,4 +1,4 @@
-"""Write, delete and reseal secrets; a written value is never shown."""
+"""Write, delete and reseal secrets; no command returns a written value."""
 
 import os
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ PAGE = 200
 def put_secret(
     *, project_id: int, name: str, value: bytes, writer: User | None, now: datetime
 ) -> bool:
-    """Write the secret `name` of a project, over what it was; whether it is new.
+    """Write or overwrite the secret `name` of a project; return whether it is new.
 
-    Attempts that have begun keep what they were given.
+    Attempts that have begun keep the previous value.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(f"a secret has at most {MAX_VALUE_BYTES} bytes")
@@ -41,22 +41,22 @@ def put_secret(
 
 
 def delete_secret(*, project_id: int, name: str) -> None:
-    """Forget a secret; what waits and names it will fail for want of it. Raises NotFound."""
+    """Delete a secret; pending tasks that name it will fail. Raise NotFound."""
     deleted, _ = Secret.objects.filter(project_id=project_id, name=name).delete()
     if not deleted:
         raise NotFound(f"the project has no secret {name}")
 
 
 def drop_secrets(ids: Sequence[int]) -> None:
-    """Forget those."""
+    """Delete secrets by id."""
     Secret.objects.filter(pk__in=ids).delete()
 
 
 def reseal_page(*, after: int) -> tuple[int | None, int]:
-    """Seal a page of secrets with the present key if an older one sealed them.
+    """Seal a page of secrets with the current key if an older key sealed them.
 
-    Return where the next page begins (None: at the end) and how many were resealed. Raise
-    SealedOtherwise; then nothing of the page was changed.
+    Return the id after which the next page begins (None at the end) and the number of resealed
+    secrets. Raise SealedOtherwise; then nothing of the page was changed.
     """
     keys = rest_keys()
     resealed = 0

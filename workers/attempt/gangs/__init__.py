@@ -1,1 +1,1 @@
-"""Members of a gang on this cell: their peer files and how those are kept up to date."""
+"""Members of a gang on this cell, and their peer files."""

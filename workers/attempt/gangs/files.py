@@ -2,7 +2,7 @@
 
 Two members on one cell with `network: gang` share a private network: the engine resolves their
 names, with the programs' own ports. Any other peer is reached at the ports that its cell publishes.
-This module does not touch containers.
+This module does not access containers.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ GANG_FOLDER = "/run/cellrun/gang"
 SSH_FOLDER = "/run/cellrun/ssh"
 HOSTS_FILE = "/etc/hosts"
 KEY_FILE = "id_ed25519"
-SSH_PORT = "ssh"  # the name of the port at which others log in
+SSH_PORT = "ssh"  # the name of the port of an SSH server
 
 Resolve = Callable[[str], str | None]
 """Return the IP address of a host name; None: it cannot be resolved."""
@@ -27,10 +27,10 @@ Resolve = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A member as another member, or itself, reaches it.
+    """A member as reached by another member, or by itself.
 
-    `host`: None while it is not reachable, `why` gives the obstacle. `is_private`: by its name in a
-    common network; otherwise `ports` are those of its cell.
+    `host`: None while it is not reachable, for the reason `why`. `is_private`: reached by its name
+    in a common network; otherwise `ports` are those of its cell.
     """
 
     member: GangMember
@@ -42,7 +42,7 @@ class Peer:
 
 
 def see_peers(gang: Gang, me: GangMember) -> list[Peer]:
-    """All members as `me` reaches them, by rank."""
+    """Return all members as `me` reaches them, by rank."""
     return [_see(me, member) for member in gang.members]
 
 
@@ -70,7 +70,7 @@ def _see(me: GangMember, other: GangMember) -> Peer:
 
 
 def _is_contained(member: GangMember) -> bool:
-    """Whether it has a network of its own; a process, or what a runner runs, has its host's."""
+    """Return whether it has a network of its own; processes and runners use their host's."""
     return member.group.task_type == "container"
 
 
@@ -81,31 +81,28 @@ def _inner_ports(member: GangMember) -> dict[str, int]:
 
 
 def _published(member: GangMember) -> dict[str, tuple[str, int]]:
-    """Where its ports are reached from elsewhere, in the order of its group."""
+    """Return the published addresses of its ports, in the order of its group."""
     addresses = member.addresses
     names = [name for name in member.group.ports if name in addresses]
     return {name: split_address(addresses[name]) for name in names}
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[address]:port"; port 0 if it has none."""
+    """Return host and port of "host:port" or "[address]:port"; port 0 if it has none."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port) if port.isdecimal() else 0
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it means the very machine, or container, that asks."""
+    """Return whether `host` means the local machine or container."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
 
 
-# ------------------------------------------------------------------------------------- the texts
-
-
 def hosts_text(me: GangMember, peers: Sequence[Peer], resolve: Resolve) -> str:
-    """The hosts file of `me`: peers in its private network are not in it, as DNS knows them."""
+    """Return the hosts file of `me`, without peers in its private network, which DNS resolves."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     if me.group.network != "gang":
         lines.append(f"127.0.0.1\t{me.name}")
@@ -121,7 +118,7 @@ def hosts_text(me: GangMember, peers: Sequence[Peer], resolve: Resolve) -> str:
 
 
 def peers_json(gang: Gang, me: GangMember, peers: Sequence[Peer]) -> str:
-    """`peers.json`: one member a line."""
+    """Return `peers.json`: one member per line."""
     head = {"size": len(peers), "rank": me.rank, "name": me.name, "ready": gang.is_ready}
     members = ",\n  ".join(json.dumps(_document(peer)) for peer in peers)
     return f'{json.dumps(head)[:-1]}, "members": [\n  {members}\n]}}\n'
@@ -145,7 +142,9 @@ def _document(peer: Peer) -> dict[str, Any]:
 
 
 def peers_table(peers: Sequence[Peer]) -> str:
-    """`peers`, for shells: rank, name, state, host, and each port as name=port; - is unknown."""
+    """Return `peers`, for shells: rank, name, state, host, and each port as name=port; - is
+    unknown.
+    """
     lines = []
     for peer in peers:
         member = peer.member
@@ -157,7 +156,7 @@ def peers_table(peers: Sequence[Peer]) -> str:
 
 
 def ssh_config(peers: Sequence[Peer], key_path: str) -> str:
-    """A configuration for `ssh -F`: each peer that can be logged in to by its name."""
+    """Return a configuration for `ssh -F` with each peer that accepts logins, by its name."""
     lines = ["# Written by the cell, again whenever a peer moves: ssh -F THIS_FILE NAME"]
     for peer in peers:
         port = peer.ports.get(SSH_PORT)
@@ -167,7 +166,7 @@ def ssh_config(peers: Sequence[Peer], key_path: str) -> str:
         lines += [f"Host {member.name}", f"  HostName {peer.host}"]
         if port is not None:
             lines.append(f"  Port {port}")
-        # Its next attempt is another machine, with a key of its own.
+        # Its next attempt may run on another machine, with another host key.
         lines.append(f"  HostKeyAlias {member.name}.attempt-{member.number}")
     lines += [
         "Host *",

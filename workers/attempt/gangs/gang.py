@@ -1,7 +1,7 @@
 """Keep the files of gang members on this cell up to date, with one request to web for all of them.
 
-The interval is one second until all members have come, then five: members may move to other cells.
-While web is unavailable the files stay as they are, and the interval grows.
+The interval is one second until all members run, then five: members may move to other cells. While
+web is unavailable the files stay unchanged, and the interval grows.
 """
 
 import os
@@ -23,26 +23,25 @@ from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
 
 log = structlog.get_logger(__name__)
 
-FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang come within a second
+FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang start within a second
 SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
-PATIENT_AFTER = (
-    60  # requests; a member that is missing after a minute does not come within a second
-)
-LEISURE = 4  # minimum interval, as a multiple of the time that an update of all members here took
-KEY_OWNER = 2**31 - 2  # a user that no task has
+# Requests: a member that is missing after a minute will not start within a second.
+PATIENT_AFTER = 60
+LEISURE = 4  # minimum interval, as a multiple of the duration of an update of all local members
+KEY_OWNER = 2**31 - 2  # a user of no task
 AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 @dataclass(slots=True)
 class LocalGang:
-    """The members of a gang that run here. `has_new`: one was added since the last update."""
+    """The members of a gang that run on this cell. `has_new`: one joined since the last update."""
 
     members: dict[str, AttemptRun] = field(default_factory=dict)
     has_new: threading.Event = field(default_factory=threading.Event)
 
 
 class GangSupervisor:
-    """The gangs of one cell, a thread for each as long as a member of it runs here."""
+    """The gangs of one cell, with one thread for each while a member of it runs here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,12 +72,12 @@ class GangSupervisor:
                 if gang is not None:
                     news.spread(gang, members)
                 took = time.monotonic() - began
-            except Exception:  # the next answer may help, and no other thread asks
+            except Exception:  # the next response may succeed, and no other thread retries
                 log.exception("gang_not_updated", job=job_id)
             has_new.wait(max(pace.after(gang), took * LEISURE))
 
     def _living(self, job_id: int) -> list[AttemptRun]:
-        """The members here that have not ended; with none left the gang is forgotten."""
+        """Return the local members that have not ended; forget the gang if there are none."""
         with self._lock:
             watched = self._watched[job_id]
             watched.members = {
@@ -93,14 +92,14 @@ class GangSupervisor:
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """Return a gang and the addresses of its hosts; None: the gang is unknown."""
+    """A gang and the addresses of its hosts; None: the host cannot be resolved."""
 
     gang: Gang
     addresses: Mapping[str, str | None]
 
 
 class WrittenStates:
-    """What was written last for each member here, so that nothing is written twice."""
+    """The status last written for each local member, to skip unchanged files."""
 
     def __init__(self) -> None:
         self._last: GangStatus | None = None
@@ -120,14 +119,14 @@ class WrittenStates:
 
 
 class GangPollInterval:
-    """How long to wait between two questions, by what came of them."""
+    """The interval between two requests, by their results."""
 
     def __init__(self) -> None:
         self._polls = 0
         self._unanswered = 0
 
     def after(self, gang: Gang | None) -> float:
-        """Seconds to the next question after an answer, or none."""
+        """Return the seconds to the next request after a response, or None."""
         if gang is None:
             self._unanswered += 1
             return AWAY_SECONDS[min(self._unanswered, len(AWAY_SECONDS)) - 1]
@@ -141,7 +140,7 @@ class GangPollInterval:
 
 
 def fetch_gang(members: list[AttemptRun]) -> Gang | None:
-    """Return the gang as web describes it; None: no answer.
+    """Return the gang as web describes it; None: no response.
 
     Web refuses an attempt that it has ended, which does not concern the other members.
     """
@@ -175,37 +174,34 @@ def keep_up(attempt: AttemptRun, status: GangStatus) -> bool:
 
 
 def find_self(attempt: AttemptRun, gang: Gang) -> GangMember | None:
-    """The member that `attempt` runs."""
+    """Return the member that `attempt` runs."""
     return gang.find(attempt.launch.spec.group, attempt.launch.run.task_index)
 
 
-# ------------------------------------------------------------------------------------- the files
-
-
 def gang_folder(attempt: AttemptRun) -> Path:
-    """What stands at `files.GANG_FOLDER` in the container."""
+    """Return what is mounted at `files.GANG_FOLDER` in the container."""
     return attempt.workspace / "gang"
 
 
 def hosts_path(attempt: AttemptRun) -> Path:
-    """What stands at /etc/hosts in the container."""
+    """Return what is mounted at /etc/hosts in the container."""
     return attempt.workspace / "hosts"
 
 
 def ssh_folder(attempt: AttemptRun) -> Path:
-    """What stands at `files.SSH_FOLDER` in the container."""
+    """Return what is mounted at `files.SSH_FOLDER` in the container."""
     return attempt.around.secrets.room(attempt.uid, "ssh")
 
 
 def key_path(attempt: AttemptRun) -> str:
-    """Where the program finds the private key."""
+    """Return the path of the private key for the program."""
     if attempt.launch.spec.task_type == "container":
         return f"{files.SSH_FOLDER}/{KEY_FILE}"
     return str(ssh_folder(attempt) / KEY_FILE)
 
 
 def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
-    """Write all files of a member before its start. Raises OSError, Unfit."""
+    """Write all files of a member before its start. Raises OSError, UnsafeSecretFolder."""
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
     gang_folder(attempt).chmod(0o755)  # for any user of the task
@@ -217,10 +213,10 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
 
 
 def _write_key(path: Path, text: str, is_contained: bool) -> None:
-    """Let any user of the task read the key, but no user of the host: its parent folder is closed.
+    """Make the key readable for every user of the task, but no user of the host.
 
-    ssh refuses a key of its own user that others may read, but accepts one of another user. So the
-    key belongs to a user that no task has.
+    Its parent folder is closed on the host. ssh refuses a key of its own user that others may read,
+    but accepts one of another user; so the key belongs to a user of no task.
     """
     write_whole(path, text, mode=0o444 if is_contained else 0o600)
     if is_contained and os.geteuid() == 0:
@@ -228,7 +224,7 @@ def _write_key(path: Path, text: str, is_contained: bool) -> None:
 
 
 def write_files(attempt: AttemptRun, status: GangStatus, me: GangMember) -> None:
-    """Write all that changes in the life of a gang. Raises OSError."""
+    """Write all files that change while the gang runs. Raises OSError."""
     gang = status.gang
     peers = see_peers(gang, me)
     folder = gang_folder(attempt)
@@ -237,7 +233,7 @@ def write_files(attempt: AttemptRun, status: GangStatus, me: GangMember) -> None
     write_whole(ssh_folder(attempt) / "config", files.ssh_config(peers, key_path(attempt)))
     write_whole(folder / "peers", files.peers_table(peers))
     write_whole(folder / "peers.json", files.peers_json(gang, me, peers))
-    # Last, so that a program that waits for it finds the others.
+    # Last, so that a program that waits for it finds the other files.
     if gang.is_ready:
         (folder / "ready").touch()
     else:
@@ -245,7 +241,7 @@ def write_files(attempt: AttemptRun, status: GangStatus, me: GangMember) -> None
 
 
 def write_in_place(path: Path, text: str) -> None:
-    """Write into the very file that is there: a file that is bound is seen by its inode."""
+    """Overwrite the existing file: a bind mount refers to its inode."""
     content = text.encode()
     if path.exists() and path.read_bytes() == content:
         return
@@ -258,7 +254,7 @@ def write_in_place(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace the file in one step: a reader finds the old text or the new."""
+    """Replace the file atomically."""
     content = text.encode()
     if path.exists() and path.read_bytes() == content:
         return
@@ -272,13 +268,13 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def resolve_addresses(gang: Gang) -> dict[str, str | None]:
-    """The addresses of all hosts at which members are reached."""
+    """Return the addresses of all hosts of members."""
     texts = {text for member in gang.members for text in member.addresses.values()}
     return {host: resolve(host) for host in {split_address(text)[0] for text in texts}}
 
 
 def resolve(host: str) -> str | None:
-    """The address of a host's name, as this machine knows it."""
+    """Return the address of a host name, as this machine resolves it."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):

@@ -1,1 +1,1 @@
-"""The steps of an attempt, one file each: a step returns, or raises what ends the attempt."""
+"""The steps of an attempt, one file each: a step returns, or raises AttemptFailed."""

@@ -1,4 +1,4 @@
-"""Clean up after the attempt: first its processes, then on request its container."""
+"""Clean up after an attempt: its processes, and on request its container."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def make_sure_it_is_over(attempt: AttemptRun) -> None:
-    """Return only when nothing of this attempt runs or can come, however long it takes."""
+    """Return only when no process of this attempt runs or can start, however long it takes."""
     tries = 0
     while attempt.may_exist:
         try:
@@ -26,14 +26,14 @@ def make_sure_it_is_over(attempt: AttemptRun) -> None:
             return
         except DriverClosed:
             raise
-        except Exception as error:  # also unexpected errors: without this no end is reported
+        except Exception as error:  # also unexpected errors: otherwise no end is reported
             attempt.log.warning("container_not_removed", error=str(error))
             attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
             tries += 1
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a folder and all below it, as far as possible; quick if there are only folders."""
+    """Delete a folder and its content as far as possible; fast if there are only folders."""
     try:
         _delete_empty(str(folder))
     except OSError:
@@ -50,7 +50,7 @@ def _delete_empty(folder: str) -> None:
 
 
 def remove_all(engine: Engine, uid: str, workspace: Path, pause: Callable[[float], bool]) -> bool:
-    """Delete container and workspace; whether that worked, after tries. `pause` may end them."""
+    """Delete container and workspace; return whether a try succeeded. `pause` may end the tries."""
     for seconds in (*PATIENCE_SECONDS, 0.0):
         try:
             engine.remove(uid)

@@ -1,4 +1,4 @@
-"""What the ended process left is kept: the rest of its output, and the head of its result file."""
+"""Collect from an ended process: the rest of its output, and the head of its result file."""
 
 from controlplane.contract.messages.reports import RESULT_BYTES, head_of_result
 from workers.attempt.attempt import AttemptRun
@@ -6,18 +6,18 @@ from workers.attempt.capture import Capture, CaptureSuperseded, DiskFull
 from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS
 
-FLUSH_SECONDS = 5.0  # an end waits so long for its output; the rest is uploaded later
+FLUSH_SECONDS = 5.0  # how long an end waits for its output; the rest is uploaded later
 
 
 def collect_output(attempt: AttemptRun) -> None:
-    """Copy what was written since, then send it, for a bounded time."""
+    """Copy the remaining output, then upload it, for a bounded time."""
     if attempt.capture is not None and not attempt.capture.is_over:
         _copy_rest(attempt, attempt.capture)
     attempt.around.shipper.finish(attempt.uid, FLUSH_SECONDS)
 
 
 def _copy_rest(attempt: AttemptRun, capture: Capture) -> None:
-    """Copy what the engine has more; one that is being restarted is waited for, for a while."""
+    """Copy the remaining output; wait a limited time for an engine that restarts."""
     for seconds in (*PATIENCE_SECONDS, 0.0):
         try:
             attempt.engine.copy_logs(attempt.uid, capture, follow=False)
@@ -33,7 +33,7 @@ def _copy_rest(attempt: AttemptRun, capture: Capture) -> None:
 
 
 def collect_result(attempt: AttemptRun) -> tuple[str | None, bool]:
-    """The first 10,240 bytes of the result file as text, and whether there was more."""
+    """Return the first 10,240 bytes of the result file as text, and whether it was longer."""
     path = attempt.launch.spec.result_file
     if path is None:
         return None, False

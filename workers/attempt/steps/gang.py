@@ -1,4 +1,4 @@
-"""A member of a gang finds its rank, its peers' names and addresses, and the key of them all."""
+"""Give a gang member its rank, its peers' names and addresses, and their common key."""
 
 import errno
 from dataclasses import replace
@@ -12,12 +12,12 @@ from workers.attempt.outcome import DISK, SECRET, WEB, AttemptFailed
 from workers.attempt.runtime import PlacedFile
 from workers.secret_folder import UnsafeSecretFolder
 
-# Of all names together; Linux takes no variable of more than 128 KiB.
+# Of all names together; Linux accepts no variable of more than 128 KiB.
 MAX_HOSTS_CHARS = 64 * 1024
 
 
 def join_gang(attempt: AttemptRun) -> None:
-    """Write the files of a member and return what must be bound. Raise AttemptFailed."""
+    """Write the files of a member and record what must be bound. Raises AttemptFailed."""
     spec = attempt.launch.spec
     if not spec.is_gang:
         return

@@ -1,4 +1,4 @@
-"""Find out what an earlier process of this cell created, before anything is created."""
+"""Find out what an earlier process of this cell created, before creating anything."""
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
@@ -15,12 +15,12 @@ PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does 
 
 
 def inspect_container(attempt: AttemptRun) -> ContainerView | None:
-    """The container as it is; waits for an engine that does not answer, as long as it takes."""
+    """Return the state of the container; wait for an engine that does not answer."""
     return inspect_patiently(attempt)[0]
 
 
 def inspect_patiently(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
-    """The same, and whether the engine had to be waited for."""
+    """Return the state of the container, and whether the engine was unavailable before."""
     tries = 0
     while True:
         try:
@@ -31,13 +31,13 @@ def inspect_patiently(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
 
 
 def inspect_own(attempt: AttemptRun) -> None:
-    """If this attempt was begun before, take over its container wherever it stands."""
+    """Take over the container of an attempt that was begun before, in any state."""
     if attempt.begun_before:
         take_over(attempt, inspect_container(attempt))
 
 
 def inspect_adopted(attempt: AttemptRun) -> None:
-    """Adopt its container; a vanished one is not created again. Raise AttemptFailed.
+    """Take over the container; do not create a vanished one again. Raises AttemptFailed.
 
     An attempt that certainly had no container starts from the beginning while its order is valid.
     """
@@ -53,7 +53,7 @@ def inspect_adopted(attempt: AttemptRun) -> None:
 
 
 def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
-    """Where the started container's ports are reached; None if it has none, or has ended."""
+    """Return the addresses of the started container's ports; None if it has none, or has ended."""
     if not attempt.launch.spec.ports:
         return None
     tries = 0
@@ -72,7 +72,7 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
 
 
 def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
-    """Continue with a started container; start one that was only created."""
+    """Continue a started container; one that was only created is started later."""
     if view is None:
         return
     attempt.may_exist = True

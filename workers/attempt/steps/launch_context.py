@@ -1,4 +1,4 @@
-"""What the order did not carry is here: secrets, the last checkpoint, the state of a runner."""
+"""Fetch what the order did not contain: secrets, the last checkpoint, the state of a runner."""
 
 from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.launch_context import LaunchContext
@@ -12,7 +12,7 @@ PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
 
 def read_launch_context(attempt: AttemptRun) -> None:
-    """Ask web, if there is anything to ask for. Raises AttemptFailed."""
+    """Fetch the launch context from web, if the task needs one. Raises AttemptFailed."""
     if not attempt.launch.spec.needs_launch_context:
         return
     attempt.launch_context = _fetch(attempt)

@@ -1,11 +1,11 @@
-"""Let an exclusive attempt wait for its guard: it must not start before the guard can end it."""
+"""Delay an exclusive attempt until its guard can end it."""
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.events import Permit
 from workers.attempt.outcome import GUARD, LEASE_OVER, AttemptFailed
 
-# A guard that is being started on a machine under load takes a few seconds.
+# On a loaded machine a guard takes a few seconds to start.
 WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.05
 

@@ -1,7 +1,7 @@
 """Provide secrets to the task: in its environment, or in files in memory.
 
 They are in no journal and no log. Every user of the engine can read the environment of a container,
-but not the value of a file.
+but not the content of a file.
 """
 
 import base64
@@ -19,9 +19,7 @@ from workers.secret_folder import UnsafeSecretFolder
 
 
 def write_secrets(attempt: AttemptRun) -> None:
-    """Add the secrets of the launch context to the environment and to the files. Raise
-    AttemptFailed.
-    """
+    """Add the secrets of the launch context to environment and files. Raises AttemptFailed."""
     uses = attempt.launch.spec.secrets
     if not uses:
         return

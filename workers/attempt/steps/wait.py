@@ -1,4 +1,4 @@
-"""The attempt waits for its process, through a restart of the engine, while its output is kept."""
+"""Wait for the process, through a restart of the engine, while its output is copied."""
 
 import threading
 from dataclasses import replace
@@ -16,14 +16,14 @@ from workers.attempt.runtime import (
 from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, inspect_patiently
 
 SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
-LONG_SECONDS = 30.0  # then check: an engine may forget a waiting call
-# An engine learns of an end and of its cause separately, and the cause may come later.
+LONG_SECONDS = 30.0  # then inspect: an engine may forget a waiting call
+# An engine may record the cause of an end after the end.
 LATE_POLL_SECONDS = (0.05, 0.15, 0.3, 0.5)
-FOLLOWER_SECONDS = 2.0  # for the follower to see the end of the output by itself
+FOLLOWER_SECONDS = 2.0  # for the follower to reach the end of the output
 
 
 def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
-    """The ended container; None: it vanished."""
+    """Wait and return the ended container; None: it vanished."""
     follower: threading.Thread | None = None
     seconds = SHORT_SECONDS
     tries = 0
@@ -52,7 +52,7 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
         follower.join(FOLLOWER_SECONDS)
     if view is None or not view.exit_code or attempt.stopped_for is not None:
         return view
-    # An engine without live-restore ends all it has when it ends, and remembers nothing of it.
+    # An engine without live-restore ends all its containers when it ends, and does not record that.
     ended_with_engine = was_away and view.exit_code == SIGTERMED
     view = replace(view, stopped=ended_with_engine or _was_stopped(attempt, view))
     if view.exit_code == SIGKILLED and not view.stopped and not view.out_of_memory:
@@ -61,7 +61,7 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
 
 
 def _lacked_memory_after_all(attempt: AttemptRun) -> bool:
-    """Whether the engine notes, a moment after the end, that the kernel had killed for memory."""
+    """Return whether the engine records soon after the end that it ran out of memory."""
     if not attempt.launch.spec.resources.get("memory_mib"):
         return False
     for seconds in LATE_POLL_SECONDS:
@@ -79,14 +79,14 @@ def _was_stopped(attempt: AttemptRun, view: ContainerView) -> bool:
     try:
         return attempt.engine.was_stopped(attempt.launch, view)
     except EngineAway:
-        return view.exit_code == SIGTERMED  # it is about to end, with all that it has
+        return view.exit_code == SIGTERMED  # the engine is ending, with all its containers
     except EngineError as error:
         attempt.log.info("cause_of_end_unknown", error=str(error))
         return False
 
 
 def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
-    """Copy the output as it comes, in a thread of its own."""
+    """Copy the output continuously in a thread."""
 
     def follow() -> None:
         while not (attempt.ended or attempt.around.closed.is_set() or capture.is_over):
@@ -96,7 +96,7 @@ def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
                 return
             except (EngineAway, EngineError, DiskFull):
                 pass
-            # An end of the stream that is not the container's: the engine restarted, or hung up.
+            # The stream ended before the container: the engine restarted, or closed the connection.
             attempt.around.closed.wait(PATIENCE_SECONDS[0] if not attempt.ended else 0)
 
     thread = threading.Thread(target=follow, name=f"logs-{attempt.uid}", daemon=True)

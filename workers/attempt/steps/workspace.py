@@ -1,8 +1,8 @@
-"""The attempt gets a folder of its own under the cell's home, and its output a place.
+"""Create the attempt's folder under the cell's home, and its log folder.
 
-As long as the file `uncreated` stands in the folder and names this boot of the machine, no creation
-of a container was begun: it goes just before one is. After a power cut the file may have come back,
-and so counts in its own boot only.
+While the file `uncreated` exists in the folder and names this boot of the machine, no creation of a
+container was begun: the file is removed just before. After a power cut the file may reappear, so it
+counts only in its own boot.
 """
 
 import errno
@@ -33,12 +33,12 @@ def begin_creation(attempt: AttemptRun) -> None:
 
 
 def make_workspace(attempt: AttemptRun) -> None:
-    """Make the folders. Raises AttemptFailed."""
+    """Create the folders. Raises AttemptFailed."""
     try:
-        # Each folder and file costs: they are half of the time of a task that does little.
+        # Creating folders and files takes half of the time of a short task.
         needed = attempt.inputs_folder if attempt.launch.spec.inputs else attempt.workspace
         needed.mkdir(parents=True, exist_ok=True)
-        if attempt.engine.name != "process":  # there it comes with the first output
+        if attempt.engine.name != "process":  # created there with the first output
             attempt.log_folder.mkdir(parents=True, exist_ok=True)
         if not attempt.begun_before:
             _leave_proof(attempt)
@@ -55,7 +55,7 @@ def _proof(attempt: AttemptRun) -> Path:
 
 
 def _leave_proof(attempt: AttemptRun) -> None:
-    """A further name of the one file that names this boot, where the file system can do that."""
+    """Link the file that names this boot, or write a copy if the file system has no links."""
     try:
         os.link(_boot_file(attempt.around.home), _proof(attempt))
     except OSError:

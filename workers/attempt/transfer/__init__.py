@@ -1,1 +1,1 @@
-"""Files on their way to and from an attempt."""
+"""File transfers to and from an attempt."""

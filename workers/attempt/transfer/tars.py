@@ -1,4 +1,4 @@
-"""A file or folder of a container as a tar of names relative to it: `.`, `a`, `b/c`."""
+"""A file or folder of a container as a tar with relative names: `.`, `a`, `b/c`."""
 
 import errno
 import io
@@ -18,11 +18,11 @@ Take = Callable[[int], None]
 
 Called with 0 between pieces of a counted file: a stop order may have arrived meanwhile.
 """
-SAFE_MODE = 0o755  # no file comes back that others may write, or that gives rights away
+SAFE_MODE = 0o755  # no restored file is writable for others, or setuid
 
 
 class _WatchedFile(io.RawIOBase):
-    """A file that checks for a stop at each piece, because large ones take minutes."""
+    """A file that checks for a stop at each read, because large ones take minutes."""
 
     def __init__(self, file: IO[bytes], take: Take) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class _WatchedFile(io.RawIOBase):
         self._take = take
 
     def read(self, size: int = -1) -> bytes:
-        """The next piece. Raises as `take`."""
+        """Return the next piece. Raises as `take`."""
         self._take(0)
         return self._file.read(size)
 
 
 def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
-    """Write the tar of one file or folder that `stream` is to `target`, its names made relative.
+    """Write the tar `stream` of one file or folder to `target`, with relative names.
 
     Only files, folders and links are kept. Raises EngineError; AttemptFailed if the disk is full.
     """
@@ -71,9 +71,9 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
 
 
 def pack(path: Path, target: Path, take: Take) -> None:
-    """Write the file or folder `path` of this machine to `target`. Raises OSError.
+    """Write the local file or folder `path` to `target`. Raises OSError.
 
-    Links are kept as links, and not followed.
+    Links are stored as links, and not followed.
     """
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as made:
         _add(made, path, ".", take)
@@ -85,22 +85,22 @@ def pack(path: Path, target: Path, take: Take) -> None:
 
 
 def unpack(source: Path, folder: Path) -> None:
-    """Unpack what `pack` or `rebase` wrote into `folder`. Raise OSError, EngineError.
+    """Unpack a tar of `pack` or `rebase` into `folder`. Raises OSError, EngineError.
 
     Repeatable. No file is written outside of the folder, whatever names and links the archive has.
     """
     try:
         with tarfile.open(source) as tar:
-            # Not every Python 3.11 has filters in tarfile: where they exist they are switched off,
+            # Not every Python 3.11 has filters in tarfile; where they exist they are disabled,
             # because this module checks the entries.
             tar.extraction_filter = lambda entry, path: entry
             tar.extractall(folder, members=_checked(tar, folder), numeric_owner=True)
-    except (tarfile.TarError, KeyError) as error:  # KeyError: a link to what is not there
+    except (tarfile.TarError, KeyError) as error:  # KeyError: a link without a target
         raise EngineError(f"what was kept cannot be unpacked: {error}") from error
 
 
 def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield each entry that is kept, checked when all entries before it exist in `folder`."""
+    """Yield each kept entry, checked once all entries before it exist in `folder`."""
     for entry in tar:
         if not _is_kept(entry):
             continue
@@ -111,14 +111,14 @@ def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
             entry.linkname = _inner(entry.linkname, folder)
             if entry.linkname == entry.name:
                 continue
-        # What stands there is replaced: it may be a link that leads elsewhere.
+        # An existing entry is replaced: it may be a link that leads out of the folder.
         if entry.name != "." and (target.is_symlink() or entry.islnk()):
             target.unlink(missing_ok=True)
         yield entry
 
 
 def _inner(name: str, folder: Path) -> str:
-    """`name`, relative to `folder` and in it. Raises EngineError."""
+    """Return `name` relative to `folder` and inside it. Raises EngineError."""
     inner = _relative(name.lstrip("/") or ".", ".")
     if inner is not None:
         real = Path(os.path.realpath((folder / inner).parent if inner != "." else folder))
@@ -131,7 +131,7 @@ def _add(made: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
     try:
         entry: Any = made.gettarinfo(path, arcname=name)
     except FileNotFoundError:
-        return  # of what still runs beside
+        return  # removed by a program that still runs
     if entry is None or not _is_kept(entry):
         return
     take(entry.size + tarfile.BLOCKSIZE)
@@ -147,7 +147,7 @@ def _is_kept(entry: tarfile.TarInfo) -> bool:
 
 
 def _relative(name: str, root: str) -> str | None:
-    """`name` as seen from `root`; None for one that does not lie there."""
+    """Return `name` relative to `root`; None if it lies outside."""
     if name == root:
         return "."
     inner = name.removeprefix(f"{root}/") if root not in ("", ".") else name.removeprefix("./")

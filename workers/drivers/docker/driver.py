@@ -95,8 +95,6 @@ class DockerEngine:
         self._log_driver = ""
         self._is_podman = False
 
-    # ------------------------------------------------------------------------- images
-
     def find_image(self, image: str) -> str | None:
         """The digest of `image` on the engine."""
         try:
@@ -111,8 +109,6 @@ class DockerEngine:
         """Pull `image`; report the downloaded share of the known size in percent."""
         with answered():
             return images.pull(self._api, image, on_progress, registry)
-
-    # ------------------------------------------------------------------------- containers
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Make the container; the name makes a second one impossible."""
@@ -350,8 +346,6 @@ class DockerEngine:
         with self._lock:
             if self._client is not None:
                 self._client.close()
-
-    # ------------------------------------------------------------------------- inside
 
     def _of(self, uid: str) -> str:
         """Return how to address the container: by its id, once that is known.

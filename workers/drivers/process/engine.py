@@ -66,8 +66,6 @@ class ProcessEngine:
         """No image is needed."""
         return 0
 
-    # ------------------------------------------------------------------------- life
-
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Write down what is to be run, as one step."""
         order_path = self._order_path(launch.uid)
@@ -185,8 +183,6 @@ class ProcessEngine:
             raise EngineError(str(error)) from error
         return True
 
-    # ------------------------------------------------------------------------- traces
-
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """The ports that were chosen for it: it shares the network of this machine."""
         order = read_whole(self._order_path(launch.uid))
@@ -267,9 +263,6 @@ class ProcessEngine:
 
     def _root(self, uid: str) -> Path:
         return self._work / uid / "root"
-
-
-# ----------------------------------------------------------------------------- files
 
 
 def _read(path: str) -> bytes:

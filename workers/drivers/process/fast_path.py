@@ -61,8 +61,6 @@ class PlainProcesses:
         self._forgotten: list[str] = []  # not yet reported to the spawner
         engine.link.subscribe(self)
 
-    # ------------------------------------------------------------------------- driver
-
     def take(self, attempt: AttemptRun) -> bool:
         """Begin it, if it is plain."""
         if not is_plain(attempt.launch) or os.path.exists(attempt.workspace):
@@ -93,8 +91,6 @@ class PlainProcesses:
         if is_first:
             self._timer.call_in(FORGET_SECONDS, self._send)
         return True
-
-    # ------------------------------------------------------------------------- spawner
 
     def on_begun(self, uid: str, words: list[Any]) -> None:
         """It runs, or the pipeline tries again what did not work."""
@@ -159,8 +155,6 @@ class PlainProcesses:
             self._run_thread(attempt, ())
         if self._waiting:
             self._send()
-
-    # ------------------------------------------------------------------------- inside
 
     def _send(self) -> None:
         """Send as many requests as allowed, and the uids to forget."""

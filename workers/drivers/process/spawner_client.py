@@ -192,8 +192,6 @@ class SpawnerLink:
         if connection is not None:
             _hang_up(connection)
 
-    # ------------------------------------------------------------------ inside
-
     def _connect(self) -> socket.socket:
         connection = self._connection
         if connection is not None:

@@ -52,8 +52,6 @@ class RunnerEngine:
         """Below it stands every path of the task."""
         return self._work / uid / "root"
 
-    # ------------------------------------------------------------------------- life
-
     def write_order(self, launch: Launch) -> None:
         """From now on the attempt is known here. Raises OSError."""
         paths = self._paths(launch.uid)
@@ -152,8 +150,6 @@ class RunnerEngine:
             return Launch(RunAttempt.read(body["run"]), GroupSpec.read(body["spec"]), body["env"])
         except (OSError, ValueError, KeyError, MalformedMessage) as error:
             raise EngineError(f"its order cannot be read: {error}") from error
-
-    # ------------------------------------------------------------------------- not here
 
     def find_image(self, image: str) -> str | None:
         """No image is needed."""

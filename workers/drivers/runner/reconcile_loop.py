@@ -156,9 +156,6 @@ class RunnerAttempt(AttemptRun):
         self.emit(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
 
 
-# ----------------------------------------------------------------------------- calls
-
-
 def drive(attempt: RunnerAttempt, runner: RunnerCallTarget) -> EndedEvent:
     """Call the runner until the end; return the reported end. Raise Closed when the driver is
     closed.
@@ -295,9 +292,6 @@ def abort_for(attempt: RunnerAttempt, runner: RunnerCallTarget, failure: Attempt
             fault = FailureOrigin.USER if failure.kind is FailureKind.USER else FailureOrigin.SYSTEM
             _give_up(attempt, runner, failure.message or "it failed", fault)
     _abort_until_done(attempt, runner)
-
-
-# ----------------------------------------------------------------------------- ends
 
 
 def _ended(attempt: RunnerAttempt) -> EndedEvent:
