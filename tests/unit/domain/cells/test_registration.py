@@ -25,7 +25,7 @@ def register(
     seq: int = 10,
     spoken: bool = True,
     ordered: CellState = READY,
-    strangers: int = 0,
+    unknown_attempts: int = 0,
 ) -> Registration:
     return decide_registration(
         known_incarnation=known,
@@ -35,7 +35,7 @@ def register(
         incarnation=incarnation,
         seq=seq,
         spoken=spoken,
-        unknown_attempts=strangers,
+        unknown_attempts=unknown_attempts,
     )
 
 
