@@ -60,6 +60,7 @@ class Inbox:
         self._sync_seconds = sync_seconds
         self._timer = timer or _seconds_of_clock
         self._beats: dict[CellAddress, Beat] = {}
+        self._probes: set[int] = set()
         self._floods = FloodMeter()
         self._forgot_at: float | None = None
         self._lost = _LostBatches()
@@ -88,6 +89,7 @@ class Inbox:
         # Not those of a failed batch: their cells send them again. And after the reports of the
         # batch, which list what a cell does not hold any more.
         self._beats |= {beat.address: beat for beat in found.beats}
+        self._probes.update(found.probes)
         if found.counts:
             self._meter(found)
         return self._answer_if_due() or has_used_database
@@ -105,11 +107,17 @@ class Inbox:
             self._lost = _LostBatches()
 
     def _answer_if_due(self) -> bool:
-        if not self._beats or not self._is_time_to_answer():
+        if self._beats and not self._is_time_to_answer():
             return False
         beats, self._beats = [*self._beats.values()], {}
-        answer_heartbeats(beats, now=clock.now())
-        return True
+        probes, self._probes = self._probes, set()
+        if beats:
+            answer_heartbeats(beats, now=clock.now())
+        if probes:
+            # A returned probe proves that the heartbeats before it were applied: record it after
+            # them, and lose it with them. Otherwise convergence could declare their cells lost.
+            record_probes(sorted(probes), now=clock.now())
+        return bool(beats or probes)
 
     def _meter(self, found: SortedBatch) -> None:
         flooding = self._floods.count(found.counts, seconds=self._timer())
@@ -128,8 +136,6 @@ class Inbox:
         self.dropped.update(found.dropped)
         if found.dropped["bad_mac"]:
             self._forget_keys()
-        if found.probes:
-            record_probes(found.probes, now=now)
         if found.reported:
             self._record(found, now)
         for item in found.arrivals_and_departures:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -18,7 +18,7 @@ from controlplane.contract.wire.queues import inbox_queue
 from controlplane.inbox import batches
 from controlplane.inbox.batches import FORGET_SECONDS, Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS
-from controlplane.models import Alert, Cell, CellLease, DeadLetter
+from controlplane.models import Alert, Cell, CellLease, DeadLetter, InboxProbe
 from tests.harness.hostile import BODIES, UID, wrong_values
 from tests.integration.loop.conftest import FakeCell, Loop
 
@@ -218,6 +218,47 @@ def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -
     [renewed] = [n for n, text in enumerate(asked) if "UPDATE controlplane_celllease l SET" in text]
     [opened] = [n for n, text in enumerate(asked) if "INSERT INTO controlplane_celllease" in text]
     assert renewed < opened
+
+
+def test_probe_counts_as_returned_only_after_the_heartbeats_before_it(loop: Loop) -> None:
+    """Convergence takes a returned probe as proof that every earlier heartbeat was applied."""
+    timer, cell = Seconds(), loop.cell()
+    sent_at = clock.now() - timedelta(seconds=5)
+    InboxProbe.objects.create(shard=0, sent_at=sent_at)
+    inbox = Inbox(sync_seconds=5.0, timer=timer)
+    inbox.apply([seal(cell, BEAT)])
+    inbox.apply([seal(cell, BEAT)])
+    inbox.apply([json.dumps({"probe": 0})])
+    assert heartbeat_seq(cell) < cell.seq
+    assert InboxProbe.objects.get().received_at is None
+    timer.now += 5.0
+    inbox.apply([])
+    assert heartbeat_seq(cell) == cell.seq
+    assert InboxProbe.objects.get().received_at is not None
+
+
+def test_probe_is_lost_with_the_heartbeats_before_it(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer, cell = Seconds(), loop.cell()
+    InboxProbe.objects.create(shard=0, sent_at=clock.now())
+    inbox = Inbox(sync_seconds=5.0, timer=timer)
+    inbox.apply([seal(cell, BEAT)])
+    inbox.apply([seal(cell, BEAT), json.dumps({"probe": 0})])
+    timer.now += 5.0
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "answer_heartbeats", refuse)
+        with pytest.raises(OperationalError):
+            inbox.apply([])
+    inbox.apply([])
+    assert heartbeat_seq(cell) < cell.seq
+    assert InboxProbe.objects.get().received_at is None
+    inbox.apply([json.dumps({"probe": 0})])
+    assert InboxProbe.objects.get().received_at is not None
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OperationalError("the database is away")
 
 
 def readiness() -> dict[str, str]:
