@@ -117,8 +117,8 @@ def note(task: Task) -> str:
 def _cell_state(cell: Cell) -> str:
     """Its state, and why it takes no work if it takes none."""
     state = cell["state"].lower()
-    parts = state if state == "ready" else f"{state}: {cell['state_reason']}"
-    return f"{parts} (silent)" if cell["silent"] else parts
+    text = state if state == "ready" else f"{state}: {cell['state_reason']}"
+    return f"{text} (silent)" if cell["silent"] else text
 
 
 def cell_table(cells: Iterable[Cell]) -> Table:

@@ -46,7 +46,7 @@ def load_probe_time() -> datetime | None:
 
 
 def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
-    """How many cells should be sending, and when the last message of any of them came.
+    """Return the number of cells that should send, and the time of the last message of any.
 
     These are cells that have registered and did not leave for good, with `lost` also LOST ones.
     """
@@ -55,8 +55,8 @@ def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
         JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.incarnation <> '' AND l.left_at IS NULL AND (%s OR c.state <> 'LOST')
         """
-    ((cells, received_at),) = rows(statement, [lost])
-    return cells, received_at
+    ((cells, last_message_at),) = rows(statement, [lost])
+    return cells, last_message_at
 
 
 def try_lock(key: int) -> bool:

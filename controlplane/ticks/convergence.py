@@ -83,8 +83,8 @@ def _watch_others(placement: TickFacts, alerts: TickAlerts, now: datetime) -> No
 
 
 def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
-    cells, received_at = load_silence(lost=False)
-    alerts.watch_cells(cells, received_at, now=now)
+    cells, last_message_at = load_silence(lost=False)
+    alerts.watch_cells(cells, last_message_at, now=now)
 
 
 def _hold_until(

@@ -160,9 +160,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "inbox-ignores-probes",
         "controlplane/inbox/batches.py",
-        "if found.probes:",
-        "if found.probes and found.reported:",
-        "the control plane believes that it is deaf, and gives nobody up",
+        "self._probes.update(found.probes)",
+        "self._probes.clear()",
+        "the control plane takes itself for unable to receive, and declares no cell lost",
         needs="wipe_journal",
         within=60,
     ),

@@ -80,9 +80,13 @@ def _check_inbox(convergence: str, now: datetime) -> str:
 
 
 def _check_heartbeats(now: datetime) -> str:
-    cells, received_at = load_silence(lost=True)
-    if cells and received_at is not None and now - received_at > timedelta(seconds=SILENT_SECONDS):
-        return f"none of {cells} sent a message for {(now - received_at).total_seconds():.0f} s"
+    cells, last_message_at = load_silence(lost=True)
+    if (
+        cells
+        and last_message_at is not None
+        and now - last_message_at > timedelta(seconds=SILENT_SECONDS)
+    ):
+        return f"none of {cells} sent a message for {(now - last_message_at).total_seconds():.0f} s"
     return "ok"
 
 

@@ -183,7 +183,7 @@ def _judge_fitness(
             cause=standing.quarantined_for,
             until=standing.quarantined_until,
             unfit=beat.unfit,
-            is_estranged=not set(beat.held) <= {item.uid for item in wanted},
+            holds_unknown_attempts=not set(beat.held) <= {item.uid for item in wanted},
         )
         if change is not None:
             changes.append(change)

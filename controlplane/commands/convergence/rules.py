@@ -65,4 +65,4 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),
     ConvergenceRule(12, "alerts", ("quiet_alerts",), housekeeping.close_quiet_alerts),
 )
-"""Rule 9 is of the cache, which there is not yet."""
+"""Number 9 is reserved for the result cache."""

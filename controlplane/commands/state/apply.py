@@ -311,7 +311,7 @@ def _change_attempts(changes: Sequence[ChangeTask]) -> None:
     if not pairs:
         return
     parameters: dict[str, Any] = {
-        name: [getattr(attempt, name, at) for attempt, at in pairs]
+        name: [at if name == "at" else getattr(attempt, name) for attempt, at in pairs]
         for name in apply_sql.ATTEMPT_FIELDS
     }
     for name in ("usage", "details"):

@@ -52,7 +52,7 @@ def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> Non
     report_unreadable(specs.unreadable, unsent)
 
 
-def report_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]) -> None:
+def report_unreadable(groups: Mapping[int, str], cells_without_orders: Mapping[str, str]) -> None:
     """Raise alerts for tasks that cannot be started: errors by group id, and by cell name."""
     alerts = [
         RaiseAlert(UNREADABLE, f"group {group_id}", f"its tasks are not started: {error}"[:1000])
@@ -60,7 +60,7 @@ def report_unreadable(groups: Mapping[int, str], cells_untold: Mapping[str, str]
     ]
     alerts += [
         RaiseAlert(UNREADABLE, f"orders of cell {name}", f"they are not sent: {error}"[:1000])
-        for name, error in cells_untold.items()
+        for name, error in cells_without_orders.items()
     ]
     if alerts:
         log.error("orders_hindered", why=[f"{item.subject}: {item.text}" for item in alerts])

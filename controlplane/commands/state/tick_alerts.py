@@ -64,13 +64,14 @@ class TickAlerts:
             text = f"the {name} tick was last through at {tick.finished_at:%Y-%m-%d %H:%M:%S} UTC"
         self.raise_alert(RaiseAlert(LATE, name, text), now=now)
 
-    def watch_cells(self, cells: int, received_at: datetime | None, *, now: datetime) -> None:
+    def watch_cells(self, cells: int, last_message_at: datetime | None, *, now: datetime) -> None:
         """Raise an alert while none of the `cells` sends messages; clear it afterwards."""
         patience = timedelta(seconds=SILENT_SECONDS)
-        if not cells or received_at is None or now - received_at <= patience:
+        if not cells or last_message_at is None or now - last_message_at <= patience:
             self.clear_alert(SILENCE, "cells", now=now)
             return
-        text = f"no message of any of {cells} cells came since {received_at:%Y-%m-%d %H:%M:%S} UTC"
+        since = f"{last_message_at:%Y-%m-%d %H:%M:%S} UTC"
+        text = f"no message of any of {cells} cells came since {since}"
         self.raise_alert(RaiseAlert(SILENCE, "cells", text), now=now)
 
     def raise_gap(self, name: str, away_since: datetime | None, *, now: datetime) -> None:

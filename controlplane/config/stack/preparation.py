@@ -12,10 +12,9 @@ from controlplane.config.env import InvalidSettings, load_settings
 from controlplane.config.stack import readiness
 from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts import postgres
+from controlplane.config.stack.parts.engine import Echo
 from controlplane.config.stack.parts.home import write_private
 from controlplane.config.stack.processes import PROJECT, StackPlan, inherited_environment
-
-Echo = Callable[[str], None]
 
 DATABASE_READY_SECONDS = 60.0
 

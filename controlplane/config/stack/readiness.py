@@ -7,10 +7,9 @@ import urllib.request
 from collections.abc import Callable
 
 from controlplane.config.stack.failure import StackError
+from controlplane.config.stack.parts.engine import Echo
 from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.processes import Process, StackPlan
-
-Echo = Callable[[str], None]
 
 READY_SECONDS = 90.0
 POLL_SECONDS = 0.5

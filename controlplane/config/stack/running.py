@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +14,7 @@ from controlplane.config.stack import launch, preparation, readiness, supervisor
 from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.options import Options, choose_ports
 from controlplane.config.stack.parts import credentials, engine, image, ports, postgres, redis
+from controlplane.config.stack.parts.engine import Echo
 from controlplane.config.stack.parts.home import StackHome, shell_lines, write_private
 from controlplane.config.stack.processes import (
     PROJECT,
@@ -23,8 +23,6 @@ from controlplane.config.stack.processes import (
     inherited_environment,
     list_processes,
 )
-
-Echo = Callable[[str], None]
 
 # Cells stop first, then the control plane, then the services: three waits in a row.
 STOP_SECONDS = 120.0

@@ -25,13 +25,14 @@ def decide_fitness(
     cause: str,
     until: datetime | None,
     unfit: str,
-    is_estranged: bool,
+    holds_unknown_attempts: bool,
 ) -> ChangeCell | None:
     """Decide the state of a cell from its heartbeat.
 
     A cell that reports itself unhealthy (`unfit`: reason) gets no work until it reports that it is
-    healthy, a cell with unknown attempts (`is_estranged`) until these are gone. `cause`, `until`:
-    of its current quarantine; the end of unknown attempts does not shorten one for failures.
+    healthy, a cell with unknown attempts (`holds_unknown_attempts`) until these are gone. `cause`,
+    `until`: of its current quarantine; the end of unknown attempts does not shorten one for
+    failures.
     """
     if state is CellState.READY and unfit:
         ready = frozenset({CellState.READY})
@@ -40,7 +41,7 @@ def decide_fitness(
         return None
     if cause == Quarantine.UNFIT:
         why = "it reported that it takes work again"
-    elif cause == Quarantine.ORPHANS and not is_estranged:
+    elif cause == Quarantine.ORPHANS and not holds_unknown_attempts:
         why = "its unknown attempts are gone"
     else:
         return None

@@ -60,8 +60,8 @@ def decide_sync(
         if item.uid in wanted and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
     )
     ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
-    unknown_attempts = _stop_unknown_attempts(held, wanted | set(ended))
-    return SyncResponse(runs, (*ended.values(), *unknown_attempts))
+    stops = (*ended.values(), *_stop_unknown_attempts(held, wanted | set(ended)))
+    return SyncResponse(runs, stops)
 
 
 def _stop(item: ExpectedAttempt) -> StopAttempt:

@@ -42,8 +42,8 @@ _IS_OVER = """
     CASE c.quarantined_for
         WHEN 'failures' THEN COALESCE(c.quarantined_until <= %(now)s, FALSE)
         WHEN 'flooding' THEN COALESCE(c.quarantined_until <= %(now)s, FALSE)
-        WHEN 'unfit' THEN FALSE  -- it says itself when it takes work again
-        WHEN 'orphans' THEN FALSE  -- its heartbeats say when it has none any more
+        WHEN 'unfit' THEN FALSE  -- ends when it reports that it is fit
+        WHEN 'orphans' THEN FALSE  -- ends when its heartbeats list none
         ELSE TRUE
         END
     """

@@ -171,11 +171,11 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
         """,
         [now],
     )
-    for name, state, reason, cause, until, received_at, expires_at in found:
+    for name, state, reason, cause, until, last_message_at, expires_at in found:
         subject, what = f"cell {name}", f"{state}: {reason}"
         if state == "LOST":
             acts = "declared: nothing waits for it; READY once it is started again"
-            yield DoctorEntry(subject, what, received_at, "its operator starts it", acts)
+            yield DoctorEntry(subject, what, last_message_at, "its operator starts it", acts)
         elif state == "QUARANTINED" and cause in TIMED_QUARANTINES and until is not None:
             acts = describe_due(until, now=now, interval=policy.interval)
             yield DoctorEntry(subject, what, None, "convergence, rule 6", acts)

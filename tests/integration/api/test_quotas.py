@@ -19,8 +19,8 @@ NO_LIMITS = {
 NOTHING = {"resources": {}, "running_tasks": 0, "running_jobs": 0, "pending_tasks": 0}
 
 
-def put(caller: Caller, whom: str, body: Any) -> Answer:
-    return caller.put(f"/quotas/{whom}", body)
+def put(caller: Caller, subject: str, body: Any) -> Answer:
+    return caller.put(f"/quotas/{subject}", body)
 
 
 def test_user_without_a_quota_has_no_limits(submitter: Caller) -> None:
@@ -117,7 +117,7 @@ def test_project_is_addressed_with_or_without_its_domain(operator: Caller) -> No
 
 
 @pytest.mark.parametrize(
-    ("whom", "text"),
+    ("subject", "text"),
     [
         ("user/nobody", "there is no user nobody"),
         ("user/ann/x", "there is no user ann/x"),
@@ -130,8 +130,13 @@ def test_project_is_addressed_with_or_without_its_domain(operator: Caller) -> No
         ("user/%00", "there is nothing at this address"),
     ],
 )
-def test_quota_of_an_unknown_subject_is_not_found(operator: Caller, whom: str, text: str) -> None:
-    for answer in (operator.get(f"/quotas/{whom}"), put(operator, whom, {"running_tasks": 1})):
+def test_quota_of_an_unknown_subject_is_not_found(
+    operator: Caller, subject: str, text: str
+) -> None:
+    for answer in (
+        operator.get(f"/quotas/{subject}"),
+        put(operator, subject, {"running_tasks": 1}),
+    ):
         assert (answer.status, answer.json["detail"]) == (404, text)
     assert not Quota.objects.exists()
 
@@ -166,22 +171,22 @@ def test_usage_counts_held_resources_and_open_tasks_and_jobs(
         "pending_tasks": 2,
     }
     assert submitter.get("/quotas/user/ann").json["usage"] == usage
-    for whom in ("project/default", "domain/default"):
-        assert submitter.get(f"/quotas/{whom}").json["usage"] == {**usage, "pending_tasks": 3}
+    for subject in ("project/default", "domain/default"):
+        assert submitter.get(f"/quotas/{subject}").json["usage"] == {**usage, "pending_tasks": 3}
     assert submitter.get("/quotas/user/olga").json["usage"] == {**NOTHING, "pending_tasks": 1}
 
 
 def test_quotas_are_listed_newest_first_in_pages(operator: Caller) -> None:
     make_caller("ann")
-    whom = ["user/olga", "user/ann", "project/default/default", "domain/default"]
-    for each in whom:
+    subjects = ["user/olga", "user/ann", "project/default/default", "domain/default"]
+    for each in subjects:
         put(operator, each, {"running_tasks": 1})
 
     def named(path: str) -> list[list[str]]:
         return [[f"{q['kind']}/{q['name']}" for q in page] for page in pages(operator, path)]
 
-    assert named("/quotas") == [whom[::-1]]
-    assert named("/quotas?limit=3") == [whom[:0:-1], whom[:1]]
+    assert named("/quotas") == [subjects[::-1]]
+    assert named("/quotas?limit=3") == [subjects[:0:-1], subjects[:1]]
     assert named("/quotas?kind=user&limit=1") == [["user/ann"], ["user/olga"]]
     assert named("/quotas?kind=project") == [["project/default/default"]]
     assert operator.get("/quotas?kind=team").status == 400

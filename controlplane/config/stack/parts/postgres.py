@@ -18,6 +18,9 @@ from controlplane.config.stack.failure import StackError
 USER = "cellrun"
 DATABASE = "cellrun"
 
+UNPRIVILEGED_ACCOUNT = "nobody"
+"""The system account that the server uses when the stack runs as root."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -111,9 +114,9 @@ def create_cluster(cluster: Cluster, *, password: str | None) -> None:
 def wait_until_ready(cluster: Cluster, *, deadline_seconds: float) -> None:
     """Return when the server takes connections, or raise StackError after `deadline_seconds`."""
     host = cluster.socket_folder or "127.0.0.1"
-    is_ready = [str(binaries() / "pg_isready"), "-q", "-h", host, "-p", str(cluster.port)]
+    command = [str(binaries() / "pg_isready"), "-q", "-h", host, "-p", str(cluster.port)]
     give_up = time.monotonic() + deadline_seconds
-    while subprocess.run(is_ready, check=False).returncode:
+    while subprocess.run(command, check=False).returncode:
         if time.monotonic() > give_up:
             raise StackError(f"PostgreSQL at {cluster.address} did not become ready")
         time.sleep(0.05)
@@ -129,7 +132,8 @@ def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
     watch = ["--pdeathsig", death_signal] if death_signal and shutil.which("setpriv") else []
     if os.geteuid() != 0:
         return ["setpriv", *watch, "--"] if watch else []
-    switch = ["--reuid=nobody", f"--regid={_unprivileged_group()}", "--clear-groups"]
+    account = _unprivileged_account()
+    switch = [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
     blank = ["env", "HOME=/nonexistent"]
     if _can_reach(["setpriv", *switch], folder):
         return ["setpriv", *watch, *switch, "--", *blank]
@@ -157,7 +161,7 @@ def _can_reach(prefix: list[str], folder: Path) -> bool:
 def _owner(prefix: list[str]) -> tuple[int, int]:
     """Return user and group that a program run with `prefix` writes as."""
     if prefix[:1] == ["setpriv"] and os.geteuid() == 0:
-        account = pwd.getpwnam("nobody")
+        account = _unprivileged_account()
         return account.pw_uid, account.pw_gid
     return os.geteuid(), os.getegid()
 
@@ -176,5 +180,5 @@ def _give_away_all(folder: Path, prefix: list[str]) -> None:
         os.chown(path, *_owner(prefix), follow_symlinks=False)
 
 
-def _unprivileged_group() -> int:
-    return pwd.getpwnam("nobody").pw_gid
+def _unprivileged_account() -> pwd.struct_passwd:
+    return pwd.getpwnam(UNPRIVILEGED_ACCOUNT)

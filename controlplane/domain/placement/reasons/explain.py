@@ -1,4 +1,4 @@
-"""Texts and figures of pending reasons; no other module builds them.
+"""Texts and figures of the pending reasons that placement finds for shapes and gangs.
 
 A reason is {code, text, and figures}. API, admin and command show its text unchanged.
 """

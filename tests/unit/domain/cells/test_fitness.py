@@ -19,7 +19,7 @@ def decide(
     ordered: CellState = READY,
     until: datetime | None = None,
     unfit: str = "",
-    is_estranged: bool = False,
+    holds_unknown_attempts: bool = False,
 ) -> ChangeCell | None:
     return decide_fitness(
         cell_id=5,
@@ -29,7 +29,7 @@ def decide(
         cause=cause,
         until=until,
         unfit=unfit,
-        is_estranged=is_estranged,
+        holds_unknown_attempts=holds_unknown_attempts,
     )
 
 
@@ -51,7 +51,8 @@ def test_cell_that_is_fit_again_returns_to_its_ordered_state(
     assert (change.state, change.cause, change.cause_before) == (ordered, None, cause)
     kinds = ("stop_unconfirmed", "cell_failing")
     assert set(change.cleared) == {ClearAlert(kind, "north") for kind in kinds}
-    assert (decide(cause=cause, is_estranged=True) is None) == (cause is Quarantine.ORPHANS)
+    held = decide(cause=cause, holds_unknown_attempts=True)
+    assert (held is None) == (cause is Quarantine.ORPHANS)
 
 
 @pytest.mark.parametrize("cause", ["", Quarantine.STOPS, Quarantine.FAILURES])
