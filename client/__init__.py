@@ -1,4 +1,4 @@
-"""The `cellrun` command and the Python client: all they know of the system is its HTTP API."""
+"""The `cellrun` command and the Python client, which use the HTTP API only."""
 
 from client.errors import ApiError, ClientError, StillOpen, Unreachable
 from client.session import Session, connect

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-# A job that did not succeed is 1, or the task's own code; everything that kept the command from
-# doing its work is 2, as with a wrong option.
+# 1, or the task's own exit code, if the job did not succeed; 2 if the command itself failed, as for
+# a wrong option.
 EXIT_FAILED = 1
 EXIT_TROUBLE = 2
 EXIT_INTERRUPTED = 130
 
 
 class ClientError(Exception):
-    """Base of the errors that the command shows without a traceback."""
+    """Base of the errors that the command prints without a traceback."""
 
     def lines(self) -> list[str]:
-        """The text for people, the most important line first."""
+        """Return the lines to print, the most important first."""
         return [str(self)]
 
 
@@ -23,7 +23,7 @@ class NotConfigured(ClientError):
 
 
 class BadInput(ClientError):
-    """A file or an option of ours cannot be used; nothing was sent."""
+    """A file or an option is invalid; no request was sent."""
 
 
 class Unreachable(ClientError):
@@ -39,7 +39,7 @@ class StillOpen(ClientError):
 
 
 class ApiError(ClientError):
-    """The API answered with an error: an RFC 9457 problem document, or at least a status."""
+    """The API returned an error: an RFC 9457 problem document, or only a status."""
 
     def __init__(self, status: int, problem: Mapping[str, Any], url: str) -> None:
         self.status = status
@@ -48,7 +48,7 @@ class ApiError(ClientError):
         super().__init__(self.lines()[0])
 
     def lines(self) -> list[str]:
-        """Title, and what is wrong with which field; a line for each fault if there are several."""
+        """Return the title and the fault; with several faults, one line for each."""
         title = str(self.problem.get("title") or f"HTTP {self.status} from {self.url}")
         detail = str(self.problem.get("detail") or "")
         faults = [_fault(item) for item in self.problem.get("errors") or []]

@@ -10,7 +10,7 @@ from client.render import COLOURS
 
 
 def forecast(document: Mapping[str, Any]) -> RenderableType:
-    """A dry run, some lines for each group."""
+    """Render a dry run, some lines for each group."""
     if document["existing_job"] is not None:
         return Text(f"job {document['existing_job']} is that job already")
     lines = [line for group in document["groups"] for line in _lines(group)]

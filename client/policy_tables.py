@@ -13,7 +13,7 @@ _UNITS = {"memory_mib": " MiB", "disk_mib": " MiB"}
 
 
 def pool_table(pools: Iterable[Pool]) -> Table:
-    """Pools, one line each."""
+    """Render one line per pool."""
     table = new_table("POOL", "SEQUENCER", "SELECTOR", "ORDER", "PREEMPTION", "TOKENS")
     for pool in pools:
         table.add_row(
@@ -28,7 +28,7 @@ def pool_table(pools: Iterable[Pool]) -> Table:
 
 
 def pool_page(pool: Pool) -> RenderableType:
-    """One pool: every field of its policy."""
+    """Render every field of a pool's policy."""
     table = new_table("POLICY", "VALUE")
     for name, value in pool.items():
         if name != "name":
@@ -37,7 +37,7 @@ def pool_page(pool: Pool) -> RenderableType:
 
 
 def quota_table(quotas: Iterable[Quota]) -> Table:
-    """Quotas, one line each: what is used of what."""
+    """Render one line per quota, with usage and limits."""
     table = new_table("WHOSE", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT")
     for quota in quotas:
         table.add_row(
@@ -53,7 +53,7 @@ def quota_table(quotas: Iterable[Quota]) -> Table:
 
 
 def quota_page(quota: Quota) -> RenderableType:
-    """One quota: all that is limited or used."""
+    """Render all limits and usage of a quota."""
     table = new_table("WHAT", "USED")
     for name in ("running_tasks", "running_jobs", "pending_tasks"):
         table.add_row(name.replace("_", " "), _count(quota, name) or "0")

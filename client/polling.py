@@ -1,4 +1,4 @@
-"""Compute polling intervals: from 0.2 s up to 2 s, and never past a deadline."""
+"""Sleep between polls: from 0.2 s up to 2 s, and not past a deadline."""
 
 import time
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ GROWTH = 1.5
 
 
 class PollInterval:
-    """Sleeps between two questions, longer each time; `reset` when something changed."""
+    """Sleeps between polls, longer each time; `reset` after a change."""
 
     def __init__(self, deadline_seconds: float | None = None) -> None:
         self._next = FIRST_SECONDS
         self._deadline = None if deadline_seconds is None else time.monotonic() + deadline_seconds
 
     def reset(self) -> None:
-        """Ask often again."""
+        """Return to the shortest interval."""
         self._next = FIRST_SECONDS
 
     def rest(self, waiting_for: str) -> None:
-        """Sleep. Raises StillOpen, naming what is waited for, once the deadline has passed."""
+        """Sleep. Raise StillOpen, naming `waiting_for`, once the deadline has passed."""
         seconds = self._next
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
@@ -34,7 +34,7 @@ class PollInterval:
 
 
 def beats(pace: PollInterval, waiting_for: str) -> Iterator[None]:
-    """Yield now and after each rest, until the caller stops asking."""
+    """Yield now and after each interval."""
     while True:
         yield
         pace.rest(waiting_for)

@@ -1,4 +1,4 @@
-"""Read the API's URL and token from the environment or from what `cellrun login` stored."""
+"""Read the API's URL and token from the environment or the file of `cellrun login`."""
 
 import json
 import os
@@ -13,20 +13,20 @@ from client.errors import BadInput, NotConfigured
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """An API's address, without a slash at its end, and a token."""
+    """An API's URL, without a trailing slash, and a token."""
 
     url: str
     token: str = field(repr=False)
 
 
 def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The file that `cellrun login` writes."""
+    """Return the path of the file that `cellrun login` writes."""
     home = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "cellrun" / "config.toml"
 
 
 def load_settings(environ: Mapping[str, str] = os.environ) -> ClientSettings:
-    """Return the settings in force. Raises NotConfigured naming what is missing, BadInput."""
+    """Return the current settings. Raise NotConfigured for a missing one, BadInput."""
     stored = _read(settings_path(environ))
     url = environ.get("CELLRUN_URL") or stored.get("url")
     token = environ.get("CELLRUN_TOKEN") or stored.get("token")
@@ -38,10 +38,10 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> ClientSettings:
 
 
 def store_settings(settings: ClientSettings, environ: Mapping[str, str] = os.environ) -> Path:
-    """Write the file, readable by its owner alone, and return its path."""
+    """Write the file, readable by its owner only, and return its path."""
     path = settings_path(environ)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # A JSON string is a TOML string, except for DEL, which no address and no token holds.
+    # A JSON string is a TOML string, except for DEL, which no URL or token contains.
     text = f"url = {json.dumps(settings.url)}\ntoken = {json.dumps(settings.token)}\n"
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def store_settings(settings: ClientSettings, environ: Mapping[str, str] = os.env
 
 
 def check_url(url: str) -> str:
-    """Return `url` without a slash at its end. Raises BadInput unless it is http or https."""
+    """Return `url` without a trailing slash. Raise BadInput unless it is http or https."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise BadInput(f"{url!r} is not an address like http://127.0.0.1:8000")

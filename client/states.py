@@ -1,4 +1,4 @@
-"""Name the states of jobs and tasks from which nothing follows."""
+"""Name the terminal states of jobs and tasks."""
 
 TERMINAL_STATES = frozenset(
     {"SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE", "PREEMPTED"}

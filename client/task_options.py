@@ -1,4 +1,4 @@
-"""What a job asks of its cells, as people write and read it: `zone=a,b`, `gb>=64`, `!ssd`."""
+"""Parse and render constraints, resources and labels: `zone=a,b`, `gb>=64`, `!ssd`."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,9 @@ _SIGNS = {op: sign for sign, op in _OPS.items()}
 
 
 def read_constraint(text: str, *, required: bool = True) -> dict[str, Any]:
-    """A constraint from the command line. Raises BadInput.
+    """Return a constraint from the command line. Raise BadInput.
 
-    `zone=a`, `zone=a,b` (one of them), `zone!=a`, `gb>=64`, `ssd` (is there), `!ssd` (is not).
+    `zone=a`, `zone=a,b` (one of them), `zone!=a`, `gb>=64`, `ssd` (exists), `!ssd` (does not).
     """
     found = _COMPARED.fullmatch(text.strip())
     if found is None:
@@ -33,7 +33,7 @@ def read_constraint(text: str, *, required: bool = True) -> dict[str, Any]:
 
 
 def read_resource(text: str) -> tuple[str, int]:
-    """A named resource from the command line: `licence=2`. Raises BadInput."""
+    """Return a named resource from the command line: `licence=2`. Raise BadInput."""
     name, _, amount = text.partition("=")
     if not name or not amount.isdecimal():
         raise BadInput(f"--resource {text!r}: expected NAME=NUMBER")
@@ -41,7 +41,7 @@ def read_resource(text: str) -> tuple[str, int]:
 
 
 def show_constraint(written: Mapping[str, Any]) -> str:
-    """A constraint of a job as `read_constraint` reads it; with a ? if it is only preferred."""
+    """Return a constraint in the syntax of `read_constraint`, with a ? if it is only preferred."""
     op, key, values = str(written["op"]).lower(), written["key"], written.get("values") or []
     mark = "" if written.get("required", True) else "?"
     if op in ("exists", "not_exists"):
@@ -50,12 +50,12 @@ def show_constraint(written: Mapping[str, Any]) -> str:
 
 
 def describe_constraints(spec: Mapping[str, Any]) -> str:
-    """The constraints and tags of a job or group as it was submitted: `zone=a, tag quiet`."""
+    """Return the constraints and tags of a submitted job or group: `zone=a, tag quiet`."""
     words = [show_constraint(item) for item in spec.get("constraints") or ()]
     return ", ".join([*words, *(f"tag {tag}" for tag in spec.get("placement_tags") or ())])
 
 
 def show_marks(labels: Mapping[str, str], tags: Iterable[str]) -> str:
-    """The labels and tags of a cell: `gb=64, zone=a, tag quiet, tag ssd?`."""
+    """Return the labels and tags of a cell: `gb=64, zone=a, tag quiet, tag ssd?`."""
     words = [f"{key}={value}" for key, value in sorted(labels.items())]
     return ", ".join([*words, *(f"tag {tag}" for tag in tags)])

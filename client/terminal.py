@@ -1,4 +1,4 @@
-"""Provide what all commands share: standard output and error, `--json` and error output."""
+"""Shared options and output of the commands: consoles, `--json`, errors and prompts."""
 
 import json
 import sys
@@ -26,12 +26,12 @@ IsTask = Annotated[bool, typer.Option("--task", help="ID is a task's, even if a 
 
 
 class VisibleConsole(Console):
-    """Draws what it is given with control characters escaped: none but its own styles act."""
+    """A console that escapes control characters, except those of its own styles."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as usual, then escape. Segments of control codes are rich's own."""
+        """Render as usual, then escape. Control segments come from rich itself."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -40,12 +40,12 @@ class VisibleConsole(Console):
 
 
 def stdout() -> Console:
-    """For requested output. Away from a terminal, tables are as wide as they need to be."""
+    """Return the console for results. Off a terminal, tables have their full width."""
     return _console(sys.stdout)
 
 
 def stderr() -> Console:
-    """For progress and errors."""
+    """Return the console for progress and errors."""
     return _console(sys.stderr)
 
 
@@ -61,7 +61,7 @@ def _console(file: Any) -> Console:
 
 
 def show(as_json: bool, document: Any, drawn: RenderableType) -> None:
-    """Print a document, or its drawing."""
+    """Print a document as JSON or as rendered."""
     if as_json:
         show_json(document)
     else:
@@ -74,7 +74,7 @@ def show_json(document: Any) -> None:
 
 
 def show_error(fault: ClientError) -> None:
-    """One line, and one more for each field that was named."""
+    """Print an error as one line, plus one for each of several faults."""
     first, *more = fault.lines()
     console = stderr()
     console.print(Text.assemble(("cellrun: ", "bold #cf222e"), first), soft_wrap=True)
@@ -83,6 +83,6 @@ def show_error(fault: ClientError) -> None:
 
 
 def agrees(question: str) -> bool:
-    """Ask on standard error, so that standard output has the answer alone. No answer is no."""
+    """Confirm on standard error, which keeps standard output for the result. No answer is no."""
     stderr().print(question, "[y/N] ", end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

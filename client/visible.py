@@ -5,7 +5,7 @@ import re
 import sys
 from typing import TextIO
 
-# C0 without tab and newline, DEL, C1, and what turns the direction of text round.
+# C0 without tab and newline, DEL, C1, and characters that change the direction of text.
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -15,12 +15,12 @@ def visible(text: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return the JSON document `text` with the same characters escaped as JSON does it."""
+    """Return the JSON document `text` with the same characters as JSON escapes."""
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_line(line: str, file: TextIO | None = None, *, raw: bool = False) -> None:
-    """Print a line of a task; away from a terminal, or with `raw`, as the task wrote it."""
+    """Print a task's line; off a terminal, or with `raw`, unchanged."""
     out = sys.stdout if file is None else file
     print(visible(line) if out.isatty() and not raw else line, file=out, flush=True)
 
@@ -33,11 +33,11 @@ class VisibleWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, piece: bytes) -> None:
-        """Write a piece; a character may begin in it and end in the next."""
+        """Write a piece, which may end within a character."""
         self._file.write(visible(self._decoder.decode(piece)))
 
     def close(self) -> None:
-        """Write what the last piece left open. The file stays open."""
+        """Write an incomplete last character. The file stays open."""
         self._file.write(visible(self._decoder.decode(b"", final=True)))
         self._file.flush()
 

@@ -1,1 +1,1 @@
-"""Generators of the documentation pages and pictures that follow from the code."""
+"""Generate documentation pages and pictures from the code."""

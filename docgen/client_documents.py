@@ -1,4 +1,4 @@
-"""Writes the client's types of the API's documents from the committed OpenAPI description."""
+"""Generate client/documents.py from the committed OpenAPI description."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ import yaml
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.yaml"
 
-# What the client reads; the parts of these follow.
+# The documents that the client reads; their parts are added.
 MODELS = (
     "Job",
     "Task",
@@ -40,7 +40,7 @@ from typing import Any, TypedDict
 
 
 def write() -> str:
-    """The module; a document stands behind the documents that it contains."""
+    """Return the module, in which each document follows its parts."""
     schemas = yaml.safe_load(DESCRIPTION.read_text())["components"]["schemas"]
     names: list[str] = []
     for model in MODELS:

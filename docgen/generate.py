@@ -1,7 +1,7 @@
-"""Writes what follows from the code: pages of the documentation, and the client's types.
+"""Write the documentation pages and the client's types that are generated from the code.
 
-`python -m docgen.generate` (or `make docs`) writes them; a test holds that the committed ones are
-what it would write.
+Run it by `python -m docgen.generate` or `make docs`; a test checks that the committed files are
+current.
 """
 
 import sys
@@ -33,7 +33,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Write every page that is not as it should be."""
+    """Write every file that has changed."""
     for name, write in PAGES.items():
         path, text = FOLDER / name, write()
         if not path.exists() or path.read_text() != text:

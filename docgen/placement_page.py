@@ -1,6 +1,6 @@
-"""docs/placement.md: how to read a pending reason, with the texts of the code.
+"""Generate docs/placement.md: how to read a pending reason.
 
-The code that explains real tasks makes every example; a reason code without one fails a test.
+The code that explains real tasks renders the examples; a reason code without one fails a test.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ The file contains names: cells with their labels, users and projects with quotas
 
 
 def write() -> str:
-    """The page."""
+    """Return the page."""
     rows = [(f"`{code}`", make()["text"], meaning) for code, (make, meaning) in EXAMPLES.items()]
     head = ("code", "example text", "meaning and remedy")
     return f"{_HEAD}{table(head, rows)}{_TAIL}"

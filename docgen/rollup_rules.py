@@ -1,6 +1,6 @@
-"""The rules by which a job's state follows from its tasks, in order, each with an example.
+"""The rules that derive a job's state from its tasks, in order, each with an example.
 
-What the example comes to is asked of the code: so neither the words nor the order can go astray.
+The code computes the state of each example, which verifies the rules and their order.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
 
 @dataclass(frozen=True, slots=True)
 class RollupRule:
-    """`when` this holds and none before it, the state is that of `example`; `short`: in a picture.
+    """The first rule whose condition `when` holds decides. `short`: the condition in a picture.
 
-    The example also satisfies as many of the later rules as can be.
+    `example` also satisfies as many of the later rules as possible.
     """
 
     when: str
@@ -23,7 +23,7 @@ class RollupRule:
 
     @property
     def state(self) -> S:
-        """What the code makes of the example."""
+        """The state that the code derives from the example."""
         return job_state(self.example)
 
 

@@ -11,7 +11,7 @@ SCENARIOS = Path(__file__).resolve().parents[1] / "tests" / "scenarios"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A promise, the file of its scenarios and the system from which it comes, if any."""
+    """A promise, the file of its scenarios, and the system it is taken from, if any."""
 
     name: str
     file: str
@@ -271,7 +271,7 @@ NOT_BUILT = (
         "`cache.serialize`",
     ),
 )
-"""Rows without scenarios: name, source, function, and the fields of a job that ask for it."""
+"""Rows without scenarios: name, source, function, and the fields of a job that request it."""
 
 
 def write() -> str:

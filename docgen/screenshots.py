@@ -1,11 +1,11 @@
-"""Takes the screenshots of docs/images again, against a stack that runs.
+"""Take the screenshots of docs/images from a running stack.
 
     make up                                  # in another terminal
     . .cellrun/run/env
     .venv/bin/python -m examples.run         # something to see
     .venv/bin/python -m docgen.screenshots
 
-Needs a Chromium (`make tools` installs one where it may).
+Requires a Chromium, which `make tools` installs as root on Debian.
 """
 
 import os
@@ -27,14 +27,14 @@ SLEEPERS = {
     "replicas": 12,
     "resources": {"cpu": 0.25, "memory": "512Mi"},
 }
-"""More than two small cells can run at once: some run, some wait with a reason."""
+"""More tasks than two small cells can hold, so that some run and some wait."""
 
 SIZE = ViewportSize(width=1360, height=850)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main() -> int:
-    """Take all of them; 2 if a stack or a browser is missing."""
+    """Take all screenshots; return 2 if a stack or a browser is missing."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     missing = [name for name in NAMES if not os.environ.get(name)]
     if missing or browser is None:
@@ -64,14 +64,14 @@ NAMES += ("FLOWER_BASIC_AUTH",)
 
 
 def wait_until_running(session: Session, job_id: int) -> None:
-    """Return once tasks of the job run, and the others wait."""
+    """Return once some tasks of the job run and the others wait."""
     for _ in beats(PollInterval(60.0), "tasks that run"):
         if {task["state"] for task in session.tasks(job_id)} == {"RUNNING", "PENDING"}:
             return
 
 
 def log_in(page: Page) -> None:
-    """Log in to the operators' pages."""
+    """Log in to the admin."""
     page.goto(f"{os.environ['CELLRUN_URL']}/admin/")
     page.fill("input[name=username]", os.environ["CELLRUN_ADMIN_USER"])
     page.fill("input[name=password]", os.environ["CELLRUN_ADMIN_PASSWORD"])
@@ -80,12 +80,12 @@ def log_in(page: Page) -> None:
 
 
 def admin(path: str) -> Callable[[Page], None]:
-    """One of the operators' pages."""
+    """Return a function that opens a page of the admin."""
     return lambda page: void(page.goto(f"{os.environ['CELLRUN_URL']}/admin/{path}"))
 
 
 def first(listing: str, text: str) -> Callable[[Page], None]:
-    """Return the page of the newest row in `listing` that contains `text`."""
+    """Return a function that opens the newest row of `listing` that contains `text`."""
 
     def open_it(page: Page) -> None:
         admin(listing)(page)
@@ -96,7 +96,7 @@ def first(listing: str, text: str) -> Callable[[Page], None]:
 
 
 def flower(page: Page) -> None:
-    """Flower's list of attempts, found as the operators' pages link to it."""
+    """Open Flower's list of attempts by a link of the admin."""
     admin("controlplane/attempt/")(page)
     address = page.locator("#result_list a", has_text="Flower").first.get_attribute("href") or ""
     page.goto(address.split("/task/")[0] + "/tasks")

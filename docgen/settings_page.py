@@ -1,7 +1,7 @@
-"""docs/settings.md: every setting with its default, what it expects and what it means.
+"""Generate docs/settings.md: every setting with its default, format and meaning.
 
-Names and defaults of the control plane come from the fields of its settings, those of a cell from
-its module. What the control plane expects comes from the errors with which it refuses values.
+Names and defaults come from the control plane's settings model and from the cell's module. The
+formats of the control plane's settings come from its validation errors.
 """
 
 import ast
@@ -151,7 +151,7 @@ DERIVED: Mapping[str, str] = MappingProxyType(
 
 
 def write() -> str:
-    """The whole page."""
+    """Return the whole page."""
     control = ("DATABASE_URL", "CELERY_BROKER_URL", *sorted(CONTROL_PLANE))
     cell = ("CELERY_BROKER_URL", *sorted(CELL))
     expects = control_plane_expects(control)
@@ -219,7 +219,7 @@ def control_plane_defaults() -> dict[str, str]:
 
 
 def defaults(file: str) -> dict[str, str]:
-    """Setting -> default, as far as it is written as a plain text in the reading module."""
+    """Return setting -> default, if it is a string literal in the module that reads it."""
     found: dict[str, str] = {}
     for node in ast.walk(ast.parse((ROOT / file).read_text())):
         if not isinstance(node, ast.Call) or not node.args:
@@ -234,7 +234,7 @@ def defaults(file: str) -> dict[str, str]:
 
 
 def control_plane_expects(names: tuple[str, ...]) -> dict[str, str]:
-    """Setting -> what is expected of it, in the words in which a wrong value is refused."""
+    """Return setting -> expected format, from the error for an invalid value."""
     free_text = {"CELLRUN_HOME": "a folder"}
     try:
         load_settings({name: "\0 ," for name in names if name not in free_text})

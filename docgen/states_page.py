@@ -1,4 +1,4 @@
-"""docs/states.md: every state, every legal change, every budget, from the tables of the domain."""
+"""Generate docs/states.md: every state, legal transition and budget, from the domain's tables."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -109,7 +109,7 @@ _ON_OTHER_PAGES = (11, 12)
 
 
 def write() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n\n".join([*_head(), *_changes(), *_budgets(), *_others()]) + "\n"
 
 

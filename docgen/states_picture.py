@@ -1,4 +1,4 @@
-"""docs/images/states.svg and job.svg: a task's life, from the table, and how its job follows."""
+"""Generate docs/images/states.svg, a task's transitions, and job.svg, the state of its job."""
 
 from collections.abc import Iterable
 from textwrap import wrap
@@ -10,7 +10,7 @@ from controlplane.domain.state.transitions import TRANSITIONS, BackoffKind, Even
 from docgen.rollup_rules import RULES
 
 NOT_YET = frozenset({Event.CACHE_HIT})
-"""Events that the table knows and that nothing raises in this version."""
+"""Events in the table that no code raises in this version."""
 
 BOX_WIDTH, BOX_HEIGHT = 170, 40
 LINE = 35  # characters that fit between two boxes
@@ -68,7 +68,7 @@ HEAD_OF_JOB = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 HEIGHT
 
 
 def targets(rule: TransitionRule) -> tuple[S, ...]:
-    """What a task may become by a row of the table: first what while the budget lasts."""
+    """Return the next states of a rule, first the one while the budget lasts."""
     if rule.exhausts:
         return (rule.task,)
     if rule.budget or is_charged_later(rule):
@@ -77,12 +77,12 @@ def targets(rule: TransitionRule) -> tuple[S, ...]:
 
 
 def is_charged_later(rule: TransitionRule) -> bool:
-    """Refusals are free at first, and charged to the system when they continue."""
+    """Return whether the rule is free at first and charged to the system budget on repetition."""
     return rule.requeue and rule.wait is BackoffKind.SYSTEM
 
 
 def draw() -> str:
-    """The picture of a task's life."""
+    """Return the picture of a task's transitions."""
     active, pending = list(ACTIVE), [S.PENDING]
     parts = [
         HEAD,
@@ -113,7 +113,7 @@ def draw() -> str:
 
 
 def _events(sources: Iterable[S], target: S) -> list[str]:
-    """What leads from one of `sources` to `target` whatever is left of budgets, in order."""
+    """Return the events from `sources` to `target` that depend on no budget, in order."""
     found = set(sources)
     events = [
         _word(event)
@@ -131,7 +131,7 @@ def _word(event: Event) -> str:
 
 
 def _charged(budget: RetryBudget, target: S | None = None) -> list[str]:
-    """The events that `budget` pays for; with `target`, those that end there once it is used up."""
+    """Return the events charged to `budget`; with `target`, those ending there once spent."""
     rules = [(event, rule) for (_, event), rule in TRANSITIONS.items()]
     paid = {
         event
@@ -149,7 +149,7 @@ def _budget(budget: RetryBudget, target: S = S.WORKER_FAILED) -> str:
 
 
 def _again() -> list[str]:
-    """What a task is tried again after: by the budget that pays, then what is free."""
+    """Return the events that requeue a task: by budget, then the free ones."""
     lines = [f"{', '.join(_charged(budget))} ({budget.value})" for budget in RetryBudget]
     free = [
         event
@@ -181,7 +181,7 @@ def _legend() -> list[str]:
 
 
 def draw_job() -> str:
-    """The picture of how a job's state follows: the first rule that holds, from the top."""
+    """Return the picture of a job's state: the first rule that holds, from the top."""
     row, height = 40, 40 * len(RULES) + 40
     parts = [
         HEAD_OF_JOB.replace("HEIGHT", str(height)),
@@ -201,7 +201,7 @@ def draw_job() -> str:
 
 
 def _arrow(path: str, x: int, y: int, texts: Iterable[str], *, below: bool = False) -> str:
-    """An arrow and what it is for: the last line just above it, or the first at `y`, `below` it."""
+    """Return an arrow with its text, which ends just above it, or begins at `y` if `below` it."""
     lines = [line for text in texts for line in wrap(text, LINE)]
     first = y if below else y - 15 * max(len(lines) - 2, 0)
     drawn = [

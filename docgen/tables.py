@@ -1,10 +1,10 @@
-"""Tables as Markdown."""
+"""Render Markdown tables."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a | in a cell is escaped, and an empty cell stays empty."""
+    """Return a Markdown table, in which a | in a cell is escaped."""
     lines = [_line(head), _line(["---"] * len(head)), *(_line(row) for row in rows)]
     return "\n".join(lines)
 

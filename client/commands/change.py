@@ -83,9 +83,9 @@ def drain(
     ] = DRAIN_SECONDS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Drain a cell: it takes no new work, and what it has leaves it (operators).
+    """Drain a cell: it gets no new work, and its attempts may finish (operators).
 
-    It leaves by finishing; what is still there at the deadline is moved, free of charge.
+    Attempts that still run at the deadline are moved, free of charge.
     """
     until = None if deadline < 0 else deadline
     with connect() as session:

@@ -20,7 +20,7 @@ def login(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Store a server's address and your token, once they are known to work."""
+    """Store a server's address and your token after a test request."""
     token = token or os.environ.get("CELLRUN_TOKEN") or _prompt_token()
     settings = ClientSettings(check_url(url), token)
     with Session(settings) as session:

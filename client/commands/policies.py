@@ -12,7 +12,7 @@ from client.session import Session, connect
 from client.spec_file import apply_change
 from client.terminal import JsonFlag, show
 
-# Set in one way, shown in the other.
+# Name in a request -> name in a response.
 _SHOWN_AS = {"memory": "memory_mib", "disk": "disk_mib"}
 
 
@@ -86,7 +86,7 @@ def _change_pool(session: Session, name: str, changes: Iterable[str]) -> Any:
 
 
 def _limits(present: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """What changes of a quota. A name that is none of its fields is a resource."""
+    """Return the changed fields of a quota. A name that is no field is a resource."""
     named = []
     for change in changes:
         head = change.partition("=")[0].partition(".")[0]
@@ -101,7 +101,7 @@ def _limits(present: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any
 
 
 def _changed(present: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """The fields that `changes` make other than they are at present."""
+    """Return the fields whose values `changes` alter."""
     wanted: dict[str, Any] = deepcopy(dict(present))
     for change in changes:
         apply_change(wanted, change)

@@ -1,6 +1,6 @@
 """`cellrun secrets list`, `set`, `delete`: values come from a file, a pipe or a prompt.
 
-Never from the command line: that is seen in the list of processes, and kept in the shell's history.
+Command-line arguments are visible in the process list and stored in the shell's history.
 """
 
 import base64
@@ -60,7 +60,7 @@ def set_secret(
     project: Project = "default",
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a secret: the value is FILE's, or standard input's, or typed at a prompt."""
+    """Write a secret, with the value from FILE, standard input or a prompt."""
     if registry is not None and from_file is not None:
         raise BadInput("--registry takes the password from standard input, or asks for it")
     if registry is not None:
@@ -80,7 +80,7 @@ def delete_secret(
     project: Project = "default",
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete a secret. Its value cannot be had again; tasks that name it and begin later fail."""
+    """Delete a secret. Its value cannot be recovered; tasks that name it and start later fail."""
     with connect() as session:
         secret = session.secret(name, project=project)
         if not yes and not agrees(f"Delete the secret {name} of {project}?"):

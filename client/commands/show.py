@@ -55,9 +55,7 @@ def explain(
     is_task: IsTask = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Explain why a task is pending, or where it is. Of a job: the first pending task of each
-    group.
-    """
+    """Explain why a task is pending, or where it runs; for a job, one pending task per group."""
     with connect() as session:
         owner, tasks = find_tasks(session, which, is_task=is_task)
         chosen = tasks if owner is None else _first_pending(tasks)
@@ -73,16 +71,14 @@ def explain(
 
 
 def cells(as_json: JsonFlag = False) -> None:
-    """List the cells with what is free of what they have."""
+    """List the cells with their free capacity."""
     with connect() as session:
         found = session.cells()
     show(as_json, found, cell_table(found) if found else "no cells")
 
 
 def _first_pending(tasks: list[Task]) -> list[Task]:
-    """Return one pending task of each group: tasks of a group wait for the same reason, except
-    back-off.
-    """
+    """Return one pending task per group: its tasks wait for the same reason, except back-off."""
     chosen: dict[str, Task] = {}
     for task in tasks:
         if task["state"] == "PENDING":

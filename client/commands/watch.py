@@ -46,10 +46,10 @@ def logs(
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what tasks wrote. Lines of several tasks begin with `group.index`.
+    """Show the output of tasks. Lines of several tasks begin with `group.index`.
 
-    On a terminal, control characters are escaped unless --raw; into a file or pipe, lines go as
-    they are.
+    On a terminal, control characters are escaped unless --raw; a file or pipe gets the lines
+    unchanged.
     """
     lines: list[dict[str, str]] = []
 
@@ -74,7 +74,7 @@ def logs(
 def find_tasks(
     session: Session, which: str, *, is_task: bool = False
 ) -> tuple[Job | None, list[Task]]:
-    """The job that `which` names, with its tasks; else the task of that id, alone."""
+    """Return the job that `which` names with its tasks, else None and the one task."""
     if which.isdigit() and not is_task:
         try:
             return session.job(int(which)), list(session.tasks(int(which)))
@@ -85,7 +85,7 @@ def find_tasks(
 
 
 def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> list[Job]:
-    """Wait for jobs with a bar for each on a terminal, else with a line for each new state."""
+    """Wait for jobs, with a progress bar each on a terminal, else a line per change of state."""
     console = stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     pace = PollInterval(deadline)
@@ -119,7 +119,7 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
 
 
 def follow(session: Session, job_id: int, deadline: float | None, *, quiet_stdout: bool) -> Job:
-    """Write a job's lines as they come until it ends; with `quiet_stdout` all to standard error."""
+    """Write a job's output until it ends; with `quiet_stdout`, all of it to standard error."""
     several = sum(1 for _ in session.tasks(job_id, limit=2)) > 1
     return follow_job(
         session, job_id, _writer(several, to_stderr=quiet_stdout), deadline_seconds=deadline
@@ -127,7 +127,7 @@ def follow(session: Session, job_id: int, deadline: float | None, *, quiet_stdou
 
 
 def end_of(session: Session, job: Job) -> None:
-    """Exit as the job's end demands, saying why on standard error if it did not succeed."""
+    """Exit with EXIT_FAILED and the reason on standard error unless the job succeeded."""
     if job["state"] != "SUCCEEDED":
         stderr().print(f"job {job['id']}", state_text(job["state"]), job["failure_reason"])
         print_failure(session, job)
@@ -135,7 +135,7 @@ def end_of(session: Session, job: Job) -> None:
 
 
 def print_failure(session: Session, job: Job) -> None:
-    """Return the message of the first task that failed without an exit code, if available."""
+    """Print the message of the first task that failed without an exit code, if available."""
     try:
         failed = (t for t in session.tasks(job["id"]) if t["state"] in ("FAILED", "WORKER_FAILED"))
         task = next((t for t in failed if t["exit_code"] is None), None)

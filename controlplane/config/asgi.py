@@ -1,4 +1,4 @@
-"""The web process: Django behind ASGI; what would hold its threads stands in front of it."""
+"""The web process: Django behind ASGI middleware for requests that would hold its threads."""
 
 import os
 
@@ -9,7 +9,7 @@ os.environ.setdefault("CELLRUN_PROCESS", "web")
 
 _django = get_asgi_application()
 
-# These need Django to be set up.
+# These imports need Django to be set up.
 from django.conf import settings  # noqa: E402
 
 from controlplane.api.body_limit import BodyLimit  # noqa: E402

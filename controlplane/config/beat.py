@@ -7,16 +7,15 @@ from controlplane.config.env import ControlPlaneSettings
 
 CLOCK_DIFFERENCE_SECONDS = 60
 
-# Wakes start a tick at once; the clock replaces lost wakes.
+# Wakes start a tick at once; the interval covers lost wakes.
 CALLBACKS_INTERVAL_SECONDS = 5.0
 
 
 def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
     """Return Celery beat's schedule.
 
-    A message that waited for long is worthless, since many newer ones are there: it expires, so
-    that a worker that was away does not find a heap of them. Expiry compares the clocks of two
-    machines, so it leaves them room to differ.
+    A message expires once newer ones replace it, so that a worker does not return to a backlog.
+    Expiry compares the clocks of two machines, so it allows for a difference.
     """
     ticks = {
         "placement": settings.placement_interval_seconds,
@@ -29,7 +28,7 @@ def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
         name: {
             "task": f"controlplane.ticks.{name}",
             "schedule": interval,
-            # Long ago: the first run is due at once, not after one interval.
+            # In the past, so that the first run is due at once, not after one interval.
             "last_run_at": datetime(2000, 1, 1, tzinfo=UTC),
             "options": {
                 "queue": queues.get(name, name),

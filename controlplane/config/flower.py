@@ -1,7 +1,7 @@
-"""The Celery app that Flower is started with: its figures need its login, as all its pages do.
+"""Flower's Celery app, which protects Flower's `/metrics` by the login of its pages.
 
-Without it, Flower answers `/metrics`, which names jobs and workers, to anyone. `/healthcheck` stays
-open: it answers OK.
+By default, `/metrics`, which names jobs and workers, is public. `/healthcheck`, which returns OK,
+stays public.
 """
 
 from flower.views.monitor import Metrics

@@ -2,7 +2,7 @@
 
 from controlplane.config.celery import app
 
-# By name: the step needs Django's tables, which Celery makes ready before it loads its steps.
+# By name: the step needs Django's models, which Celery loads before its steps.
 app.steps["consumer"].add("controlplane.inbox.consumer:InboxStep")
 
 __all__ = ["app"]

@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object each, on standard error; the supervisor keeps them."""
+"""Configure logging: one JSON object per line on standard error, which the supervisor stores."""
 
 from typing import Any
 
@@ -25,11 +25,11 @@ QUIET = (
     "urllib3",
     "uvicorn.access",
 )
-"""Libraries of which only warnings are kept: each tick alone would write three lines a second."""
+"""Libraries that log warnings only: the ticks alone would log three lines per second."""
 
 
 def configure_structlog() -> None:
-    """Send structlog's lines the same way as the standard library's."""
+    """Route structlog through the standard library's logging."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -67,7 +67,7 @@ def build_logging(level: str, process: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
             **{name: {"level": "WARNING"} for name in QUIET},
-            # Its own handlers are removed, so that its lines have the common format.
+            # Without uvicorn's own handlers, its lines have the common format.
             **{name: {"handlers": [], "propagate": True} for name in ("uvicorn", "uvicorn.error")},
         },
     }

@@ -1,4 +1,4 @@
-"""Django's and Celery's settings, each from the typed environment or fixed with a reason."""
+"""Django's and Celery's settings, taken from the typed environment or fixed."""
 
 import sys
 from typing import Any
@@ -10,9 +10,9 @@ from controlplane.config.logs import build_logging, configure_structlog
 try:
     CELLRUN = load_from_process()
 except InvalidSettings as fault:
-    # No traceback: what is wrong is in the environment, not in the code.
+    # No traceback: the fault is in the environment, not in the code.
     sys.exit(str(fault))
-"""The typed settings: `django.conf.settings.CELLRUN` wherever one is needed."""
+"""The typed settings, available as `django.conf.settings.CELLRUN`."""
 
 SECRET_KEY = CELLRUN.secret_key
 SECRET_KEY_FALLBACKS = list(CELLRUN.secret_key_fallbacks)
@@ -32,7 +32,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = CELLRUN.max_body_bytes
 INSTALLED_APPS = [
     "unfold",  # before the admin, whose templates it replaces
     "unfold.contrib.filters",
-    "django.contrib.admin.apps.SimpleAdminConfig",  # its pages are loaded with the addresses
+    "django.contrib.admin.apps.SimpleAdminConfig",  # urls.py loads the pages
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -70,16 +70,15 @@ TEMPLATES = [
     }
 ]
 
-# Only the web process uses a pool: there each request runs in its own thread, so that Django's
-# per-thread connections would be opened again for each. A Celery worker keeps its one connection,
-# and checks it before a task uses it.
+# Only the web process uses a pool: its requests run in changing threads, so that Django's
+# per-thread connections would be reopened for each. A Celery worker keeps its one connection, and
+# checks it before a task uses it.
 _POOLED = CELLRUN.process == "web"
 _DATABASE_OPTIONS: dict[str, Any] = {
-    # A process that hangs in a transaction, or was cut off from the database in it, must not hold
-    # its locks; computing between two statements takes a second at most. A statement that waits
-    # longer for a lock fails.
+    # A process that hangs or is disconnected in a transaction must not keep its locks; pauses
+    # between statements take a second at most. A statement that waits longer for a lock fails.
     "options": "-c idle_in_transaction_session_timeout=15s -c lock_timeout=20s",
-    # A host of the database that has vanished sends no word of that: half a minute is enough.
+    # A database host that vanished closes no connection: detect it within half a minute.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 4,
@@ -89,7 +88,7 @@ _DATABASE_OPTIONS: dict[str, Any] = {
     "connect_timeout": 3,
 }
 if _POOLED:
-    # 16 bounds what the web process can ask of PostgreSQL at once; more only queue there.
+    # 16 bounds concurrent statements of the web process; more would only queue in PostgreSQL.
     _DATABASE_OPTIONS["pool"] = {"min_size": 2, "max_size": 16, "timeout": 10}
 
 DATABASES = {
@@ -115,7 +114,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = CELLRUN.public_url.startswith("https:")
 X_FRAME_OPTIONS = "DENY"
 
-# Static files are served by the web process itself, straight from the installed packages.
+# The web process itself serves static files from the installed packages.
 STATIC_URL = "/static/"
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
@@ -140,7 +139,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
-    # From our own static files: the documentation works without the Internet.
+    # From local static files, so that the documentation works without the Internet.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
@@ -203,12 +202,12 @@ CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
 # Beat checks its schedule at least this often, so an interval below 5 s is kept.
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_WORKER_SEND_TASK_EVENTS = True
-# Remote control needs no key: any client of Redis could switch placement off. Flower shows workers
-# by their events.
+# Remote control has no authentication: any client of Redis could stop placement. Flower needs only
+# events.
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False
-# Publishing gives up at once: convergence is the retry.
+# No retries in publishing: convergence sends again.
 CELERY_TASK_PUBLISH_RETRY = False
 CELERY_BROKER_CONNECTION_TIMEOUT = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True

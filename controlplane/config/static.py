@@ -1,7 +1,7 @@
-"""Static files from the installed packages, answered whole, as an ASGI server wants them.
+"""Serve static files of the installed packages as whole responses, for ASGI.
 
-WhiteNoise answers with a file that is read piece by piece, which Django under ASGI can only do by
-reading all of it first and warning about it. Our largest file has 1.5 MB: it is read at once.
+WhiteNoise streams files synchronously, which Django under ASGI reads completely and warns about.
+The largest file has 1.5 MB, so files are read at once.
 """
 
 from django.http import HttpRequest, HttpResponse
@@ -10,11 +10,11 @@ from whitenoise.responders import StaticFile
 
 
 class StaticFiles(WhiteNoiseMiddleware):
-    """WhiteNoise for ASGI."""
+    """WhiteNoise's middleware for ASGI."""
 
     @staticmethod
     def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
-        """Answer with `static_file`."""
+        """Return the response with `static_file`."""
         answer = static_file.get_response(request.method, request.META)
         content = b""
         if answer.file is not None:

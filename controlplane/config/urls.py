@@ -1,4 +1,4 @@
-"""Every address the web process answers, in one place."""
+"""The URLs of the web process."""
 
 from django.contrib import admin
 from django.urls import include, path
@@ -7,7 +7,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from controlplane.api.operators import health, metrics
 
-# Not when the app is set up: workers serve no page, and would load them all at each start.
+# Here and not at app setup: workers serve no pages, and would load them at each start.
 admin.autodiscover()
 
 urlpatterns = [

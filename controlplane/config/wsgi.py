@@ -1,4 +1,4 @@
-"""The web process for WSGI servers; log following needs the ASGI one."""
+"""The web process for WSGI servers; following logs requires the ASGI one."""
 
 import os
 

@@ -1,1 +1,1 @@
-"""The inbox: messages from cells land here, are checked, and are applied in batches."""
+"""The inbox: receive, verify and apply messages of cells in batches."""

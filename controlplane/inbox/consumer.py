@@ -1,7 +1,7 @@
-"""The inbox as a step of a Celery worker: what comes in 10 ms, up to 500 messages, is one batch.
+"""The inbox as a step of a Celery worker: messages of 10 ms, up to 500, are one batch.
 
-Messages are not acknowledged to the broker: a batch that is lost here is sent again by its cells,
-which keep every report until it is acknowledged after our commit.
+Messages are not acknowledged to the broker: cells send the reports of a lost batch again, because
+they keep each report until the control plane acknowledges it after its commit.
 """
 
 import time
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 MAX_MESSAGES = 500
 LINGER_SECONDS = 0.01
-# How often heartbeats that wait for their group are answered.
+# The interval of checks for waiting heartbeats.
 POLL_SECONDS = 0.25
 
 
@@ -40,9 +40,9 @@ class InboxStep(bootsteps.ConsumerStep):
         self._scheduled = False
 
     def get_consumers(self, channel: Any) -> list[Consumer]:
-        """One consumer for each shard: only so is it known which one a message came through.
+        """Return one consumer for each shard, which identifies the queue of a message.
 
-        Its own `delivery_info` is what its sender wrote.
+        The sender controls `delivery_info`, so it cannot be trusted.
         """
         return [
             Consumer(
@@ -57,11 +57,11 @@ class InboxStep(bootsteps.ConsumerStep):
         ]
 
     def start(self, consumer: Any) -> None:
-        """Begin to consume, and start the timer."""
+        """Start the consumers and the timer."""
         super().start(consumer)
         self._hub = consumer.hub
         if self._hub is not None:
-            # The broker came back: the loop may have lost its timers, so they are set again.
+            # After a reconnection the loop may have lost its timers: set them again.
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._hub.call_repeatedly(POLL_SECONDS, self._poll)
@@ -90,7 +90,7 @@ class InboxStep(bootsteps.ConsumerStep):
                 [text for _, text in batch], [queue for queue, _ in batch]
             )
         except (OperationalError, InterfaceError) as error:
-            # The database is away: cells send these again, so nothing is kept here.
+            # The database is unavailable: keep nothing, because cells send the messages again.
             log.warning("batch_lost", messages=len(batch), error=str(error))
             self._inbox.note_lost(len(batch), error)
             connection.close()
@@ -98,6 +98,6 @@ class InboxStep(bootsteps.ConsumerStep):
             log.exception("batch_failed", messages=len(batch))
             self._inbox.note_lost(len(batch), error)
         finally:
-            # It costs the next batch a statement; heartbeats that only wait have cost none.
+            # Closing costs the next batch a statement: skip it if the database was not used.
             if has_used_database:
                 close_old_connections()

@@ -1,4 +1,4 @@
-"""Which cells flood the inbox: more valid messages than any working cell has, for some time."""
+"""Detect cells that flood the inbox: far more valid messages than a working cell sends."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,12 +7,13 @@ WINDOW_SECONDS = 5.0
 MAX_PER_WINDOW = 500
 """A busy cell sends some 50 in five seconds: it flushes at most ten times a second.
 
-A message counts once more for each 64 KiB in it: this is 32 MB, or 640 results of 10 KB a second.
+A message counts once more for each 64 KiB in it: the limit is 32 MB, or 640 results of 10 KB a
+second.
 """
 
 WINDOWS = 3
-"""A backlog after an outage of the inbox fills a window or two, since it is read at thousands a
-second; only a cell that continues to send fills more.
+"""Consecutive full windows of a flood. A backlog after an outage fills one or two, since the inbox
+reads thousands a second.
 """
 
 _Cell = tuple[int, str]
@@ -27,9 +28,9 @@ class FloodMeter:
         self._full: dict[_Cell, int] = {}
 
     def count(self, counts: Mapping[_Cell, int], *, seconds: float) -> dict[_Cell, int]:
-        """Count a batch. At the end of a window return the flooding cells, by their messages in it.
+        """Count a batch; at the end of a window return flooding cells with their messages in it.
 
-        `seconds`: of a clock that may be put back; then the window begins again.
+        `seconds`: of a clock that may be set back; then the window begins again.
         """
         if self._began is None or seconds < self._began:
             self._began = seconds

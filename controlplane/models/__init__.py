@@ -1,4 +1,4 @@
-"""Tables and constraints; no `save()`, no signals. `commands.state.apply` alone writes states."""
+"""Tables and constraints, without signals. Only `commands.state.apply` writes state columns."""
 
 from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt

@@ -6,7 +6,7 @@ from django.db import models
 
 
 class ApiToken(models.Model):
-    """One bearer token; only its SHA-256 is kept. `prefix` identifies it in lists."""
+    """One bearer token, stored as its SHA-256. `prefix` identifies it in lists."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens"

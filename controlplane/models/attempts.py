@@ -1,4 +1,4 @@
-"""Attempts: one try at a task on one cell, whose capacity it holds until it is released."""
+"""Attempts: tries of a task on a cell, which hold the cell's capacity until their release."""
 
 from django.db import models
 from django.db.models import Q

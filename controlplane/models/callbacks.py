@@ -1,4 +1,4 @@
-"""Callbacks: receivers of the ends of tasks and jobs, and each try of a delivery."""
+"""Callbacks that report the ends of tasks and jobs, and the tries of their delivery."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,9 +8,9 @@ from controlplane.models.querysets import JobPartQuerySet
 
 
 class Callback(models.Model):
-    """One notification: a task has ended, or (`task` is empty) a job.
+    """One notification that a task or, without `task`, a job has ended.
 
-    The change that ends it creates the row. A delivery claims it first, exclusively.
+    The transaction of the end creates the row. A delivery first claims it exclusively.
     """
 
     job = models.ForeignKey(

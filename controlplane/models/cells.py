@@ -1,4 +1,4 @@
-"""Cells, and their leases apart, so that heartbeats never touch a hot row."""
+"""Cells, and their leases in a separate table, so that heartbeats do not update a hot row."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -7,7 +7,7 @@ from controlplane.domain.state.states import ORDERED_STATES, CellState, Quaranti
 
 
 class Cell(models.Model):
-    """A host that runs attempts; until it first registers, LOST with an empty incarnation."""
+    """A host that runs attempts; LOST with an empty incarnation until it first registers."""
 
     name = models.CharField(max_length=63, unique=True)
     pool = models.ForeignKey("Pool", on_delete=models.PROTECT, related_name="cells")
@@ -58,9 +58,7 @@ class Cell(models.Model):
 
 
 class CellLease(models.Model):
-    """The last message of a cell, and the end of its lease. Up to `acked_seq` all reports are
-    applied.
-    """
+    """The last message and the lease of a cell. All reports up to `acked_seq` are applied."""
 
     cell = models.OneToOneField(
         "Cell",

@@ -1,4 +1,4 @@
-"""Choices and conditions that several tables share, made from the domain's enumerations."""
+"""Choices and conditions of several tables, derived from the domain's enumerations."""
 
 from django.db.models import Q
 
@@ -10,7 +10,7 @@ TERMINAL_NUMBERS = sorted(int(state) for state in TERMINAL)
 
 
 def finished_iff_terminal() -> Q:
-    """`finished_at` is set if and only if the state is terminal."""
+    """Return the condition that `finished_at` is set if and only if the state is terminal."""
     return Q(state__in=TERMINAL_NUMBERS, finished_at__isnull=False) | (
         ~Q(state__in=TERMINAL_NUMBERS) & Q(finished_at__isnull=True)
     )

@@ -6,9 +6,7 @@ from controlplane.models.choices import TASK_STATES
 
 
 class Transition(models.Model):
-    """One change of state: from, to, time, reason and actor. Ids are ordered by commit within a
-    job.
-    """
+    """One change of state. Within a job, ids are in the order of commits."""
 
     id = models.BigAutoField(primary_key=True)
     job_id = models.BigIntegerField()

@@ -1,4 +1,4 @@
-"""Calls of hooks that are due: one row from the change until the job's kind has answered."""
+"""Due calls of hooks: a row exists from the event until the hook has returned."""
 
 from django.db import models
 
@@ -6,10 +6,10 @@ from controlplane.domain.hooks.interface import HookEvent
 
 
 class HookCall(models.Model):
-    """The kind of a job is to be called about an attempt.
+    """A call of a job kind's hook for an event of an attempt.
 
-    Written by the change that it is about, for kinds that want the call. Its links carry no
-    constraint: a row whose job is gone is dropped when it is its turn.
+    The transaction of the event creates the row if the kind has the hook. Its links have no
+    constraint: a row whose job is gone is dropped at its turn.
     """
 
     kind = models.CharField(max_length=63)

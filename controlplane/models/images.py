@@ -1,10 +1,10 @@
-"""Images that cells could not pull, through no fault of their tasks."""
+"""Images that cells could not pull because of the registry, not of the task."""
 
 from django.db import models
 
 
 class ImageFailure(models.Model):
-    """An image that the registry did not give to a cell; forgotten when it is pulled again."""
+    """An image that a cell could not pull; deleted when an attempt with the image starts."""
 
     image = models.CharField(max_length=512)
     cell = models.ForeignKey("Cell", on_delete=models.CASCADE, related_name="+")

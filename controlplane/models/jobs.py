@@ -45,7 +45,7 @@ class Project(models.Model):
 
 
 class Job(models.Model):
-    """What was submitted. `state` follows from its tasks, which are being ended if `ending_as`."""
+    """A submitted job. Its `state` is derived from its tasks, which are ending if `ending_as`."""
 
     guid = models.CharField(max_length=255, null=True, blank=True)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
@@ -199,9 +199,9 @@ class Job(models.Model):
 
 
 class JobDependency(models.Model):
-    """One job waits for another. Stamped when the other gets there, or can no longer.
+    """A dependency of a job on another, stamped when it is met or can no longer be met.
 
-    `on_job` carries no constraint: the other job may be deleted once this is stamped.
+    `on_job` has no constraint: the other job may be deleted after the stamp.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies")

@@ -4,9 +4,9 @@ from django.db import models
 
 
 class OneOff(models.Model):
-    """A one-off task under its guid. `claim`: its holder resolves the task, exclusively.
+    """A one-off task and its guid. The holder of `claim` resolves the task exclusively.
 
-    The row is deleted with the task: then it is hidden, and its guid is free.
+    The deletion of the task deletes this row, which frees the guid, and hides the job.
     """
 
     task = models.OneToOneField(

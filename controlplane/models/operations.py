@@ -1,10 +1,10 @@
-"""What operators need to see of the system itself: ticks, inbox probes, dead letters, alerts."""
+"""The state of the control plane itself: ticks, inbox probes, dead letters, alerts."""
 
 from django.db import models
 
 
 class TickState(models.Model):
-    """The last run of each tick. `mark` counts wakes that found it busy: it runs once more."""
+    """The last run of each tick. `mark` counts wakes that found it busy, after which it reruns."""
 
     name = models.CharField(max_length=32, primary_key=True)
     mark = models.BigIntegerField(default=0)
@@ -34,7 +34,7 @@ class TickState(models.Model):
 
 
 class TickRun(models.Model):
-    """A run of a tick that did something, or was late; kept for a day."""
+    """A run of a tick that changed something or was late; kept for a day."""
 
     name = models.CharField(max_length=32)
     started_at = models.DateTimeField()
@@ -51,7 +51,7 @@ class TickRun(models.Model):
 
 
 class Walk(models.Model):
-    """How far convergence has come: in looking again at all there is, or at jobs with work."""
+    """The cursor of paged work of convergence: a walk over all rows, or over jobs with work."""
 
     name = models.CharField(max_length=32, primary_key=True)
     after = models.CharField(
@@ -67,7 +67,7 @@ class Walk(models.Model):
 
 
 class InboxProbe(models.Model):
-    """Probes of the inbox: convergence sends one through each shard, the inbox stamps it."""
+    """The last probe of an inbox shard: convergence sends it, and the inbox stamps it."""
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     sent_at = models.DateTimeField()
@@ -78,7 +78,7 @@ class InboxProbe(models.Model):
 
 
 class DeadLetter(models.Model):
-    """A message that could not be applied, kept for people."""
+    """A message that could not be applied, kept for operators."""
 
     at = models.DateTimeField()
     source = models.CharField(max_length=100)
@@ -115,7 +115,7 @@ class Alert(models.Model):
 
 
 class AuditLine(models.Model):
-    """A permanent action that leaves no other trace: the deletion, its actor, time and reason."""
+    """An action without another record, such as a deletion: actor, time and reason."""
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)

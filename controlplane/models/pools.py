@@ -1,4 +1,4 @@
-"""Pools: the policy for a set of cells. Quotas: what a user, project or domain may have at once."""
+"""Pools (a policy for a set of cells), quotas (limits of a user, project or domain), shapes."""
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -17,7 +17,7 @@ def _default_validators() -> list[str]:
 
 
 def check_amounts(amounts: object) -> None:
-    """`amounts` is {name: whole number, zero or more}. Raise ValidationError."""
+    """Check that `amounts` is {name: whole number, zero or more}. Raise ValidationError."""
     if not isinstance(amounts, dict):
         raise ValidationError("must be a mapping of names to whole numbers")
     for name, amount in amounts.items():
@@ -26,7 +26,7 @@ def check_amounts(amounts: object) -> None:
 
 
 def check_allowed_mounts(allowed: object) -> None:
-    """`allowed` is a list of {path: absolute, read_only: bool}. Raise ValidationError."""
+    """Check that `allowed` is a list of {path: absolute, read_only: bool}."""
     if not isinstance(allowed, list):
         raise ValidationError("must be a list of {path, read_only}")
     for item in allowed:
@@ -40,9 +40,7 @@ def check_allowed_mounts(allowed: object) -> None:
 
 
 class Pool(models.Model):
-    """A named set of cells and how work is given to them (Backend.AI: scaling group; Volcano:
-    queue).
-    """
+    """A named set of cells with its policy (Backend.AI: scaling group; Volcano: queue)."""
 
     name = models.CharField(max_length=63, unique=True)
     sequencer = models.CharField(
@@ -161,7 +159,7 @@ class Pool(models.Model):
 
 
 class Quota(models.Model):
-    """What one user, project or domain may have at once, in all pools. Empty: no limit."""
+    """The limits of one user, project or domain over all pools. An empty field is no limit."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL,
@@ -209,16 +207,16 @@ class Quota(models.Model):
         return f"quota of {kind} {getattr(self, kind)}"
 
     def clean(self) -> None:
-        """Return one scope, not none and not two. Raise ValidationError."""
+        """Check that the quota has exactly one scope. Raise ValidationError."""
         if sum(key is not None for key in (self.user_id, self.project_id, self.domain_id)) != 1:
             raise ValidationError("a quota belongs to one user, one project or one domain")
 
 
 class Shape(models.Model):
-    """What is alike for placement: tasks of one shape fit the same places, and wait alike.
+    """The requirements of tasks that placement treats alike: they fit the same cells.
 
-    `id` is drawn from the rest (`domain.placement.scheduling_key`), so that equal shapes meet in
-    one row. It carries no constraints, since it is written with every submission.
+    `id` is computed from the other fields (`domain.placement.scheduling_key`), so that equal shapes
+    share one row. The links have no constraints, since every submission writes shapes.
     """
 
     id = models.BigIntegerField(primary_key=True)

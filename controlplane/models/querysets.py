@@ -1,4 +1,4 @@
-"""Querysets that leave out deleted jobs and the rows that belong to them."""
+"""Querysets that exclude deleted jobs and their rows."""
 
 from typing import Self, TypeVar
 
@@ -11,7 +11,7 @@ class JobQuerySet(QuerySet[ModelT]):
     """Jobs."""
 
     def visible(self) -> Self:
-        """Leave out jobs that were deleted; their rows stay until they have settled."""
+        """Exclude deleted jobs, whose rows remain until they have settled."""
         return self.filter(deleted_at=None)
 
 
@@ -19,5 +19,5 @@ class JobPartQuerySet(QuerySet[ModelT]):
     """Rows with a foreign key `job`."""
 
     def visible(self) -> Self:
-        """Leave out rows of deleted jobs."""
+        """Exclude rows of deleted jobs."""
         return self.filter(job__deleted_at=None)

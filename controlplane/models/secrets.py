@@ -1,4 +1,4 @@
-"""Secrets of projects, kept encrypted: their values are written, used, and never shown."""
+"""Secrets of projects, stored encrypted: tasks use their values; no page or response has them."""
 
 from django.conf import settings
 from django.db import models

@@ -11,10 +11,10 @@ from controlplane.models.querysets import JobPartQuerySet
 
 
 class Task(models.Model):
-    """The unit of execution. `attempt_open`: an attempt is not released, so it may not be placed.
+    """The unit of execution. `attempt_open`: an unreleased attempt excludes a placement.
 
-    Its links carry no database constraint: they are written in bulk by one module, and the
-    invariants check them.
+    Its links have no database constraint: one module writes them in bulk, and the invariants check
+    them.
     """
 
     job = models.ForeignKey(

@@ -1,4 +1,4 @@
-"""Orders to cells, sealed with each cell's key, at most 64 KiB a message."""
+"""Send orders to cells, sealed with each cell's key, in messages of at most 64 KiB."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from controlplane.contract.wire import broker, envelope, keys, queues
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.outbox import transport
 
-# What a run or stop order takes on the wire, generously; specs are measured.
+# An upper estimate of a run or stop order on the wire; specs are measured.
 _ORDER_BYTES = 120
 
 
 def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> None:
-    """Send each body to its cell, all in one pipeline. They are lost if the broker is away."""
+    """Send each body to its cell, all in one pipeline. They are lost if the broker is down."""
     sealed = []
     for address, body in messages:
         text = envelope.seal(
@@ -37,9 +37,9 @@ def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> None:
 def split_orders(
     runs: Sequence[RunAttempt], stops: Sequence[StopAttempt], specs: Mapping[int, GroupSpec]
 ) -> Iterator[Orders]:
-    """The orders for one cell in messages of bounded size, each with the specs its runs need.
+    """Yield the orders for one cell in messages of bounded size, with the specs of their runs.
 
-    Runs whose spec is unknown are left out: their group is gone, or cannot be read.
+    Omit runs without a spec: their group is gone or unreadable.
     """
     batch = _PendingEnvelope()
     for stop in stops:
@@ -58,7 +58,7 @@ def split_orders(
 
 
 class _PendingEnvelope:
-    """The message in the making."""
+    """Orders that are collected for the next message."""
 
     def __init__(self) -> None:
         self._clear()
@@ -95,7 +95,7 @@ class _PendingEnvelope:
 
 
 def spec_bytes(spec: GroupSpec) -> int:
-    """Roughly what a spec takes on the wire: its free texts, and a margin for the rest."""
+    """Return the approximate size of a spec on the wire: its free texts and a margin."""
     texts = sum(len(text) for text in spec.command)
     variables = sum(len(name) + len(value) + 8 for name, value in spec.env.items())
     links = sum(len(item.path) + len(item.url) + 100 for item in spec.inputs)

@@ -1,6 +1,6 @@
-"""Push messages to the broker: many in one pipeline, within a second or not at all.
+"""Push messages to the broker, many in one pipeline, with a timeout and without retries.
 
-Nothing here is retried: the rows are the outbox, and convergence and Sync send everything again.
+The rows are the outbox: convergence and Sync send every message again.
 """
 
 from collections.abc import Sequence
@@ -13,29 +13,29 @@ from django.conf import settings
 
 log = structlog.get_logger(__name__)
 
-# An order that waited so long on a queue is worthless, and so is the queue of a cell that is gone.
+# After this time orders are obsolete. The expiry also removes the queues of cells that are gone.
 QUEUE_TTL_SECONDS = 3_600
 _TIMEOUT_SECONDS = 1.0
 
 
 class Transport(Protocol):
-    """Where messages go: Redis, or a simulation's bus."""
+    """The broker: Redis, or the bus of a simulation."""
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
         """Append each (queue, message)."""
 
     def claim(self, name: str, seconds: float) -> bool:
-        """Return whether `name` was not claimed within the last `seconds`."""
+        """Claim `name` for `seconds`; return False if it is claimed."""
 
     def unclaim(self, name: str) -> None:
         """Forget the claim of `name`."""
 
     def drop(self, queue: str) -> None:
-        """Delete `queue` with all that lies in it."""
+        """Delete `queue` with its messages."""
 
 
 class RedisTransport:
-    """Redis lists, as kombu consumes them."""
+    """Pushes to Redis lists, as kombu consumes them. See Transport."""
 
     def __init__(self, url: str) -> None:
         self._redis = redis.Redis.from_url(
@@ -43,7 +43,6 @@ class RedisTransport:
         )
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
-        """See Transport."""
         pipeline = self._redis.pipeline(transaction=False)
         for queue, message in messages:
             pipeline.lpush(queue, message)
@@ -52,15 +51,12 @@ class RedisTransport:
         pipeline.execute()
 
     def claim(self, name: str, seconds: float) -> bool:
-        """See Transport."""
         return bool(self._redis.set(f"cellrun:{name}", 1, nx=True, px=int(seconds * 1000)))
 
     def unclaim(self, name: str) -> None:
-        """See Transport."""
         self._redis.delete(f"cellrun:{name}")
 
     def drop(self, queue: str) -> None:
-        """See Transport."""
         self._redis.delete(queue)
 
 
@@ -68,13 +64,13 @@ _replacement: Transport | None = None
 
 
 def use(transport: Transport | None) -> None:
-    """Send through `transport` instead of Redis; None goes back."""
+    """Send through `transport` instead of Redis; None restores Redis."""
     global _replacement
     _replacement = transport
 
 
 def push(messages: Sequence[tuple[str, str]]) -> None:
-    """Push `messages`. They are lost, with a line in the log, if the broker cannot be reached."""
+    """Push `messages`; if the broker cannot be reached, they are lost and the loss is logged."""
     if not messages:
         return
     try:
@@ -84,7 +80,7 @@ def push(messages: Sequence[tuple[str, str]]) -> None:
 
 
 def claim(name: str, seconds: float) -> bool:
-    """Return whether the caller first claims `name` for `seconds`, or the broker is away."""
+    """Claim `name` for `seconds`; return False if it is claimed, True if the broker is away."""
     try:
         return _transport().claim(name, seconds)
     except redis.RedisError:
@@ -92,7 +88,7 @@ def claim(name: str, seconds: float) -> bool:
 
 
 def unclaim(name: str) -> None:
-    """Forget a claim; an unreachable broker forgets it by itself."""
+    """Forget a claim; if the broker is unreachable, the claim expires."""
     try:
         _transport().unclaim(name)
     except redis.RedisError as error:
@@ -100,7 +96,7 @@ def unclaim(name: str) -> None:
 
 
 def drop(queue: str) -> None:
-    """Delete a queue; one that cannot be deleted now expires by itself."""
+    """Delete a queue; if the broker is unreachable, the queue expires."""
     try:
         _transport().drop(queue)
     except redis.RedisError as error:

@@ -1,39 +1,39 @@
-"""Waking a tick before its time: directly after commit, coalesced, and harmless when lost."""
+"""Wake ticks before their time: directly after a commit, coalesced, and harmless when lost."""
 
 from controlplane.contract.wire import broker
 from controlplane.outbox import transport
 
-# A wake that was sent covers all that follow until the tick takes it, or this long if it was lost.
+# A sent wake covers all later ones until the tick takes it, or for this time if it was lost.
 _COVER_SECONDS = 1.0
 
 
 def wake_placement() -> None:
-    """Something may be placed now."""
+    """Wake the placement tick: some task may be placeable."""
     _wake("placement")
 
 
 def wake_convergence() -> None:
-    """Something has to be ended now."""
+    """Wake the convergence tick: some job or task has to be ended."""
     _wake("convergence")
 
 
 def wake_callbacks() -> None:
-    """Some callback is due now."""
+    """Wake the callbacks tick: some callback is due."""
     _wake("callbacks")
 
 
 def wake_hooks() -> None:
-    """Some hook is to be called now."""
+    """Wake the hooks tick: some call is due."""
     _wake("hooks", queue="callbacks")
 
 
 def wake_retention() -> None:
-    """More is to be deleted than there was time for: in its turn, between two other ticks."""
+    """Wake the retention tick, which continues a deletion between two other ticks."""
     _wake("retention", queue="convergence")
 
 
 def take_wake(tick: str) -> None:
-    """The tick begins: a wake from now on is a new one."""
+    """Record that the tick begins, so that a later wake is sent again."""
     transport.unclaim(f"wake:{tick}")
 
 

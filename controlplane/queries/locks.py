@@ -1,4 +1,4 @@
-"""Jobs under lock (jobs before tasks, attempts, cells; each by id), and what is read then."""
+"""Lock jobs (before tasks, attempts and cells; each by id), and load facts under the locks."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from controlplane.domain.state.states import CallbackOn
 from controlplane.queries.sql import rows
 
 HAS_RUN = f"({{task}}.started_at IS NOT NULL OR {{task}}.state = {TaskState.SUCCEEDED:d})"
-"""Whether a task was RUNNING at some time, or has succeeded; a start is kept whatever follows."""
+"""Whether a task was ever RUNNING or has succeeded; `started_at` is never cleared."""
 
 _STARTS = f"""
     SELECT t.group_id, count(*) FROM controlplane_task t
@@ -21,7 +21,7 @@ _STARTS = f"""
 
 
 def lock_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
-    """Lock the jobs by id; missing ones are absent. Every change of a task begins with this."""
+    """Lock the jobs by id, without missing ones. Every change of a task requires this lock."""
     return _load_jobs(job_ids, "FOR NO KEY UPDATE")
 
 
@@ -31,7 +31,7 @@ def read_jobs(job_ids: Iterable[int]) -> dict[int, JobRow]:
 
 
 def find_free_jobs(job_ids: Sequence[int]) -> list[int]:
-    """Lock those that no other transaction has locked, by id."""
+    """Lock the jobs that no other transaction has locked, by id; return their ids."""
     found = rows(
         """
         SELECT id FROM controlplane_job WHERE id = ANY(%s)
@@ -57,7 +57,7 @@ def _load_jobs(job_ids: Iterable[int], lock: str) -> dict[int, JobRow]:
 
 
 def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
-    """The groups of locked jobs, by job, in order of position."""
+    """Return the groups of jobs, by job, in the order of positions."""
     found = rows(
         """
         SELECT job_id, id, name, counts, min_available, depends_on, startable_at,
@@ -74,9 +74,9 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
 
 
 def _count_starts(groups: Mapping[int, list[GroupRow]]) -> None:
-    """Set `ran` of the groups that others wait for to start, in place.
+    """Set `ran` of the groups for whose start others wait, in place.
 
-    Read from the tasks: few jobs have such groups, so the others pay nothing for them.
+    Read the tasks only of jobs with such groups, which are few.
     """
     awaited = [
         other.facts.group_id
@@ -106,7 +106,7 @@ def _awaited_starts(listed: Sequence[GroupRow]) -> set[str]:
 
 
 def find_unreleased_jobs(job_ids: Sequence[int]) -> set[int]:
-    """Those of `job_ids` of which some attempt still holds capacity."""
+    """Return the jobs among `job_ids` with an unreleased attempt."""
     found = rows(
         """
         SELECT DISTINCT job_id FROM controlplane_attempt
@@ -118,7 +118,7 @@ def find_unreleased_jobs(job_ids: Sequence[int]) -> set[int]:
 
 
 def find_open_dependencies(job_ids: Sequence[int]) -> list[tuple[int, int, str]]:
-    """(id, job, until) of what other jobs wait for in `job_ids`."""
+    """Return (id, job, until) of the open dependencies on `job_ids`."""
     found = rows(
         """
         SELECT id, on_job_id, until FROM controlplane_jobdependency

@@ -1,4 +1,4 @@
-"""The policy of convergence that the installation's settings make."""
+"""Load the policy of convergence from the settings."""
 
 from django.conf import settings
 

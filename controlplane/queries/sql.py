@@ -1,4 +1,4 @@
-"""Plain SQL: rows as tuples or named tuples, arrays as parameters, no ORM objects."""
+"""Run plain SQL: rows as tuples or named tuples, lists as array parameters."""
 
 import json
 from collections import namedtuple
@@ -20,7 +20,7 @@ Row = Any
 
 
 def rows(statement: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-    """Return all rows of `statement` as plain tuples: to unpack, and for thousands of rows."""
+    """Return all rows of `statement` as plain tuples, for unpacking or thousands of rows."""
     with connection.cursor() as cursor:
         _run(cursor, statement, parameters)
         return list(cursor.fetchall())
@@ -54,20 +54,20 @@ def execute(statement: str, parameters: Parameters = ()) -> int:
 
 
 def decoded(value: Any) -> Any:
-    """A JSON column, which a plain cursor gives as text or decoded, decoded."""
+    """Decode a JSON column, which a plain cursor returns as text or decoded."""
     return json.loads(value) if isinstance(value, str) else value
 
 
 def array_literal(values: Sequence[Any]) -> str:
-    """Return a one-dimensional array as PostgreSQL writes it; the statement gives it its type.
+    """Return a one-dimensional array literal of PostgreSQL; the statement must cast it.
 
-    Bulk statements carry some forty values a task, most of them equal in all rows: each distinct
-    one is written once. That takes a tenth of the time of the driver's own arrays, which inspect
-    every element (an instant costs them 7 µs).
+    Bulk statements have some forty values a task, most of them equal in all rows: each distinct
+    value is formatted once. That takes a tenth of the time of the driver's arrays, which inspect
+    every element (a datetime takes 7 µs).
     """
     if not values:
         return "{}"
-    if isinstance(values[0], UUID):  # never twice the same, and slow to compare
+    if isinstance(values[0], UUID):  # distinct, and slow to compare
         return "{" + ",".join([_element(value) for value in values]) + "}"
     distinct = set(values)
     if len(distinct) == 1:
@@ -77,7 +77,7 @@ def array_literal(values: Sequence[Any]) -> str:
 
 
 def _run(cursor: Any, statement: str, parameters: Parameters) -> None:
-    # The driver's own reader of instants: Django's, which is Python, takes ten times as long.
+    # The driver's own loader of datetimes: that of Django, in Python, takes ten times as long.
     cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
     cursor.execute(statement, _with_literals(parameters))
 
@@ -100,7 +100,7 @@ def _element(value: Any) -> str:
     writer = _WRITERS.get(type(value))
     if writer is not None:
         return writer(value)
-    # Enumerations travel as what they are made of.
+    # Write enumerations as their base type.
     for kind in (int, str):
         if isinstance(value, kind):
             return _WRITERS[kind](value)

@@ -1,4 +1,4 @@
-"""Tasks with their budgets and present attempts, as decisions need them."""
+"""Load tasks with their budgets and current attempts for decisions."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -28,7 +28,7 @@ LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
 
 
 def load_facts_of_attempts(uids: Sequence[UUID]) -> dict[UUID, TaskFacts]:
-    """The tasks whose present attempt is one of `uids`, by that uid."""
+    """Return the tasks whose current attempt is one of `uids`, by that uid."""
     found = rows(
         _FACTS.replace("LEFT JOIN", "JOIN") + "WHERE a.uid = ANY(%s)",
         [list(uids)],
@@ -38,20 +38,20 @@ def load_facts_of_attempts(uids: Sequence[UUID]) -> dict[UUID, TaskFacts]:
 
 
 def load_facts_of_tasks(task_ids: Sequence[int]) -> list[TaskFacts]:
-    """The tasks `task_ids`, in order of id."""
+    """Return the tasks `task_ids`, in the order of ids."""
     found = rows(_FACTS + "WHERE t.id = ANY(%s) ORDER BY t.id", [list(task_ids)])
     return [_task_facts(row) for row in found]
 
 
 def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
-    """Which job each of `uids` belongs to; unknown ones are absent."""
+    """Return the job of each attempt `uids`, without unknown ones."""
     statement = "SELECT uid, job_id FROM controlplane_attempt WHERE uid = ANY(%s)"
     return dict(rows(statement, [list(uids)]))
 
 
 _EXCLUSIVE = MappingProxyType({kind.value: kind for kind in Exclusive})
 
-# Most tasks have used up nothing, and a job's tasks all have the same limits.
+# Most counters are equal: most tasks have no failure, and tasks of a group have equal limits.
 _counters = lru_cache(maxsize=1024)(Counters)
 _limits = lru_cache(maxsize=1024)(RetryLimits)
 

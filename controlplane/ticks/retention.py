@@ -1,4 +1,4 @@
-"""Continue, slice by slice, the deletion for which a tick of convergence had no time."""
+"""The retention tick: continue, in slices, the deletion that convergence had no time for."""
 
 from datetime import datetime, timedelta
 
@@ -18,16 +18,15 @@ NAME = "retention"
 
 @shared_task(name="controlplane.ticks.retention")
 def retention(_woken: bool = False) -> None:
-    """What rule 11 sends when its time was over."""
+    """Run the tick; rule 11 sends this task when its time is over."""
     take_wake(NAME)
     run(memory=convergence.convergence.memory)
 
 
 def run(*, memory: Memory | None = None) -> dict[str, int]:
-    """Run one slice of each step of rule 11; return what they did. Only while convergence does so.
+    """Run one slice of each step of rule 11, unless convergence suspends it; return counts.
 
-    A step that fails ends here, and the next tick of the clock raises its alert. `memory`: that of
-    convergence in this process; None: it has none yet.
+    `memory`: that of convergence in this process; None if it has none yet.
     """
     now, policy = clock.now(), load_policy()
     if _is_listening(load_tick(convergence.NAME), now, policy):
@@ -40,7 +39,7 @@ def run(*, memory: Memory | None = None) -> dict[str, int]:
 
 
 def _is_listening(tick: TickFacts, now: datetime, policy: Policy) -> bool:
-    """Whether rules wait, after a gap of our own, or will as soon as the clock's tick runs."""
+    """Return whether rules are suspended after a gap, or will be at the next periodic tick."""
     gap = timedelta(seconds=policy.gap_intervals * policy.interval)
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
     return was_away or (tick.hold_until is not None and tick.hold_until > now)

@@ -70,7 +70,7 @@ class DriverContext:
 
 @dataclass(slots=True)
 class StopOrder:
-    """A stop order. `kill_at`: monotonic time; `delivered`: a signal reached the process."""
+    """A stop order. `kill_at`: monotonic clock; `delivered`: a signal reached the process."""
 
     reason: str
     kill_at: float
@@ -245,7 +245,7 @@ class AttemptRun:
         self._stop_ordered.set()
 
     def break_off(self) -> None:
-        """Record a stop order that arrived after the process ended: its files are not kept."""
+        """Record that a stop order arrived after the process ended: its files are not kept."""
         self._broken_off.set()
 
     @property
@@ -275,7 +275,7 @@ class AttemptRun:
             return self._stop.reason if self._stop and self._stop.delivered else None
 
     def check(self) -> None:
-        """Raise AttemptFailed if a stop was ordered before the start, DriverClosed if closed."""
+        """Raise AttemptFailed after a stop order before the start, DriverClosed after a close."""
         if self.around.closed.is_set():
             raise DriverClosed
         with self._lock:

@@ -48,7 +48,7 @@ NOT_FOUND = 127
 
 
 class AttemptFailed(Exception):
-    """Ends the attempt with a failure kind, a reason and a message. `exit_code`: as in a shell."""
+    """Ends the attempt with a failure kind, reason and message. `exit_code`: as in a shell."""
 
     def __init__(
         self, kind: FailureKind | None, reason: str, message: str, exit_code: int | None = None

@@ -150,7 +150,7 @@ class Engine(Protocol):
         """Return the bytes on disk that the started container wrote or was given."""
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """Run `command` in the container; return "" if it succeeds in time, else why not."""
+        """Run `command` in the started container; return "" if it succeeded in time, else why."""
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """Return the first `limit` bytes of a regular file of the container; None: it does not

@@ -1,6 +1,6 @@
 """A driver that runs each attempt through the pipeline in its own thread: docker and process.
 
-Plain process tasks use a shorter path unless a step fails (workers.drivers.process.fast_path).
+Plain process tasks use a shorter path while nothing fails (workers.drivers.process.fast_path).
 """
 
 import contextlib

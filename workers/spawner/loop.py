@@ -101,8 +101,6 @@ class Spawner:
             self.poll.unregister(descriptor)
             del self.logs[descriptor]
 
-    # ------------------------------------------------------------------ ends
-
     def reap(self) -> None:
         """Reap ended processes; end with each task all that is left of it."""
         with contextlib.suppress(ChildProcessError):
@@ -193,8 +191,6 @@ class Spawner:
             self.journal.add("forget", uid)
             if self.journal.lines > REWRITE_LINES + 4 * len(self.tasks):
                 self.journal.rewrite(self.tasks)
-
-    # ------------------------------------------------------------------ requests
 
     def greet(self) -> None:
         """Accept a connection."""
@@ -302,8 +298,6 @@ class Spawner:
         else:
             self.forget(uid)
             client.send("answer", number, "forgotten")
-
-    # ------------------------------------------------------------------ connections
 
     def flush(self, client: SpawnerClient) -> None:
         """Send what is queued; the rest when the socket accepts it."""

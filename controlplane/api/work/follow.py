@@ -1,6 +1,6 @@
-"""`logs?follow=true` streams until the attempt has ended; it is dispatched in front of Django.
+"""Stream `logs?follow=true` until the attempt has ended, in front of Django.
 
-Through Django each follower would hold a thread.
+Through Django, each follower would hold a thread.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from controlplane.queries.attempts import artifacts
 from controlplane.queries.views import attempts
 
 _PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
-# New output is shown within this time; the attempt itself is read far less often.
+# New output is sent within this time; the attempt itself is read less often.
 POLL_SECONDS = 0.25
 POLLS_PER_STATE_CHECK = 4
-# The end of the output may come a moment after the attempt's release.
+# The last output may arrive shortly after the attempt's release.
 FINAL_EMPTY_POLLS = 4
 
 
@@ -39,13 +39,13 @@ class _Follower:
 
 
 class LogFollow:
-    """Answers followers itself and passes everything else on, also what is to be refused."""
+    """ASGI middleware that answers valid follow requests and passes on all others."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         follower = None
         if scope["type"] == "http" and scope["method"] == "GET" and _is_follow_requested(scope):
             follower = await asyncio.to_thread(_admit, scope)
@@ -64,7 +64,7 @@ def _is_follow_requested(scope: Scope) -> bool:
 
 
 def _admit(scope: Scope) -> _Follower | None:
-    """The follower; None if Django is to answer: with the output so far, or a refusal."""
+    """Return the follower, or None if Django must answer: with the output so far, or an error."""
     match = _PATH.fullmatch(scope["path"])
     authorization = dict(scope["headers"]).get(b"authorization", b"")
     scheme, _, token = authorization.partition(b" ")
@@ -117,7 +117,7 @@ def _read(follower: _Follower) -> bytes:
 
 
 def _is_over(uid: UUID) -> bool:
-    """Whether the attempt holds no container any more."""
+    """Return whether the attempt is released, or deleted."""
     try:
         return attempts.get_attempt(uid)["released_at"] is not None
     except NotFound:

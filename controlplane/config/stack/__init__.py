@@ -1,6 +1,6 @@
-"""The embedded stack: the whole system on one machine by one command, nothing installed by hand.
+"""The embedded stack: the whole system on one machine by one command, without other installation.
 
-`up` starts a real PostgreSQL, a real Redis and every process of ours under supervisor, `down`
-stops them, `demo` does both round the examples. Nothing here is used where a real deployment
-brings its own database, broker and process keeper.
+`up` starts PostgreSQL, Redis and all processes of Cellrun under supervisor, `down` stops them, and
+`demo` runs the examples on a temporary stack. A deployment with its own database, broker and
+process manager uses nothing of this package.
 """

@@ -1,4 +1,4 @@
-"""`make demo`: an own stack on free ports, the examples on it, and nothing left afterwards."""
+"""`make demo`: run the examples on a temporary stack on free ports."""
 
 import dataclasses
 import shutil
@@ -18,7 +18,7 @@ FOLDER_PREFIX = "demo-"
 
 
 def run() -> int:
-    """Return the examples' exit code: 0 only if every one had its documented result."""
+    """Run the examples and return their exit code: 0 if each had its documented result."""
     requested = options.from_process()
     requested.home.mkdir(parents=True, exist_ok=True)
     _sweep(requested.home)
@@ -54,7 +54,7 @@ def run() -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what earlier demos left, unless one of them still runs."""
+    """Remove the folders of earlier demos that do not run any more."""
     for path in folder.glob(FOLDER_PREFIX + "*"):
         if path.is_dir() and not StackHome(path).is_held():
             shutil.rmtree(path, ignore_errors=True)

@@ -9,14 +9,14 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts import ports
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, unknown_names
 
-# Which driver the cells get. `memory` runs nothing: it is for looking at the rest.
+# ENGINE -> driver of the cells. `memory` runs no tasks, to try the rest of the system.
 DRIVERS = {"docker": "docker", "process": "process", "none": "memory"}
 MAX_CELLS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one stack is started."""
+    """The options of one stack."""
 
     home: Path
     web_port: int
@@ -29,17 +29,16 @@ class Options:
 
     @property
     def driver(self) -> str:
-        """The cells' driver."""
         return DRIVERS[self.engine]
 
 
 def read_options(environ: Mapping[str, str]) -> Options:
-    """Return the options in `environ`, or raise StackError naming every one that is wrong."""
+    """Return the options in `environ`. Raise StackError naming every invalid one."""
     faults: list[str] = [f"{name}: unknown setting" for name in unknown_names(environ)]
     engine = environ.get("ENGINE") or "docker"
     if engine not in DRIVERS:
         faults.append(f"ENGINE: expected one of {', '.join(DRIVERS)}, not {engine!r}")
-    # A shell that has read a stack's run/env names that stack's services: a new stack has its own.
+    # A shell that sourced a stack's run/env names its services; a new stack must have its own.
     borrowed = all(name in environ for name in ("CELLRUN_URL", "CELLRUN_OPERATOR_TOKEN"))
     options = Options(
         home=Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute(),
@@ -61,7 +60,7 @@ def read_options(environ: Mapping[str, str]) -> Options:
 
 
 def choose_ports(options: Options) -> tuple[int, int]:
-    """Return web's and Flower's port: the configured ones, or free ones instead of 0."""
+    """Return the ports of web and Flower; 0 selects a free port."""
     taken: set[int] = set()
     chosen = []
     for name, port in (("WEB_PORT", options.web_port), ("FLOWER_PORT", options.flower_port)):
@@ -97,5 +96,5 @@ def _number(
 
 
 def from_process() -> Options:
-    """Return the options of this very process."""
+    """Return the options in the environment of the current process."""
     return read_options(os.environ)

@@ -1,4 +1,4 @@
-"""The configuration of supervisor, which keeps the processes: one that dies is started again."""
+"""Write the configuration of supervisor, which restarts processes that exit."""
 
 import os
 import pwd
@@ -10,8 +10,8 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts.home import StackHome, write_private
 from controlplane.config.stack.processes import GROUPS, PROJECT, Process
 
-# A process waits for what it needs instead of exiting, so exits in a row mean that it is broken;
-# this many tries of growing distance are about an hour.
+# Processes wait for their needs instead of exiting, so repeated exits mean a fault; this many
+# retries with growing pauses take about an hour.
 START_RETRIES = 80
 LOG_BYTES = "10MB"
 LOG_BACKUPS = 2
@@ -27,7 +27,7 @@ def write_configuration(home: StackHome, processes: list[Process]) -> Path:
         f"logfile = {_literal(str(home.logs / 'supervisord.log'))}",
         f"childlogdir = {_literal(str(home.logs))}",
         "loglevel = info",
-        # Named, because supervisord warns when it runs as root without it.
+        # Without it, supervisord warns when it runs as root.
         f"user = {pwd.getpwuid(os.geteuid()).pw_name}",
     ]
     for priority, group in enumerate(GROUPS, start=1):
@@ -73,14 +73,14 @@ def command(configuration: Path) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return `text` as supervisor reads it back: % expands, and a comment may follow a space."""
+    """Escape `text` for supervisor, where % expands and a space may begin a comment."""
     if "\n" in text or " ;" in text or " #" in text:
         raise StackError(f"supervisor cannot read {text!r}: no ' ;', ' #' or line breaks")
     return text.replace("%", "%%")
 
 
 def _quoted(text: str) -> str:
-    """Return the value of an environment variable for a list of them."""
+    """Return the quoted value of an environment variable."""
     if '"' in text:
         raise StackError(f"supervisor cannot read {text!r}: no double quotes")
     return f'"{_literal(text)}"'

@@ -1,9 +1,9 @@
-"""Brings tables, accounts and cells up to date in one process, and prints the cells' keys as JSON.
+"""Migrate tables, accounts and cells in one process, and print the cells' keys as JSON.
 
     python -m controlplane.config.stack.tables cell-1 cell-2
 
-The same as `manage.py migrate`, `bootstrap` and an `enroll_cell` for each name, of which each would
-load Django anew.
+Equivalent to `manage.py migrate`, `bootstrap` and an `enroll_cell` for each name, which would each
+load Django again.
 """
 
 import io
@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 
 
 def main(cells: list[str]) -> int:
-    """Do it; 1 with the reason if a command refuses."""
+    """Run the commands; return 1 and print the error if one fails."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
     django.setup()
     keys = {}

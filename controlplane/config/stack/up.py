@@ -1,4 +1,4 @@
-"""`make up`: the stack in the foreground until Ctrl-C, which stops all of it."""
+"""`make up`: run the stack in the foreground until Ctrl-C."""
 
 import signal
 
@@ -8,7 +8,7 @@ from controlplane.config.stack.running import Stack
 
 
 def run() -> int:
-    """Start, print the addresses, wait; return 0 after Ctrl-C, 1 if the stack ended by itself."""
+    """Run the stack; return 0 after Ctrl-C, 1 if it ended by itself."""
     chosen = options.from_process()
     try:
         with Stack(chosen, echo) as stack:
@@ -17,7 +17,7 @@ def run() -> int:
             try:
                 return stack.wait()
             except KeyboardInterrupt:
-                # A second Ctrl-C would only interrupt the clean stop.
+                # A second Ctrl-C would interrupt the clean stop.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 echo("stopping")
     except KeyboardInterrupt:
@@ -27,12 +27,12 @@ def run() -> int:
 
 
 def echo(text: str) -> None:
-    """Print to the terminal."""
+    """Print a message to the terminal."""
     print(f"cellrun: {text}", flush=True)
 
 
 def welcome(plan: StackPlan, engine: str) -> str:
-    """Return what a person needs to begin."""
+    """Return the addresses and logins of the stack."""
     notes = {
         "docker": "",
         "process": "  tasks      plain processes of this machine, WITHOUT ISOLATION\n",

@@ -1,9 +1,9 @@
-"""Makes a fresh database usable: default domain, project and pool, an operator and a submitter.
+"""Initialize a new database: default domain, project and pool, an operator and a submitter.
 
     manage.py bootstrap
 
 Password and tokens may come from the environment (CELLRUN_ADMIN_USER, CELLRUN_ADMIN_PASSWORD,
-CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN); what is not given is drawn and printed once. Repeatable.
+CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN); others are generated and printed once. Idempotent.
 """
 
 import os
@@ -23,11 +23,10 @@ class Command(BaseCommand):
     help = "Create the default domain, project and pool, an operator and a submitter."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add this command's options."""
         parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Create what is missing; print what was generated."""
+        """Create missing objects and print generated values."""
         admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
         password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
         with transaction.atomic():  # all of it or nothing
@@ -39,7 +38,7 @@ class Command(BaseCommand):
                 self.stdout.write(line)
 
     def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
-        """Create one account with its token; return generated values, which are printed once."""
+        """Create one account with its token; return lines with generated values."""
         is_operator = role == "operator"
         user, is_new = accounts.create_user(name=name, password=password, is_operator=is_operator)
         drawn = []

@@ -1,6 +1,6 @@
 """`manage.py check_invariants`: list rows that contradict an invariant (docs/invariants.md).
 
-Exits with 0 if there is none, with 1 after listing all of them. Changes and locks nothing.
+Exit with 0 if there is none, with 1 after listing all of them. Change and lock nothing.
 """
 
 import sys
@@ -13,12 +13,11 @@ from controlplane.queries.integrity.invariants import check_database
 
 
 class Command(BaseCommand):
-    """List every violation with its ids."""
+    """Lists every violation with its ids."""
 
     help = "Check the invariants on the live database; exit with 1 if one is violated."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check and list."""
         count = 0
         for violation in check_database():
             count += 1

@@ -1,6 +1,6 @@
-"""`manage.py doctor`: list what may be stuck, its owner, and when that acts (docs/operations.md).
+"""`manage.py doctor`: list stuck work, its owner, and when the owner acts (docs/operations.md).
 
-Exits with 0 if nothing needs a person, with 1 if something does. Changes and locks nothing.
+Exit with 0 if nothing needs an operator, with 1 otherwise. Change and lock nothing.
 """
 
 import json
@@ -19,16 +19,14 @@ from controlplane.queries.ticks import load_tick
 
 
 class Command(BaseCommand):
-    """List what waits for longer than usual, what needs a person first."""
+    """Lists work that waits longer than usual; findings that need an operator come first."""
 
     help = "List what looks stuck, its owner and when that acts; exit with 1 if a person must act."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """`--json`."""
         parser.add_argument("--json", action="store_true", help="one JSON array")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """List the findings."""
         now, policy = clock.now(), load_policy()
         found = [
             *find_unwell(now, policy),

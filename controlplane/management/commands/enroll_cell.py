@@ -1,4 +1,4 @@
-"""`manage.py enroll_cell NAME`: make a cell known and print its key."""
+"""`manage.py enroll_cell NAME`: enroll a cell and print its key."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -11,17 +11,15 @@ from controlplane.domain.errors import NotFound
 
 
 class Command(BaseCommand):
-    """Enroll a cell; calling it again prints the same key."""
+    """Enrolls a cell; another call prints the same key."""
 
     help = "Enroll a cell and print its key."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """NAME and --pool."""
         parser.add_argument("name")
         parser.add_argument("--pool", default="default")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Enroll and print."""
         try:
             key = enroll_cell(name=options["name"], pool=options["pool"], now=clock.now())
         except NotFound as error:

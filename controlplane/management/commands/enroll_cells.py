@@ -1,4 +1,4 @@
-"""`manage.py enroll_cells FOLDER NAME…`: make many cells known, each key in a file of its name."""
+"""`manage.py enroll_cells FOLDER NAME…`: enroll cells and write each key to a file of its name."""
 
 import os
 from argparse import ArgumentParser
@@ -13,18 +13,17 @@ from controlplane.domain.errors import NotFound
 
 
 class Command(BaseCommand):
-    """Enroll cells; calling it again writes the same keys."""
+    """Enrolls cells; another call writes the same keys."""
 
     help = "Enroll cells and write their keys into a folder, one file each."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """FOLDER, NAME… and --pool."""
         parser.add_argument("folder", type=Path)
         parser.add_argument("name", nargs="+")
         parser.add_argument("--pool", default="default")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Enroll each cell; only the owner may read its key."""
+        """Enroll each cell and write its key, readable only by the file's owner."""
         folder: Path = options["folder"]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in options["name"]:

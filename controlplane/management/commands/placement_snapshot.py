@@ -1,4 +1,4 @@
-"""`manage.py placement_snapshot`: write the input of a pass over a pool, as JSON."""
+"""`manage.py placement_snapshot`: print the input of a pass over a pool as JSON."""
 
 import json
 from typing import Any
@@ -12,16 +12,15 @@ from controlplane.queries.placement.record import NoSuchPool, load_record
 
 
 class Command(BaseCommand):
-    """Print the record; nothing is written to the database."""
+    """Prints the record without writing to the database."""
 
     help = "Print the input of a placement pass over a pool, for placement_replay."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """`--pool`."""
         parser.add_argument("--pool", default="default", help="name of the pool")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read, all at one moment, and print."""
+        """Read the record in one snapshot of the database, and print it."""
         now = clock.now()
         try:
             with transaction.atomic():

@@ -1,6 +1,6 @@
-"""`manage.py recount`: derives counts and job states again from the tasks (docs/operations.md).
+"""`manage.py recount`: derive counts and job states again from the tasks (docs/operations.md).
 
-Exits with 0 if all were right or have been repaired, with 1 if something is still wrong.
+Exit with 0 if all were right or have been repaired, with 1 if something is still wrong.
 """
 
 import sys
@@ -14,18 +14,16 @@ from controlplane.queries.integrity.invariants import find_page
 
 
 class Command(BaseCommand):
-    """List every difference with its ids; repair them on request."""
+    """Lists every difference with its ids; repairs them on request."""
 
     help = "Derive status counts and job states again from the tasks; exit with 1 if any differed."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """`--repair`."""
         parser.add_argument(
             "--repair", action="store_true", help="mend the counts, and let the jobs follow"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Recount, page by page."""
         repair = options["repair"]
         jobs = found = repaired = 0
         after: int | None = 0

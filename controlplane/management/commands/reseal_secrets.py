@@ -1,6 +1,6 @@
-"""`manage.py reseal_secrets`: after a new CELLRUN_SECRET_KEY, nothing needs the old one any more.
+"""`manage.py reseal_secrets`: seal all secrets with a new CELLRUN_SECRET_KEY to retire the old one.
 
-Exits with 1, naming it, if a secret was sealed with a key that is not known. Repeatable.
+Exit with 1, naming the secret, if one was sealed with an unknown key. Idempotent.
 """
 
 from typing import Any
@@ -12,12 +12,11 @@ from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
 class Command(BaseCommand):
-    """Seal all secrets with the key in force."""
+    """Seals all secrets with the current key."""
 
     help = "Seal all secrets with CELLRUN_SECRET_KEY that are sealed with one of its fallbacks."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Seal page by page."""
         resealed, after = 0, 0
         while True:
             try:

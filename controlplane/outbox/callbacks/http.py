@@ -27,28 +27,28 @@ from controlplane.outbox.callbacks.resolver import LookupCaller, Resolver
 
 log = structlog.get_logger(__name__)
 
-# A receiver that sends its answer in two parts would else find its connection gone.
+# Read some of the body: a receiver that sends its response in two parts needs the connection.
 _BODY_BYTES = 4_096
 _BODY_SECONDS = 1.0
-# What may come before that is over: a receiver could send 1xx answers without end.
+# The limit of a whole response: a receiver could send 1xx responses without end.
 _ANSWER_BYTES = 262_144
 _TOO_LONG = "the answer was too long"
-# One whose names all hang leaves most threads to the others.
+# An owner whose lookups all hang leaves most threads to the others.
 _OWNERS_PART = 8
 
-# Of the try that is made: the connector hands it to no resolver.
+# The caller of the current try, which the connector does not pass to the resolver.
 _CALLER: ContextVar[LookupCaller] = ContextVar("caller")
 
 
 class AddressRefused(OSError):
-    """The receiver's address is one to which nothing is sent."""
+    """The receiver's address is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackResponse:
     """The result of a request. `error`: one line; empty if the status is from 200 to 299.
 
-    `is_begun`: False: too many lookups were in progress, so this name was not resolved.
+    `is_begun`: False if too many lookups were in progress, so that the name was not resolved.
     """
 
     status: int | None
@@ -57,7 +57,7 @@ class CallbackResponse:
 
 
 class CallbackClient:
-    """Posts within one event loop, any number at once. Use it as an asynchronous context."""
+    """Posts concurrently within one event loop. Use it as an asynchronous context."""
 
     def __init__(self, *, allowed: Sequence[Network], seconds: float, at_once: int) -> None:
         self._allowed, self._seconds = tuple(allowed), seconds
@@ -97,7 +97,7 @@ class CallbackClient:
     async def post(
         self, url: str, *, owner_id: int, headers: Mapping[str, str], body: bytes
     ) -> CallbackResponse:
-        """One try, which takes no longer than it may; it raises nothing but cancellation."""
+        """Send one request within the time limit. Raise nothing except cancellation."""
         caller = LookupCaller(owner_id)
         _CALLER.set(caller)
         try:
@@ -117,13 +117,13 @@ class CallbackClient:
         assert self._session is not None
         where, address = yarl.URL(url, encoded=True), address_of(url)
         if isinstance(address, IPv4Address):
-            # It may be spelled in a way that libraries do not take, or take for a name.
+            # Normalize it: libraries reject some spellings, or take them for a name.
             where = where.with_host(str(address))
         request = self._session.post(where, headers=headers, data=body, allow_redirects=False)
         over_at = asyncio.get_running_loop().time() + self._seconds
         async with asyncio.timeout_at(over_at):
             response = await request
-        # Whatever ends the reading of the rest, be it a stop of ours, this is the answer.
+        # The status is final, even if reading the body fails or is cancelled by a stop.
         status = response.status
         try:
             with suppress(TimeoutError, asyncio.CancelledError, aiohttp.ClientError, OSError):
@@ -140,17 +140,17 @@ class CallbackClient:
         )
 
     def _open_socket(self, info: Any) -> socket.socket:
-        """The very address that is connected to is judged, however it came about."""
+        """Check the address of the connection itself, whatever its origin, and open a socket."""
         family, kind, protocol, _, address = info
         _check(address[0], self._allowed)
         return socket.socket(family, kind, protocol)
 
 
 class _Response(aiohttp.ClientResponse):
-    """An answer that is bounded from its first byte, not only from its body on."""
+    """A response whose size is limited from its first byte, not only from its body on."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Read up to the status that counts; what comes before it is as bounded as all else."""
+        """Read up to the final status, with interim responses within the limit."""
         if connection.transport is not None:
             connection.transport.set_protocol(
                 _BoundedProtocol(connection.transport, connection.protocol)
@@ -159,14 +159,13 @@ class _Response(aiohttp.ClientResponse):
 
 
 class _BoundedProtocol(asyncio.Protocol):
-    """Hands what arrives to another protocol, until it is too much: then the connection ends."""
+    """Passes data to another protocol, and closes the connection at the limit."""
 
     def __init__(self, transport: asyncio.Transport, inner: asyncio.Protocol) -> None:
         self._transport, self._inner = transport, inner
         self._left = _ANSWER_BYTES
 
     def data_received(self, data: bytes) -> None:
-        """The first of it, which ends an answer that is too long."""
         if self._left <= 0:
             return
         self._left -= len(data)
@@ -176,25 +175,21 @@ class _BoundedProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool | None:
-        """As it comes."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """As it comes."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """As it comes."""
         self._inner.resume_writing()
 
     def connection_lost(self, fault: Exception | None) -> None:
-        """As it comes, unless we ended it."""
-        if self._left > 0:
+        if self._left > 0:  # otherwise `data_received` has closed it
             self._inner.connection_lost(fault)
 
 
 class _Resolver(AbstractResolver):
-    """Names as the system knows them; one is refused if any address of it is."""
+    """Resolves names by the system's resolver; refuses a name if any of its addresses is."""
 
     def __init__(self, allowed: Sequence[Network], at_once: int) -> None:
         self._allowed = allowed
@@ -203,7 +198,7 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of `host`. Raises Refused, OSError."""
+        """Return all addresses of `host`. Raise AddressRefused, OSError."""
         found = await self._lookups.find(_CALLER.get(), host, family)
         for *_, address in found:
             _check(address[0], self._allowed)
@@ -220,7 +215,7 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Wait for no name server."""
+        """Do nothing: lookups in progress are abandoned."""
 
 
 def _check(text: str, allowed: Sequence[Network]) -> None:

@@ -1,4 +1,4 @@
-"""Resolve names in threads, so that lookups that hang delay only their own requests."""
+"""Resolve names in threads, so that hanging lookups delay only their own requests."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ Found = list[tuple[Any, ...]] | Exception
 
 @dataclass(slots=True, eq=False)
 class LookupCaller:
-    """A request, with its owner. `is_queued`: for a name whose lookup has not begun."""
+    """A request and its owner. `is_queued`: the lookup of its name has not begun."""
 
     owner_id: int
     is_queued: bool = False
@@ -31,11 +31,11 @@ class _Lookup:
 
 
 class Resolver:
-    """Resolves names within one event loop, each once at a time for all requests.
+    """Resolves names within one event loop; requests for one name share a lookup.
 
-    The system's resolver cannot be interrupted: an abandoned lookup continues, and counts. So at
-    most `per_owner` lookups of an owner are in progress, and at most `at_once` in all; but one of
-    each owner is always allowed. The others wait, and are dropped when no request waits for them.
+    The system's resolver cannot be interrupted: an abandoned lookup continues and counts. At most
+    `per_owner` lookups of an owner, and `at_once` in all, are in progress, but one of each owner is
+    always allowed. Others are queued, and dropped when no request waits for them.
     """
 
     def __init__(self, *, at_once: int, per_owner: int) -> None:
@@ -47,7 +47,7 @@ class Resolver:
     async def find(
         self, caller: LookupCaller, host: str, family: socket.AddressFamily
     ) -> list[tuple[Any, ...]]:
-        """What getaddrinfo knows of `host`. Raises OSError, ValueError."""
+        """Return the result of getaddrinfo for `host`. Raise OSError, ValueError."""
         lookup = _Lookup(host, family)
         question = lookup.question
         if question in self._begun:
@@ -69,15 +69,14 @@ class Resolver:
         return found
 
     def _begin(self) -> None:
-        """Begin what there is room for."""
+        """Begin queued lookups within the limits."""
         while (chosen := self._choose()) is not None:
             lookup, owner_id = chosen
             del self._queued[lookup.question]
             self._begun[lookup.question] = lookup
             self._of_owner[owner_id] += 1
             loop = asyncio.get_running_loop()
-            # No request waits for it at the end of the process: it may take as long as its name
-            # servers take.
+            # A daemon thread: the end of the process must not wait for name servers.
             thread = threading.Thread(
                 target=self._resolve_name,
                 args=(loop, lookup, owner_id),
@@ -86,7 +85,7 @@ class Resolver:
             )
             try:
                 thread.start()
-            except RuntimeError:  # no more of them
+            except RuntimeError:  # the system allows no more threads
                 fault = OSError("too many threads")
                 loop.call_soon(self._end, lookup, owner_id, fault)
                 continue
@@ -94,9 +93,7 @@ class Resolver:
                 caller.is_queued = False
 
     def _choose(self) -> tuple[_Lookup, int] | None:
-        """Return the oldest waiting name of the owner with the fewest lookups in progress, and that
-        owner.
-        """
+        """Return the oldest queued lookup of the owner with the fewest in progress, and its id."""
         is_full = self._of_owner.total() >= self._at_once
         most = 1 if is_full else self._per_owner
         chosen = None

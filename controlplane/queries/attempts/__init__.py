@@ -1,1 +1,1 @@
-"""What a cell receives about its attempts: group specs, launch context, gang, artifacts."""
+"""Reads for the cells' requests about attempts: group specs, launch context, gang, artifacts."""

@@ -1,4 +1,4 @@
-"""What tasks read and wrote: contents of inputs, results of groups, output of attempts."""
+"""Load contents of inputs, results of groups, and output and artifacts of attempts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _OUTPUTS_PAGE = 20  # tasks; each may have left a thousand files
 
 
 def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
-    """Whether a link to `path` is one of ours and still valid at `at` (seconds since 1970)."""
+    """Return whether a link to `path` is correctly signed and valid at `at` (Unix time)."""
     return any(
         is_link_valid(link_key(key), path, expires=expires, signature=signature, at=at)
         for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
@@ -31,14 +31,14 @@ def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
 
 
 def read_input(digest: str) -> bytes | None:
-    """Return the content with that SHA-256; None if it is not here."""
+    """Return the content with that SHA-256; None if it is not stored."""
     return store.read_input(digest)
 
 
 def iterate_results(group_id: int) -> Iterator[bytes]:
-    """The results of a group's succeeded tasks by index, each a JSON line of name and content.
+    """Yield the results of a group's succeeded tasks by index, as JSON lines of name and content.
 
-    In the retry of a job also those that succeeded before, in the jobs that were retried.
+    In a retry, include the tasks that succeeded in the jobs that were retried.
     """
     for index, _, result in _iterate_succeeded(group_id, "result", _PAGE):
         yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
@@ -47,7 +47,7 @@ def iterate_results(group_id: int) -> Iterator[bytes]:
 def _iterate_succeeded(group_id: int, column: str, page: int) -> Iterator[tuple[Any, ...]]:
     """Yield (index, uid of the attempt, `column` of it) of succeeded tasks where that is not null.
 
-    They are read in pages, by index, also of the jobs that the group's job is a retry of.
+    Read pages by index, including the jobs that the group's job is a retry of.
     """
     statement = f"""
         SELECT t.index, a.uid, a.{column} FROM controlplane_task t
@@ -65,9 +65,9 @@ def _iterate_succeeded(group_id: int, column: str, page: int) -> Iterator[tuple[
 
 
 def _find_chain(group_id: int) -> list[int]:
-    """The group, and those of the same name in the jobs that its own is a retry of.
+    """Return the group, and the groups of its name in the jobs that its job is a retry of.
 
-    A task that succeeded is in no later one: each index succeeded once at most.
+    No later job contains a task that succeeded, so each index succeeded at most once.
     """
     found = rows(
         """
@@ -87,18 +87,18 @@ def _find_chain(group_id: int) -> list[int]:
 
 
 def has_group(group_id: int) -> bool:
-    """Whether there is such a group."""
+    """Return whether the group exists."""
     return bool(rows("SELECT 1 FROM controlplane_taskgroup WHERE id = %s", [group_id]))
 
 
 def read_output(uid: UUID, stream: str, *, after: int, tail: int | None) -> LogPiece:
-    """A part of a stream from the cursor `after` on, or its last `tail` lines."""
+    """Return a part of a stream from the cursor `after` on, or its last `tail` lines."""
     start = find_start(uid, stream, after=after, tail=tail)
     return store.read_log(uid, stream, offset=start, limit=MAX_PIECE_BYTES)
 
 
 def find_start(uid: UUID, stream: str, *, after: int, tail: int | None) -> int:
-    """Where reading begins: at the cursor, or where the last `tail` lines begin, if later."""
+    """Return the offset to read from: the cursor, or the beginning of the last `tail` lines."""
     if tail is None:
         return after
     return max(after, store.find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES))
@@ -114,7 +114,7 @@ JOIN controlplane_domain d ON d.id = p.domain_id
 
 
 class ExternalArtifact(Conflict):
-    """The artifact is not in our store, but at `uri`."""
+    """The artifact is not in the local store, but at `uri`."""
 
     def __init__(self, name: str, uri: str) -> None:
         super().__init__(f"{name} is kept at {uri}, and not here")
@@ -122,13 +122,13 @@ class ExternalArtifact(Conflict):
 
 
 def find_prefix(uid: UUID) -> str | None:
-    """Below what an attempt leaves what it leaves; None: there is no such attempt."""
+    """Return the prefix of an attempt's artifacts; None if there is no such attempt."""
     row = first_row(f"{_PREFIX_COLUMNS} WHERE a.uid = %s", [uid])
     return None if row is None else _prefix(row)
 
 
 def is_over(uid: UUID) -> bool:
-    """Whether the attempt has been released: what it left stays as it is."""
+    """Return whether the attempt is released, so that its artifacts are final."""
     statement = "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NOT NULL"
     return bool(rows(statement, [uid]))
 
@@ -146,7 +146,7 @@ def is_purged(uid: UUID) -> bool:
 
 
 def find_prefixes_of_tasks(task_ids: Sequence[int], limit: int) -> dict[UUID, tuple[int, str]]:
-    """The job and the prefix of up to `limit` attempts of the tasks."""
+    """Return the job and the prefix of up to `limit` attempts of the tasks."""
     statement = f"{_PREFIX_COLUMNS} WHERE a.task_id = ANY(%s) LIMIT %s"
     found = named_rows(statement, [list(task_ids), limit])
     return {row.uid: (row.job_id, _prefix(row)) for row in found}
@@ -163,7 +163,7 @@ def _prefix(row: Row) -> str:
 
 
 def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
-    """What an attempt left: name, size, sha256 and uri of each, by name. Raises NotFound."""
+    """Return name, size, sha256 and uri of an attempt's artifacts, by name. Raise NotFound."""
     row = first_row(
         """
         SELECT a.details -> 'outputs' AS outputs FROM controlplane_attempt a
@@ -178,7 +178,7 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
 
 
 def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
-    """Return the content of an artifact, and its description. Raise NotFound, Elsewhere."""
+    """Return the content and the description of an artifact. Raise NotFound, ExternalArtifact."""
     item = next((item for item in list_artifacts(uid) if item["name"] == name), None)
     prefix = find_prefix(uid)
     if item is None or prefix is None:
@@ -192,13 +192,13 @@ def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
 
 
 def find_output_base(uid: UUID, launch: Mapping[str, Any]) -> str | None:
-    """The address below which the attempt keeps what it leaves; None: in our store."""
+    """Return the base URI of an attempt's artifacts; None if they are in the local store."""
     base = launch.get("output_base")
     return f"{base.rstrip('/')}/{find_prefix(uid)}" if base else None
 
 
 def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
-    """What the last attempt before `number` left for the next: its uri, size and sha256."""
+    """Return uri, size and sha256 of the newest checkpoint of an attempt before `number`."""
     row = first_row(
         """
         SELECT a.uid, output.item FROM controlplane_attempt a,
@@ -212,10 +212,10 @@ def find_checkpoint(task_id: int, number: int) -> dict[str, Any] | None:
 
 
 def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Iterator[bytes]:
-    """Where to fetch output `name` of each succeeded task of a group: JSON lines, by index.
+    """Yield where to fetch output `name` of a group's succeeded tasks: JSON lines, by index.
 
-    A file is called <index>/<name>, one of a folder <index>/<name>/<its path in it>. `named`: at an
-    address that a submitter named. Each item is some whole lines.
+    A file is named <index>/<name>, a file of a folder <index>/<name>/<path>. `named`: at a URI of
+    the submitter. Each item consists of whole lines.
     """
     for index, uid, items in _iterate_succeeded(group_id, "details -> 'outputs'", _OUTPUTS_PAGE):
         if lines := _lines_of(index, uid, decoded(items) or [], name, link):
@@ -244,7 +244,7 @@ def _lines_of(
 
 
 def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:
-    """The path below web that a signed link to an artifact is for; None: it is kept elsewhere."""
+    """Return the path to sign for a link to an artifact; None if it is not in the local store."""
     if item["uri"] != path_of(str(uid), item["name"]):
         return None
     rest = item["uri"].partition("/artifacts/")[2]
@@ -252,9 +252,9 @@ def fetchable_path(uid: UUID, item: Mapping[str, Any]) -> str | None:
 
 
 def _fetchable(uid: UUID, item: Any) -> dict[str, Any] | None:
-    """Return the description of an artifact; of the store, with the path for a signed link.
+    """Return the description of an artifact, with the path to sign if it is in the local store.
 
-    None: it names a path of the store that belongs to another one. It is neither shown nor signed.
+    Return None if it names another attempt's path in the store: that is neither shown nor signed.
     """
     entry: dict[str, Any] = dict(decoded(item))
     path = fetchable_path(uid, entry)

@@ -1,4 +1,4 @@
-"""Load a gang as its members receive it; see `contract.messages.gang`."""
+"""Load a gang in the form for its members; see `contract.messages.gang`."""
 
 from uuid import UUID
 
@@ -17,7 +17,7 @@ _DONE = (TaskState.RUNNING, TaskState.SUCCEEDED)
 
 
 def find_gang_of(uid: UUID) -> int:
-    """The job of an attempt that has not ended, if that is a gang. Raises NotFound."""
+    """Return the gang of an attempt that has not ended. Raise NotFound."""
     job_id = scalar(
         """
         SELECT a.job_id FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
@@ -31,7 +31,7 @@ def find_gang_of(uid: UUID) -> int:
 
 
 def load_gang(job_id: int, *, with_key: bool = False) -> Gang:
-    """The members of a coscheduled job by rank, as they are now; none, if there is no such job."""
+    """Return the current members of a coscheduled job by rank; none if there is no such job."""
     groups, minima, of_all = _load_groups(job_id)
     members = []
     present = dict.fromkeys(groups, 0)
@@ -58,7 +58,7 @@ def load_gang(job_id: int, *, with_key: bool = False) -> Gang:
 
 
 def _load_groups(job_id: int) -> tuple[dict[int, GangGroup], dict[int, int], int]:
-    """The groups and their minima by id, and the minimum of all."""
+    """Return the groups and their minima by id, and the minimum of the job."""
     found = named_rows(
         """
         SELECT g.id, g.name, g.task_type, g.launch -> 'network' AS network,
@@ -96,7 +96,7 @@ def _load_members(job_id: int) -> list[tuple[int, int, int, int, str | None, str
 
 
 def gang_key(job_id: int) -> GangKey:
-    """The key pair of a gang: derived from the installation's secret, and stored nowhere."""
+    """Return the key pair of a gang, derived from the installation's secret and not stored."""
     seed = derive_key(
         settings.SECRET_KEY.encode(), salt=b"cellrun", info=f"cellrun gang {job_id}".encode()
     )

@@ -24,11 +24,11 @@ _NOT_SENT = ("inputs", "output_base")
 _FIELDS = frozenset(it.name for it in fields(GroupSpec))
 
 Link = Callable[[str], str]
-"""Makes a URL of a path that every holder of the URL may read."""
+"""Returns a URL for a path, which authorizes every holder to read it."""
 
 
 def links_at(now: datetime) -> Link:
-    """Absolute signed links made at `now`, as cells reach the control plane."""
+    """Return a maker of absolute signed links for cells, signed at `now`."""
     key = link_key(settings.SECRET_KEY)
     base = settings.CELLRUN.public_url
     expires = int(now.timestamp()) + VALID_SECONDS
@@ -36,7 +36,7 @@ def links_at(now: datetime) -> Link:
 
 
 def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | None:
-    """A signed link, on this host, to an artifact of our store; None: it is kept elsewhere."""
+    """Return a signed link on this host to an artifact; None if it is not in the local store."""
     path = fetchable_path(uid, item)
     if path is None:
         return None
@@ -46,14 +46,14 @@ def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpecs:
-    """Definitions of groups by id; `unreadable`: of those that make no sense, the error."""
+    """Definitions of groups by id, and the errors of unreadable ones."""
 
     read: dict[int, GroupSpec] = field(default_factory=dict)
     unreadable: dict[int, str] = field(default_factory=dict)
 
 
 def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> GroupSpecs:
-    """The definitions of groups; unknown ones are absent. Without `link`, valid from now."""
+    """Return the definitions of groups, without unknown ones. `link`: by default signed now."""
     found = rows(
         """
         SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch
@@ -80,13 +80,13 @@ def _reads_results(launch: Any) -> bool:
 
 
 def _inputs_of(launch: Any) -> list[Any]:
-    """Of what may make no sense at all, too."""
+    """Return the inputs of a definition that may be invalid."""
     inputs = launch.get("inputs") if isinstance(launch, dict) else None
     return [item for item in inputs if isinstance(item, dict)] if isinstance(inputs, list) else []
 
 
 def _find_sources(job_ids: Iterable[int]) -> dict[tuple[int, str], int]:
-    """Ids of the groups of jobs by (job, name)."""
+    """Return the ids of the groups of jobs by (job, name)."""
     wanted = list(job_ids)
     if not wanted:
         return {}
@@ -98,7 +98,7 @@ def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
     group_id, job_id, job_name, name, replicas, resources, launch = row
-    # Fields of a newer version are left out only if they are empty: none is obeyed in part.
+    # Omit unknown fields, of a newer version, only if they are empty: others must not be ignored.
     sent = {
         key: value
         for key, value in launch.items()

@@ -1,4 +1,4 @@
-"""Load what a cell fetches beside the order of an attempt: `contract.messages.launch_context`."""
+"""Load the launch context that a cell fetches: `contract.messages.launch_context`."""
 
 import base64
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from controlplane.queries.tenancy.secrets import open_secrets
 
 @dataclass(frozen=True, slots=True)
 class LaunchContextFacts:
-    """An attempt, with the facts of which its launch context is made."""
+    """An attempt, with the facts for its launch context."""
 
     uid: UUID
     number: int
@@ -48,7 +48,7 @@ def load_launch_context(uid: UUID) -> LaunchContext:
 
 
 def _load_secrets(attempt: LaunchContextFacts) -> dict[str, Any]:
-    """The secrets that the group names, and the login to its image's registry."""
+    """Return the secrets that the group names, and the login to its image's registry."""
     used = {item["name"] for item in attempt.launch.get("secrets", ())}
     login = attempt.launch.get("registry_secret")
     opened = open_secrets(attempt.project_id, {*used, *filter(None, [login])})
@@ -65,7 +65,7 @@ def _load_secrets(attempt: LaunchContextFacts) -> dict[str, Any]:
 
 
 def _load_checkpoint(attempt: LaunchContextFacts) -> dict[str, Any] | None:
-    """What an earlier attempt left for this one; in our store, by a link that opens it now."""
+    """Return the checkpoint of an earlier attempt; from the local store, with a fresh link."""
     if not attempt.launch.get("checkpoint_path"):
         return None
     found = find_checkpoint(attempt.task_id, attempt.number)
@@ -95,8 +95,8 @@ def _load_attempt(uid: UUID) -> LaunchContextFacts:
 def _load_plugin_state(attempt: LaunchContextFacts) -> dict[str, Any] | None:
     """Return the newest state that an earlier attempt reported since the last user failure.
 
-    Attempts that ended before they reported a state, such as refused or drained ones, are passed
-    over. A user failure clears the state (Flyte: in-place restart): none from before it comes back.
+    Skip attempts that ended before they reported a state, such as refused or drained ones. A user
+    failure clears the state (Flyte: in-place restart), so that no earlier state returns.
     """
     state_json = scalar(
         """

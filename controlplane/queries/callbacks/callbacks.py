@@ -1,4 +1,4 @@
-"""Load callbacks: which are due, their content, and the results of their tries."""
+"""Load callbacks: due ones, their contents, and the results of their tries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from controlplane.domain.errors import NotFound
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows, scalar
 from controlplane.queries.views.jobs import is_job, load_status_counts
 
-# The number of last tries that are shown of a callback.
+# The number of latest tries in the document of a callback.
 SHOWN_TRIES = 5
 
-# Of each owner with due callbacks, one claim reads so many hosts: by name, behind the last claim,
-# and those of the most overdue callbacks.
+# The hosts that one claim reads of each owner with due callbacks: by name, after those of the last
+# claim, and the hosts of the most overdue callbacks.
 _HOSTS_AT_ONCE = 64
 _OLDEST = 256
 
-# Owner by owner by the index: what waits for one costs nothing of another.
+# Go from owner to owner by the index: the cost does not depend on the number of callbacks.
 _OWNERS = """
 owners AS (
     (SELECT owner_id FROM controlplane_callback WHERE state = 'waiting' ORDER BY owner_id LIMIT 1)
@@ -68,16 +68,16 @@ class CallbackSubjects:
 
 
 def is_any_due(now: datetime) -> bool:
-    """Whether some callback waits for no more than to be tried."""
+    """Return whether some callback is due."""
     statement = f"WITH RECURSIVE {_OWNERS} SELECT EXISTS (SELECT 1 FROM late)"
     return bool(scalar(statement, {"now": now}))
 
 
 @dataclass(frozen=True, slots=True)
 class Receivers:
-    """Where something may be due: an owner and a host at each place.
+    """Owners and hosts, in parallel lists, that may have due callbacks.
 
-    `left_off`: the host behind which there are more; empty: these were the last.
+    `left_off`: the host after which there are more; empty if these were the last.
     """
 
     owner_ids: list[int]
@@ -86,7 +86,7 @@ class Receivers:
 
 
 def find_receivers(now: datetime, *, behind: str) -> Receivers:
-    """Return hosts with due callbacks by owner: a bounded number, those behind `behind`."""
+    """Return a bounded number of hosts with due callbacks per owner, after the host `behind`."""
     statement = f"""
         WITH RECURSIVE {_OWNERS}, walk AS (
             SELECT l.owner_id, 1 AS n, (
@@ -118,7 +118,7 @@ def find_receivers(now: datetime, *, behind: str) -> Receivers:
 
 
 def list_waiting_hosts(limit: int) -> list[str]:
-    """The first hosts for which something waits, by name, however many callbacks wait for each."""
+    """Return the first hosts with waiting callbacks, by name, at a cost per host."""
     statement = """
         WITH RECURSIVE hosts AS (
             (SELECT host FROM controlplane_callback WHERE state = 'waiting' ORDER BY host LIMIT 1)
@@ -133,7 +133,7 @@ def list_waiting_hosts(limit: int) -> list[str]:
 
 
 def load_subjects(callback_ids: Sequence[int]) -> CallbackSubjects:
-    """Return the present subject of each callback; deleted ones are omitted."""
+    """Return the current subject of each callback; omit deleted ones."""
     tasks = [row._asdict() for row in named_rows(_TASK_COLUMNS, [list(callback_ids)])]
     jobs = [row._asdict() for row in named_rows(_JOB_COLUMNS, [list(callback_ids)])]
     counts = load_status_counts([job["job"] for job in jobs]) if jobs else {}
@@ -154,7 +154,10 @@ def load_subjects(callback_ids: Sequence[int]) -> CallbackSubjects:
 
 
 def list_callbacks(job_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """At most `limit` callbacks of a job, newest first, with their last tries. Raises NotFound."""
+    """Return at most `limit` callbacks of a job, newest first, with their latest tries.
+
+    Raise NotFound.
+    """
     statement = f"{_COLUMNS} WHERE k.job_id = %s AND (%s OR k.id < %s) ORDER BY k.id DESC LIMIT %s"
     found = named_rows(statement, [job_id, before is None, before or 0, limit])
     if not found and not is_job(job_id):
@@ -163,7 +166,7 @@ def list_callbacks(job_id: int, *, before: int | None, limit: int) -> list[dict[
 
 
 def get_callback(callback_id: int) -> dict[str, Any]:
-    """One callback, with its last tries. Raises NotFound."""
+    """Return one callback with its latest tries. Raise NotFound."""
     row = first_row(f"{_COLUMNS} WHERE k.id = %s", [callback_id])
     if row is None:
         raise NotFound(f"there is no callback {callback_id}")
@@ -171,7 +174,7 @@ def get_callback(callback_id: int) -> dict[str, Any]:
 
 
 def find_callback_owner(callback_id: int) -> int:
-    """Id of the user whose callback it is. Raises NotFound."""
+    """Return the id of the callback's owner. Raise NotFound."""
     owner_id = scalar(
         """
         SELECT j.owner_id FROM controlplane_callback k

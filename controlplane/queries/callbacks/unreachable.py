@@ -1,4 +1,4 @@
-"""Receivers that callbacks do not reach, found by indexes: bounded, however many callbacks wait."""
+"""Find receivers that callbacks do not reach, at a bounded cost however many callbacks wait."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from controlplane.queries.callbacks.callbacks import find_receivers
 from controlplane.queries.sql import rows
 
 MOST_COUNTED = 1_000
-"""No more callbacks of one receiver are counted, of each state."""
+"""The limit to which callbacks of one receiver and state are counted."""
 
-# Receivers read by name: those with failures, and those with abandoned callbacks.
+# The limits of receivers with failed tries and of receivers with abandoned callbacks.
 _SCAN_LIMIT = 500
-# Abandoned callbacks of one receiver that are read to find one whose job is not deleted.
+# Abandoned callbacks of one receiver that are read in search of a job that is not deleted.
 _NEWEST = 100
 _DAY = timedelta(days=1)
 
@@ -22,7 +22,7 @@ _DAY = timedelta(days=1)
 class UnreachableReceiver:
     """The undelivered callbacks of one receiver. `tried`: waiting ones with a failed try.
 
-    Counts go to 1,000. `due_at`: of the most overdue waiting one; None: none waits.
+    Counts end at 1,000. `due_at`: of the most overdue waiting callback; None if none waits.
     """
 
     host: str
@@ -41,7 +41,7 @@ def find_unreached(now: datetime, *, late: datetime) -> list[str]:
 
     Those with abandoned callbacks first, then by the longest wait.
     """
-    # From one receiver to the next by the index, whatever waits for each.
+    # Go from one receiver to the next by the index, whatever the number of their callbacks.
     walk = """
         (SELECT host, 1 AS n FROM controlplane_callback WHERE {of} ORDER BY host LIMIT 1)
         UNION ALL
@@ -81,7 +81,7 @@ def find_unreached(now: datetime, *, late: datetime) -> list[str]:
 
 
 def load_undelivered(hosts: Sequence[str], *, now: datetime) -> list[UnreachableReceiver]:
-    """What each of some receivers has not got, in their order, of jobs that are not deleted."""
+    """Return the undelivered callbacks of receivers, in order, without those of deleted jobs."""
     alive = "JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL"
     of_host = "SELECT * FROM controlplane_callback WHERE host = h.host AND state ="
     statement = f"""

@@ -1,4 +1,4 @@
-"""How cells are reached, and whose messages to believe."""
+"""Load addresses and keys of cells."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from controlplane.queries.sql import rows
 
 
 def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
-    """The addresses of the cells' present incarnations; cells that never registered have none."""
+    """Return the addresses of the cells' current incarnations; omit cells that never registered."""
     found = rows(
         """
         SELECT id, name, incarnation, key_salt FROM controlplane_cell
@@ -27,12 +27,12 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
 
 
 def key_of(cell: Cell) -> bytes:
-    """The cell's key, derived from the installation's secret."""
+    """Return the cell's key, derived from the installation's secret."""
     return cell_key(settings.SECRET_KEY, name=cell.name, salt=cell.key_salt)
 
 
 def find_keys(names: Iterable[str]) -> dict[str, tuple[int, bytes]]:
-    """Cell id and key of the enrolled cells among `names`."""
+    """Return the ids and keys of the enrolled cells among `names`."""
     return {
         cell.name: (cell.pk, key_of(cell)) for cell in Cell.objects.filter(name__in=list(names))
     }

@@ -1,4 +1,4 @@
-"""Load ended attempts whose containers may still run: the stops that their cells get."""
+"""Load stop orders for ended attempts whose containers may still run."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -8,7 +8,7 @@ from controlplane.queries.sql import rows
 
 
 def load_stops(uids: Iterable[UUID]) -> dict[int, list[StopAttempt]]:
-    """Stop orders for those of `uids` that have ended and are not released, by cell."""
+    """Return stop orders for the ended, unreleased attempts among `uids`, by cell."""
     found = rows(
         """
         SELECT a.cell_id, a.uid, a.stop_reason, a.stop_forced_at IS NOT NULL,

@@ -1,4 +1,4 @@
-"""What cells should have: their unreleased attempts, for the answers to their heartbeats."""
+"""Load the expected attempts of cells, for the answers to their heartbeats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from controlplane.queries.sql import rows
 
 @dataclass(frozen=True, slots=True)
 class CellStatus:
-    """How a cell stands with us."""
+    """The state of a cell in the control plane."""
 
     cell_id: int
     state: CellState
@@ -24,7 +24,7 @@ class CellStatus:
 
 
 def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
-    """State, incarnation and acknowledged reports of the cells that ever registered."""
+    """Return the status of each cell that has ever registered."""
     statement = """
         SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for,
                c.quarantined_until
@@ -38,7 +38,7 @@ def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
 
 
 def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[ExpectedAttempt]]:
-    """The unreleased attempts of each cell's present incarnation."""
+    """Return the unreleased attempts of each cell's current incarnation."""
     found = rows(
         """
         SELECT a.cell_id, a.uid, a.group_id, a.task_id, t.index, a.number, a.state, a.created_at,

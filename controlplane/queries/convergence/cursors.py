@@ -1,4 +1,4 @@
-"""Where paged work continues: one row for each kind of work, kept across ticks and restarts."""
+"""Load the cursors of paged work: one row for each kind of work, kept across restarts."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,10 +8,10 @@ from controlplane.queries.sql import rows
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far paged work has come.
+    """The progress of paged work.
 
-    `after`: the row behind which the next page begins; empty: at the front. `page_at`: when the
-    last page was read; None: never. `repaired`: how many repairs this round has made.
+    `after`: the row after which the next page begins; empty at the front. `page_at`: when the last
+    page was read, if ever. `repaired`: the number of repairs in this round.
     """
 
     after: str = ""
@@ -20,7 +20,7 @@ class Cursor:
 
 
 def load_cursor(name: str) -> Cursor:
-    """Return the cursor of the work `name`; work that never ran has all defaults."""
+    """Return the cursor of the work `name`, with defaults for work that never ran."""
     found = rows(
         """
         SELECT after, NULLIF(scanned_at, '-infinity'), repaired FROM controlplane_walk

@@ -29,7 +29,7 @@ from controlplane.queries.ticks import TickFacts, load_tick
 _PAGE = 1_000
 _OPEN = ", ".join(f"{state:d}" for state in sorted(OPEN))
 
-# Of an attempt that is unreleased, else of the task itself, as its owner in domain counts it.
+# Times are of the unreleased attempt if there is one, otherwise of the task.
 _TASKS = f"""
     SELECT t.id,
            a.uid IS NOT NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation),
@@ -62,7 +62,7 @@ _TASKS = f"""
 
 
 def load_open_tasks(policy: Policy) -> Iterator[OpenTask]:
-    """All tasks that are not done."""
+    """Yield all tasks that are open or have an unreleased attempt."""
     after = 0
     while True:
         found = rows(
@@ -86,9 +86,9 @@ def load_open_tasks(policy: Policy) -> Iterator[OpenTask]:
 
 
 def find_unwell(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
-    """Return the findings about everything except tasks."""
+    """Yield the findings about everything except tasks."""
     yield from _ticks(now)
-    if is_in_time(load_tick("convergence"), now):  # it is convergence that asks the inbox
+    if is_in_time(load_tick("convergence"), now):  # convergence sends the probes
         yield from _shards(now)
     yield from _cells(now, policy)
     yield from _callbacks(now, policy)
@@ -118,7 +118,7 @@ _READ = "once an operator closes it: docs/operations.md, Alerts"
 
 
 def is_in_time(tick: TickFacts, now: datetime) -> bool:
-    """Whether a tick was through a short while ago."""
+    """Return whether the tick has ended a run recently."""
     latest = tick.finished_at
     return latest is not None and abs(now - latest).total_seconds() <= TICK_LATE_SECONDS
 
@@ -189,12 +189,12 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
             yield DoctorEntry(subject, "is silent", expires_at, "convergence, rule 1", acts)
 
 
-# So many receivers are listed one by one, so that other findings are not lost among them.
+# The limit of receivers listed one by one, so that they do not hide other findings.
 _HOSTS = 10
 
 
 def _callbacks(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
-    """Return by receiver, the longest waiting first; callbacks of deleted jobs are not sent."""
+    """Yield findings by receiver, the longest waiting first, without callbacks of deleted jobs."""
     hosts = find_unreached(now, late=now - timedelta(seconds=TICK_LATE_SECONDS))
     is_at_work = bool(
         rows("SELECT 1 FROM controlplane_callback WHERE state = 'claimed' LIMIT 1") if hosts else ()
@@ -245,7 +245,7 @@ def _kept_longer(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
 
 
 def _due(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
-    """Work that rules have now, besides that with tasks."""
+    """Yield the due work of rules, except work on tasks."""
     owners = {owner.rule: owner for owner in OTHER_OWNERS if owner.rule}
     due = find_due(now, load_tick("placement").covered_at, policy, among=sorted(owners))
     when = f"in the next tick, within {policy.interval:g} s"

@@ -1,4 +1,4 @@
-"""Whether any rule has work: the one statement of an idle tick; and pages of candidates."""
+"""Find rules with work, in the only statement of an idle tick, and pages of their jobs."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -62,7 +62,7 @@ SOURCES = MappingProxyType(
         "quiet_alerts": QUIET_ALERTS,
     }
 )
-"""By name, every source of work of convergence: the rest of a SELECT."""
+"""Every source of work of convergence by name: the FROM and WHERE clauses of a SELECT."""
 
 
 def find_due(
@@ -82,9 +82,9 @@ def list_jobs_with(
     up_to: int | None = None,
     but: Collection[int] = (),
 ) -> list[int]:
-    """Jobs with `work`, one of those whose names end in _jobs; oldest first.
+    """Return jobs with `work`, a source whose name ends in _jobs, oldest first.
 
-    Only those with ids above `after`, none above `up_to`, and none of `but`.
+    Their ids are above `after`, at most `up_to`, and not in `but`.
     """
     statement = f"""
         SELECT j.id {SOURCES[work]} AND j.id > %(after)s

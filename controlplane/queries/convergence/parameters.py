@@ -1,4 +1,4 @@
-"""What the statements of all rules may refer to."""
+"""The parameters of the rules' statements."""
 
 from datetime import datetime
 from typing import Any
@@ -8,9 +8,7 @@ from controlplane.domain.convergence.policy import Policy
 
 
 def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) -> dict[str, Any]:
-    """Return the parameters by name. `covered_at`: since when all pending tasks were considered
-    (`TickState`).
-    """
+    """Return the parameters by name. `covered_at`: of `TickState`."""
     return {
         "now": now,
         "covered": covered_at,
@@ -23,7 +21,7 @@ def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) ->
         "failed_images": policy.failed_images,
         "window": policy.failures_window,
         "claim": policy.claim_seconds,
-        # Less half a tick: the one that is due comes some milliseconds early or late.
+        # Less half a tick, because ticks begin some milliseconds early or late.
         "walk": (policy.walk_ticks - 0.5) * policy.interval,
         "audit_age": policy.audit_age,
         "run_age": policy.run_age,

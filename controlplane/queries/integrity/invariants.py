@@ -1,4 +1,4 @@
-"""Load the rows that invariants are checked on, jobs page by page.
+"""Load the rows for the checks of invariants, jobs page by page.
 
 `load_repaired` loads what a recount checks: for most tasks only their number by state, so that the
 locks of the jobs are held for some 20 ms. `load_jobs` loads all rows.
@@ -32,7 +32,7 @@ from controlplane.queries.sql import execute, rows
 
 R = TypeVar("R")
 
-# Their locks are held while their tasks are counted: some 20 ms. One job has 10,000 tasks at most.
+# The tasks of a page are counted under locks, in some 20 ms. A job has 10,000 tasks at most.
 MOST_TASKS = 10_000
 MOST_JOBS = 200
 # Ids read for one page of jobs, most of which may have ended long ago: some ms.
@@ -41,17 +41,17 @@ MOST_IDS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class JobsPage:
-    """Jobs to check. `reached`: the job behind which the next page begins; None: it is the last."""
+    """Jobs to check. `reached`: the job after which the next page begins; None at the end."""
 
     job_ids: list[int]
     reached: int | None
 
 
 def find_page(after: int, *, ended_since: datetime | None = None, alert_kind: str = "") -> JobsPage:
-    """Return the next jobs behind the job `after` that are not deleted.
+    """Return the next jobs after the job `after` that are not deleted.
 
-    With `ended_since` only those that are open or ended since then, or have an open alert of the
-    kind `alert_kind`.
+    With `ended_since`, only jobs that are open or ended since then, or with an open alert of
+    the kind `alert_kind`.
     """
     ids = "SELECT id FROM controlplane_job WHERE id > %s ORDER BY id LIMIT %s"
     [(edge, count)] = rows(f"SELECT max(id), count(*) FROM ({ids}) AS page", [after, MOST_IDS])
@@ -84,7 +84,7 @@ def find_page(after: int, *, ended_since: datetime | None = None, alert_kind: st
 
 
 def check_database() -> Iterator[InvariantViolation]:
-    """Return every violation. Nothing is locked; writers continue meanwhile."""
+    """Yield every violation, without locks."""
     is_own = not connection.in_atomic_block
     with transaction.atomic():
         if is_own:
@@ -105,9 +105,9 @@ def check_all() -> list[InvariantViolation]:
 
 
 def load_repaired(job_ids: Sequence[int]) -> IntegrityRows:
-    """Return those of the jobs that are not deleted, as the invariants with a repair need them.
+    """Return the rows of existing jobs that the invariants with a repair need.
 
-    Of their tasks only those whose `attempt_open` contradicts their attempts.
+    Include only the tasks whose `attempt_open` contradicts their attempts.
     """
     jobs = _load(JobRecord, "job", "id = ANY(%s) AND deleted_at IS NULL", job_ids)
     known = [job.id for job in jobs]
@@ -129,7 +129,7 @@ def load_repaired(job_ids: Sequence[int]) -> IntegrityRows:
 
 
 def load_jobs(job_ids: Sequence[int]) -> IntegrityRows:
-    """Return those of the jobs that are not deleted, with all that belongs to them."""
+    """Return all rows of existing jobs."""
     found = load_repaired(job_ids)
     known = [job.id for job in found.jobs]
     tasks = _load(TaskRecord, "task", "job_id = ANY(%s)", known)
@@ -143,7 +143,7 @@ def load_jobs(job_ids: Sequence[int]) -> IntegrityRows:
 
 
 def load_cells() -> IntegrityRows:
-    """Return all cells, with what is held of each; tokens are held of its pool."""
+    """Return all cells with their usage, except of tokens, which belong to the pool."""
     usage: dict[int, dict[str, int]] = {}
     for cell_id, resources, count in rows(_USAGE):
         cell = usage.setdefault(cell_id, {})
@@ -170,7 +170,7 @@ def _dependency(*row: Any) -> DependencyRecord:
 
 
 def _load_orphans() -> IntegrityRows:
-    """Return tasks without a job and attempts without a task, which no page of jobs has."""
+    """Return tasks without a job and attempts without a task, which no page of jobs contains."""
     parentless = "NOT EXISTS (SELECT 1 FROM controlplane_{0} o WHERE o.id = {0}_id)"
     return IntegrityRows(
         tasks=_load(TaskRecord, "task", parentless.format("job")),
@@ -184,7 +184,7 @@ def _cell_ids() -> frozenset[int]:
 
 
 def _load(kind: type[R], table: str, where: str, *ids: Sequence[Any]) -> list[R]:
-    """Return the rows of a table as records, whose fields are its columns; ordered by the first."""
+    """Return rows of a table as records with its columns as fields, ordered by the first one."""
     columns = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
     states = [n for n, of in enumerate(columns.values()) if of in (TaskState, TaskState | None)]
     found = []

@@ -1,1 +1,1 @@
-"""What decisions about jobs read."""
+"""Reads for decisions about jobs."""

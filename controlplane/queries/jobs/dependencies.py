@@ -12,7 +12,7 @@ _ACTIVE = tuple(sorted(int(state) for state in ACTIVE))
 
 @dataclass(frozen=True, slots=True)
 class DependencyFacts:
-    """What a job waits for. Neither met nor failed: it is open."""
+    """A dependency of a job; open if it is neither met nor failed."""
 
     on_job_id: int
     name: str
@@ -22,7 +22,7 @@ class DependencyFacts:
 
 
 def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[DependencyFacts]]:
-    """What each of the jobs waits for."""
+    """Return the dependencies of each job."""
     found = rows(
         """
         SELECT job_id, on_job_id, on_name, until, met_at IS NOT NULL, failed_at IS NOT NULL
@@ -37,7 +37,7 @@ def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[DependencyFacts]
 
 
 def load_parents(job_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
-    """By child: its parent's id and name."""
+    """Return the id and name of the parent, by child."""
     found = rows(
         """
         SELECT c.id, p.id, p.name FROM controlplane_job c
@@ -49,7 +49,7 @@ def load_parents(job_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
 
 
 def find_requeuing_page(job_id: int, limit: int) -> list[int]:
-    """Members of the job's gang that hold a place and may leave it, lowest ids first."""
+    """Return the placed members of the gang that may be requeued, lowest ids first."""
     found = rows(
         """
         SELECT t.id FROM controlplane_task t
@@ -63,7 +63,7 @@ def find_requeuing_page(job_id: int, limit: int) -> list[int]:
 
 
 def load_stop_seconds(job_id: int) -> dict[int, float]:
-    """By group of the job, how long its tasks may take to stop."""
+    """Return by group the grace period of its tasks' stops in seconds."""
     found = rows(
         """
         SELECT id, COALESCE((launch->>'stop_grace_seconds')::float8, 10)

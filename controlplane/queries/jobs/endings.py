@@ -1,4 +1,4 @@
-"""Jobs that are ending, and their open tasks, page by page."""
+"""Load ending jobs, and their open tasks page by page."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ _OPEN = tuple(sorted(int(state) for state in OPEN))
 
 @dataclass(frozen=True, slots=True)
 class JobEnding:
-    """How a job ends."""
+    """The reason of a job's ending."""
 
     reason: str
     message: str
@@ -18,7 +18,7 @@ class JobEnding:
 
 
 def load_ending(job_id: int) -> JobEnding | None:
-    """How the job ends; None if it is not ending, or has ended."""
+    """Return the ending of a job; None if it is not ending, or has ended."""
     row = first_row(
         """
         SELECT ending_reason, failure_reason, ending_force FROM controlplane_job
@@ -32,7 +32,7 @@ def load_ending(job_id: int) -> JobEnding | None:
 
 
 def find_ending_page(job_id: int, limit: int) -> list[int]:
-    """Open tasks of the job, lowest ids first."""
+    """Return up to `limit` open tasks of the job, lowest ids first."""
     statement = """
         SELECT id FROM controlplane_task WHERE job_id = %s AND state = ANY(%s) ORDER BY id LIMIT %s
         """
@@ -40,6 +40,6 @@ def find_ending_page(job_id: int, limit: int) -> list[int]:
 
 
 def find_job_of_task(task_id: int) -> int | None:
-    """The job of a task; None if there is no such task."""
+    """Return the job of a task; None if there is no such task."""
     job_id = scalar("SELECT job_id FROM controlplane_task WHERE id = %s", [task_id])
     return None if job_id is None else int(job_id)

@@ -1,4 +1,4 @@
-"""Calls of hooks that are due, each with the attempt that it is about."""
+"""Load due calls of hooks, with their attempts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _MOMENTS = frozenset(HookEvent)
 
 @dataclass(frozen=True, slots=True)
 class DueCall:
-    """A call that is due. `event`: None if its attempt is gone, or its moment is unknown."""
+    """A due call. `event`: None if its attempt is gone, or its kind of event is unknown."""
 
     call_id: int
     kind: str
@@ -22,7 +22,7 @@ class DueCall:
 
 
 def load_due_calls(call_ids: Sequence[int]) -> list[DueCall]:
-    """The calls `call_ids`, in that order."""
+    """Return the calls `call_ids`, in that order."""
     found = named_rows(
         """
         SELECT h.id, h.kind, h.moment, h.at, a.uid, a.number, j.id AS job_id, j.name AS job,
@@ -59,7 +59,7 @@ def _event(row: Row) -> LifeEvent | None:
 
 
 def find_kinds_of_attempts(uids: Iterable[UUID], but: Iterable[str]) -> dict[UUID, str]:
-    """The kinds of the jobs of `uids`, except those named in `but`."""
+    """Return the job kinds of the attempts `uids`, except the kinds in `but`."""
     found: list[tuple[Any, ...]] = rows(
         """
         SELECT a.uid, j.kind FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
@@ -71,7 +71,7 @@ def find_kinds_of_attempts(uids: Iterable[UUID], but: Iterable[str]) -> dict[UUI
 
 
 def is_any_call_due(now: datetime) -> bool:
-    """Whether a call waits that no process has claimed."""
+    """Return whether an unclaimed call is due."""
     statement = """
         SELECT 1 FROM controlplane_hookcall
         WHERE claimed_until IS NULL OR claimed_until <= %s LIMIT 1

@@ -5,9 +5,9 @@ from controlplane.queries.sql import scalar
 
 
 def find_task_id(reference: int | str) -> int:
-    """Return the id of the task of an address, by its id or by its guid. Raise NotFound.
+    """Return the id of a task in a URL, given its id or guid. Raise NotFound.
 
-    An id is not checked: the query for the task does that.
+    An id is not checked here, but by the query for the task.
     """
     if isinstance(reference, int):
         return reference
@@ -18,7 +18,7 @@ def find_task_id(reference: int | str) -> int:
 
 
 def find_holder(guid: str, project_id: int) -> str | None:
-    """Return the holder of the guid: a one-off task of any project, or a job of this one."""
+    """Return the holder of the guid: a one-off task of any project, or a job of this project."""
     holder = scalar(
         """
         SELECT 'task ' || task_id FROM controlplane_oneoff WHERE guid = %(guid)s

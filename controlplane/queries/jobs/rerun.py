@@ -1,4 +1,4 @@
-"""What the retry of a job is made of: what is left of it, its other retries, what it waited for."""
+"""Load the facts of a retry: remaining tasks, other retries, and dependencies of the old job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from controlplane.queries.sql import decoded, first_row, rows, scalar
 
 @dataclass(frozen=True, slots=True)
 class RetriedJob:
-    """A job that is to be retried, its columns that never change."""
+    """The constant columns of a job to retry."""
 
     job_id: int
     project_id: int
@@ -26,7 +26,7 @@ class RetriedJob:
 
 
 def find_retried(job_id: int) -> RetriedJob | None:
-    """The job, unless it is not there or was deleted."""
+    """Return the job; None if it does not exist or was deleted."""
     row = first_row(
         """
         SELECT j.id AS job_id, j.project_id, p.domain_id, j.owner_id, j.pool_id, j.min_available,
@@ -42,7 +42,7 @@ def find_retried(job_id: int) -> RetriedJob | None:
 
 
 def find_family(job_id: int) -> set[int]:
-    """The job, what it is a retry of, and all retries of those: jobs that share their tasks."""
+    """Return the job, the jobs it retries, and all their retries: these share tasks."""
     found = rows(
         """
         WITH RECURSIVE up (id, retry_of_id) AS (
@@ -61,7 +61,7 @@ def find_family(job_id: int) -> set[int]:
 
 
 def find_newest_retry(job_id: int) -> int | None:
-    """The newest of the retries of a job, and of theirs; None: there is none."""
+    """Return the newest direct or indirect retry of a job; None if there is none."""
     newest = scalar(
         """
         WITH RECURSIVE retry (id) AS (
@@ -77,7 +77,7 @@ def find_newest_retry(job_id: int) -> int | None:
 
 
 def load_rerun_dependencies(job_id: int) -> list[RerunDependency]:
-    """What the job waited for, in its order."""
+    """Return the dependencies of the job, in order."""
     found = rows(
         """
         SELECT d.on_job_id, d.on_name, d.until, d.met_at IS NOT NULL, d.failed_at IS NOT NULL,
@@ -94,7 +94,7 @@ def load_rerun_dependencies(job_id: int) -> list[RerunDependency]:
 
 
 def load_remainder(job_id: int) -> dict[str, GroupRemainder]:
-    """By group, in order, what is left of the job, which has ended."""
+    """Return the remaining tasks of an ended job by group, in order."""
     root = _load_first_counts(job_id)
     found = rows(
         """
@@ -113,7 +113,7 @@ def load_remainder(job_id: int) -> dict[str, GroupRemainder]:
 
 
 def is_parent_open(parent_id: int | None) -> bool:
-    """Whether the job may have children still."""
+    """Return whether the job exists and may still have new children."""
     found = rows(
         """
         SELECT 1 FROM controlplane_job
@@ -125,7 +125,7 @@ def is_parent_open(parent_id: int | None) -> bool:
 
 
 def _load_first_counts(job_id: int) -> dict[str, int]:
-    """How many tasks each group has in the first job of the chain that was not deleted."""
+    """Return the tasks of each group in the first job of the chain that is not deleted."""
     found = rows(
         """
         WITH RECURSIVE chain (id, retry_of_id, steps) AS (

@@ -26,10 +26,10 @@ from controlplane.spec import JobSpec
 def load_submission_facts(
     specs: Sequence[JobSpec], *, owner_id: int, now: datetime
 ) -> SubmissionFacts:
-    """Return the facts to judge `specs` by, in one statement for each kind of fact.
+    """Return the facts to validate `specs`, by one statement for each kind of fact.
 
-    Domains, guids, cells, quotas and secrets are read only if some job needs a check by them: not
-    for jobs that exist already, or with an unknown pool or project.
+    Domains, guids, cells, quotas and secrets are read only if some job must be checked: not
+    those that exist already or whose pool or project is unknown.
     """
     pools = _load_pools(spec.pool for spec in specs)
     names = {(spec.domain, spec.project) for spec in specs}
@@ -67,7 +67,7 @@ def load_submission_facts(
 def load_rerun_facts(
     spec: JobSpec, job: RetriedJob, *, now: datetime
 ) -> tuple[AdmissionPool, SubmissionFacts]:
-    """Return the pool of a job, and the facts to judge whether it may be submitted again.
+    """Return the pool of a job, and the facts to validate its retry.
 
     Cells and quotas are read only if its hook may change what it requires.
     """
@@ -109,7 +109,7 @@ def _load_projects(names: Set[tuple[str, str]]) -> dict[tuple[str, str], tuple[i
         domain__name__in={domain for domain, _ in names},
         name__in={project for _, project in names},
     ).values_list("domain__name", "name", "id", "domain_id")
-    # Names that are combined otherwise may exist, too.
+    # The query may return other combinations of these names.
     return {
         (domain, name): (project_id, domain_id)
         for domain, name, project_id, domain_id in found
@@ -118,7 +118,7 @@ def _load_projects(names: Set[tuple[str, str]]) -> dict[tuple[str, str], tuple[i
 
 
 def _find_domains(names: Set[str]) -> frozenset[str]:
-    """Return those of `names` that are domains."""
+    """Return the existing domains among `names`."""
     found = Domain.objects.filter(name__in=names).values_list("name", flat=True)
     return frozenset(found if names else ())
 
@@ -126,7 +126,7 @@ def _find_domains(names: Set[str]) -> frozenset[str]:
 def _load_capacity(
     jobs: Sequence[tuple[JobSpec, int, int]], pools: Mapping[str, AdmissionPool], owner_id: int
 ) -> tuple[dict[int, tuple[CellFacts, ...]], dict[Scope, Quota]]:
-    """Return cells by pool, of pools in which some task may be too large, and the quotas.
+    """Return the quotas, and by pool the cells of pools in which some task may be too large.
 
     `jobs`: (spec, project id, domain id).
     """
@@ -163,13 +163,13 @@ def capacity_shapes(spec: JobSpec, pool: AdmissionPool) -> Iterator[Shape]:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPrecheck:
-    """Where a closer check is needed: pools in which a task may be too large, and quotas."""
+    """Pools in which a task may be too large, and quotas: these need a closer check."""
 
     pool_ids: frozenset[int]
     has_quotas: bool
 
 
-# Cell c has what shape s asks for besides room: its type, the labels, the tags both ways.
+# Cell c satisfies shape s apart from capacity: task type, labels, tags in both directions.
 _MATCHES = """
 c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
     SELECT FROM unnest(c.tags) AS t (tag)
@@ -219,7 +219,7 @@ SELECT
 def precheck_capacity(
     shapes: Iterable[Shape], owner_id: int, places: Sequence[Sequence[int]]
 ) -> CapacityPrecheck:
-    """Return pools in which some shape is larger than all matching cells, even empty; and quotas.
+    """Return quotas, and pools in which some shape exceeds all matching cells, even empty ones.
 
     `places`: (project id, domain id) of the jobs. Usually there is no such pool, and one of the
     first cells proves it: then a submission needs only this statement.
@@ -237,7 +237,7 @@ def precheck_capacity(
 
 
 def find_offered_cells(pool_ids: Collection[int]) -> dict[int, tuple[CellFacts, ...]]:
-    """Return by pool every cell that ever registered, present or not; holding nothing."""
+    """Return by pool every cell that has ever registered, in any state, without usage."""
     if not pool_ids:
         return {}
     cells: dict[int, list[CellFacts]] = {}
@@ -265,7 +265,7 @@ def find_offered_cells(pool_ids: Collection[int]) -> dict[int, tuple[CellFacts, 
 
 
 def find_guids(guids: Iterable[tuple[int, str]]) -> dict[tuple[int, str], ExistingJob]:
-    """Return the jobs that have one of `guids` (project id, guid)."""
+    """Return the jobs with one of `guids` (project id, guid)."""
     wanted = list(guids)
     if not wanted:
         return {}
@@ -284,7 +284,7 @@ def find_guids(guids: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Existi
 
 
 def find_referenced(project_ids: Iterable[int], ids: Iterable[int]) -> dict[int, int]:
-    """The projects of those of the jobs `ids` that are there, in one of the projects; by id."""
+    """Return by job id the project of the existing jobs among `ids` in one of the projects."""
     found = rows(
         """
         SELECT id, project_id FROM controlplane_job
@@ -298,16 +298,16 @@ def find_referenced(project_ids: Iterable[int], ids: Iterable[int]) -> dict[int,
 def find_unfinished_named(
     owner_id: int, names: Iterable[tuple[int, str]]
 ) -> dict[tuple[int, str], list[int]]:
-    """Unfinished jobs of the user by (project id, name), newest last."""
+    """Return the unfinished jobs of the user by (project id, name), newest last."""
     return _find_named("finished_at IS NULL", owner_id, names)
 
 
 def find_settling_named(
     owner_id: int, names: Iterable[tuple[int, str]]
 ) -> dict[tuple[int, str], list[int]]:
-    """Return jobs of the user that have ended and still hold containers, by (project id, name).
+    """Return ended jobs of the user that still hold containers, by (project id, name).
 
-    Without the deleted ones, which no job can wait for.
+    Exclude deleted jobs, for which no job can wait.
     """
     ended = ", ".join(f"{state:d}" for state in sorted(TERMINAL))
     condition = f"state IN ({ended}) AND settled_at IS NULL AND deleted_at IS NULL"
@@ -338,7 +338,7 @@ _OPEN_COUNT = " + ".join(f"g.counts[{state + 1}]" for state in sorted(OPEN))
 
 
 def count_open_tasks_of(user_id: int) -> int:
-    """Tasks of a user's unfinished jobs that have not ended."""
+    """Return the number of open tasks of a user's unfinished jobs."""
     found = scalar(
         f"""
         SELECT coalesce(sum({_OPEN_COUNT}), 0)

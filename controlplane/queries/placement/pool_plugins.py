@@ -1,4 +1,4 @@
-"""The plugins that a pool's policy names, as they are installed here."""
+"""Resolve the plugins that a pool's policy names."""
 
 from controlplane import plugins
 from controlplane.domain.placement.cycle.pass_state import Plugins
@@ -7,7 +7,7 @@ from controlplane.domain.placement.model.policy import PoolPolicy
 
 
 def resolve(policy: PoolPolicy, faults: Faults) -> Plugins:
-    """The plugins that the policy names; one that is not installed any more is a fault, too."""
+    """Return the policy's plugins; note missing ones as faults and use the default instead."""
     validators = {}
     for name in policy.validators:
         try:

@@ -1,4 +1,4 @@
-"""Load the complete input of a pass over a pool, to keep and replay it."""
+"""Load the complete input of a pass over a pool, to record and replay it."""
 
 from datetime import datetime
 
@@ -23,9 +23,9 @@ class NoSuchPool(LookupError):
 
 
 def load_record(name: str, *, now: datetime) -> PassRecord:
-    """The record of the pool: the first thing in a transaction, which then reads at one moment.
+    """Return the record of the pool, read in one snapshot of the database. Raise NoSuchPool.
 
-    Raises NoSuchPool.
+    This must be the first statement of a transaction.
     """
     execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     pool = Pool.objects.filter(name=name).first()

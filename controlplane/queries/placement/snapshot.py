@@ -29,19 +29,19 @@ from controlplane.queries.placement.quotas import load_quotas
 from controlplane.queries.placement.running_attempts import is_any_below
 from controlplane.queries.sql import decoded, rows, scalar
 
-# Tasks placed in one pass: 50 orders a message with 100 cells, and half a second of locks.
+# Tasks placed in one pass: 50 orders a message with 100 cells, and locks for half a second.
 TASKS_PER_PASS = 5_000
-# Rows (groups of waiting tasks) considered in one pass; the next pass continues behind them.
+# Rows (groups of waiting tasks) considered in one pass; the next pass continues after them.
 MAX_ROWS = 20_000
-# Of shapes for which room may only be made, so many rows are enough.
+# The limit of rows of shapes without room, for which room may only be made.
 MAX_HEADS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingShapes:
-    """The shapes that wait in one pool. `unreadable`: ids of those whose rows make no sense.
+    """The waiting shapes of one pool. `unreadable`: ids and errors of invalid rows.
 
-    `is_room_kept`: room is kept for some task, in whatever pool.
+    `is_room_kept`: some task of any pool has a reservation.
     """
 
     pool_id: int
@@ -51,10 +51,10 @@ class WaitingShapes:
 
 
 def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
-    """By pool, what waits and may be tried.
+    """Return the waiting shapes by pool.
 
-    Counted from the index of waiting tasks alone, so that it costs little however many wait. What
-    may not start yet for other reasons is found out when its rows are read.
+    They are counted by the index of waiting tasks alone, which is cheap. Other reasons against a
+    start are read with the rows.
     """
     found = rows(
         f"""
@@ -104,7 +104,7 @@ def _shape(row: Sequence[Any]) -> ShapeFacts:
 
 
 def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
-    """What a task asks for, without zeros. Raises ValueError if it makes no sense."""
+    """Return the requests of a task, without zeros. Raise ValueError if they are invalid."""
     amounts = {name: int(amount) for name, amount in found.items()}
     if not all(0 <= amount < 1 << 53 for amount in amounts.values()):
         raise ValueError(f"an amount is below 0 or beyond 2^53: {found}")
@@ -112,7 +112,7 @@ def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
 
 
 def is_anything_placeable(now: datetime) -> bool:
-    """Whether `load_waiting_shapes` finds something: the one cheap statement of an idle tick."""
+    """Return whether `load_waiting_shapes` finds a shape: the only statement of an idle tick."""
     statement = f"""
         SELECT EXISTS (
             SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open
@@ -122,7 +122,7 @@ def is_anything_placeable(now: datetime) -> bool:
 
 
 def is_anything_pending() -> bool:
-    """Whether some task waits, even if it may not be placed just now."""
+    """Return whether some task waits, even if it may not be placed now."""
     statement = f"""
         SELECT EXISTS (
             SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open)
@@ -161,10 +161,9 @@ def load_snapshot(
     with_owners: bool,
     with_nominations: bool = True,
 ) -> PoolSnapshot:
-    """The first step: the pool's cells, what is used, and the `shapes` that wait.
+    """Run the first step: load the pool's cells and their usage for the waiting `shapes`.
 
-    `with_owners`: load what each owner holds in the pool; `with_nominations`: so is what
-    room is kept.
+    `with_owners`: also load the usage of each owner; `with_nominations`: also load reservations.
     """
     cells = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
@@ -192,7 +191,7 @@ def load_snapshot(
 
 
 def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return by owner what the unreleased attempts hold of the cells."""
+    """Return the usage of the cells by unreleased attempts, by owner."""
     found = rows(
         """
         SELECT j.owner_id, g.resources, sum(h.count)::bigint FROM (
@@ -213,7 +212,7 @@ def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
 
 
 def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
-    """Return the reservations on the cells, and when each should become free at the latest."""
+    """Return the reservations on the cells, and when each cell should be free at the latest."""
     kept = rows(
         f"""
         SELECT nominated_cell_id, group_id, count(*), min(nominated_until) FROM controlplane_task
@@ -260,8 +259,8 @@ WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
 ORDER BY w.nominated_cell_id IS NULL, {{order}} LIMIT %(limit)s
 """
-# Which rows are read, if there are more than one pass considers; those with reserved room come
-# first, or the reservation would be useless.
+# The order in which rows are read up to the limit of a pass. Rows with a reservation come first,
+# otherwise the reservation would be useless.
 _OLDEST = "j.band, 2 DESC, g.job_id, g.position"
 _NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
 _EACH_OWNER = """
@@ -276,9 +275,9 @@ def load_pass_facts(
     by_owner: bool,
     limit: int = MAX_ROWS,
 ) -> PassFacts:
-    """The second step: rows of the shapes that may be placed, and the gangs among them.
+    """Run the second step: load rows of the placeable shapes, and the gangs among them.
 
-    `by_owner`: if there are more than `limit`, some of each owner come first.
+    `by_owner`: if there are more than `limit` rows, some of each owner come first.
     """
     now, is_lifo = snapshot.now, snapshot.policy.sequencer == "lifo"
     order = _EACH_OWNER if by_owner else _NEWEST if is_lifo else _OLDEST
@@ -301,10 +300,9 @@ def load_pass_facts(
 
 
 def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
-    """Return whether room may be made or is reserved for any of the shapes without room: otherwise
-    their rows are not read.
+    """Return whether room may be made or is reserved for any of the shapes without room.
 
-    Reading them without a task to evict and without a starving task took half of a pass.
+    Otherwise their rows are not read, which took half of a pass.
     """
     if not heads or snapshot.nominations:
         return bool(heads)
@@ -315,7 +313,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
             return True
     if policy.starvation_seconds is None:
         return False
-    # Groups are numbered as they come: no task waits longer than the first one of its shape.
+    # Group ids ascend by submission: no task waits longer than the first one of its shape.
     statement = f"""
         SELECT EXISTS (
             SELECT FROM unnest(%s::bigint[]) s (id), LATERAL (
@@ -343,7 +341,7 @@ def _load_rows(
     *,
     jobs: Iterable[int] | None = None,
 ) -> list[tuple[Any, ...]]:
-    """At most `limit` rows of the shapes; of `jobs` alone, if they are given."""
+    """Return at most `limit` rows of the shapes, of `jobs` only if given."""
     ids, only = sorted(shape_ids), sorted(jobs or ())
     if not ids or (jobs is not None and not only):
         return []
@@ -375,7 +373,7 @@ def _waiting(found: Sequence[tuple[Any, ...]]) -> PendingRows:
 
 
 def load_gangs(job_ids: Iterable[int]) -> dict[int, GangFacts]:
-    """The coscheduled jobs among `job_ids`, with how many members of each group are where."""
+    """Return the gangs among `job_ids`, with the states of their members and their cells."""
     ids = sorted(set(job_ids))
     if not ids:
         return {}
@@ -409,20 +407,20 @@ def load_gangs(job_ids: Iterable[int]) -> dict[int, GangFacts]:
 
 
 def load_requests(group_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """What one task of each group asks for."""
+    """Return the resource requests of one task, by group."""
     statement = "SELECT id, resources FROM controlplane_taskgroup WHERE id = ANY(%s)"
     found = rows(statement, [sorted(set(group_ids))])
     return {group_id: json.loads(resources) for group_id, resources in found}
 
 
 def find_jobs_of_groups(group_ids: Iterable[int]) -> list[int]:
-    """The jobs that groups belong to."""
+    """Return the jobs of the groups."""
     statement = "SELECT DISTINCT job_id FROM controlplane_taskgroup WHERE id = ANY(%s)"
     return sorted(job_id for (job_id,) in rows(statement, [sorted(set(group_ids))]))
 
 
 def lock_tokens(pool_id: int, names: Iterable[str]) -> dict[str, int]:
-    """Lock the pool's row; how many of each of its tokens unreleased attempts hold now."""
+    """Lock the pool's row; return how many of the tokens unreleased attempts hold."""
     rows("SELECT id FROM controlplane_pool WHERE id = %s FOR NO KEY UPDATE", [pool_id])
     cells = rows("SELECT id FROM controlplane_cell WHERE pool_id = %s", [pool_id])
     held: dict[str, int] = dict.fromkeys(names, 0)
@@ -433,7 +431,7 @@ def lock_tokens(pool_id: int, names: Iterable[str]) -> dict[str, int]:
 
 
 def find_tenants(job_ids: Iterable[int]) -> dict[int, tuple[int, int, int]]:
-    """Owner, project and domain of jobs."""
+    """Return the owner, project and domain of jobs."""
     found = rows(
         """
         SELECT j.id, j.owner_id, j.project_id, p.domain_id FROM controlplane_job j
@@ -445,7 +443,7 @@ def find_tenants(job_ids: Iterable[int]) -> dict[int, tuple[int, int, int]]:
 
 
 def lock_quotas(job_ids: Iterable[int]) -> bool:
-    """Lock the quotas that the jobs count against, by id; whether there are any."""
+    """Lock the quotas of the jobs, by id; return whether there are any."""
     found = rows(
         """
         WITH tenant AS MATERIALIZED (

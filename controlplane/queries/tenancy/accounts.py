@@ -17,7 +17,7 @@ class Credential:
 
 
 def find_credential(digest: str, *, now: datetime) -> Credential | None:
-    """The credential whose token has that digest; None if unknown, expired, or its user barred."""
+    """Return the credential of the digest; None if unknown, expired or of an inactive user."""
     token = ApiToken.objects.select_related("user").filter(digest=digest).first()
     if token is None or not token.user.is_active:
         return None

@@ -1,4 +1,4 @@
-"""Load secrets of projects: their descriptions, and, for cells alone, their values."""
+"""Load secrets of projects: their descriptions, and, only for cells, their values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from controlplane.queries.sql import rows
 
 
 class SealedOtherwise(Conflict):
-    """A value was sealed with a key that this installation does not have (any more)."""
+    """A value was sealed with a key that this installation does not have."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -25,14 +25,14 @@ class SealedOtherwise(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class OpenedSecrets:
-    """Values by name, and the names of which there is no secret."""
+    """Values by name, and the names without a secret."""
 
     values: Mapping[str, bytes] = field(repr=False)
     missing: tuple[str, ...]
 
 
 def find_project(domain: str, project: str) -> int:
-    """The id of a project. Raises NotFound."""
+    """Return the id of a project. Raise NotFound."""
     found = Project.objects.filter(domain__name=domain, name=project).values_list("id", flat=True)
     for key in found:
         return int(key)
@@ -40,13 +40,13 @@ def find_project(domain: str, project: str) -> int:
 
 
 def list_secrets(project_id: int, *, after: str | None, limit: int) -> list[Secret]:
-    """A project's secrets by name, without their values."""
+    """Return a project's secrets by name, without their values."""
     found = _described().filter(project_id=project_id, name__gt=after or "")
     return list(found.order_by("name")[:limit])
 
 
 def get_secret(project_id: int, name: str) -> Secret:
-    """One secret without its value. Raises NotFound."""
+    """Return one secret without its value. Raise NotFound."""
     secret = _described().filter(project_id=project_id, name=name).first()
     if secret is None:
         raise NotFound(f"the project has no secret {name}")
@@ -54,7 +54,7 @@ def get_secret(project_id: int, name: str) -> Secret:
 
 
 def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Those of `wanted` (project id, name) that are no secrets."""
+    """Return the pairs (project id, name) among `wanted` without a secret."""
     requested = sorted(set(wanted))
     if not requested:
         return set()
@@ -69,7 +69,7 @@ def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
 
 
 def open_secrets(project_id: int, names: Iterable[str]) -> OpenedSecrets:
-    """The values of a project's secrets. Raises SealedOtherwise."""
+    """Return the values of a project's secrets. Raise SealedOtherwise."""
     wanted = sorted(set(names))
     if not wanted:
         return OpenedSecrets({}, ())
@@ -85,12 +85,12 @@ def open_secrets(project_id: int, names: Iterable[str]) -> OpenedSecrets:
 
 
 def rest_keys() -> tuple[bytes, ...]:
-    """The keys with which secrets may have been sealed; the first is the one in force."""
+    """Return the keys that secrets may be sealed with, the current one first."""
     return tuple(map(rest_key, (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)))
 
 
 def open_value(keys: Iterable[bytes], sealed: bytes, project_id: int, name: str) -> bytes:
-    """A sealed value, opened with whichever of the keys fits. Raises SealedOtherwise."""
+    """Open a sealed value with the first key that fits. Raise SealedOtherwise."""
     for key in keys:
         try:
             return unseal(key, sealed, about=about_secret(project_id, name))
@@ -100,5 +100,5 @@ def open_value(keys: Iterable[bytes], sealed: bytes, project_id: int, name: str)
 
 
 def _described() -> QuerySet[Secret]:
-    """Without the values, sealed as they are."""
+    """Return a queryset without the sealed values."""
     return Secret.objects.defer("sealed").select_related("project__domain", "written_by")

@@ -1,1 +1,1 @@
-"""What people are shown: documents for API, command, admin and metrics."""
+"""Documents and figures for the API, the client, the admin and metrics."""

@@ -1,10 +1,10 @@
-"""Amounts of resources as documents show them: what is free, and cpu in cores."""
+"""Amounts of resources in documents: free amounts, and cpu in cores."""
 
 from collections.abc import Mapping
 
 
 def shown_amounts(amounts: Mapping[str, int]) -> dict[str, float]:
-    """Amounts with cpu in cores."""
+    """Return the amounts with cpu in cores."""
     shown: dict[str, float] = {}
     for name, amount in amounts.items():
         if name == "cpu_millis":
@@ -15,5 +15,5 @@ def shown_amounts(amounts: Mapping[str, int]) -> dict[str, float]:
 
 
 def free_of(capacity: Mapping[str, int], used: Mapping[str, int]) -> dict[str, int]:
-    """Capacity less what is held, never below zero."""
+    """Return capacity minus usage, at least zero."""
     return {name: max(amount - used.get(name, 0), 0) for name, amount in capacity.items()}

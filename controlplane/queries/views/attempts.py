@@ -1,4 +1,4 @@
-"""Attempts for the API and the admin, and the facts to check an upload of a cell."""
+"""Load attempts for the API and the admin, and facts to check an upload of a cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ JOIN controlplane_job j ON j.id = a.job_id
 
 @dataclass(frozen=True, slots=True)
 class Uploader:
-    """A cell that wants to upload. `owns_attempt`: the attempt is one of its own."""
+    """A cell that uploads. `owns_attempt`: whether the attempt belongs to the cell."""
 
     key: bytes
     owns_attempt: bool
 
 
 def list_attempts(task_id: int, *, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """At most `limit` attempts of a task before number `before`, newest first. Raises NotFound."""
+    """Return at most `limit` attempts of a task below `before`, newest first. Raise NotFound."""
     found = named_rows(
         f"""
         {_COLUMNS} WHERE a.task_id = %s AND j.deleted_at IS NULL
@@ -50,7 +50,7 @@ def list_attempts(task_id: int, *, before: int | None, limit: int) -> list[dict[
 
 
 def find_newest_attempts(task_ids: Sequence[int], *, each: int) -> list[UUID]:
-    """Uids of the newest attempts of each of the tasks, at most `each`."""
+    """Return the uids of the newest attempts of each task, at most `each`."""
     found = rows(
         """
         SELECT a.uid FROM unnest(%s::bigint[]) AS t(id) CROSS JOIN LATERAL (
@@ -63,7 +63,7 @@ def find_newest_attempts(task_ids: Sequence[int], *, each: int) -> list[UUID]:
 
 
 def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
-    """One attempt. Raises NotFound. `though_deleted`: also of a deleted job, for operators."""
+    """Return one attempt, with `though_deleted` also of a deleted job. Raise NotFound."""
     row = first_row(
         f"{_COLUMNS} WHERE a.uid = %s AND (%s OR j.deleted_at IS NULL)", [uid, though_deleted]
     )
@@ -73,7 +73,7 @@ def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
 
 
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:
-    """The key of an enrolled cell, and whether the attempt is its own; None: not enrolled."""
+    """Return the key of a cell, and whether it owns the attempt; None if it is not enrolled."""
     row = first_row(
         """
         SELECT c.key_salt, EXISTS (

@@ -1,4 +1,4 @@
-"""Cells for the API and the admin: their capacity, and what of it is free."""
+"""Load cells for the API and the admin, with their capacity and the free part of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
 
 
 def list_cells(*, after: str | None, limit: int) -> list[dict[str, Any]]:
-    """At most `limit` cells behind the name `after`, by name."""
+    """Return at most `limit` cells after the name `after`, by name."""
     found = named_rows(
         f"{_COLUMNS} WHERE c.name > %s ORDER BY c.name LIMIT %s",
         [after or "", limit],
@@ -31,7 +31,7 @@ def list_cells(*, after: str | None, limit: int) -> list[dict[str, Any]]:
 
 
 def get_cell(name: str) -> dict[str, Any]:
-    """One cell. Raises NotFound."""
+    """Return one cell. Raise NotFound."""
     found = named_rows(f"{_COLUMNS} WHERE c.name = %s", [name])
     if not found:
         raise NotFound(f"there is no cell {name}")

@@ -1,4 +1,4 @@
-"""Why a task is where it is: all that stands against it, its place in the queue, a place kept."""
+"""Explain a task: its pending reasons, its position in the queue, and its reservation."""
 
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ JOIN controlplane_cell c ON c.id = t.nominated_cell_id
 WHERE t.id = %s AND t.state = {TaskState.PENDING:d} AND t.nominated_until > %s
 """
 
-# When the last pass began that considered all pending tasks of the job's pool.
+# The start of the last pass that considered all pending tasks of the job's pool.
 _COVERED = """
 SELECT LEAST(s.covered_at, p.uncovered_since) FROM controlplane_job j
 JOIN controlplane_pool p ON p.id = j.pool_id
@@ -27,7 +27,7 @@ WHERE j.id = %s
 def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
     """Return the explanation of one task, pending or not. Raise NotFound.
 
-    `considered_at`: when the last placement pass began that considered all pending tasks of its
+    `considered_at`: the start of the last placement pass that considered all pending tasks of its
     pool, if the task waited by then.
     """
     task, reasons = get_task_with_reasons(task_id, now=now)

@@ -1,4 +1,4 @@
-"""The history of a job, a task or an attempt, newest first, in parts that a page can hold."""
+"""Load the history of a job, a task or an attempt, newest first, in pages."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from controlplane.models import Task
 from controlplane.queries.sql import Row, first_row, named_rows, rows
 from controlplane.queries.views.jobs import is_job
 
-# Read at first for merged entries, which may be of many changes each; four times as much each time
-# that does not fill the page, up to what takes a third of a second: then the page is short instead.
+# Rows of the first read for merged entries, which may cover many changes each. Each further read
+# is four times as large, up to a third of a second, after which the page stays short.
 _FIRST_READ = 1_000
 _MOST_READ = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """Entries, newest first. `following`: what the next part is `before`; None: this is the end."""
+    """Entries, newest first. `following`: `before` of the next page; None at the end."""
 
     entries: Sequence[TimelineEntry]
     following: int | None
@@ -29,7 +29,7 @@ class HistoryPage:
 
 @dataclass(frozen=True, slots=True)
 class _HistoryScope:
-    """Whose history: the rows `where`; of a task with its submission; of one attempt, if given."""
+    """The scope of a history: a condition on rows, and its task or attempt, if any."""
 
     where: str
     parameters: Mapping[str, Any]
@@ -41,7 +41,7 @@ class _HistoryScope:
 def find_job_history(
     job_id: int, *, before: int | None = None, limit: int, merged: bool = True
 ) -> HistoryPage:
-    """Changes of a job and of all its tasks that are older than `before`. Raises NotFound."""
+    """Return changes of a job and of all its tasks, older than `before`. Raise NotFound."""
     course = _HistoryScope("job_id = %(job)s", {"job": job_id})
     if not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
@@ -51,9 +51,9 @@ def find_job_history(
 def find_task_history(
     task_id: int, *, before: int | None = None, limit: int, merged: bool = True
 ) -> HistoryPage:
-    """Changes of a task and its attempts that are older than `before`. Raises NotFound.
+    """Return changes of a task and its attempts, older than `before`. Raise NotFound.
 
-    Its submission, which the job's history has for all tasks in one row, is its first change.
+    The first change is the submission, one row of the job for all tasks.
     """
     job_id = Task.objects.visible().filter(pk=task_id).values_list("job_id", flat=True).first()
     if job_id is None:
@@ -72,7 +72,7 @@ def find_attempt_history(
     merged: bool = True,
     though_deleted: bool = False,
 ) -> HistoryPage:
-    """Changes of an attempt that are older than `before`. Raises NotFound.
+    """Return changes of an attempt, older than `before`. Raise NotFound.
 
     `though_deleted`: also of a deleted job, for operators.
     """
@@ -90,7 +90,7 @@ def find_attempt_history(
     task_id, first, last = found
     if last is None:
         return HistoryPage((), None)
-    # Changes of its task in between are read, too, for the duration of a state, and omitted.
+    # Other changes of its task are read for the durations of states, and then omitted.
     course = _HistoryScope(
         "task_id = %(task)s AND id >= %(first)s",
         {"task": task_id, "first": first},
@@ -101,7 +101,7 @@ def find_attempt_history(
 
 
 def change_document(entry: TimelineEntry) -> dict[str, Any]:
-    """An entry as the API shows it. What is not the same in all its changes is null."""
+    """Return the API document of an entry. Values that differ between its changes are null."""
     newest = entry.newest
     return {
         "id": newest.id,
@@ -162,7 +162,7 @@ def _one_by_one(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
 
 _LATEST = (1 << 63) - 1
 _ENTERS = "to_state IS NOT NULL AND from_state IS DISTINCT FROM to_state"
-# The first row of a job is its submission, which is that of all its tasks.
+# The first row of a job is its submission, also that of its tasks.
 _SUBMISSION = """
 UNION ALL SELECT * FROM (
     SELECT id, job_id, %(task)s::bigint, attempt_uid, from_state, to_state, attempt_state, reason,
@@ -173,7 +173,10 @@ UNION ALL SELECT * FROM (
 
 
 def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
-    """The rows before `start`, newest first. A job follows the report that stands before it."""
+    """Return the rows before `start`, newest first.
+
+    A change of a job by a cell gets the attempt of the preceding report.
+    """
     found = named_rows(
         f"""
         SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index AS task_name, h.attempt_uid,
@@ -212,7 +215,7 @@ def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
 def _left_at(
     course: _HistoryScope, before: int, tasks: Collection[int | None]
 ) -> Mapping[int | None, datetime]:
-    """When each task, and the job (None), was to leave its newest state here on newer pages."""
+    """Return when each task, and the job (None), left its newest state, by rows since `before`."""
     statement = f"""
         SELECT task_id, min(at) FROM controlplane_transition
         WHERE task_id = ANY(%s) AND id >= %s AND {_ENTERS} GROUP BY task_id

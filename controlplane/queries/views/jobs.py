@@ -1,4 +1,4 @@
-"""Jobs for the API and the admin: newest first, with the counts of their tasks.
+"""Load jobs for the API and the admin, newest first, with the counts of their tasks.
 
 The queries here and in the other modules of views exclude deleted jobs.
 """
@@ -14,16 +14,16 @@ from controlplane.models import Job
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 
-# A thousand jobs of 4 MiB would be an answer of 4 GB: in lists, larger specs are left out.
+# Lists omit larger specs: a thousand jobs of 4 MiB would be a response of 4 GB.
 LISTED_SPEC_BYTES = 4_096
 
-# An enumeration is slow to go through, and here it is done for each of up to 1,000 groups.
+# Iteration over an enumeration is slow, and there are up to 1,000 groups.
 _NAMES = tuple((int(state), state.name) for state in TaskState)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are listed; what is empty filters nothing."""
+    """Filters of listed jobs; an empty field does not filter."""
 
     states: Sequence[TaskState] = ()
     pool: str | None = None
@@ -33,7 +33,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobOwner:
-    """Whose a job is."""
+    """The owner of a job."""
 
     job_id: int
     owner_id: int
@@ -61,7 +61,7 @@ JOIN controlplane_pool pool ON pool.id = j.pool_id
 
 
 def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """At most `limit` jobs that are older than the job `before`, newest first."""
+    """Return at most `limit` jobs older than the job `before`, newest first."""
     conditions, parameters = _conditions(wanted)
     conditions.append("j.deleted_at IS NULL")
     if before is not None:
@@ -79,7 +79,7 @@ def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict
 
 
 def get_job(job_id: int, *, though_deleted: bool = False) -> dict[str, Any]:
-    """One job. Raises NotFound."""
+    """Return one job. Raise NotFound."""
     jobs = load_jobs([job_id], though_deleted=though_deleted)
     if not jobs:
         raise NotFound(f"there is no job {job_id}")
@@ -87,7 +87,7 @@ def get_job(job_id: int, *, though_deleted: bool = False) -> dict[str, Any]:
 
 
 def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[dict[str, Any]]:
-    """The jobs `job_ids`, each with its whole spec, in that order; unknown ones are left out."""
+    """Return the jobs `job_ids` with their whole specs, in that order, without unknown ones."""
     found = named_rows(
         f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)"
         " AND (%s OR j.deleted_at IS NULL)",
@@ -98,8 +98,9 @@ def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[d
 
 
 def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
-    """Whose the job is; `though_stopping`: also if it is deleted, while a container of it is not
-    gone. Raises NotFound.
+    """Return the owner of a job. Raise NotFound.
+
+    `though_stopping`: also of a deleted job with an unreleased attempt.
     """
     row = first_row(
         """
@@ -148,7 +149,7 @@ def _documents(found: Sequence[Row], *, largest: int | None = None) -> list[dict
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A group of a job: as it is shown, with the values in force, and its counts."""
+    """A group of a job: its document with the effective values, and its counts."""
 
     shown: dict[str, Any]
     counts: Sequence[int]
@@ -174,7 +175,7 @@ def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[
 
 
 def load_status_counts(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """By job and group, how many tasks are in which state (Volcano's taskStatusCount)."""
+    """Return the number of tasks by state, by job and group (Volcano's taskStatusCount)."""
     found = rows(
         """
         SELECT job_id, name, counts FROM controlplane_taskgroup

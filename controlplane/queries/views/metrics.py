@@ -1,4 +1,4 @@
-"""What the metrics show: counts of what is alive now, cheap however much is finished."""
+"""Load the figures of metrics: counts of live objects, at a cost independent of finished ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Figure:
 
 
 def load_figures() -> Iterator[Figure]:
-    """All samples, those of one gauge one after another."""
+    """Yield all samples, grouped by gauge."""
     yield from _open_tasks()
     yield from _cells()
     yield from _ticks()
@@ -33,7 +33,7 @@ def _open_tasks() -> Iterator[Figure]:
     states = sorted(OPEN)
     # Arrays of PostgreSQL begin at 1, counts at state 0.
     sums = ", ".join(f"coalesce(sum(g.counts[{state + 1}]), 0)" for state in states)
-    # In each job's row `finished_at` is empty while it lives: a partial index finds those.
+    # A partial index finds the jobs without `finished_at`.
     statement = f"""
         SELECT pool.name, count(DISTINCT j.id), {sums}
         FROM controlplane_pool pool
@@ -100,7 +100,7 @@ def _ticks() -> Iterator[Figure]:
 
 
 def _callbacks() -> Iterator[Figure]:
-    # Of what is over only the abandoned are counted, by an index: the rest is never read.
+    # Of ended callbacks only abandoned ones are counted, by an index; others are not read.
     [(waiting, claimed, abandoned, oldest)] = rows(
         """
         SELECT (SELECT count(*) FROM controlplane_callback WHERE state = 'waiting'),

@@ -1,4 +1,4 @@
-"""Counts over many rows that pages for people show, each in one statement that an index serves."""
+"""Load counts for pages of the admin, each by one indexed statement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from controlplane.queries.sql import rows
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """How the whole system stands."""
+    """The figures of the whole system."""
 
     pending_tasks: int
     active: dict[int, int]
@@ -27,7 +27,7 @@ class Overview:
 
 
 def count_tasks_of_jobs(job_ids: Sequence[int]) -> dict[int, dict[int, int]]:
-    """Tasks per state number of each job, from the counts of its groups."""
+    """Return the number of tasks by state of each job, from the counts of its groups."""
     statement = """
         SELECT g.job_id, c.state - 1, sum(c.n)::bigint
         FROM controlplane_taskgroup g, unnest(g.counts) WITH ORDINALITY AS c(n, state)
@@ -40,13 +40,13 @@ def count_tasks_of_jobs(job_ids: Sequence[int]) -> dict[int, dict[int, int]]:
 
 
 def count_held_attempts(cell_ids: Sequence[int]) -> dict[int, int]:
-    """Attempts that hold a cell's capacity, per cell."""
+    """Return the number of unreleased attempts by cell."""
     held = Attempt.objects.filter(cell_id__in=cell_ids, released_at=None).order_by()
     return dict(held.values_list("cell_id").annotate(Count("uid")))
 
 
 def count_cells() -> dict[str, int]:
-    """Cells by state."""
+    """Return the number of cells by state."""
     return dict(Cell.objects.order_by("state").values_list("state").annotate(Count("id")))
 
 
@@ -59,22 +59,22 @@ def find_recurring_alert(kind: str, *, since: datetime) -> str | None:
 
 
 def count_open_alerts() -> int:
-    """Return the open alerts."""
+    """Return the number of open alerts."""
     return Alert.objects.filter(cleared_at=None).count()
 
 
 def count_callbacks(*states: CallbackState) -> dict[str, int]:
-    """Callbacks by state, each by a partial index of its own: what is delivered is never read."""
+    """Return the number of callbacks by state, by partial indexes without delivered ones."""
     return {state: Callback.objects.filter(state=state).count() for state in states}
 
 
 def count_resolving() -> int:
-    """Return the count of one-off tasks that are RESOLVING."""
+    """Return the number of one-off tasks that are RESOLVING."""
     return OneOff.objects.filter(claim__isnull=False).count()
 
 
 def load_overview() -> Overview:
-    """The figures of the first page."""
+    """Return the figures of the first page."""
     held = rows(
         """
         SELECT CASE WHEN finished_at IS NULL THEN state END, count(*)

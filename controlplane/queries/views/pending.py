@@ -1,4 +1,4 @@
-"""Why tasks and groups wait: the one loader of pending reasons, for API, command and admin."""
+"""Load the pending reasons of tasks and groups, for the API, the client and the admin."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -35,7 +35,7 @@ JOIN controlplane_job j ON j.id = t.job_id
 {TASK_JOINS}
 WHERE t.id = ANY(%s) AND t.state = {S.PENDING:d}
 """
-# Of a group only what concerns all of its tasks: an image that is held, but no other wait.
+# Of a group only reasons for all its tasks, such as a held image, but no other wait.
 _GROUPS = f"""
 SELECT g.id, i.held_until AS not_before, false AS attempt_open, {_SHARED}
 FROM controlplane_taskgroup g
@@ -50,17 +50,17 @@ WHERE g.id = ANY(%s)
 
 
 def load_task_reasons(task_ids: Iterable[int], *, now: datetime) -> dict[int, list[Reason]]:
-    """All that stands against each of the tasks that are pending, the nearest first."""
+    """Return all pending reasons of each pending task, the nearest first."""
     return _load(_TASKS, task_ids, now)
 
 
 def load_group_reasons(group_ids: Iterable[int], *, now: datetime) -> dict[int, list[Reason]]:
-    """The same of groups, without what concerns single tasks."""
+    """Return all pending reasons of groups, without those of single tasks."""
     return _load(_GROUPS, group_ids, now)
 
 
 def explain_tasks(waiting: Sequence[Row], *, now: datetime) -> dict[int, list[Reason]]:
-    """By id, all that stands against each task (or group) of which the columns above are given."""
+    """Return by id all pending reasons of tasks or groups, given as rows of the columns above."""
     waits = _load_waits({row.job for row in waiting if row.waits_for_jobs})
     return {
         row.id: pending_reasons(_waiting(row, waits.get(row.job, ())), now=now) for row in waiting
@@ -73,7 +73,7 @@ def _load(statement: str, ids: Iterable[int], now: datetime) -> dict[int, list[R
 
 
 def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
-    """By job, what it still waits for: {"job", "name", "until"}."""
+    """Return the open dependencies of jobs: {"job", "name", "until"}."""
     found = load_dependencies(sorted(job_ids)) if job_ids else {}
     return {
         job_id: [

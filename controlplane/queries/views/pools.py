@@ -1,4 +1,4 @@
-"""Pools for the API and the admin: their policy, their use, and the reasons of waiting tasks."""
+"""Load pools for the API and the admin: policy, usage, and reasons of waiting tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.sql import decoded, rows
 
-# The codes in the order in which `domain.placement.reasons.pending` asks. Tasks whose last attempt
-# is not released yet are left out: they hold what they have.
+# The codes in the order of `domain.placement.reasons.pending`. Tasks whose last attempt is not
+# released are excluded: they still hold capacity.
 _WAITING = f"""
 SELECT pool_id, code, sum(tasks)::bigint,
        (array_agg(reason ->> 'text' ORDER BY tasks DESC) FILTER (WHERE reason ->> 'code' = code))[1]
@@ -61,17 +61,17 @@ FIELDS = (
     "allowed_mounts",
     "privileged_allowed",
 )
-"""What is shown of a pool."""
+"""The fields of a pool's document."""
 
 
 def list_pools(*, after: str | None, limit: int) -> list[dict[str, Any]]:
-    """At most `limit` pools behind the name `after`, by name."""
+    """Return at most `limit` pools after the name `after`, by name."""
     found = Pool.objects.filter(name__gt=after or "").order_by("name")
     return list(found.values(*FIELDS)[:limit])
 
 
 def get_pool(name: str) -> dict[str, Any]:
-    """One pool. Raises NotFound."""
+    """Return one pool. Raise NotFound."""
     pool = Pool.objects.filter(name=name).values(*FIELDS).first()
     if pool is None:
         raise NotFound(f"there is no pool {name}")
@@ -80,7 +80,7 @@ def get_pool(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PendingSummary:
-    """How many tasks wait for one reason. `text`: the reason of most of them; maybe empty."""
+    """The number of tasks with one code of reason. `text`: the most frequent one, or empty."""
 
     code: str
     tasks: int
@@ -89,7 +89,7 @@ class PendingSummary:
 
 @dataclass(slots=True)
 class PoolUse:
-    """How a pool stands. `capacity`: of its READY cells; `held`: of all, by unreleased attempts."""
+    """The usage of a pool. `capacity`: of READY cells; `held`: by unreleased attempts on all."""
 
     cells: dict[str, int] = field(default_factory=dict)
     capacity: dict[str, int] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class PoolUse:
 
     @property
     def waiting_tasks(self) -> int:
-        """Tasks that wait, for whatever reason."""
+        """Return the number of waiting tasks."""
         return sum(waits.tasks for waits in self.waiting)
 
 
 def load_pool_uses(pool_ids: Sequence[int], *, now: datetime) -> dict[int, PoolUse]:
-    """How each of the pools stands; three statements for all of them."""
+    """Return the usage of pools, by three statements."""
     uses = {pool_id: PoolUse() for pool_id in pool_ids}
     cells = rows(
         "SELECT id, pool_id, state, capacity FROM controlplane_cell WHERE pool_id = ANY(%s)",

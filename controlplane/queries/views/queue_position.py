@@ -12,7 +12,7 @@ from controlplane.domain.placement.reasons.queue_position import (
 from controlplane.domain.state.states import Band
 from controlplane.queries.sql import rows
 
-# So many groups are counted one by one; of more, only the counts of their shapes (an estimate).
+# The limit of groups that are counted exactly; beyond it the position is an estimate.
 MAX_GROUPS = 2_000
 
 _WAITS = f"""
@@ -29,7 +29,7 @@ JOIN controlplane_job j ON j.id = t.job_id
 JOIN controlplane_pool p ON p.id = j.pool_id
 WHERE t.id = %(task)s AND {_WAITS} AND {_MAY_START}
 """
-# In the order of the index of waiting tasks, so that the limit ends the scan.
+# Ordered as the index of waiting tasks, so that the limit ends the scan.
 _GROUPS = f"""
 SELECT t.shape_id, t.group_id, count(*) FROM controlplane_task t WHERE {_WAITS}
 GROUP BY t.shape_id, t.group_id ORDER BY t.shape_id, t.group_id LIMIT %(limit)s
@@ -50,7 +50,7 @@ _BEFORE = f"""
 SELECT count(*) FROM controlplane_task t
 WHERE {_WAITS} AND t.shape_id = %(shape)s AND t.group_id = %(group)s AND t.index < %(index)s
 """
-# Groups are numbered as they are submitted: nearly the order of jobs.
+# Group ids ascend by submission, which is nearly the order of jobs.
 _ROUGH = f"""
 SELECT coalesce(sum(w.count), 0),
        coalesce(sum(w.count) FILTER (WHERE s.band < %(band)s), 0)
@@ -66,7 +66,7 @@ FROM (
 
 
 def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
-    """The task's place; None: it is not in the queue, since it does not wait for a place alone."""
+    """Return the task's position; None if it waits for something other than a place."""
     found = rows(_OWN, {"task": task_id, "now": now})
     if not found:
         return None
@@ -87,7 +87,7 @@ def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
 
 
 def _estimate(sequencer: str, parameters: dict[str, Any], job: int, before: int) -> QueuePlace:
-    """From the numbers of groups alone, as if all that wait might start."""
+    """Estimate from group ids alone, as if all waiting tasks were startable."""
     how = (">", "min") if sequencer == "lifo" else ("<", "max")
     statement = _ROUGH.format(before=how[0], nearest=how[1])
     [(total, ahead, nearest)] = rows(statement, parameters)

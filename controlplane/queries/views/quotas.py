@@ -1,4 +1,4 @@
-"""Quotas for the API and the admin: limits and usage of a user, project or domain."""
+"""Load quotas for the API and the admin: limits and usage of a user, project or domain."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from controlplane.queries.placement.quotas import (
 )
 from controlplane.queries.views.amounts import shown_amounts
 
-# Names are unique in their domain; a name without one is of this domain, as in a job.
+# The domain of a project's name without a domain, as in a job.
 _DEFAULT_DOMAIN = "default"
 
 
@@ -30,7 +30,7 @@ class NamedScope:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """What a scope holds just now, and how many of its tasks are PENDING."""
+    """The current usage of a scope, and the number of its PENDING tasks."""
 
     held: ScopeUsage
     waiting: int
@@ -55,7 +55,7 @@ def find_scope(kind: ScopeKind, name: str) -> NamedScope:
 def list_quotas(
     *, kind: ScopeKind | None, before: int | None, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """At most `limit` quotas, newest first, older than `before`; and where the rest begins."""
+    """Return at most `limit` quotas older than `before`, newest first, and the next `before`."""
     found = Quota.objects.select_related("user", "project__domain", "domain").order_by("-id")
     if kind is not None:
         found = found.filter(**{f"{kind}__isnull": False})
@@ -79,14 +79,14 @@ def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
 
 
 def load_uses(scopes: Iterable[Scope]) -> dict[Scope, QuotaUse]:
-    """What each of `scopes` has now; two statements for all of them."""
+    """Return the current usage of `scopes`, by two statements."""
     wanted = list(scopes)
     held, waiting = load_scope_usage(wanted, with_jobs=True), count_waiting(wanted)
     return {scope: QuotaUse(held[scope], waiting[scope]) for scope in wanted}
 
 
 def scope_of(quota: Quota) -> NamedScope:
-    """Whose quota it is."""
+    """Return the scope of the quota."""
     if quota.user is not None:
         return NamedScope(Scope(ScopeKind.USER, quota.user.pk), quota.user.get_username())
     if quota.project is not None:

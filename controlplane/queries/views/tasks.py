@@ -1,4 +1,4 @@
-"""Tasks for the API and the admin: with their present attempt, or their pending reason."""
+"""Load tasks for the API and the admin, with their current attempt or pending reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
 {TASK_JOINS}
 """
 MAX_ID = (1 << 63) - 1
-# After that a claim is over, whether or not convergence has let go of it.
+# A claim expires after this time, even before convergence clears it.
 _CLAIM = timedelta(seconds=Policy().claim_seconds)
 
 
 def list_tasks(
     job_id: int, *, states: Sequence[TaskState], after: int | None, limit: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """At most `limit` tasks of a job behind task `after`, by group and index. Raises NotFound."""
+    """Return at most `limit` tasks of a job after `after`, by group and index. Raise NotFound."""
     found = named_rows(
         f"""
         {_COLUMNS} WHERE t.job_id = %s AND t.id > %s AND (%s OR t.state = ANY(%s))
@@ -55,9 +55,9 @@ def list_tasks(
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks to list; what is None or empty asks for nothing. `domain`: of one-off tasks.
+    """Filters of listed tasks; None or empty does not filter. `domain`: of one-off tasks.
 
-    `cell`: where the present attempt of a task is, or its last one was.
+    `cell`: of the task's current or last attempt.
     """
 
     domain: str | None = None
@@ -69,7 +69,7 @@ class TaskFilter:
 def find_tasks(
     wanted: TaskFilter, *, before: int | None, limit: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """At most `limit` tasks older than task `before`, of whatever job, newest first."""
+    """Return at most `limit` tasks of any job older than task `before`, newest first."""
     resolving = Lifecycle.RESOLVING in wanted.lifecycles
     cell_id = None
     if wanted.cell is not None:
@@ -106,7 +106,7 @@ def find_tasks(
 
 
 def _states_of(wanted: TaskFilter) -> frozenset[TaskState]:
-    """The states of the requested tasks."""
+    """Return the states of the requested tasks."""
     lives = frozenset(
         state
         for state in TaskState
@@ -118,7 +118,7 @@ def _states_of(wanted: TaskFilter) -> frozenset[TaskState]:
 
 
 def _conditions(wanted: TaskFilter) -> Iterator[str]:
-    """Return the SQL of the filters, all of which hold. Deleted jobs are excluded."""
+    """Yield the SQL of the filters, which exclude deleted jobs."""
     yield ("EXISTS (SELECT FROM controlplane_job j WHERE j.id = t.job_id AND j.deleted_at IS NULL)")
     if wanted.domain is not None:
         yield "o.domain = %(domain)s"
@@ -138,12 +138,12 @@ def _conditions(wanted: TaskFilter) -> Iterator[str]:
 
 
 def get_task(task_id: int, *, now: datetime) -> dict[str, Any]:
-    """One task. Raises NotFound."""
+    """Return one task. Raise NotFound."""
     return _documents([_find(task_id)], now)[0]
 
 
 def get_task_with_reasons(task_id: int, *, now: datetime) -> tuple[dict[str, Any], list[Reason]]:
-    """One task, and all that stands against it, if it is pending. Raises NotFound."""
+    """Return one task, and all its pending reasons. Raise NotFound."""
     return _explained([_find(task_id)], now)[0]
 
 
@@ -160,7 +160,7 @@ def is_task(task_id: int) -> bool:
 
 
 def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """{"task", "name", "job", "cell"} of each, by id: which task of which job is where."""
+    """Return {"task", "name", "job", "cell"} of each task, by id."""
     found = named_rows(
         """
         SELECT t.id AS task, g.name || '.' || t.index AS name, t.job_id AS job, c.name AS cell
@@ -176,7 +176,7 @@ def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def find_task_owner(task_id: int) -> int:
-    """Id of the user whose task it is. Raises NotFound."""
+    """Return the id of the task's owner. Raise NotFound."""
     owners = Task.objects.visible().filter(pk=task_id).values_list("job__owner_id", flat=True)
     for owner_id in owners:
         return owner_id
@@ -188,7 +188,7 @@ def _documents(tasks: Sequence[Row], now: datetime) -> list[dict[str, Any]]:
 
 
 def _explained(tasks: Sequence[Row], now: datetime) -> list[tuple[dict[str, Any], list[Reason]]]:
-    """Each task with all that stands against it, if it is pending."""
+    """Return each task with all its pending reasons."""
     pending = [task for task in tasks if task.state == TaskState.PENDING]
     explained = explain_tasks(pending, now=now)
     reasons = [explained.get(task.id, []) for task in tasks]
@@ -242,9 +242,9 @@ def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, 
 
 
 def _updated_at(task: Row, *, is_resolving: bool) -> datetime:
-    """When the task or its lifecycle last changed: RESOLVING changes only the one-off task's row.
+    """Return when the task or its lifecycle last changed; RESOLVING changes only the one-off row.
 
-    A claim that is over ended in time, whether or not convergence has removed it.
+    An expired claim ended at its expiry, even before convergence clears it.
     """
     claimed_at = task.claimed_at
     if claimed_at is not None and not is_resolving:

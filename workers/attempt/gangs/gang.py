@@ -34,7 +34,7 @@ AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 @dataclass(slots=True)
 class LocalGang:
-    """The members of a gang that run on this cell. `has_new`: one joined since the last update."""
+    """The members of a gang on this cell. `has_new`: one was added since the last update."""
 
     members: dict[str, AttemptRun] = field(default_factory=dict)
     has_new: threading.Event = field(default_factory=threading.Event)

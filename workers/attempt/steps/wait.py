@@ -61,7 +61,7 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
 
 
 def _lacked_memory_after_all(attempt: AttemptRun) -> bool:
-    """Return whether the engine records soon after the end that it ran out of memory."""
+    """Return whether the engine records, soon after the end, a kill for memory."""
     if not attempt.launch.spec.resources.get("memory_mib"):
         return False
     for seconds in LATE_POLL_SECONDS:

@@ -18,7 +18,7 @@ Take = Callable[[int], None]
 
 Called with 0 between pieces of a counted file: a stop order may have arrived meanwhile.
 """
-SAFE_MODE = 0o755  # no restored file is writable for others, or setuid
+SAFE_MODE = 0o755  # no restored file is writable for others, setuid or setgid
 
 
 class _WatchedFile(io.RawIOBase):

@@ -1,1 +1,1 @@
-"""What the stack runs on: PostgreSQL, Redis, the container engine, images, ports and folders."""
+"""The parts of the stack: PostgreSQL, Redis, the container engine, images, ports and folders."""

@@ -1,4 +1,4 @@
-"""Passwords and tokens of one embedded stack: drawn once, kept in its state folder, mode 600."""
+"""Passwords and tokens of a stack: generated once, stored in its state folder with mode 600."""
 
 import json
 import secrets
@@ -10,7 +10,7 @@ from controlplane.config.stack.parts.home import StackHome, write_private
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What is secret in one stack. The installation's id is not, but as lasting."""
+    """The secrets of a stack, and its installation id, which is not secret but as permanent."""
 
     secret_key: str = field(repr=False)
     database_password: str = field(repr=False)
@@ -25,7 +25,7 @@ class Credentials:
 
 
 def load_or_draw(home: StackHome) -> Credentials:
-    """Return what an earlier start drew in this folder, else draw and keep it."""
+    """Return the stored credentials of this folder, else generate and store them."""
     kept = home.root / "credentials.json"
     if kept.exists():
         try:
@@ -48,6 +48,6 @@ def load_or_draw(home: StackHome) -> Credentials:
             installation=secrets.token_hex(6),
         )
         write_private(kept, json.dumps(asdict(credentials), indent=1) + "\n")
-    # Where the control plane's own settings search for it.
+    # controlplane.config.env reads it there.
     write_private(home.root / "secret-key", credentials.secret_key + "\n")
     return credentials

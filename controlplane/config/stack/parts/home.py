@@ -1,4 +1,4 @@
-"""The state folder of one stack (CELLRUN_HOME): its files, and its lock."""
+"""The state folder of a stack (CELLRUN_HOME): paths and lock."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ class StackHome:
 
     @property
     def run(self) -> Path:
-        """What is only true while the stack runs: process ids, addresses, tokens."""
+        """State that is valid only while the stack runs: process ids, addresses, tokens."""
         return self.root / "run"
 
     @property
@@ -33,16 +33,16 @@ class StackHome:
 
     @property
     def prepared_mark(self) -> Path:
-        """There once database, accounts and cells are prepared for the processes."""
+        """Exists once database, accounts and cells are prepared for the processes."""
         return self.run / "prepared"
 
     @property
     def stack_pid_file(self) -> Path:
-        """The process that `make down` asks to stop."""
+        """The id of the process that `make down` signals."""
         return self.run / "stack.pid"
 
     def pid_file(self, process: str) -> Path:
-        """Where the current process id of `process` stands."""
+        """The file with the current process id of `process`."""
         return self.run / f"{process}.pid"
 
     def cell(self, name: str) -> Path:
@@ -50,13 +50,13 @@ class StackHome:
         return self.root / "cells" / name
 
     def create(self) -> None:
-        """Make the folders; only postgres data needs to be entered by another user."""
+        """Create the folders; another user needs access to PostgreSQL's data only."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder in (self.run, self.logs, self.root / "cells"):
             folder.mkdir(exist_ok=True, mode=0o700)
 
     def hold(self) -> IO[str]:
-        """Lock this folder for one stack until the process ends, or name its holder."""
+        """Lock this folder until the process ends. Raise StackError naming another holder."""
         self.create()
         lock = (self.run / "lock").open("a+")
         try:
@@ -70,7 +70,7 @@ class StackHome:
         return lock
 
     def is_held(self) -> bool:
-        """Whether a stack runs here now."""
+        """Return whether a stack runs in this folder."""
         try:
             with (self.run / "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -81,14 +81,14 @@ class StackHome:
         return False
 
     def running_pid(self) -> int | None:
-        """The process id of the stack that runs here, if one does."""
+        """Return the process id of the stack that runs in this folder, or None."""
         try:
             return int(self.stack_pid_file.read_text())
         except (OSError, ValueError):
             return None
 
     def forget_run(self) -> None:
-        """Remove what is only true while the stack runs."""
+        """Remove the files that are valid only while the stack runs."""
         files = ("supervisord.conf", "redis.conf")
         gone = (self.environment_file, self.prepared_mark, *(self.run / name for name in files))
         for path in (*self.run.glob("*.pid"), *gone):
@@ -96,7 +96,7 @@ class StackHome:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write `text` so that it is there whole or not at all, readable by its owner only."""
+    """Write `text` atomically, readable by its owner only."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
@@ -109,6 +109,6 @@ def shell_lines(values: dict[str, str]) -> str:
 
 
 def read_shell_lines(text: str) -> dict[str, str]:
-    """Return what `shell_lines` wrote."""
+    """Return the values in the output of `shell_lines`."""
     words = [shlex.split(line.removeprefix("export "))[0] for line in text.splitlines()]
     return dict(word.split("=", 1) for word in words)

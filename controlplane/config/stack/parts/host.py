@@ -1,17 +1,17 @@
-"""What this machine has, and the part of it that each of several cells on it may give away."""
+"""Divide the capacity of this machine among its cells."""
 
 import os
 import shutil
 from pathlib import Path
 
-# What the control plane, PostgreSQL, Redis and the system itself need.
+# The rest is for the control plane, PostgreSQL, Redis and the system itself.
 SHARE_FOR_TASKS = 0.8
 MIN_MEMORY_MIB = 256
 MIN_DISK_MIB = 1024
 
 
 def share_of_host(cells: int, folder: Path) -> str:
-    """Return the capacity of one of `cells` cells, as CELLRUN_CELL_CAPACITY is written."""
+    """Return the capacity of one of `cells` cells in the format of CELLRUN_CELL_CAPACITY."""
     cells = max(cells, 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cpu = max((cores or 1) / cells, 0.5)

