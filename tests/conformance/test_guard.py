@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,8 +302,9 @@ def test_guard_kills_the_container_of_an_unresponsive_engine(
 
 def _has_grip(guard: int, pid: int) -> bool:
     for path in Path(f"/proc/{guard}/fdinfo").iterdir():
-        if f"\nPid:\t{pid}\n" in path.read_text():
-            return True
+        with suppress(FileNotFoundError):  # the guard has closed it meanwhile
+            if f"\nPid:\t{pid}\n" in path.read_text():
+                return True
     return False
 
 
