@@ -21,6 +21,9 @@ from client.documents import Attempt
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, count_states, session_of, wait_for_end, whole_log
 
+# Leases of 3 s are judged in real time, so few other tests may run beside these.
+pytestmark = pytest.mark.stack
+
 CELLS, TASKS, EXCLUSIVE_TASKS = 4, 200, 4
 ROOMY = {"CELLRUN_CELL_CAPACITY": "cpu=64,memory=64Gi,disk=64Gi,gpu=0"}
 SHORT = {
