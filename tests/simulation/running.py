@@ -96,9 +96,9 @@ def _simulate(world: World, trouble: Trouble) -> None:
 
 
 def _digest() -> str:
-    """Of the history: two courses that differ anywhere differ there."""
+    """Of the history, by task: PostgreSQL may write the rows of one statement in any order."""
     found = rows(
-        "SELECT id, job_id, task_id, attempt_uid::text, to_state, reason, at::text"
-        " FROM controlplane_transition ORDER BY id"
+        "SELECT job_id, task_id, attempt_uid::text, to_state, reason, at::text"
+        " FROM controlplane_transition ORDER BY at, job_id, task_id, id"
     )
     return hashlib.sha256(repr(found).encode()).hexdigest()[:16]

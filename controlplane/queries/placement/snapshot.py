@@ -257,7 +257,8 @@ JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
 WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
-ORDER BY w.nominated_cell_id IS NULL, {{order}} LIMIT %(limit)s
+ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id,
+         w.prefer_cell_id, w.avoid_cell_ids LIMIT %(limit)s
 """
 # The order in which rows are read up to the limit of a pass. Rows with a reservation come first,
 # otherwise the reservation would be useless.
