@@ -29,7 +29,7 @@ from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_spe
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
-from controlplane.queries.sql import execute, scalar
+from controlplane.queries.sql import execute, rows, scalar
 
 # Alerts that a registration clears; a duplicate that still runs raises its own again.
 _ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
@@ -114,7 +114,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     latest = {beat.address: beat for beat in beats}
     cell_ids = sorted({address.cell_id for address in latest})
     with transaction.atomic():
-        _renew_leases(list(latest.values()), now)
+        returned = _renew_leases(list(latest.values()), now)
         standings = load_standings(cell_ids)
         wanted = load_wanted(cell_ids)
     answers: dict[CellAddress, SyncResponse] = {}
@@ -151,6 +151,8 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         ),
         now,
     )
+    if returned:
+        _readmit_returned([standings[cell_id] for cell_id in returned], now)
 
 
 def _write_answer(
@@ -197,6 +199,29 @@ def _judge_fitness(
     ]
     # In a transaction after that of the leases: a registration locks the cell before its lease.
     with transaction.atomic():
+        apply(Effects(cells=changes), now=now)
+
+
+def _readmit_returned(standings: Sequence[CellStatus], now: datetime) -> None:
+    """Give work to cells that send heartbeats after a goodbye.
+
+    The goodbye was that of a process whose journal was restored from an older copy: the process
+    after it draws the same sequence numbers, and registers before the goodbye arrives.
+    """
+    cordoned, reason = frozenset({CellState.CORDONED}), "it sends heartbeats after its goodbye"
+    changes = []
+    with transaction.atomic():
+        # Lock the cells before their leases, as a registration does.
+        locked = Cell.objects.select_for_update(no_key=True).order_by("pk")
+        found = locked.in_bulk([standing.cell_id for standing in standings])
+        for standing in standings:
+            is_newest = execute(
+                "UPDATE controlplane_celllease SET left_at = NULL"
+                " WHERE cell_id = %s AND incarnation = %s AND heartbeat_seq = %s",
+                [standing.cell_id, standing.incarnation, standing.heartbeat_seq],
+            )
+            if is_newest and found[standing.cell_id].ordered_state == CellState.READY:
+                changes.append(ChangeCell(standing.cell_id, cordoned, CellState.READY, reason))
         apply(Effects(cells=changes), now=now)
 
 
@@ -325,8 +350,9 @@ def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now:
     )
 
 
-def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
-    execute(
+def _renew_leases(beats: Sequence[Beat], now: datetime) -> list[int]:
+    """Renew the leases; return the cells whose last message before was a goodbye."""
+    found = rows(
         """
         WITH i AS MATERIALIZED (
             SELECT l.cell_id, i.seq, i.clock FROM controlplane_celllease l
@@ -334,15 +360,17 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
                         %(clocks)s::float8[]) AS i(cell_id, incarnation, seq, clock)
               ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
             ORDER BY l.cell_id FOR NO KEY UPDATE OF l
+        ), renewed AS (
+            UPDATE controlplane_celllease l SET
+                last_message_at = GREATEST(l.last_message_at, %(now)s),
+                expires_at = GREATEST(l.expires_at, %(until)s),
+                silent_ticks = 0,
+                heartbeat_seq = GREATEST(l.heartbeat_seq, i.seq),
+                clock_ahead_seconds = COALESCE(i.clock, l.clock_ahead_seconds)
+            FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq
+            RETURNING l.cell_id, l.left_at
         )
-        UPDATE controlplane_celllease l SET
-            last_message_at = GREATEST(l.last_message_at, %(now)s),
-            expires_at = GREATEST(l.expires_at, %(until)s),
-            silent_ticks = 0,
-            left_at = NULL,
-            heartbeat_seq = GREATEST(l.heartbeat_seq, i.seq),
-            clock_ahead_seconds = COALESCE(i.clock, l.clock_ahead_seconds)
-        FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq
+        SELECT cell_id FROM renewed WHERE left_at IS NOT NULL ORDER BY 1
         """,
         {
             "cells": [beat.address.cell_id for beat in beats],
@@ -353,6 +381,7 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> None:
             "until": now + _lease_length(),
         },
     )
+    return [cell_id for (cell_id,) in found]
 
 
 def _sync(

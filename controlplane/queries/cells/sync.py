@@ -18,6 +18,7 @@ class CellStatus:
     state: CellState
     incarnation: str
     acked_seq: int
+    heartbeat_seq: int
     ordered_state: CellState
     quarantined_for: str
     quarantined_until: datetime | None
@@ -26,14 +27,14 @@ class CellStatus:
 def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
     """Return the status of each cell that has ever registered."""
     statement = """
-        SELECT c.id, c.state, c.incarnation, l.acked_seq, c.ordered_state, c.quarantined_for,
-               c.quarantined_until
+        SELECT c.id, c.state, c.incarnation, l.acked_seq, l.heartbeat_seq, c.ordered_state,
+               c.quarantined_for, c.quarantined_until
         FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.id = ANY(%s)
         """
     return {
-        cell_id: CellStatus(cell_id, CellState(state), incarnation, seq, CellState(ordered), *cause)
-        for cell_id, state, incarnation, seq, ordered, *cause in rows(statement, [list(cell_ids)])
+        row[0]: CellStatus(row[0], CellState(row[1]), *row[2:5], CellState(row[5]), *row[6:])
+        for row in rows(statement, [list(cell_ids)])
     }
 
 

@@ -380,6 +380,32 @@ def test_departed_cell_is_cordoned_until_it_registers_again(loop: Loop) -> None:
     assert state() == "READY"
 
 
+def test_cell_restored_before_its_goodbye_arrives_takes_work_at_its_next_heartbeat(
+    loop: Loop,
+) -> None:
+    """The goodbye of the process before is delayed; the restored one draws the same numbers."""
+    cell = loop.cell()
+    cell.register()
+    cell.say(Goodbye(0).body())
+    assert state() == "CORDONED"
+    cell.seq -= 1
+    cell.beat()
+    assert state() == "CORDONED"
+    cell.beat()
+    assert state() == "READY"
+    loop.submit()
+    loop.place()
+    assert len(cell.run_orders()) == 1
+
+
+def test_heartbeat_does_not_end_the_cordon_of_an_operator(loop: Loop) -> None:
+    cell = loop.cell()
+    ORDERS["CORDONED"]()
+    cell.say(Goodbye(0).body())
+    cell.beat()
+    assert state() == "CORDONED"
+
+
 def test_goodbye_with_an_expected_successor_keeps_the_cell_state(loop: Loop) -> None:
     cell = loop.cell()
     cell.say(Goodbye(120).body())
