@@ -41,11 +41,14 @@ class Secret(Model):
 
 
 class Output(Model):
-    """A file or folder that is stored when the task has succeeded."""
+    """A file or folder that is stored when the task has succeeded, or when its attempt ends."""
 
     path: TargetPath
     name: ArtifactName | None = Field(
         default=None, description="Name of the artifact; default: the last part of its path."
+    )
+    keep_on_failure: bool = Field(
+        default=False, description="Also store it when the attempt has failed or was stopped."
     )
 
     def artifact_name(self) -> str:
@@ -74,7 +77,8 @@ def body_of(item: Any) -> dict[str, Any]:
         case Secret():
             return {"name": item.name, "env": item.env, "path": item.path}
         case Output():
-            return {"path": item.path, "name": item.artifact_name()}
+            kept = {"keep_on_failure": True} if item.keep_on_failure else {}
+            return {"path": item.path, "name": item.artifact_name(), **kept}
         case Mount():
             return {"source": item.source, "target": item.target, "read_only": item.read_only}
         case Tmpfs():

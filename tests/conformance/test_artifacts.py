@@ -114,6 +114,53 @@ def test_failed_task_stores_no_outputs(kit: Kit, keeper: Keeper) -> None:
     assert keeper.puts() == []
 
 
+def test_failed_task_stores_outputs_that_the_job_wants_after_a_failure(
+    kit: Kit, keeper: Keeper
+) -> None:
+    trace = Output("/out/trace", "trace", keep_on_failure=True)
+    core = Output("/out/core", "core", keep_on_failure=True)
+    text = f"echo x > {ROOT}/out/model; mkdir {ROOT}/out/trace; echo y > {ROOT}/out/trace/1; exit 3"
+    ended = ran(kit, text, MODEL, core, trace)
+    assert (ended.exit_code, ended.reason) == (3, EXIT)
+    assert ended.outputs is not None
+    assert [(item["name"], item["size"]) for item in ended.outputs] == [("trace/1", 2)]
+    assert keeper.kept[ended.uid] == {"trace/1": b"y\n"}
+    assert ended.usage is not None
+    assert ended.usage["outputs_lost"] == ["output core: there is no /out/core"]
+
+
+def test_failed_task_stores_its_checkpoint_and_its_outputs(kit: Kit, keeper: Keeper) -> None:
+    trace = Output("/out/trace", "trace", keep_on_failure=True)
+    text = f"echo x > {ROOT}/out/trace; exit 3"
+    ended = ran(kit, text, trace, checkpoint_path="/ckpt")
+    assert ended.outputs is not None
+    assert [item["name"] for item in ended.outputs] == [CHECKPOINT, "trace"]
+
+
+def test_missing_output_of_a_success_keeps_those_wanted_after_a_failure(
+    kit: Kit, keeper: Keeper
+) -> None:
+    trace = Output("/out/trace", "trace", keep_on_failure=True)
+    ended = ran(kit, f"echo x > {ROOT}/out/trace", MODEL, trace)
+    assert (ended.exit_code, ended.failure_kind, ended.reason) == (0, FailureKind.USER, OUTPUTS)
+    assert ended.message is not None
+    assert "there is no /out/model" in ended.message
+    assert keeper.kept[ended.uid] == {"trace": b"x\n"}
+
+
+def test_stopped_task_stores_outputs_that_the_job_wants_after_a_failure(
+    kit: Kit, keeper: Keeper
+) -> None:
+    trace = Output("/out/trace", "trace", keep_on_failure=True)
+    launch = script(kit, f"echo x > {ROOT}/out/trace; echo ready; sleep 1000", trace)
+    kit.driver.start(launch)
+    kit.wait_until_ready(launch.uid)
+    kit.driver.stop(launch.uid, grace_seconds=0.2, force=False)
+    ended = kit.told.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (None, STOPPED)
+    assert keeper.kept[ended.uid] == {"trace": b"x\n"}
+
+
 def test_end_is_reported_even_if_storing_checkpoint_or_log_fails(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

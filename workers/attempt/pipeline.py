@@ -23,7 +23,7 @@ from workers.attempt.outcome import (
 from workers.attempt.runtime import ContainerView
 from workers.attempt.steps.checkpoint import (
     fetch_checkpoint,
-    keep_checkpoint,
+    keep_leftovers,
     place_checkpoint,
 )
 from workers.attempt.steps.clean import make_sure_it_is_over
@@ -135,7 +135,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     stopped_for = attempt.stopped_for
     if view is None or view.exit_code is None:
         if view is not None:
-            _keep_checkpoint(attempt)
+            keep_leftovers(attempt)
         kind = None if stopped_for else FailureKind.OUTSIDE
         return EndedEvent(
             attempt.uid,
@@ -157,7 +157,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
         with attempt.step("collect"):
             result, truncated = collect_result(attempt)
     if verdict.reason is not None:
-        _keep_checkpoint(attempt)
+        keep_leftovers(attempt)
     elif attempt.launch.spec.outputs:
         with attempt.step("outputs"):
             keep_outputs(attempt)
@@ -182,17 +182,11 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     )
 
 
-def _keep_checkpoint(attempt: AttemptRun) -> None:
-    if attempt.launch.spec.checkpoint_path is not None:
-        with attempt.step("checkpoint"):
-            keep_checkpoint(attempt)
-
-
 def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
     """Return the end of an attempt that failed in a step."""
     attempt.mark_ended()
     make_sure_it_is_over(attempt)
-    _keep_checkpoint(attempt)
+    keep_leftovers(attempt)
     try:
         attempt.around.shipper.finish(attempt.uid, 0.0)
     except Exception:  # its end is reported even if its output is lost

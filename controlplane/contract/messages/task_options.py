@@ -30,10 +30,14 @@ class SecretUse(Document):
 
 @dataclass(frozen=True, slots=True)
 class Output(Document):
-    """The file or folder at `path` is kept as artifact `name` when the task has succeeded."""
+    """The file or folder at `path` is kept as artifact `name` when the task has succeeded.
+
+    `keep_on_failure`: it is also kept when the attempt has failed or was stopped.
+    """
 
     path: str
     name: str
+    keep_on_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,3 +109,13 @@ def test_outputs_reach_the_next_group_and_users_and_are_deleted_with_the_job(
         seconds=60,
         what="the files have gone with the job",
     )
+
+
+def test_outputs_of_a_failed_attempt_are_read_by_the_submitter(session: Session) -> None:
+    outputs = [{"path": "/out/model"}, {"path": "/out/trace", "keep_on_failure": True}]
+    job = shell_job("echo 7 > /out/trace; exit 3", outputs=outputs, resources=SMALL)
+    job_id = session.submit(job)["id"]
+    assert wait_for_end(session, job_id)["state"] == "FAILED"
+    ((attempt,),) = attempts_of(session, job_id).values()
+    assert [item["name"] for item in session.artifacts(attempt["uid"])] == ["trace"]
+    assert content(session, attempt["uid"], "trace") == b"7\n"

@@ -17,7 +17,7 @@ from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_
 from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.inputs import checked_path
-from workers.attempt.steps.outputs import save, tried
+from workers.attempt.steps.outputs import keep_outputs_of_failure, save, tried
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
 
 # A stopped attempt keeps its resources until this has ended; 60 s after its grace period the
@@ -80,12 +80,26 @@ def place_checkpoint(attempt: AttemptRun) -> None:
     tar.unlink(missing_ok=True)
 
 
-def keep_checkpoint(attempt: AttemptRun) -> None:
-    """Store the content of the folder if that is possible in time; otherwise log it and go on."""
-    path = attempt.launch.spec.checkpoint_path
-    if path is None or not attempt.is_started:
+def keep_leftovers(attempt: AttemptRun) -> None:
+    """Store checkpoint and outputs with `keep_on_failure` of an unsuccessful attempt, if possible.
+
+    What is not stored within `KEEP_SECONDS` is lost; `usage` names it.
+    """
+    spec = attempt.launch.spec
+    if not attempt.is_started:
         return
     keeping = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
+    if spec.checkpoint_path is not None:
+        with attempt.step("checkpoint"):
+            _keep_checkpoint(keeping, spec.checkpoint_path)
+    if any(output.keep_on_failure for output in spec.outputs):
+        with attempt.step("outputs"):
+            keep_outputs_of_failure(keeping)
+
+
+def _keep_checkpoint(keeping: OutputTransfer, path: str) -> None:
+    """Store the content of the folder; log an error and go on."""
+    attempt = keeping.attempt
     tar = attempt.workspace / CHECKPOINT
     most = attempt.around.max_files_bytes
     try:

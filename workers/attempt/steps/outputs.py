@@ -1,6 +1,7 @@
 """Keep all outputs of a task that succeeded before its success is reported.
 
-The next process of the cell repeats interrupted uploads: the content is the same.
+After a failure, keep those with `keep_on_failure` before the failure is reported. The next process
+of the cell repeats interrupted uploads: the content is the same.
 """
 
 import json
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 from controlplane.contract.artifacts import is_name
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import MAX_OUTPUTS
 from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import AttemptRun
+from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.outcome import OUTPUTS, VANISHED, AttemptFailed
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer
@@ -22,30 +24,63 @@ from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer
 T = TypeVar("T")
 # The list of them is part of a report, and a message has 1 MiB.
 MAX_LIST_BYTES = 256 * 1024
+LOST_CHARS = 200  # of the reason why an output of a failed attempt was not kept
 # Pauses between further tries than a stage has else, as multiples of its last one: 52 s in all.
 LONGER = (2, 4, 7)
 
 
 def keep_outputs(attempt: AttemptRun) -> None:
-    """Keep all outputs; return what was kept. Raise AttemptFailed."""
+    """Keep all outputs of an attempt that succeeded. Raise AttemptFailed."""
     outputs = attempt.launch.spec.outputs
     if not outputs:
         return
-    keeping = OutputTransfer(attempt)
-    most = attempt.around.max_files_bytes
-    room = DiskAllowance("outputs", attempt.workspace, most, OUTPUTS)
+    keeping, room = OutputTransfer(attempt), _room(attempt)
     kept: list[dict[str, object]] = []
     for output in outputs:
-        tar = attempt.workspace / "output.tar"
-        save(keeping, output.path, tar, room, f"output {output.name}")
-        try:
-            for name, source in _files(output, tar):
-                put = partial(keeping.put, name, source)
-                kept.append(tried(keeping, f"output {name}", put))
-                _check_list(kept)
-        finally:
-            tar.unlink(missing_ok=True)
+        _keep(keeping, output, room, kept)
     attempt.outputs = tuple(kept)
+
+
+def keep_outputs_of_failure(keeping: OutputTransfer) -> None:
+    """Keep the outputs that the job wants after a failure too, as far as possible in time.
+
+    One that is missing or cannot be stored is named in the attempt's usage.
+    """
+    attempt = keeping.attempt
+    room, lost = _room(attempt), []
+    kept: list[dict[str, object]] = [dict(item) for item in attempt.outputs or ()]
+    for output in attempt.launch.spec.outputs:
+        if not output.keep_on_failure:
+            continue
+        try:
+            _keep(keeping, output, room, kept)
+        except DriverClosed:
+            raise
+        except Exception as failure:  # any error: the end itself is reported
+            lost.append(clean_text(getattr(failure, "message", None) or str(failure), LOST_CHARS))
+    attempt.outputs = tuple(kept) or None
+    if lost:
+        attempt.log.warning("outputs_lost", errors=lost)
+        attempt.usage["outputs_lost"] = lost
+
+
+def _room(attempt: AttemptRun) -> DiskAllowance:
+    return DiskAllowance("outputs", attempt.workspace, attempt.around.max_files_bytes, OUTPUTS)
+
+
+def _keep(
+    keeping: OutputTransfer, output: Output, room: DiskAllowance, kept: list[dict[str, object]]
+) -> None:
+    """Store the files of one output and append each to `kept`. Raise AttemptFailed."""
+    tar = keeping.attempt.workspace / "output.tar"
+    try:
+        save(keeping, output.path, tar, room, f"output {output.name}")
+        for name, source in _files(output, tar):
+            put = partial(keeping.put, name, source)
+            kept.append(tried(keeping, f"output {name}", put))
+            _check_list(kept)
+    finally:
+        tar.unlink(missing_ok=True)
 
 
 def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, what: str) -> None:

@@ -15,7 +15,7 @@ from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
 from workers.attempt.events import EndedEvent, Launch, ReconciledEvent
 from workers.attempt.outcome import RUNNER, AttemptFailed, Exit, judge_exit
-from workers.attempt.steps.checkpoint import keep_checkpoint
+from workers.attempt.steps.checkpoint import keep_leftovers
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.outputs import keep_outputs
 from workers.control_api import ControlPlaneRefused
@@ -303,8 +303,7 @@ def _ended(attempt: RunnerAttempt) -> EndedEvent:
         with attempt.step("outputs"):
             keep_outputs(attempt)
         return _succeeded(attempt, kept)
-    with attempt.step("checkpoint"):
-        keep_checkpoint(attempt)
+    keep_leftovers(attempt)
     if kept.phase is RunnerPhase.FAILED:
         kind, reason, message = FailureKind.USER, RUNNER_FINAL, _explain(kept)
     elif kept.phase is RunnerPhase.RETRYABLE_FAILURE:
@@ -354,8 +353,7 @@ def _succeeded(attempt: RunnerAttempt, kept: RunnerRecord) -> EndedEvent:
 def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
     """Return the end of an attempt that failed, and of which nothing runs outside."""
     attempt.mark_ended()
-    with attempt.step("checkpoint"):
-        keep_checkpoint(attempt)
+    keep_leftovers(attempt)
     attempt.around.shipper.finish(attempt.uid, 0.0)
     ended = _end(attempt, failure.kind, failure.reason, clean_text(failure.message, MESSAGE_CHARS))
     return replace(ended, exit_code=failure.exit_code, never_created=attempt.never_created)
