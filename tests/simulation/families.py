@@ -90,6 +90,8 @@ def tree(rng: Random, name: str) -> list[Submitted]:
     if doomed and rng.random() < 0.5:
         root = _endless(rng, f"{name}-0")
         root.cancel_at = rng.uniform(5.0, 60.0)
+    if doomed:
+        _leave_room(root)
     jobs = [root]
     for number in range(1, rng.randint(3, 5)):
         # Who hangs on somebody that cannot succeed may go on for ever.
@@ -135,6 +137,13 @@ def retried(rng: Random, name: str) -> list[Submitted]:
 
 def _draw(rng: Random, kinds: tuple[gangs.Kind, ...], name: str) -> Submitted:
     return rng.choice(kinds)(rng, name)
+
+
+def _leave_room(root: Submitted) -> None:
+    """Let the root fit into the smallest cell beside its endless children: it must end them."""
+    for group in root.body["groups"]:
+        resources = group["resources"]
+        resources["cpu"] = min(resources["cpu"], 0.5)
 
 
 def _endless(rng: Random, name: str) -> Submitted:
