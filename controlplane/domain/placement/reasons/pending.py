@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
-from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.plugins.validators.start import (
+    WAITING_FOR_DEPENDENCY,
+    WAITING_FOR_START_TIME,
+)
 from controlplane.domain.placement.reasons.explain import Reason, explain_unseen
 from controlplane.domain.state.states import TERMINAL
 
