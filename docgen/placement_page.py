@@ -103,7 +103,7 @@ def _misfit(*cells: CellFacts, shape: ShapeFacts = _SHAPE) -> Reason:
 
 def _pending(**changes: object) -> Reason:
     known = {name: getattr(_BARE, name) for name in pending.PendingTaskFacts.__dataclass_fields__}
-    return pending.pending_reason(pending.PendingTaskFacts(**{**known, **changes}), now=_NOW)
+    return pending.pending_reasons(pending.PendingTaskFacts(**{**known, **changes}), now=_NOW)[0]
 
 
 def _insufficient() -> Reason:

@@ -40,11 +40,6 @@ class PendingTaskFacts:
     held_image: str | None = None
 
 
-def pending_reason(task: PendingTaskFacts, *, now: datetime) -> Reason:
-    """Return the first of `pending_reasons`: {code, text, and figures}."""
-    return pending_reasons(task, now=now)[0]
-
-
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
     """Return all reasons why the task waits, its own first; at least one."""
     reasons = list[Reason]()
