@@ -40,6 +40,7 @@ $(STAMP): requirements/dev.txt
 # ------------------------------------------------------------------------------------ the stack
 
 STACK := $(BIN)/python -m controlplane.config.stack
+TOOLS := $(BIN)/python -m tests.harness.tools
 
 .PHONY: up wait down demo
 up: setup ## run the stack in the foreground: WEB_PORT FLOWER_PORT CELLS ENGINE CELLRUN_HOME
@@ -101,9 +102,9 @@ bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
 
 # A browser, an image registry and an SSH server, where the tests want them and installing them is ours to do.
 tools: setup
-	@grep -rqs 'mark.browser' tests && $(STACK) browser || true
-	@test "$(ENGINE)" = none || $(STACK) registry || true
-	@test "$(ENGINE)" = none || $(STACK) dropbear
+	@grep -rqs 'mark.browser' tests && $(TOOLS) browser || true
+	@test "$(ENGINE)" = none || $(TOOLS) registry || true
+	@test "$(ENGINE)" = none || $(TOOLS) dropbear
 
 lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes newer versions
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv

@@ -17,6 +17,7 @@ from client.states import TERMINAL_STATES
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
 PIECE_BYTES = 256 * 1024
+MOST_ROWS = 100_000
 # A web process that is killed comes back by itself within seconds: a wait outlasts that.
 PATIENCE_TRIES = 30
 DRAIN_SECONDS = 3600.0
@@ -67,7 +68,7 @@ class Session:
 
     def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
         """The newest `limit` jobs; filters: state, pool, label, name."""
-        return self._pages("/jobs", limit, filters)
+        return self._pages("/jobs", filters, limit)
 
     def job(self, job_id: int) -> Job:
         """One job."""
@@ -111,13 +112,13 @@ class Session:
 
     # ------------------------------------------------------- tasks, attempts
 
-    def tasks(self, job_id: int, *, limit: int = 100_000) -> Iterator[Task]:
+    def tasks(self, job_id: int, *, limit: int = MOST_ROWS) -> Iterator[Task]:
         """The tasks of a job by group and index."""
-        return self._pages(f"/jobs/{job_id}/tasks", limit, {})
+        return self._pages(_path("jobs", job_id, "tasks"), limit=limit)
 
     def task(self, task_id: int | str) -> Task:
         """One task."""
-        return self._call("GET", f"/tasks/{quote(str(task_id), safe='')}")
+        return self._call("GET", _path("tasks", task_id))
 
     def explain(self, task_id: int) -> dict[str, Any]:
         """Why a task is where it is."""
@@ -125,18 +126,18 @@ class Session:
 
     def attempts(self, task_id: int) -> list[Attempt]:
         """The attempts of a task, oldest first."""
-        attempts = self._pages(f"/tasks/{task_id}/attempts", 100_000, {})
+        attempts = self._pages(_path("tasks", task_id, "attempts"))
         return sorted(attempts, key=lambda attempt: attempt["number"])
 
     def attempt(self, uid: str) -> Attempt:
         """One attempt."""
-        return self._call("GET", f"/attempts/{quote(uid, safe='')}")
+        return self._call("GET", _path("attempts", uid))
 
     def log(self, uid: str, stream: str = "stdout", after: str = "0") -> LogPiece:
         """What an attempt wrote to `stream` after the cursor `after`; may be a part of it."""
         answer = self._send(
             "GET",
-            f"/attempts/{quote(uid, safe='')}/logs",
+            _path("attempts", uid, "logs"),
             query={"stream": stream, "after": after},
             headers={"Accept": "text/plain, application/problem+json"},
         )
@@ -148,21 +149,19 @@ class Session:
         key: int | str,
         *,
         merged: bool = True,
-        limit: int = 100_000,
+        limit: int = MOST_ROWS,
     ) -> Iterator[Change]:
         """What happened to one of them, newest first; not `merged`: each row for itself."""
-        path = f"/{of}/{quote(str(key), safe='')}/history"
         query = {"merged": "true" if merged else "false"}
-        return self._pages(path, limit, query)
+        return self._pages(_path(of, key, "history"), query, limit)
 
     def artifacts(self, uid: str) -> list[Artifact]:
         """What an attempt left, by name."""
-        path = f"/attempts/{quote(uid, safe='')}/artifacts"
-        return self._call("GET", path)["results"]
+        return self._call("GET", _path("attempts", uid, "artifacts"))["results"]
 
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
         """The content of what an attempt left, in pieces."""
-        path = f"/attempts/{quote(uid, safe='')}/artifacts/{quote(name)}"
+        path = f"{_path('attempts', uid, 'artifacts')}/{quote(name)}"
         with self._send("GET", path, stream=True) as answer:
             try:
                 yield from answer.iter_content(PIECE_BYTES)
@@ -171,23 +170,22 @@ class Session:
 
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Confirm that nothing is left of an attempt that has ended (operators)."""
-        path = f"/attempts/{quote(uid, safe='')}/release"
-        return self._call("POST", path, body={"reason": reason})
+        return self._call("POST", _path("attempts", uid, "release"), body={"reason": reason})
 
     # ----------------------------------------------------------------- cells
 
     def cells(self) -> list[Cell]:
         """All cells."""
-        return list(self._pages("/cells", 100_000, {}))
+        return list(self._pages("/cells"))
 
     def cell(self, name: str) -> Cell:
         """One cell."""
-        return self._call("GET", f"/cells/{quote(name, safe='')}")
+        return self._call("GET", _path("cells", name))
 
     def drain(self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS) -> Cell | None:
         """Have a cell's work leave it (operators); what is still there then is moved, if ever."""
-        path, body = f"/cells/{quote(name, safe='')}/drain", {"deadline_seconds": deadline_seconds}
-        return self._call("POST", path, body=body)
+        body = {"deadline_seconds": deadline_seconds}
+        return self._call("POST", _path("cells", name, "drain"), body=body)
 
     def cordon(self, name: str) -> Cell:
         """Keep new work from a cell (operators)."""
@@ -202,59 +200,57 @@ class Session:
         return self._order_cell(name, "unquarantine")
 
     def _order_cell(self, name: str, order: str) -> Cell:
-        return self._call("POST", f"/cells/{quote(name, safe='')}/{order}", body={})
+        return self._call("POST", _path("cells", name, order), body={})
 
     # ---------------------------------------------------------- pools, quotas
 
     def pools(self) -> list[Pool]:
         """All pools."""
-        return list(self._pages("/pools", 100_000, {}))
+        return list(self._pages("/pools"))
 
     def pool(self, name: str) -> Pool:
         """One pool."""
-        return self._call("GET", f"/pools/{quote(name, safe='')}")
+        return self._call("GET", _path("pools", name))
 
     def put_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
         """Make a pool or change one; what is left out stays as it is (operators)."""
-        return self._call("PUT", f"/pools/{quote(name, safe='')}", body=changes)
+        return self._call("PUT", _path("pools", name), body=changes)
 
     def confirm_loss(self, pool: str) -> Pool:
         """Give up the silent cells of a pool whose loss is held back (operators)."""
-        return self._call("POST", f"/pools/{quote(pool, safe='')}/confirm-loss")
+        return self._call("POST", _path("pools", pool, "confirm-loss"))
 
     def quotas(self, *, kind: str | None = None) -> list[Quota]:
         """The quotas that there are, with usage; `kind`: user, project or domain."""
-        return list(self._pages("/quotas", 100_000, {"kind": kind}))
+        return list(self._pages("/quotas", {"kind": kind}))
 
     def quota(self, kind: str, name: str) -> Quota:
         """What a user, project ("domain/name") or domain may have at once, and has."""
-        return self._call("GET", _quota_path(kind, name))
+        return self._call("GET", _path("quotas", kind, name))
 
     def put_quota(self, kind: str, name: str, changes: Mapping[str, Any]) -> Quota:
         """Set limits; what is left out stays as it is, None is no limit (operators)."""
-        return self._call("PUT", _quota_path(kind, name), body=changes)
+        return self._call("PUT", _path("quotas", kind, name), body=changes)
 
     # --------------------------------------------------------------- secrets
 
     def secrets(self, *, project: str = "default") -> list[StoredSecret]:
         """A project's secrets by name, without their values; `project` may be domain/name."""
-        return list(self._pages("/secrets", 100_000, _whose(project)))
+        return list(self._pages("/secrets", _whose(project)))
 
     def secret(self, name: str, *, project: str = "default") -> StoredSecret:
         """Return the metadata of one secret."""
-        path = f"/secrets/{quote(name, safe='')}"
-        return self._call("GET", path, query=_whose(project))
+        return self._call("GET", _path("secrets", name), query=_whose(project))
 
     def put_secret(
         self, name: str, body: Mapping[str, Any], *, project: str = "default"
     ) -> StoredSecret:
         """Write a secret: `value`, `value_base64`, or `registry` with `username`, `password`."""
-        path = f"/secrets/{quote(name, safe='')}"
-        return self._call("PUT", path, query=_whose(project), body=body)
+        return self._call("PUT", _path("secrets", name), query=_whose(project), body=body)
 
     def delete_secret(self, name: str, *, project: str = "default") -> None:
         """Delete a secret."""
-        self._call("DELETE", f"/secrets/{quote(name, safe='')}", query=_whose(project))
+        self._call("DELETE", _path("secrets", name), query=_whose(project))
 
     # ------------------------------------------------------------- transport
 
@@ -271,8 +267,10 @@ class Session:
                 pace.rest(f"server {self.url}")
         return request()
 
-    def _pages(self, path: str, limit: int, query: Query) -> Iterator[Any]:
-        page = self._call("GET", path, query={**query, "limit": min(limit, 1000)})
+    def _pages(
+        self, path: str, query: Query | None = None, limit: int = MOST_ROWS
+    ) -> Iterator[Any]:
+        page = self._call("GET", path, query={**(query or {}), "limit": min(limit, 1000)})
         while True:
             yield from page["results"][:limit]
             limit -= len(page["results"])
@@ -344,8 +342,9 @@ def _whose(project: str) -> Query:
     return {"domain": domain, "project": name} if slash else {"project": project}
 
 
-def _quota_path(kind: str, name: str) -> str:
-    return f"/quotas/{quote(kind, safe='')}/{quote(name, safe='')}"
+def _path(*parts: str | int) -> str:
+    """Return the path of these parts, each quoted."""
+    return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 
 def _problem(answer: requests.Response) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from controlplane.domain.placement.model.interfaces import QuotaState, Request
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
-from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
-from controlplane.domain.placement.plugins.validators.user_quota import UserQuota
+from controlplane.domain.placement.plugins.sequencers.by_job import Fifo
+from controlplane.domain.placement.plugins.validators.quotas import UserQuota
 from controlplane.domain.placement.reasons import explain, pending
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
@@ -103,7 +103,7 @@ def _misfit(*cells: CellFacts, shape: ShapeFacts = _SHAPE) -> Reason:
 
 def _pending(**changes: object) -> Reason:
     known = {name: getattr(_BARE, name) for name in pending.PendingTaskFacts.__dataclass_fields__}
-    return pending.pending_reason(pending.PendingTaskFacts(**{**known, **changes}), now=_NOW)
+    return pending.pending_reasons(pending.PendingTaskFacts(**{**known, **changes}), now=_NOW)[0]
 
 
 def _insufficient() -> Reason:

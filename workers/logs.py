@@ -7,17 +7,7 @@ ids. The supervisor keeps the lines.
 import logging.config
 from typing import Any
 
-import structlog
-
-SHARED_PROCESSORS: list[Any] = [
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.add_log_level,
-    structlog.stdlib.add_logger_name,
-    structlog.stdlib.PositionalArgumentsFormatter(),
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.StackInfoRenderer(),
-    structlog.processors.format_exc_info,
-]
+from controlplane.contract import log_lines
 
 
 def configure_logging(level: str, *, process: str, cell: str | None = None) -> None:
@@ -26,44 +16,12 @@ def configure_logging(level: str, *, process: str, cell: str | None = None) -> N
     `process` is in every line. `cell` is in every line that names none itself; None: the process
     serves several cells.
     """
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *SHARED_PROCESSORS,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
+    log_lines.configure_structlog()
     logging.config.dictConfig(build_logging(level, process=process, cell=cell))
 
 
 def build_logging(level: str, *, process: str, cell: str | None) -> dict[str, Any]:
     """Return the configuration of the standard library's logging."""
-
-    def add_process(_: object, __: str, event: dict[str, Any]) -> dict[str, Any]:
-        event["process"] = process
-        if cell is not None:
-            event.setdefault("cell", cell)
-        return event
-
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {
-            "json": {
-                "()": structlog.stdlib.ProcessorFormatter,
-                "foreign_pre_chain": SHARED_PROCESSORS,
-                "processors": [
-                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                    add_process,
-                    structlog.processors.JSONRenderer(),
-                ],
-            }
-        },
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
-        "root": {"handlers": ["stderr"], "level": "WARNING"},
-        # A level of its own: Celery sets the root's level when its worker starts.
-        "loggers": {"workers": {"level": level}},
-    }
+    # A level of its own: Celery sets the root's level when its worker starts.
+    loggers = {"workers": {"level": level}}
+    return log_lines.build_logging(process, level="WARNING", loggers=loggers, cell=cell)

@@ -5,7 +5,8 @@ from typing import Any
 
 from controlplane.config.beat import build_schedule
 from controlplane.config.env import InvalidSettings, load_from_process
-from controlplane.config.logs import build_logging, configure_structlog
+from controlplane.config.logs import build_logging
+from controlplane.contract.log_lines import configure_structlog
 
 try:
     CELLRUN = load_from_process()

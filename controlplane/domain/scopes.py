@@ -21,6 +21,15 @@ class Scope:
     key: int
 
 
+def scopes_of(owner_id: int, project_id: int, domain_id: int) -> tuple[Scope, Scope, Scope]:
+    """Return the scopes of the quotas that apply to a job."""
+    return (
+        Scope(ScopeKind.USER, owner_id),
+        Scope(ScopeKind.PROJECT, project_id),
+        Scope(ScopeKind.DOMAIN, domain_id),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ScopeLimits:
     """Limits of a scope's concurrent usage. None, or a resource that is missing: unlimited.

@@ -39,20 +39,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_D}state/backoff.py",
-        "return ((task_id + 7 * tries) * _GOLDEN) % 1.0",
-        "return ((task_id + 7 * tries) / _GOLDEN) % 1.0",
+        "fraction = ((row_id + 7 * tries) * _GOLDEN) % 1.0",
+        "fraction = ((row_id + 7 * tries) / _GOLDEN) % 1.0",
         "the golden ratio's reciprocal is itself and 1: the fraction is the same",
     ),
     Equivalent(
         f"{_D}state/backoff.py",
-        "full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)",
-        "full = min(base * 2.0 ** min(max(tries - 1, 0), 31), CAP_SECONDS)",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 32), cap)",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 31), cap)",
         "the cap is passed long before; the exponent is bounded against overflow alone",
     ),
     Equivalent(
         f"{_D}state/backoff.py",
-        "full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)",
-        "full = min(base * 2.0 ** min(max(tries - 1, 0), 33), CAP_SECONDS)",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 32), cap)",
+        "full = min(base * 2.0 ** min(max(tries - 1, 0), 33), cap)",
         "the cap is passed long before; the exponent is bounded against overflow alone",
     ),
     Equivalent(

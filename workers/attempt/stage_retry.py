@@ -1,10 +1,12 @@
 """Each stage is tried three times with pauses; what only the user can cure is not tried again."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from controlplane.contract.states import FailureKind
-from workers.attempt.outcome import ENGINE, AttemptFailed
+from workers.attempt.attempt import AttemptRun
+from workers.attempt.outcome import ENGINE, AttemptFailed, judge_start_error
 from workers.attempt.runtime import EngineAway, EngineError
 
 T = TypeVar("T")
@@ -12,18 +14,21 @@ Judge = Callable[[str, int | None], AttemptFailed]
 
 
 def with_tries(
+    attempt: AttemptRun,
     stage: str,
     action: Callable[[], T],
+    judge: Judge | None = None,
     *,
-    judge: Judge,
-    pause: Callable[[float], None],
-    back_off: tuple[float, ...],
-    note: Callable[[str], None],
+    pause: Callable[[float], None] | None = None,
+    longer: tuple[float, ...] = (),
 ) -> T:
-    """Return the value of `action`, tried again after each pause of `back_off`.
+    """Return the value of `action`, tried again after each pause of the back-off and of `longer`.
 
-    `note` gets the text of each failed try that another follows. Raises AttemptFailed.
+    The attempt notes each failed try that another follows. `judge` classifies engine errors; by
+    default as errors of the start. Raises AttemptFailed.
     """
+    judge = judge or partial(judge_start_error, stage)
+    back_off = attempt.around.back_off + longer
     tries = len(back_off) + 1
     for number, seconds in enumerate(back_off, 1):
         try:
@@ -32,8 +37,8 @@ def with_tries(
             failure = _judged(stage, error, judge)
             if failure.kind is not FailureKind.SYSTEM:
                 raise failure from error
-        note(f"try {number} of {tries} failed: {failure.message}")
-        pause(seconds)
+        attempt.note_try(f"try {number} of {tries} failed: {failure.message}")
+        (pause or attempt.pause)(seconds)
     try:
         return action()
     except (EngineAway, EngineError, AttemptFailed) as error:
@@ -41,6 +46,11 @@ def with_tries(
         if failure.kind is FailureKind.SYSTEM:
             failure.message += f" (tried {tries} times)"
         raise failure from error
+
+
+def system_failure(reason: str) -> Judge:
+    """Return a judge that makes every engine error a system failure for `reason`."""
+    return lambda words, status: AttemptFailed(FailureKind.SYSTEM, reason, words)
 
 
 def _judged(stage: str, error: Exception, judge: Judge) -> AttemptFailed:

@@ -2,10 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workers.attempt.runtime import EngineError, PlacedFile
+from controlplane.contract.messages.launch_context import Registry
+from workers.attempt.capture import Capture
+from workers.attempt.disk import bytes_below
+from workers.attempt.events import Launch
+from workers.attempt.runtime import ContainerView, EngineError, PlacedFile
 from workers.attempt.transfer.tars import Take, pack, unpack
 
 
@@ -61,3 +65,58 @@ def restore_below(root: Path, path: str, source: Path) -> None:
         unpack(source, folder)
     except OSError as error:
         raise EngineError(str(error)) from error
+
+
+class FolderEngine:
+    """The methods of an Engine (workers.attempt.runtime) for attempts with only a folder."""
+
+    needs_image = False
+    keeps_logs = False
+
+    def __init__(self, home: Path) -> None:
+        self._work = home.absolute() / "work"
+
+    def root(self, uid: str) -> Path:
+        """Return the folder of an attempt that contains every path of its task."""
+        return self._work / uid / "root"
+
+    def find_image(self, image: str) -> str | None:
+        """Return an empty digest: no image is needed."""
+        return ""
+
+    def pull(
+        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
+    ) -> int:
+        """Return 0: no image is needed."""
+        return 0
+
+    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
+        """Copy, or link what is bound, below the attempt's root."""
+        place_below(self.root(launch.uid), placed)
+
+    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
+        """Return the head of a regular file; do not follow a link."""
+        return read_head_below(self.root(launch.uid), path, limit)
+
+    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
+        """Pack what lies below the attempt's root."""
+        return save_below(self.root(launch.uid), path, target, take)
+
+    def restore(self, launch: Launch, path: str, source: Path) -> None:
+        """Unpack below the attempt's root."""
+        restore_below(self.root(launch.uid), path, source)
+
+    def disk_bytes(self, uid: str) -> int:
+        """Return the size of the attempt's own folder."""
+        return bytes_below(self.root(uid))
+
+    def host(self, launch: Launch, address: str) -> str:
+        """Return the host's address: a process listens at all of them."""
+        return address
+
+    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
+        """Return False: the sender of a signal is unknown."""
+        return False
+
+    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
+        """Copy nothing: the lines are written to the log folder directly."""

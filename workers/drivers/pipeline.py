@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
+from typing import ClassVar
 
 from controlplane.contract.states import Phase
 from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
@@ -35,6 +36,8 @@ AGAIN_SECONDS = 2.0  # until an unanswered signal, or a SIGKILL without effect, 
 
 class PipelineDriver:
     """Runs attempts on an Engine; see workers.drivers.base for its interface."""
+
+    attempt_type: ClassVar[type[AttemptRun]] = AttemptRun
 
     def __init__(self, around: DriverContext) -> None:
         self.name = around.engine.name
@@ -103,13 +106,17 @@ class PipelineDriver:
         self._engine.close()
 
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
-        attempt = AttemptRun(launch, self._around, self._on_running, is_adopted=steps is ADOPT)
+        is_adopted = steps is ADOPT
+        attempt = self.attempt_type(launch, self._around, self._on_running, is_adopted=is_adopted)
         with self._lock:
             if launch.uid in self._attempts or self._around.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
-        if steps is START and not begin_phases(attempt):
-            return
+        if not is_adopted:
+            try:
+                attempt.enter(Phase.PREPARING)
+            except DriverClosed:
+                return
         if self._plain is not None and steps is START and self._plain.take(attempt):
             return
         live = partial(self._live, attempt, steps)
@@ -238,15 +245,6 @@ class PipelineDriver:
         if again is not None and not attempt.ended:
             work = again
             self._timer.call_in(AGAIN_SECONDS, lambda: self._stopping.submit(work))
-
-
-def begin_phases(attempt: AttemptRun) -> bool:
-    """Report `preparing` from the time of the order; False: the driver was closed meanwhile."""
-    try:
-        attempt.enter(Phase.PREPARING)
-    except DriverClosed:
-        return False
-    return True
 
 
 def _watch(name: str, attempt: AttemptRun, work: Callable[[], None]) -> None:

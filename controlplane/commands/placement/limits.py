@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from controlplane.domain.placement.model.policy import PoolPolicy
-from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.scopes import Quota, scopes_of
 from controlplane.domain.state.effects import Placement
 from controlplane.queries.placement.quotas import load_quotas
 from controlplane.queries.placement.snapshot import find_tenants, lock_quotas, lock_tokens
@@ -70,20 +70,13 @@ def within_quotas(
     if not placements or not lock_quotas(item.job_id for item in placements):
         return list(placements)
     tenants = find_tenants(item.job_id for item in placements)
-    scopes_of = {
-        job_id: [
-            Scope(ScopeKind.USER, owner),
-            Scope(ScopeKind.PROJECT, project),
-            Scope(ScopeKind.DOMAIN, domain),
-        ]
-        for job_id, (owner, project, domain) in tenants.items()
-    }
-    found = load_quotas({scope for scopes in scopes_of.values() for scope in scopes})
+    scopes = {job_id: scopes_of(*tenant) for job_id, tenant in tenants.items()}
+    found = load_quotas({scope for listed in scopes.values() for scope in listed})
     left = {quota.scope: _RemainingQuota(quota, policy) for quota in found}
     kept = []
     for item in placements:
         request = requests[item.group_id]
-        bound = [left[scope] for scope in scopes_of[item.job_id] if scope in left]
+        bound = [left[scope] for scope in scopes[item.job_id] if scope in left]
         if all(quota.admits(request, item.job_id) for quota in bound):
             kept.append(item)
             for quota in bound:

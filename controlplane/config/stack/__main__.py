@@ -1,7 +1,6 @@
 """`python -m controlplane.config.stack COMMAND`, as the Makefile calls it."""
 
 import os
-import shutil
 import signal
 import sys
 
@@ -18,9 +17,6 @@ def main(arguments: list[str]) -> int:
         "down": down.run,
         "demo": demo.run,
         "engine": require_engine,
-        "browser": require_browser,
-        "registry": require_registry,
-        "dropbear": require_dropbear,
     }
     if len(arguments) != 1 or arguments[0] not in commands:
         print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
@@ -44,36 +40,6 @@ def main(arguments: list[str]) -> int:
 def require_engine() -> int:
     """Make sure that an engine and the examples' image are there, for the tests."""
     image.require_image(engine.require_engine(print), print)
-    return 0
-
-
-def require_browser() -> int:
-    """Ensure that a Chromium is installed, for the tests of the admin."""
-    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise StackError("no Chromium found: install it, the browser tests need it")
-        print("installing Debian's chromium with apt-get")
-        engine.apt_install("chromium")
-    return 0
-
-
-def require_registry() -> int:
-    """Make sure that there is an image registry to start, for the tests that pull from one."""
-    if not shutil.which("docker-registry"):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise StackError("no docker-registry found: install it, the engine's tests start one")
-        print("installing Debian's docker-registry with apt-get")
-        engine.apt_install("docker-registry")
-    return 0
-
-
-def require_dropbear() -> int:
-    """Make sure that there is an SSH server for a container, for the tests that log in to one."""
-    if not shutil.which("dropbear"):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise StackError("no dropbear found: install it, the tests of gangs take it along")
-        print("installing Debian's dropbear-bin with apt-get")
-        engine.apt_install("dropbear-bin")
     return 0
 
 

@@ -43,7 +43,7 @@ def _missing(plan: StackPlan, processes: list[Process]) -> dict[str, str]:
         if not plan.home.pid_file(process.name).exists()
     }
     for name, url in (("web", f"{plan.url}/readyz"), ("flower", f"{plan.flower_url}/healthcheck")):
-        status, answer = _get(url)
+        status, answer = get(url)
         if status != 200:
             missing[name] = answer
     if not missing:
@@ -52,7 +52,7 @@ def _missing(plan: StackPlan, processes: list[Process]) -> dict[str, str]:
 
 
 def _cells_not_ready(plan: StackPlan) -> dict[str, str]:
-    status, answer = _get(f"{plan.url}/api/v1/cells", token=plan.credentials.operator_token)
+    status, answer = get(f"{plan.url}/api/v1/cells", token=plan.credentials.operator_token)
     if status != 200:
         return {"web": f"GET /api/v1/cells: {answer}"}
     states = {cell["name"]: cell["state"] for cell in json.loads(answer)["results"]}
@@ -63,7 +63,7 @@ def _cells_not_ready(plan: StackPlan) -> dict[str, str]:
     }
 
 
-def _get(url: str, *, token: str = "") -> tuple[int, str]:
+def get(url: str, *, token: str = "") -> tuple[int, str]:
     """Return the status (0: no answer) and the text of the answer."""
     request = urllib.request.Request(url)
     if token:

@@ -2,11 +2,11 @@
 
 import json
 import time
-import urllib.request
 
 from controlplane.config.stack import options
 from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts.home import StackHome, read_shell_lines
+from controlplane.config.stack.readiness import get
 
 # The start itself gives up after 90 s; installing the requirements may come before it.
 DEADLINE_SECONDS = 600.0
@@ -39,21 +39,12 @@ def _missing(home: StackHome) -> str:
     except OSError:
         return "its addresses"
     url = environment["CELLRUN_URL"]
-    try:
-        _get(f"{url}/readyz", "")
-        answer = json.loads(_get(f"{url}/api/v1/cells", environment["CELLRUN_OPERATOR_TOKEN"]))
-    except OSError as fault:
-        return f"web: {fault}"
-    ready = {cell["name"] for cell in answer["results"] if cell["state"] == "READY"}
+    answer = ""
+    for path in ("/readyz", "/api/v1/cells"):
+        status, answer = get(f"{url}{path}", token=environment["CELLRUN_OPERATOR_TOKEN"])
+        if status != 200:
+            return f"web: {answer}"
+    cells = json.loads(answer)["results"]
+    ready = {cell["name"] for cell in cells if cell["state"] == "READY"}
     own = {path.stem for path in home.run.glob("cell-*.pid")}
     return ", ".join(sorted(own - ready))
-
-
-def _get(url: str, token: str) -> bytes:
-    """The body of a 200. Raises OSError."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    # Our own stack on this machine: not through a proxy that the environment may name.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, headers=headers), timeout=5) as answer:
-        body: bytes = answer.read()
-    return body

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, overload
 
 from controlplane.contract.wire.keys import derive_key
+from controlplane.domain.state.backoff import doubled_seconds
 
 GIVE_UP_AFTER = timedelta(days=1)
 """Maximum outage of a job's receiver; a one-off task and its callback are deleted earlier."""
@@ -20,22 +21,17 @@ MAX_TRY_SECONDS = 20.0
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 900.0
-JITTER = 0.25
-"""Maximum fraction taken off each wait, so that callbacks do not return simultaneously."""
 
 POSTPONED_SECONDS = 1.0
 """Wait while a client resolves the task; such a claim is short."""
 
-_GOLDEN = 0.6180339887498949
 _MAX_ERROR = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def wait_seconds(tries: int, *, callback_id: int) -> float:
     """Return seconds from the end of try `tries` (from 1) to the next: 1, 2, 4, … to 15 min."""
-    full = min(FIRST_WAIT_SECONDS * 2.0 ** min(max(tries - 1, 0), 32), LONGEST_WAIT_SECONDS)
-    fraction = ((callback_id + 7 * tries) * _GOLDEN) % 1.0
-    return full * (1.0 - JITTER * fraction)
+    return doubled_seconds(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, tries, row_id=callback_id)
 
 
 def is_delivered(status: int | None) -> bool:

@@ -22,7 +22,7 @@ from controlplane.domain.jobs.submission import (
     digest_of,
     plan_groups,
 )
-from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.scopes import Quota, Scope, scopes_of
 from controlplane.spec import Fault, JobSpec
 from controlplane.spec.faults import Finding
 from controlplane.spec.parsing import field_path
@@ -224,15 +224,6 @@ def check_changed_sizes(
 def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
     scopes = scopes_of(facts.owner_id, job.project_id, job.domain_id)
     return [facts.quotas[scope] for scope in scopes if scope in facts.quotas]
-
-
-def scopes_of(owner_id: int, project_id: int, domain_id: int) -> tuple[Scope, Scope, Scope]:
-    """Return the scopes of the quotas that apply to a job."""
-    return (
-        Scope(ScopeKind.USER, owner_id),
-        Scope(ScopeKind.PROJECT, project_id),
-        Scope(ScopeKind.DOMAIN, domain_id),
-    )
 
 
 def check_secrets(

@@ -22,8 +22,10 @@ from controlplane.domain.placement.model.snapshot import (
     PoolSnapshot,
     ShapeFacts,
 )
-from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
-from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.plugins.validators.start import (
+    WAITING_FOR_DEPENDENCY,
+    WAITING_FOR_START_TIME,
+)
 from controlplane.domain.placement.reasons.explain import (
     Reason,
     explain_behind_itself,

@@ -6,7 +6,7 @@ FAILURE_BASE_SECONDS = 1.0
 CRASH_BASE_SECONDS = 1.0
 SYSTEM_BASE_SECONDS = 5.0
 CAP_SECONDS = 300.0
-# Maximum fraction taken off the wait, so that tasks do not return simultaneously.
+# Maximum fraction taken off a wait, so that rows do not return simultaneously.
 JITTER = 0.25
 _GOLDEN = 0.6180339887498949
 
@@ -22,10 +22,14 @@ def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> floa
             base, tries = CRASH_BASE_SECONDS, counters.consecutive_crashes
         case BackoffKind.SYSTEM:
             base, tries = SYSTEM_BASE_SECONDS, max(counters.system_row, counters.refusal_row)
-    full = min(base * 2.0 ** min(max(tries - 1, 0), 32), CAP_SECONDS)
-    return full * (1.0 - JITTER * _fraction(task_id, tries))
+    return doubled_seconds(base, CAP_SECONDS, tries, row_id=task_id)
 
 
-def _fraction(task_id: int, tries: int) -> float:
-    """Return a number in [0, 1) that spreads neighbouring tasks evenly (golden-ratio sequence)."""
-    return ((task_id + 7 * tries) * _GOLDEN) % 1.0
+def doubled_seconds(base: float, cap: float, tries: int, *, row_id: int) -> float:
+    """Return `base` doubled per try after the first, at most `cap`, less the jitter of a row.
+
+    The golden-ratio sequence spreads neighbouring rows evenly.
+    """
+    full = min(base * 2.0 ** min(max(tries - 1, 0), 32), cap)
+    fraction = ((row_id + 7 * tries) * _GOLDEN) % 1.0
+    return full * (1.0 - JITTER * fraction)

@@ -10,10 +10,10 @@ from django.conf import settings
 
 from controlplane.domain.constraints import Tags
 from controlplane.domain.hooks.built_in import BUILT_IN
-from controlplane.domain.jobs.admission import ExistingJob, SubmissionFacts, scopes_of, secrets_of
+from controlplane.domain.jobs.admission import ExistingJob, SubmissionFacts, secrets_of
 from controlplane.domain.jobs.satisfiability import AdmissionPool
 from controlplane.domain.placement.model.snapshot import CellFacts
-from controlplane.domain.scopes import Quota, Scope
+from controlplane.domain.scopes import Quota, Scope, scopes_of
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Domain, Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob

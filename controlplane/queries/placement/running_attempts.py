@@ -6,7 +6,7 @@ from datetime import datetime
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.placement.model.snapshot import EvictableAttempt, ReleasingCapacity
-from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.domain.scopes import Scope, scopes_of
 from controlplane.domain.state.states import Band
 from controlplane.queries.sql import decoded, rows, scalar
 
@@ -72,11 +72,7 @@ def load_held(cell_ids: Sequence[int]) -> CellAttempts:
         amounts = decoded(resources)
         if has_ended:
             held.leaving.append(ReleasingCapacity(cell, amounts))
-            for scope in (
-                Scope(ScopeKind.USER, owner),
-                Scope(ScopeKind.PROJECT, project),
-                Scope(ScopeKind.DOMAIN, domain),
-            ):
+            for scope in scopes_of(owner, project, domain):
                 kept = held.leaving_scopes.setdefault(scope, {"running_tasks": 0})
                 kept["running_tasks"] += 1
                 for name, amount in amounts.items():

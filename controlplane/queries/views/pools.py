@@ -7,8 +7,10 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
-from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.plugins.validators.start import (
+    WAITING_FOR_DEPENDENCY,
+    WAITING_FOR_START_TIME,
+)
 from controlplane.domain.placement.reasons import pending
 from controlplane.domain.placement.reasons.explain import QUEUE_POSITION
 from controlplane.domain.state.states import CellState

@@ -13,9 +13,9 @@ from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun, DriverClosed
-from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_error
+from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed
 from workers.attempt.runtime import PlacedFile
-from workers.attempt.stage_retry import with_tries
+from workers.attempt.stage_retry import system_failure, with_tries
 from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import keep_outputs_of_failure, save, tried
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
@@ -49,14 +49,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
                 failure.kind = FailureKind.SYSTEM
             raise
 
-    with_tries(
-        "checkpoint",
-        fetch_once,
-        judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    with_tries(attempt, "checkpoint", fetch_once, system_failure(INPUTS))
 
 
 def place_checkpoint(attempt: AttemptRun) -> None:
@@ -69,14 +62,7 @@ def place_checkpoint(attempt: AttemptRun) -> None:
         with attempt.turn():
             attempt.engine.restore(attempt.launch, path, tar)
 
-    with_tries(
-        "checkpoint",
-        place,
-        judge=lambda words, status: judge_start_error("checkpoint", words, status),
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    with_tries(attempt, "checkpoint", place)
     tar.unlink(missing_ok=True)
 
 
@@ -103,13 +89,8 @@ def _keep_checkpoint(keeping: OutputTransfer, path: str) -> None:
     tar = attempt.workspace / CHECKPOINT
     most = attempt.around.max_files_bytes
     try:
-        save(
-            keeping,
-            path,
-            tar,
-            DiskAllowance("checkpoint", attempt.workspace, most, OUTPUTS),
-            "checkpoint",
-        )
+        room = DiskAllowance("checkpoint", attempt.workspace, most, OUTPUTS)
+        save(keeping, path, tar, room, "checkpoint")
         put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
         attempt.outputs = (tried(keeping, "checkpoint", put),)
     except DriverClosed:

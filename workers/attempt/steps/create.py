@@ -5,7 +5,7 @@ import os
 from controlplane.contract.messages.reports import NOT_HERE
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import AttemptRun
-from workers.attempt.outcome import AttemptFailed, judge_start_error
+from workers.attempt.outcome import AttemptFailed
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.inspect_container import take_over
 from workers.attempt.steps.workspace import begin_creation
@@ -25,14 +25,7 @@ def create_container(attempt: AttemptRun) -> None:
         if not created.is_new:
             take_over(attempt, attempt.engine.view(attempt.uid))
 
-    with_tries(
-        "create",
-        create,
-        judge=lambda words, status: judge_start_error("create", words, status),
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    with_tries(attempt, "create", create)
 
 
 def check_mounts(attempt: AttemptRun, stage: str) -> None:

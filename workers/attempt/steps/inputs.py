@@ -15,9 +15,9 @@ from controlplane.contract.messages.orders import GroupSpec, Input
 from controlplane.contract.messages.reports import SPEC
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
-from workers.attempt.outcome import INPUTS, AttemptFailed, judge_start_error
+from workers.attempt.outcome import INPUTS, AttemptFailed
 from workers.attempt.runtime import PlacedFile
-from workers.attempt.stage_retry import with_tries
+from workers.attempt.stage_retry import system_failure, with_tries
 from workers.attempt.transfer.transfers import DiskAllowance, fetch
 
 
@@ -53,14 +53,7 @@ def place_inputs(attempt: AttemptRun) -> None:
         with attempt.turn():
             attempt.engine.put(attempt.launch, attempt.placed)
 
-    with_tries(
-        "inputs",
-        place,
-        judge=lambda words, status: judge_start_error("inputs", words, status),
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    with_tries(attempt, "inputs", place)
 
 
 def checked_path(what: str, path: str, reason: str) -> str:
@@ -76,22 +69,12 @@ def checked_path(what: str, path: str, reason: str) -> str:
 
 
 def _fetch(attempt: AttemptRun, item: Input, target: Path, room: DiskAllowance) -> None:
-    with_tries(
-        "inputs",
-        lambda: fetch(
-            attempt,
-            f"input {item.path}",
-            item.url,
-            target,
-            room,
-            named=item.named,
-            sha256=item.sha256 or "",
-        ),
-        judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    what, sha256 = f"input {item.path}", item.sha256 or ""
+
+    def fetch_once() -> None:
+        fetch(attempt, what, item.url, target, room, named=item.named, sha256=sha256)
+
+    with_tries(attempt, "inputs", fetch_once, system_failure(INPUTS))
 
 
 def _expanded(

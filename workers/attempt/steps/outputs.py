@@ -18,7 +18,7 @@ from controlplane.contract.messages.task_options import Output
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.outcome import OUTPUTS, VANISHED, AttemptFailed
-from workers.attempt.stage_retry import with_tries
+from workers.attempt.stage_retry import system_failure, with_tries
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer
 
 T = TypeVar("T")
@@ -93,15 +93,8 @@ def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, wha
 
     def save_once() -> bool:
         keeping.check()
-        before = room.taken
-        try:
-            found = attempt.engine.save(attempt.launch, path, tar, take)
-        except BaseException:
-            room.taken = before
-            raise
-        if not found:
-            room.taken = before
-        return found
+        with room.undone_on_error():
+            return attempt.engine.save(attempt.launch, path, tar, take)
 
     if tried(keeping, what, save_once):
         return
@@ -137,17 +130,10 @@ def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
 
     The message of a failure states that the program had ended successfully.
     """
-    back_off = keeping.attempt.around.back_off
-    longer = tuple(back_off[-1] * factor for factor in LONGER) if back_off else ()
+    attempt, judge = keeping.attempt, system_failure(OUTPUTS)
+    longer = tuple(last * factor for last in attempt.around.back_off[-1:] for factor in LONGER)
     try:
-        return with_tries(
-            what,
-            action,
-            judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, OUTPUTS, words),
-            pause=keeping.pause,
-            back_off=back_off + longer,
-            note=keeping.attempt.note_try,
-        )
+        return with_tries(attempt, what, action, judge, pause=keeping.pause, longer=longer)
     except AttemptFailed as failure:
         failure.exit_code = 0
         raise

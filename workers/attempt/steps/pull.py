@@ -30,14 +30,7 @@ def ensure_image(attempt: AttemptRun) -> None:
         if (digest := attempt.engine.find_image(image)) is not None:
             attempt.usage["image_digest"] = digest
 
-    with_tries(
-        "pull",
-        get_image,
-        judge=judge_pull_error,
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    with_tries(attempt, "pull", get_image, judge_pull_error)
     attempt.enter(Phase.PREPARING)  # the time limit of a pull is over with the pull
 
 

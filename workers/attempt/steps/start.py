@@ -1,7 +1,6 @@
 """The container's main process runs, and was started once."""
 
 from workers.attempt.attempt import AttemptRun
-from workers.attempt.outcome import judge_start_error
 from workers.attempt.runtime import ContainerStatus, ContainerView, NoSuchContainer
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.create import check_mounts
@@ -28,12 +27,5 @@ def start_container(attempt: AttemptRun) -> None:
             attempt.engine.start(attempt.uid)
         return ContainerView(ContainerStatus.RUNNING, attempt.container_id or "")
 
-    view = with_tries(
-        "start",
-        start,
-        judge=lambda words, status: judge_start_error("start", words, status),
-        pause=attempt.pause,
-        back_off=attempt.around.back_off,
-        note=attempt.note_try,
-    )
+    view = with_tries(attempt, "start", start)
     attempt.mark_running(view, find_addresses(attempt))

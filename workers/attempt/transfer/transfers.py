@@ -9,7 +9,8 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,6 +51,16 @@ class DiskAllowance:
                 raise AttemptFailed(_SYSTEM, DISK, f"{self._what}: no space left on this cell")
             self._checked_at = self.taken
 
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Forget what was taken inside if the block raises."""
+        before = self.taken
+        try:
+            yield
+        except BaseException:
+            self.taken = before
+            raise
+
 
 def fetch(
     attempt: AttemptRun,
@@ -65,46 +76,29 @@ def fetch(
 
     `sha256`: the expected checksum; may be empty. Raise AttemptFailed.
     """
-    before = room.taken
-    try:
-        _fetch(attempt, what, url, target, room, named=named, sha256=sha256)
-    except BaseException:
-        room.taken = before
-        raise
-
-
-def _fetch(
-    attempt: AttemptRun,
-    what: str,
-    url: str,
-    target: Path,
-    room: DiskAllowance,
-    *,
-    named: bool,
-    sha256: str,
-) -> None:
     digest = hashlib.sha256()
 
     def failed(kind: FailureKind, words: str, reason: str = INPUTS) -> AttemptFailed:
         return AttemptFailed(kind, reason, f"{what}: {without_secrets(words, url)}")
 
-    try:
-        with open(target, "wb") as file:
-            for piece in attempt.around.storage.read(url, named=named):
-                attempt.check()
-                room.take(len(piece))
-                digest.update(piece)
-                file.write(piece)
-    except StorageRefused as error:
-        raise failed(_USER, str(error)) from error
-    except StorageAway as error:
-        raise failed(_SYSTEM, str(error)) from error
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise failed(_SYSTEM, str(error), DISK if is_full else INPUTS) from error
-    if sha256 and digest.hexdigest() != sha256.lower():
-        words = f"sha256 is {digest.hexdigest()}, {sha256} was expected"
-        raise failed(_USER if named else _SYSTEM, words)
+    with room.undone_on_error():
+        try:
+            with open(target, "wb") as file:
+                for piece in attempt.around.storage.read(url, named=named):
+                    attempt.check()
+                    room.take(len(piece))
+                    digest.update(piece)
+                    file.write(piece)
+        except StorageRefused as error:
+            raise failed(_USER, str(error)) from error
+        except StorageAway as error:
+            raise failed(_SYSTEM, str(error)) from error
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise failed(_SYSTEM, str(error), DISK if is_full else INPUTS) from error
+        if sha256 and digest.hexdigest() != sha256.lower():
+            words = f"sha256 is {digest.hexdigest()}, {sha256} was expected"
+            raise failed(_USER if named else _SYSTEM, words)
 
 
 class OutputTransfer:

@@ -12,13 +12,11 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controlplane.contract.messages.launch_context import Registry
-from workers.attempt.capture import Capture, cut_note
-from workers.attempt.disk import bytes_below
+from workers.attempt.capture import cut_note
 from workers.attempt.environment import port_variable
 from workers.attempt.events import FoundContainer, Launch
 from workers.attempt.runtime import (
@@ -31,8 +29,7 @@ from workers.attempt.runtime import (
     ResourceUsage,
     container_name,
 )
-from workers.attempt.transfer.tars import Take
-from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
+from workers.drivers.paths import FolderEngine
 from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
 from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
 from workers.spawner.scanning import inspect_process
@@ -41,37 +38,25 @@ from workers.spawner.scanning import inspect_process
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
-class ProcessEngine:
+class ProcessEngine(FolderEngine):
     """An Engine (workers.attempt.runtime) whose "containers" are a folder and a process each."""
 
     name = "process"
-    needs_image = False
-    keeps_logs = False
 
     def __init__(self, *, home: Path, max_log_bytes: int) -> None:
-        self._work = home.absolute() / "work"
+        super().__init__(home)
         self._logs = home.absolute() / "logs"
         self._max_log_bytes = max_log_bytes
         self._ports = Ports()
         self._own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         self._link = SpawnerLink(home)
 
-    def find_image(self, image: str) -> str | None:
-        """No image is needed."""
-        return ""
-
-    def pull(
-        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
-    ) -> int:
-        """No image is needed."""
-        return 0
-
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Write down what is to be run, as one step."""
         order_path = self._order_path(launch.uid)
         is_new = read_whole(order_path) is None
         if is_new:
-            root = self._root(launch.uid)
+            root = self.root(launch.uid)
             workdir = root / (launch.spec.workdir or "/").strip("/")
             if ".." in (launch.spec.workdir or "").split("/"):
                 raise EngineError("working directory: .. is not allowed", 400)
@@ -108,10 +93,6 @@ class ProcessEngine:
             "max_log_bytes": self._max_log_bytes,
             "cut_note": cut_note(self._max_log_bytes).decode(),
         }
-
-    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
-        """Copy, or link what is bound, under the attempt's root."""
-        place_below(self._root(launch.uid), placed)
 
     def start(self, uid: str) -> None:
         """Order the start, once; a second call reports that."""
@@ -190,10 +171,6 @@ class ProcessEngine:
             raise NoSuchContainer("there is no such process")
         return dict(order.get("ports") or {})
 
-    def host(self, launch: Launch, address: str) -> str:
-        """Return the host's addresses: a process listens at all of them."""
-        return address
-
     def use(self, uid: str) -> ResourceUsage:
         """Return the time of its processes and their children; the bytes sent are unknown."""
         pids = self._link.call("pids", uid)[1:]
@@ -201,35 +178,12 @@ class ProcessEngine:
             raise NoSuchContainer("the process is over")
         return ResourceUsage(sum(cpu_seconds_of(pid) for pid in pids))
 
-    def disk_bytes(self, uid: str) -> int:
-        """All that lies in the attempt's own folder."""
-        return bytes_below(self._root(uid))
-
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command with the task's own environment, in its folder."""
         order = read_whole(self._order_path(launch.uid))
         if order is None:
             raise NoSuchContainer("there is no such process")
         return run_check(command, order, seconds)
-
-    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """The head of a regular file; a link is not followed."""
-        return read_head_below(self._root(launch.uid), path, limit)
-
-    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
-        """Pack what lies below the attempt's root."""
-        return save_below(self._root(launch.uid), path, target, take)
-
-    def restore(self, launch: Launch, path: str, source: Path) -> None:
-        """Unpack below the attempt's root."""
-        restore_below(self._root(launch.uid), path, source)
-
-    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
-        """Return False: the sender of a signal is unknown for processes."""
-        return False
-
-    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Nothing to copy: the spawner writes to the log folder itself."""
 
     def remove(self, uid: str) -> None:
         """Kill it if it runs, and forget it."""
@@ -260,9 +214,6 @@ class ProcessEngine:
 
     def _order_path(self, uid: str) -> str:
         return f"{self._work}/{uid}/order.json"
-
-    def _root(self, uid: str) -> Path:
-        return self._work / uid / "root"
 
 
 def _read(path: str) -> bytes:

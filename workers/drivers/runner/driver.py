@@ -14,7 +14,7 @@ from workers import clock
 from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
 from workers.attempt.events import EndedEvent, Launch
 from workers.attempt.outcome import DISK, ENGINE, VANISHED, AttemptFailed
-from workers.attempt.pipeline import ADOPT, BUILD, NAMES, Step
+from workers.attempt.pipeline import BUILD, NAMES, Step
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.launch_context import read_launch_context
@@ -23,7 +23,7 @@ from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.workspace import begin_creation, check_begun, make_workspace
-from workers.drivers.pipeline import PipelineDriver, begin_phases
+from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.runner.engine import RunnerEngine
 from workers.drivers.runner.log import LineWriter
 from workers.drivers.runner.reconcile_loop import (
@@ -106,6 +106,8 @@ class _UninstalledRunner:
 class RunnerDriver(PipelineDriver):
     """See workers.drivers.base for what it promises; shares its surroundings with another."""
 
+    attempt_type = RunnerAttempt
+
     def __init__(self, around: DriverContext, runners: Runners) -> None:
         """`around.engine` is `runners.engine`."""
         super().__init__(around)
@@ -117,17 +119,6 @@ class RunnerDriver(PipelineDriver):
             is_here = uid in self._attempts
         return is_here or self.runners.engine.knows(uid)
 
-    def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
-        is_adopted = steps is ADOPT
-        attempt = RunnerAttempt(launch, self._around, self._on_running, is_adopted=is_adopted)
-        with self._lock:
-            if launch.uid in self._attempts or self._around.closed.is_set():
-                return
-            self._attempts[launch.uid] = attempt
-        if not is_adopted and not begin_phases(attempt):
-            return
-        self._running.submit(lambda: self._live(attempt, steps))
-
     def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         assert isinstance(attempt, RunnerAttempt)
         engine = self.runners.engine
@@ -138,11 +129,7 @@ class RunnerDriver(PipelineDriver):
             return
         finally:
             engine.detach(attempt.uid)
-        with self._lock:
-            doomed = attempt.uid in self._doomed
-            self._doomed.discard(attempt.uid)
-        if doomed:
-            self.remove(attempt.uid)
+        self._leave(attempt)
 
     def _live_to_end(self, attempt: RunnerAttempt) -> None:
         try:

@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from controlplane.contract.codec import MalformedMessage
-from controlplane.contract.messages.launch_context import Registry
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
-from workers.attempt.capture import Capture
-from workers.attempt.disk import bytes_below
 from workers.attempt.events import FoundContainer, Launch
 from workers.attempt.runtime import (
     ContainerStatus,
@@ -24,8 +21,7 @@ from workers.attempt.runtime import (
     PlacedFile,
     ResourceUsage,
 )
-from workers.attempt.transfer.tars import Take
-from workers.drivers.paths import place_below, read_head_below, restore_below, save_below
+from workers.drivers.paths import FolderEngine
 from workers.drivers.runner.reconcile_loop import Paths, Wake
 from workers.runners import records
 from workers.runners.interface import Stop
@@ -34,23 +30,17 @@ from workers.runners.requests import RunnerCallTarget
 UNKNOWN = "unknown"  # why an attempt is aborted that its cell does not know
 
 
-class RunnerEngine:
+class RunnerEngine(FolderEngine):
     """An Engine (workers.attempt.runtime) as far as attempts without a process need one."""
 
     name = "runner"
-    needs_image = False
-    keeps_logs = False
 
     def __init__(self, *, home: Path, open_runner: Callable[[Launch], RunnerCallTarget]) -> None:
         """`open_runner` returns the target of the calls for an attempt."""
-        self._work = home.absolute() / "work"
+        super().__init__(home)
         self._open_runner = open_runner
         self._lock = threading.Lock()
         self._wakes: dict[str, Wake] = {}
-
-    def root(self, uid: str) -> Path:
-        """Below it stands every path of the task."""
-        return self._work / uid / "root"
 
     def write_order(self, launch: Launch) -> None:
         """From now on the attempt is known here. Raises OSError."""
@@ -92,22 +82,6 @@ class RunnerEngine:
             "",
             started_at=kept.started_at,
         )
-
-    def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
-        """Copy, or link what is bound, below the attempt's root."""
-        place_below(self.root(launch.uid), placed)
-
-    def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """The head of a regular file; a link is not followed."""
-        return read_head_below(self.root(launch.uid), path, limit)
-
-    def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
-        """Pack what lies below the attempt's root."""
-        return save_below(self.root(launch.uid), path, target, take)
-
-    def restore(self, launch: Launch, path: str, source: Path) -> None:
-        """Unpack below the attempt's root."""
-        restore_below(self.root(launch.uid), path, source)
 
     def remove(self, uid: str) -> None:
         """Have it aborted if it is not over, and forget it. Raises EngineError."""
@@ -151,16 +125,6 @@ class RunnerEngine:
         except (OSError, ValueError, KeyError, MalformedMessage) as error:
             raise EngineError(f"its order cannot be read: {error}") from error
 
-    def find_image(self, image: str) -> str | None:
-        """No image is needed."""
-        return ""
-
-    def pull(
-        self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
-    ) -> int:
-        """No image is needed."""
-        return 0
-
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """There is no container."""
         raise NoSuchContainer("a runner has no container")
@@ -177,14 +141,6 @@ class RunnerEngine:
         """There are none."""
         return {}
 
-    def disk_bytes(self, uid: str) -> int:
-        """All that lies in the attempt's own folder."""
-        return bytes_below(self.root(uid))
-
-    def host(self, launch: Launch, address: str) -> str:
-        """Return no addresses."""
-        return address
-
     def use(self, uid: str) -> ResourceUsage:
         """Return None: its use elsewhere is unknown."""
         raise NoSuchContainer("a runner has no container")
@@ -192,10 +148,3 @@ class RunnerEngine:
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """There is no container."""
         raise NoSuchContainer("a runner has no container")
-
-    def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
-        """There is no process to send signals to."""
-        return False
-
-    def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Nothing to copy: its lines are written where they belong."""

@@ -4,16 +4,18 @@ Found at DOCKER_HOST or the usual sockets. Docker Engine is installed and starte
 Debian family system, after an announcement; it is left running.
 """
 
-import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable
-from http.client import HTTPConnection
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import docker
+import requests
+from docker.errors import DockerException
 
 from controlplane.config.stack.failure import StackError
 
@@ -21,7 +23,7 @@ DOCKER_SOCKET = Path("/var/run/docker.sock")
 SOCKETS = (DOCKER_SOCKET, Path("/run/podman/podman.sock"))
 PID_FILE = Path("/var/run/docker.pid")
 LOG_FILE = Path("/var/log/dockerd.log")
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 5
 # A containerd that is still dying after a kill holds a new dockerd up for 15 s.
 START_SECONDS = 30.0
 START_TRIES = 3
@@ -91,35 +93,18 @@ def apt_install(*packages: str) -> None:
             raise StackError(f"apt-get {' '.join(arguments)} failed:\n{done.stderr}")
 
 
-class _SocketConnection(HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=ANSWER_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(ANSWER_SECONDS)
-        self.sock.connect(self._path)
-
-
 def _answers(address: str) -> bool:
-    parts = urlsplit(address)
-    line: HTTPConnection
-    if parts.scheme == "unix":
-        line = _SocketConnection(parts.path)
-    elif parts.scheme in ("tcp", "http") and parts.hostname:
-        line = HTTPConnection(parts.hostname, parts.port or 2375, timeout=ANSWER_SECONDS)
-    else:  # ssh:// and others: left to the engine's own library
-        return True
+    if urlsplit(address).scheme not in ("unix", "tcp", "http"):
+        return True  # ssh:// and others: left to the engine's own library
     try:
-        line.request("GET", "/_ping")
-        return line.getresponse().status == 200
-    except OSError:
+        with closing(_connect(address)) as client:
+            return bool(client.ping())
+    except (DockerException, requests.RequestException):
         return False
-    finally:
-        line.close()
+
+
+def _connect(address: str) -> docker.APIClient:
+    return docker.APIClient(base_url=address, version="auto", timeout=ANSWER_SECONDS)
 
 
 def _answers_within(
@@ -204,15 +189,11 @@ def _log_tail() -> str:
 
 def engine_version(address: str) -> str:
     """Return the engine's name for itself; empty if it has none."""
-    parts = urlsplit(address)
-    if parts.scheme != "unix":
+    if urlsplit(address).scheme != "unix":
         return ""
-    line = _SocketConnection(parts.path)
     try:
-        line.request("GET", "/version")
-        answer = json.loads(line.getresponse().read())
-        return f"{answer.get('Platform', {}).get('Name') or 'engine'} {answer.get('Version', '')}"
-    except (OSError, ValueError):
+        with closing(_connect(address)) as client:
+            answer = client.version()
+    except (DockerException, requests.RequestException):
         return ""
-    finally:
-        line.close()
+    return f"{answer.get('Platform', {}).get('Name') or 'engine'} {answer.get('Version', '')}"

@@ -24,7 +24,7 @@ from controlplane.domain.placement.model.interfaces import (
     Vector,
 )
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
-from controlplane.domain.placement.plugins.validators.quota import QUOTA_EXCEEDED
+from controlplane.domain.placement.plugins.validators.quotas import QUOTA_EXCEEDED
 from controlplane.domain.placement.reasons.explain import (
     BUILD_SLOTS_FULL,
     INSUFFICIENT_RESOURCES,

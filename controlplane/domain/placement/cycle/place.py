@@ -17,7 +17,7 @@ from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import Turn
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot
-from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
+from controlplane.domain.placement.plugins.sequencers.by_job import Fifo
 
 
 def never() -> bool:

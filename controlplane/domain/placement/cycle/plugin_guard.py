@@ -24,7 +24,7 @@ from controlplane.domain.placement.model.interfaces import (
     Vector,
 )
 from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
-from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
+from controlplane.domain.placement.plugins.sequencers.by_job import Fifo
 
 PLUGIN_FAILED = "plugin_failed"
 

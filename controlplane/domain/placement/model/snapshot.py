@@ -11,7 +11,7 @@ from datetime import datetime
 
 from controlplane.domain.constraints import Constraint, Tags
 from controlplane.domain.placement.model.policy import PoolPolicy
-from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.scopes import Quota, Scope, scopes_of
 from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band, CellState
 
@@ -60,11 +60,7 @@ class ShapeFacts:
 
     def scopes(self) -> tuple[Scope, ...]:
         """Return the scopes with the quotas that its tasks count against."""
-        return (
-            Scope(ScopeKind.USER, self.owner_id),
-            Scope(ScopeKind.PROJECT, self.project_id),
-            Scope(ScopeKind.DOMAIN, self.domain_id),
-        )
+        return scopes_of(self.owner_id, self.project_id, self.domain_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.placement.plugins.validators.dependencies import WAITING_FOR_DEPENDENCY
-from controlplane.domain.placement.plugins.validators.start_time import WAITING_FOR_START_TIME
+from controlplane.domain.placement.plugins.validators.start import (
+    WAITING_FOR_DEPENDENCY,
+    WAITING_FOR_START_TIME,
+)
 from controlplane.domain.placement.reasons.explain import Reason, explain_unseen
 from controlplane.domain.state.states import TERMINAL
 
@@ -36,11 +38,6 @@ class PendingTaskFacts:
     is_requeuing: bool = False
     start_after: datetime | None = None
     held_image: str | None = None
-
-
-def pending_reason(task: PendingTaskFacts, *, now: datetime) -> Reason:
-    """Return the first of `pending_reasons`: {code, text, and figures}."""
-    return pending_reasons(task, now=now)[0]
 
 
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:

@@ -17,7 +17,6 @@ from controlplane.domain.callbacks.addresses import (
 )
 from controlplane.domain.callbacks.delivery import (
     FIRST_WAIT_SECONDS,
-    JITTER,
     LONGEST_WAIT_SECONDS,
     callback_key,
     encode,
@@ -27,6 +26,7 @@ from controlplane.domain.callbacks.delivery import (
     sign,
     wait_seconds,
 )
+from controlplane.domain.state.backoff import JITTER
 from controlplane.spec.hosts import is_in_vain, read_address
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

@@ -19,7 +19,7 @@ from controlplane.domain.placement.model.interfaces import (
     ValidationResult,
 )
 from controlplane.domain.placement.plugins.selectors.dispersed import DispersedSelector
-from controlplane.domain.placement.plugins.sequencers.fifo import Fifo
+from controlplane.domain.placement.plugins.sequencers.by_job import Fifo
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, gang, pool, row
 
 CELLS = [cell(1, cpu=3000), cell(2, cpu=2000)]

@@ -8,7 +8,6 @@ import pytest
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.reasons.pending import (
     PendingTaskFacts,
-    pending_reason,
     pending_reasons,
     whereabouts,
 )
@@ -74,33 +73,33 @@ ALL = PendingTaskFacts(
 def test_first_applicable_reason_is_reported(
     changes: dict[str, object], code: str, text: str
 ) -> None:
-    reason = pending_reason(replace(ALL, **changes), now=NOW)  # type: ignore[arg-type]
+    reason = pending_reasons(replace(ALL, **changes), now=NOW)[0]  # type: ignore[arg-type]
     assert reason["code"] == code
     assert text in reason["text"]
 
 
 def test_figures_of_the_placement_reason_are_kept() -> None:
     waiting = PendingTaskFacts(None, False, NOW, [], FOUND)
-    assert pending_reason(waiting, now=NOW) == FOUND
+    assert pending_reasons(waiting, now=NOW)[0] == FOUND
 
 
 def test_reason_has_the_figures_of_the_awaited_groups_and_jobs() -> None:
     waiting = replace(ALL, not_before=None, attempt_open=False)
-    assert pending_reason(waiting, now=NOW) == {
+    assert pending_reasons(waiting, now=NOW)[0] == {
         "code": "waiting_for_dependency",
         "text": "waits until group a has succeeded and group b has started",
         "groups": ["a", "b"],
     }
     prepare = {"job": 7, "name": "prepare", "until": "finished"}
-    assert pending_reason(replace(waiting, waits_for=[prepare]), now=NOW) == {
+    assert pending_reasons(replace(waiting, waits_for=[prepare]), now=NOW)[0] == {
         "code": "waiting_for_job",
         "text": "waits until job prepare has finished",
         "jobs": [{"job": 7, "until": "finished"}],
     }
-    soon = pending_reason(replace(waiting, startable_at=LATER), now=NOW)
+    soon = pending_reasons(replace(waiting, startable_at=LATER), now=NOW)[0]
     assert soon["until"] == "2030-01-01T00:01:00.000+00:00"
     assert soon["text"] == "must not start before 2030-01-01T00:01:00.000+00:00"
-    assert pending_reason(ALL, now=NOW)["until"] == "2030-01-01T00:01:00.000+00:00"
+    assert pending_reasons(ALL, now=NOW)[0]["until"] == "2030-01-01T00:01:00.000+00:00"
 
 
 def test_all_reasons_are_listed_in_order_of_precedence() -> None:

@@ -1,12 +1,14 @@
 """A stage is tried three times, but never for what only the user can cure."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from controlplane.contract.messages.reports import SPEC
 from controlplane.contract.states import FailureKind
-from workers.attempt.outcome import ENGINE, AttemptFailed, judge_start_error
+from workers.attempt.outcome import ENGINE, AttemptFailed
 from workers.attempt.runtime import EngineAway, EngineError
 from workers.attempt.stage_retry import with_tries
 
@@ -29,14 +31,9 @@ class Stage:
         return "done"
 
     def run(self, pause: Callable[[float], None] | None = None) -> str:
-        return with_tries(
-            "create",
-            self,
-            judge=lambda words, status: judge_start_error("create", words, status),
-            pause=pause or self.pauses.append,
-            back_off=BACK_OFF,
-            note=self.notes.append,
-        )
+        around = SimpleNamespace(back_off=BACK_OFF)
+        attempt: Any = SimpleNamespace(around=around, note_try=self.notes.append)
+        return with_tries(attempt, "create", self, pause=pause or self.pauses.append)
 
 
 def test_success_needs_one_try() -> None:

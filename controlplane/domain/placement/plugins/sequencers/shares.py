@@ -1,4 +1,7 @@
-"""Turns of sequencers by share: the owner with the smallest share has the next turn.
+"""Sequencers by share: the owner with the smallest share has the next turn.
+
+A share is the dominant one of the pool (dominant resource fairness), updated during the pass; jobs
+of one owner are FIFO. Fair share divides it by the owner's weight (of its quota).
 
 A turn lasts until its owner exceeds the next one, so that at equal demand shares differ by at most
 one task. While capacity suffices for all owners in any order, they are raised to one level
@@ -140,3 +143,23 @@ def _is_sure(counts: Vector, left: Vector, sure: GuaranteedCapacity) -> bool:
     if int(counts.sum()) > sure.total or (counts > left).any():
         return False
     return bool((sure.weights @ counts <= sure.room)[counts > 0].all())
+
+
+class Drf:
+    """Sequencer for equal dominant shares."""
+
+    uses_shares = True
+
+    def turns(self, queue: Queue) -> Iterator[Turn]:
+        """Return turns, least share first."""
+        return turns_by_share(queue, lambda owner: 1.0)
+
+
+class FairShare:
+    """Sequencer for dominant shares in proportion to weights."""
+
+    uses_shares = True
+
+    def turns(self, queue: Queue) -> Iterator[Turn]:
+        """Return turns, least share per weight first."""
+        return turns_by_share(queue, queue.weight_of)

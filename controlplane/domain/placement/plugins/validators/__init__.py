@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from controlplane.domain.placement.model.interfaces import Validator
-from controlplane.domain.placement.plugins.validators.concurrency import Concurrency
-from controlplane.domain.placement.plugins.validators.dependencies import Dependencies
-from controlplane.domain.placement.plugins.validators.domain_quota import DomainQuota
-from controlplane.domain.placement.plugins.validators.pending_limit import PendingLimit
-from controlplane.domain.placement.plugins.validators.project_quota import ProjectQuota
-from controlplane.domain.placement.plugins.validators.start_time import StartTime
-from controlplane.domain.placement.plugins.validators.user_quota import UserQuota
+from controlplane.domain.placement.plugins.validators.quotas import (
+    Concurrency,
+    DomainQuota,
+    PendingLimit,
+    ProjectQuota,
+    UserQuota,
+)
+from controlplane.domain.placement.plugins.validators.start import Dependencies, StartTime
 
 BUILT_IN: Mapping[str, type[Validator]] = MappingProxyType(
     {
