@@ -105,7 +105,7 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"privileged_allowed": 1}, "privileged_allowed", "must be"),
         ({"sequenser": "drf"}, "sequenser", "unknown field; did you mean sequencer?"),
         ({"cursor": "cell-1"}, "cursor", "unknown field"),
-        ({"name": "other"}, "name", "must be default, as in the address"),
+        ({"name": "other"}, "name", "must be default, as in the URL"),
         ([], "", "must be a mapping"),
     ],
 )
