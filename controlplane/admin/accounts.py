@@ -49,7 +49,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
 
     def facts(self, obj: ApiToken) -> list[tuple[str, Any]]:
         return [
-            ("begins with", obj.prefix),
+            ("prefix", obj.prefix),
             ("name", obj.name),
             ("user", obj.user),
             ("scopes", ", ".join(obj.scopes)),

@@ -36,7 +36,7 @@ NOTHING = "–"
 
 
 def state_badge(state: int | None) -> SafeString:
-    """A state under the name and in the colour that Iris's dashboard gives it."""
+    """Return a state with its name and colour in Iris's dashboard."""
     if state is None:
         return mark_safe(NOTHING)
     known = TaskState(state)
@@ -44,22 +44,22 @@ def state_badge(state: int | None) -> SafeString:
 
 
 def cell_badge(state: str) -> SafeString:
-    """A cell's state."""
+    """Return the state of a cell."""
     return _badge(state.lower(), CELL_COLOURS[CellState(state)])
 
 
 def callback_badge(state: str) -> SafeString:
-    """How far a callback has come."""
+    """Return the state of a callback."""
     return _badge(state, CALLBACK_COLOURS[CallbackState(state)])
 
 
 def lifecycle_badge(lifecycle: Lifecycle) -> SafeString:
-    """Where a one-off task is, in Diego's words."""
+    """Return the lifecycle of a one-off task, as Diego names it."""
     return _badge(lifecycle.lower(), LIFECYCLE_COLOURS[lifecycle])
 
 
 def flag_badge(text: str, *, good: bool) -> SafeString:
-    """A short text in green or red."""
+    """Return a short text in green or red."""
     return _badge(text, COLOURS[TaskState.SUCCEEDED if good else TaskState.FAILED])
 
 
@@ -73,7 +73,7 @@ def _badge(name: str, colour: str) -> SafeString:
 
 
 def counts_badges(counts: Mapping[int, int]) -> SafeString:
-    """Counts by state in the order of a task's life: `1 pending 3 running`."""
+    """Return counts by state in the order of a task's life: `1 pending 3 running`."""
     parts = [
         (colour, state.name.lower(), counts[state])
         for state, colour in COLOURS.items()
@@ -90,14 +90,14 @@ def counts_badges(counts: Mapping[int, int]) -> SafeString:
 
 
 def with_note(badge: SafeString, note: str) -> SafeString:
-    """A badge with a line in small type below it."""
+    """Return a badge with a line in small type below it."""
     if not note:
         return badge
     return format_html('{}<span class="cellrun-note">{}</span>', badge, note)
 
 
 def page_link(model: str, key: Any, text: Any) -> SafeString | str:
-    """A link to the page of a row; nothing where there is no row."""
+    """Return a link to the page of a row; a dash if `key` is None."""
     if key is None:
         return NOTHING
     address = reverse(f"admin:controlplane_{model}_change", args=[key])
@@ -105,14 +105,14 @@ def page_link(model: str, key: Any, text: Any) -> SafeString | str:
 
 
 def list_link(model: str, text: str, **query: Any) -> tuple[str, str]:
-    """Text and address of a filtered list."""
+    """Return the text and the URL of a filtered list."""
     address = reverse(f"admin:controlplane_{model}_changelist")
     filters = "&".join(f"{name}={value}" for name, value in query.items())
     return text, f"{address}?{filters}"
 
 
 def instant(at: datetime | None) -> SafeString | str:
-    """An instant to the second, in UTC; to the microsecond when pointed at."""
+    """Return an instant to the second, in UTC; its tooltip has microseconds."""
     if at is None:
         return NOTHING
     local = timezone.localtime(at)
@@ -125,12 +125,12 @@ def instant(at: datetime | None) -> SafeString | str:
 
 
 def duration(start: datetime | None, end: datetime | None) -> str:
-    """The time between two instants: `0.41 s`, `1 m 03 s`, `2 h 05 m`, `3 d 4 h`."""
+    """Return the time between two instants: `0.41 s`, `1 m 03 s`, `2 h 05 m`, `3 d 4 h`."""
     return NOTHING if start is None or end is None else length((end - start).total_seconds())
 
 
 def length(seconds: float) -> str:
-    """A length of time in the same words."""
+    """Return a length of time in the format of `duration`."""
     if seconds < 60:
         return _unbroken(f"{seconds:.2f} s")
     minutes, rest = divmod(round(seconds), 60)
@@ -147,17 +147,17 @@ def _unbroken(text: str) -> str:
 
 
 def quantities(amounts: Mapping[str, Any]) -> str:
-    """Resources as people write them: `0.5 cpu, 64 MiB memory`."""
+    """Return resources with units: `0.5 cpu, 64 MiB memory`."""
     return ", ".join(quantity(name, amount) for name, amount in amounts.items() if amount)
 
 
 def quantity(name: str, amount: int) -> str:
-    """One resource as people write it."""
+    """Return one resource with its unit and name: `64 MiB memory`."""
     return f"{bare_amount(name, amount)} {name.removesuffix('_millis').removesuffix('_mib')}"
 
 
 def bare_amount(name: str, amount: int) -> str:
-    """Its amount with its unit alone: `0.5`, `64 MiB`."""
+    """Return the amount of a resource with its unit: `0.5`, `64 MiB`."""
     if name == "cpu_millis":
         return f"{amount / 1000:g}"
     if name.endswith("_mib"):
@@ -166,7 +166,7 @@ def bare_amount(name: str, amount: int) -> str:
 
 
 def meter(name: str, used: int, limit: int | None) -> SafeString | str:
-    """How much of a limited amount is used, as a bar and in words; the use alone, if unlimited."""
+    """Return the used part of `limit` as a bar and a text; without a limit the used amount."""
     if limit is None:
         return bare_amount(name, used) if used else NOTHING
     share = 100 if used >= limit else round(100 * used / limit)
@@ -181,18 +181,18 @@ def meter(name: str, used: int, limit: int | None) -> SafeString | str:
 
 
 def figures(amounts: Mapping[str, Any]) -> str:
-    """Named numbers, without those that are 0: `placed 3, ended 1`."""
+    """Return named numbers without zeros: `placed 3, ended 1`."""
     return ", ".join(_unbroken(f"{name} {number}") for name, number in amounts.items() if number)
 
 
 def shortened(text: str, width: int) -> str:
-    """A text in one line, and of a long one its beginning."""
+    """Return the text in one line, cut to `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def small_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> SafeString:
-    """A table within a form."""
+    """Return a table for a form."""
     head = format_html_join("", '<th scope="col">{}</th>', ((name,) for name in columns))
     cells = (format_html_join("", "<td>{}</td>", ((value,) for value in row)) for row in rows)
     body = format_html_join("", "<tr>{}</tr>", ((row,) for row in cells))

@@ -1,4 +1,4 @@
-"""What all pages share: read-only, bounded in cost, and actions that ask before they act.
+"""Base classes of the admin pages: bounded queries, read-only rows, confirmed actions.
 
 The classes work on django-unfold's admin and on Django's own.
 """
@@ -36,21 +36,21 @@ MAX_SELECTED = 200
 def column(
     render: Callable[[Any], Any], description: str, *, ordering: str | None = None
 ) -> Callable[[Any, Any], Any]:
-    """Return a column of a list that shows what `render` makes of a row."""
+    """Return a list column that shows `render(row)`."""
     return admin.display(
         lambda model_admin, row: render(row), description=description, ordering=ordering
     )
 
 
 def loaded_column(render: Callable[[Any, Any], Any], description: str) -> Callable[[Any, Any], Any]:
-    """Return a column that shows what `render` makes of a row and of what `load` found for it."""
+    """Return a list column that shows `render(row, loaded)`: see `StyledAdmin.load`."""
     return admin.display(
         lambda model_admin, row: render(row, model_admin.loaded(row)), description=description
     )
 
 
 class StyledAdmin(_ModelAdmin):
-    """A model's pages with bounded counts; still writable where its permissions allow it."""
+    """Pages of a model with bounded counts; writable where permissions allow it."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -59,7 +59,7 @@ class StyledAdmin(_ModelAdmin):
     list_fullwidth = True
     empty_value_display = NOTHING
     linked_lookups: ClassVar[Sequence[str]] = ()
-    """Lookups that other pages link to, besides those of the filters."""
+    """Lookups that other pages link to, in addition to those of the filters."""
 
     class Media:
         css = STYLES
@@ -67,13 +67,13 @@ class StyledAdmin(_ModelAdmin):
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
     ) -> BoundedPaginator:
-        """Return whether a filter is active, beyond the exclusion of deleted rows."""
+        """Return the paginator; `is_whole` if no filter is active except that of deleted rows."""
         made: BoundedPaginator = super().get_paginator(request, queryset, *args, **kwargs)
         made.is_whole = queryset.query.where == self.get_queryset(request).query.where
         return made
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return a list that calls `load` once for its rows, so that columns ask for nothing."""
+        """Return a list that calls `load` once for its rows, so that columns run no queries."""
         base: type[ChangeList] = super().get_changelist(request, **kwargs)
 
         class RowCompletion(base):  # type: ignore[misc, valid-type]
@@ -86,51 +86,51 @@ class StyledAdmin(_ModelAdmin):
         return RowCompletion
 
     def load(self, rows: list[Any]) -> Mapping[Any, Any]:
-        """Return by key what the columns of `rows` show besides their own values."""
+        """Return additional values that columns show, by primary key of each row."""
         return {}
 
     def load_rows(self, rows: list[Any]) -> None:
-        """Call `load`, and keep what it returns for `loaded`."""
+        """Call `load` and attach its values to the rows."""
         found = self.load(rows)
         for row in rows:
             row.loaded = found.get(row.pk)
 
     def loaded(self, row: Any) -> Any:
-        """Return what `load` found for the row; a list reads it once for all its rows."""
+        """Return the value of `load` for the row; a list calls `load` once for all rows."""
         if not hasattr(row, "loaded"):
             self.load_rows([row])
         return row.loaded
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow also `linked_lookups`."""
+        """Allow `linked_lookups` in addition to the filters."""
         return lookup in self.linked_lookups or bool(super().lookup_allowed(lookup, value, request))
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may run actions: Django's permission to change this model."""
+        """Return whether the user may run actions: Django's permission to change the model."""
         name = f"{self.opts.app_label}.change_{self.opts.model_name}"
         return bool(request.user.is_active and request.user.has_perm(name))
 
     def list_url(self, **query: Any) -> str:
-        """The address of the list of this model's rows."""
+        """Return the URL of the list of this model's rows."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
         return reverse(name, current_app=self.admin_site.name)
 
     def confirmed(
-        self, request: HttpRequest, rows: QuerySet[Any], question: "ActionConfirmation"
+        self, request: HttpRequest, rows: QuerySet[Any], confirmation: "ActionConfirmation"
     ) -> HttpResponse | None:
-        """Ask `question` on a page of its own; when it was answered, act on each row."""
+        """Return the confirmation page; after the confirmation, run the action on each row."""
         chosen = list(rows[: MAX_SELECTED + 1])
         if len(chosen) > MAX_SELECTED:
-            self.message_user(request, f"At most {MAX_SELECTED} at once.", messages.ERROR)
+            self.message_user(request, f"Select at most {MAX_SELECTED} rows.", messages.ERROR)
             return None
         if request.POST.get("confirmed") != "yes":
             context = {
                 **self.admin_site.each_context(request),
-                "title": question.title,
+                "title": confirmation.title,
                 "subtitle": None,
                 "opts": self.opts,
                 "media": self.media,
-                "question": question,
+                "confirmation": confirmation,
                 "rows": chosen,
                 "checkbox_name": ACTION_CHECKBOX_NAME,
                 "list_url": self.list_url(),
@@ -139,43 +139,43 @@ class StyledAdmin(_ModelAdmin):
         done = 0
         for row in chosen:
             try:
-                question.act(row)
+                confirmation.act(row)
                 done += 1
             except CellrunError as fault:
                 self.message_user(request, f"{row}: {fault}", messages.ERROR)
         if done:
-            self.message_user(request, f"{question.done}: {done}", messages.SUCCESS)
+            self.message_user(request, f"{confirmation.done}: {done}", messages.SUCCESS)
         return None
 
 
 class ReadOnlyAdmin(StyledAdmin):
-    """Nothing is added, changed or deleted here; a row has a page of facts and sections."""
+    """Read-only pages of a model: each row has a page with facts and sections."""
 
     ordering: ClassVar[Sequence[str]] = ("-id",)
     defer_fields: ClassVar[Sequence[str]] = ()
-    """What lists never load: specs and launch documents may be megabytes."""
+    """Fields that lists never load: specs and launch documents may be megabytes."""
     hides_deleted = False
     """Whether rows of deleted jobs are excluded."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never."""
+        """Return False: commands create rows."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: what may be done is an action."""
+        """Return False: actions change rows."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: retention deletes."""
+        """Return False: retention deletes rows."""
         return False
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Without what no list shows."""
+        """Return the rows without `defer_fields`."""
         found = super().get_queryset(request).defer(*self.defer_fields)
         return found.visible() if self.hides_deleted else found
 
     def matching(self, term: str) -> Q | None:
-        """Return the condition of a search, which an index serves; None: the stock search."""
+        """Return the condition of a search by an index; None uses Django's search."""
         return None
 
     def get_search_results(
@@ -196,19 +196,19 @@ class ReadOnlyAdmin(StyledAdmin):
         raise NotImplementedError
 
     def sections(self, obj: Any) -> list["Section"]:
-        """What follows the facts."""
+        """Return the sections below the facts."""
         return []
 
     def sections_at(self, obj: Any, query: Mapping[str, str]) -> list["Section"]:
-        """The sections that `query` of the page's address chooses, where one has several pages."""
+        """Return the sections; `query` of the page's URL selects the page of a paginated one."""
         return self.sections(obj)
 
     def heading(self, obj: Any) -> Mapping[str, Any]:
-        """Extra words of the page's head: `badge` and `notes`."""
+        """Return texts of the page's head: `title`, `badge` and `notes`."""
         return {}
 
     def page_actions(self, obj: Any) -> list[str]:
-        """Names of those actions that make sense for this row now."""
+        """Return the names of the actions that apply to this row now."""
         return []
 
     def change_view(
@@ -218,7 +218,7 @@ class ReadOnlyAdmin(StyledAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """The page of one row."""
+        """Return the page of one row."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         obj = self.get_object(request, unquote(object_id))
@@ -256,27 +256,27 @@ class IndexedFilter(admin.SimpleListFilter):
     """A filter with few choices, for which partial indexes exist."""
 
     options: ClassVar[Mapping[str, tuple[str, Q]]] = {}
-    """By value in the address: text and condition."""
+    """Value in the URL -> text and condition."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """Return the choices beside all."""
+        """Return the choices other than All."""
         return [(value, text) for value, (text, _) in self.options.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows of the choice."""
+        """Return the rows of the selected choice."""
         chosen = self.options.get(self.value() or "")
         return queryset.filter(chosen[1]) if chosen else queryset
 
 
 def by_number(column: str, term: str) -> Q:
-    """Return the condition that a column is the number `term`; false if that is no number."""
+    """Return the condition that a column is the number `term`; false for any other text."""
     is_number = term.isascii() and term.isdigit() and len(term) < 19
     return Q(**{column: int(term)}) if is_number else Q(pk__in=[])
 
 
 @dataclass(frozen=True, slots=True)
 class ActionConfirmation:
-    """The confirmation before an action, and the action. `fields`: see confirm.html."""
+    """An action and the texts of its confirmation page. `fields`: see confirm.html."""
 
     action: str
     title: str
@@ -290,7 +290,7 @@ class ActionConfirmation:
 def confirmed_action(
     description: str, *, title: str, text: str, button: str, done: str, fields: Sequence[str] = ()
 ) -> Callable[[Callable[[Any, HttpRequest, Any], object]], Any]:
-    """Make an action, which asks first, of the decorated method, which acts on one row."""
+    """Turn a method that acts on one row into an action with a confirmation page."""
 
     def decorate(method: Callable[[Any, HttpRequest, Any], object]) -> Any:
         @admin.action(description=description, permissions=["operate"])
@@ -300,8 +300,8 @@ def confirmed_action(
         ) -> HttpResponse | None:
             act = partial(method, model_admin, request)
             name = method.__name__
-            question = ActionConfirmation(name, title, text, button, done, act, fields)
-            return model_admin.confirmed(request, rows, question)
+            confirmation = ActionConfirmation(name, title, text, button, done, act, fields)
+            return model_admin.confirmed(request, rows, confirmation)
 
         return run_action
 
@@ -310,7 +310,7 @@ def confirmed_action(
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a row's page. `anchor`: its name in addresses that lead to it."""
+    """A part of a row's page. `more`: text and URL of a longer list; `anchor`: its HTML id."""
 
     title: str
     template: ClassVar[str] = ""
@@ -320,9 +320,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Table(Section):
-    """A table. `more`: text and address of the list that continues it; `pages`: links to its other
-    pages, where it is paginated.
-    """
+    """A table. `empty`: the text without rows; `pages`: links to the other pages, if paginated."""
 
     template: ClassVar[str] = "controlplane/section_rows.html"
     columns: Sequence[str] = ()
@@ -333,7 +331,7 @@ class Table(Section):
 
 @dataclass(frozen=True, slots=True)
 class MonospaceText(Section):
-    """Something as it is, in type of one width."""
+    """Preformatted text in a monospace font."""
 
     template: ClassVar[str] = "controlplane/section_text.html"
     text: str = ""

@@ -65,7 +65,7 @@ class CellAdmin(ReadOnlyAdmin):
     actions = ("drain", "cordon", "uncordon", "unquarantine")
 
     def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
-        """Return of each cell what is held of its resources, and by how many attempts."""
+        """Return for each cell its used resources and the number of attempts that hold them."""
         ids = [cell.pk for cell in rows]
         usage, held = load_usage(ids), count_held_attempts(ids)
         return {key: (usage.get(key, {}), held.get(key, 0)) for key in ids}
@@ -85,50 +85,50 @@ class CellAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Drain",
         title="Drain these cells?",
-        text="They take no new work, and what they have leaves them by finishing; what is still"
-        " there in an hour is moved elsewhere, free of charge.",
+        text="The cells take no new work, and their attempts may finish. Attempts that still run"
+        " after 1 hour are stopped; their tasks run on other cells and use none of their retries.",
         button="Drain",
-        done="Cells now to drain",
+        done="Cells ordered to drain",
     )
     def drain(self, request: HttpRequest, cell: Cell) -> None:
-        """No new work; what runs leaves."""
+        """Order a drain with the default deadline."""
         drain_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
     @confirmed_action(
         "Cordon",
         title="Cordon these cells?",
-        text="They take no new work; running attempts continue.",
+        text="The cells take no new work. Running attempts continue.",
         button="Cordon",
-        done="Cells now to cordon",
+        done="Cells ordered to cordon",
     )
     def cordon(self, request: HttpRequest, cell: Cell) -> None:
-        """No new work."""
+        """Stop placement on a cell."""
         cordon_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
     @confirmed_action(
         "Uncordon",
         title="Uncordon these cells?",
-        text="They take new work again, and what failed there is forgotten.",
+        text="The cells take new work again. Earlier failures on them no longer count.",
         button="Uncordon",
-        done="Cells now to uncordon",
+        done="Cells uncordoned",
     )
     def uncordon(self, request: HttpRequest, cell: Cell) -> None:
-        """Work again."""
+        """Resume placement on a cell."""
         uncordon_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
     @confirmed_action(
         "Lift the quarantine",
         title="Lift the quarantine of these cells?",
-        text="They are trusted again, and what failed there is forgotten.",
-        button="Unquarantine",
-        done="Cells now to unquarantine",
+        text="The cells leave quarantine. Earlier failures on them no longer count.",
+        button="Lift the quarantine",
+        done="Quarantines lifted",
     )
     def unquarantine(self, request: HttpRequest, cell: Cell) -> None:
-        """Trusted again."""
+        """Lift the quarantine of a cell."""
         unquarantine_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Cell) -> list[str]:
-        """What changes something in its state."""
+        """Return the actions that change the present state."""
         match CellState(obj.state):
             case CellState.READY:
                 return ["cordon", "drain"]
@@ -142,7 +142,7 @@ class CellAdmin(ReadOnlyAdmin):
                 return []
 
     def heading(self, obj: Cell) -> dict[str, Any]:
-        """Its state and why."""
+        """Return its state and the reason."""
         return {
             "title": f"Cell {obj.name}",
             "badge": _badges(obj),
@@ -166,15 +166,18 @@ class CellAdmin(ReadOnlyAdmin):
             ("enrolled", instant(obj.enrolled_at)),
             ("registered", instant(obj.registered_at)),
             ("last heartbeat", instant(lease.last_message_at) if lease else "never"),
-            ("lease until", instant(lease.expires_at) if lease else None),
-            ("ordered", obj.ordered_state if obj.state != obj.ordered_state else None),
-            ("drained by", instant(obj.drain_deadline_at)),
+            ("lease expires", instant(lease.expires_at) if lease else None),
+            ("ordered state", obj.ordered_state if obj.state != obj.ordered_state else None),
+            ("drain deadline", instant(obj.drain_deadline_at)),
             ("in quarantine until", instant(obj.quarantined_until)),
-            ("clock ahead", _seconds(lease.clock_ahead_seconds) if lease else None),
+            (
+                "clock ahead of the control plane by",
+                _seconds(lease.clock_ahead_seconds) if lease else None,
+            ),
         ]
 
     def sections(self, obj: Cell) -> list[Section]:
-        """The attempts that hold its capacity."""
+        """Return the attempts that hold capacity of the cell."""
         found = list(
             Attempt.objects.filter(cell=obj, released_at=None)
             .select_related("job", "group", "task")
@@ -192,10 +195,10 @@ class CellAdmin(ReadOnlyAdmin):
             )
             for attempt in found[:_SHOWN_ATTEMPTS]
         ]
-        more = list_link("attempt", "All of them", held="yes", cell__id__exact=obj.pk)
+        more = list_link("attempt", "All these attempts", held="yes", cell__id__exact=obj.pk)
         return [
             Table(
-                "Attempts that hold its capacity",
+                "Attempts that hold capacity",
                 columns=("attempt", "job", "task", "state", "holds", "since"),
                 rows=rows,
                 more=more if len(found) > _SHOWN_ATTEMPTS else None,
@@ -204,7 +207,7 @@ class CellAdmin(ReadOnlyAdmin):
 
 
 def _badges(cell: Cell) -> SafeString:
-    """Return its state, and whether it is silent: no message for two heartbeats, not LOST."""
+    """Return the state, and whether the cell is silent: no message for two heartbeats."""
     badge = cell_badge(cell.state)
     lease = getattr(cell, "lease", None)
     if lease is None or not lease.silent_ticks or cell.state == CellState.LOST:

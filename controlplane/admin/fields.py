@@ -31,19 +31,19 @@ _WRITABLE = "writable"
 
 
 class AmountsField(forms.CharField):
-    """Amounts, one a line: `cpu: 4`, `memory: 64Gi`, `licence: 2`."""
+    """Amounts, one per line: `cpu: 4`, `memory: 64Gi`, `licence: 2`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(required=False, widget=Textarea(attrs={"rows": 4}), **options)
 
     def prepare_value(self, value: Any) -> Any:
-        """Amounts of a row as lines."""
+        """Return the amounts of a row as lines."""
         if not isinstance(value, Mapping):
             return value
         return "\n".join(f"{name}: {amount}" for name, amount in written(value).items())
 
     def clean(self, value: Any) -> dict[str, int]:
-        """The amounts as placement counts them."""
+        """Return the amounts in the units of placement. Raise ValidationError."""
         text = super().clean(value)
         try:
             return self._amounts(read_document(text, "yaml") if text else {})
@@ -53,7 +53,7 @@ class AmountsField(forms.CharField):
             raise ValidationError([str(fault) for fault in error.faults]) from None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Whether other amounts were written."""
+        """Return whether the amounts differ."""
         return bool(self.prepare_value(initial or {}) != (data or "").replace("\r\n", "\n").strip())
 
     def _amounts(self, document: Any) -> dict[str, int]:
@@ -61,27 +61,27 @@ class AmountsField(forms.CharField):
 
 
 class ResourcesField(AmountsField):
-    """What a quota limits."""
+    """The resources that a quota limits."""
 
     def _amounts(self, document: Any) -> dict[str, int]:
         return parse_part(LimitedResources, document).amounts()
 
 
 class TokensField(AmountsField):
-    """What a pool has of tokens."""
+    """The tokens of a pool."""
 
     def _amounts(self, document: Any) -> dict[str, int]:
         return parse_part(Tokens, document).root
 
 
 class AllowedMountsField(forms.CharField):
-    """What of hosts tasks may mount, one a line: `/srv/models`, or `/srv/scratch: writable`."""
+    """Host paths that tasks may mount, one per line: `/srv/models`, `/srv/scratch: writable`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(required=False, widget=Textarea(attrs={"rows": 3}), **options)
 
     def prepare_value(self, value: Any) -> Any:
-        """The list of a row as lines."""
+        """Return the list of a row as lines."""
         if not isinstance(value, list):
             return value
         return "\n".join(
@@ -90,29 +90,29 @@ class AllowedMountsField(forms.CharField):
         )
 
     def clean(self, value: Any) -> list[dict[str, Any]]:
-        """Return the list of the row; the model checks its paths."""
+        """Return the list for the row; the model checks the paths. Raise ValidationError."""
         found = []
         for line in filter(str.strip, super().clean(value).splitlines()):
             path, colon, word = (part.strip() for part in line.partition(":"))
             if colon and word != _WRITABLE:
-                raise ValidationError(f"{line.strip()}: only {_WRITABLE} may stand behind a path")
+                raise ValidationError(f"{line.strip()}: expected PATH or PATH: {_WRITABLE}")
             found.append({"path": path, "read_only": not colon})
         return found
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Whether another list was written."""
+        """Return whether the list differs."""
         return bool(self.prepare_value(initial or []) != (data or "").replace("\r\n", "\n").strip())
 
 
 class PluginField(forms.ChoiceField):
-    """One plugin of a kind."""
+    """A choice of one plugin of a kind."""
 
     def __init__(self, kind: plugins.Kind, **options: Any) -> None:
         super().__init__(choices=lambda: _choices(kind), widget=Select(), **options)
 
 
 class PluginsField(forms.MultipleChoiceField):
-    """Some plugins of a kind."""
+    """A choice of several plugins of a kind."""
 
     def __init__(self, kind: plugins.Kind, **options: Any) -> None:
         super().__init__(

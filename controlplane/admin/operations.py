@@ -23,7 +23,7 @@ from controlplane.models import Alert, AuditLine, DeadLetter
 class ClearedFilter(IndexedFilter):
     """A filter for open alerts."""
 
-    title = "open"
+    title = "state"
     parameter_name = "open"
     options: ClassVar = {"yes": ("Open", Q(cleared_at=None))}
 
@@ -35,7 +35,7 @@ class AlertAdmin(ReadOnlyAdmin):
     list_display = ("kind", "subject", "shown_state", "text", "raised", "again", "cleared")
     list_filter = (ClearedFilter,)
     search_fields = ("kind",)
-    search_help_text = "A kind of alert, or its subject"
+    search_help_text = "The whole kind or subject of an alert"
     actions = ("close_alerts",)
 
     def matching(self, term: str) -> Q:
@@ -49,7 +49,7 @@ class AlertAdmin(ReadOnlyAdmin):
         "state",
     )
     raised = column(lambda alert: instant(alert.raised_at), "raised", ordering="pk")
-    again = column(lambda alert: instant(alert.last_raised_at), "last found so")
+    again = column(lambda alert: instant(alert.last_raised_at), "last raised")
     cleared = column(lambda alert: instant(alert.cleared_at), "closed")
 
     def heading(self, obj: Alert) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class AlertAdmin(ReadOnlyAdmin):
             ("kind", obj.kind),
             ("subject", obj.subject),
             ("raised", instant(obj.raised_at)),
-            ("last found so", instant(obj.last_raised_at)),
+            ("last raised", instant(obj.last_raised_at)),
             ("closed", instant(obj.cleared_at)),
         ]
 
@@ -70,8 +70,8 @@ class AlertAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Close alert",
         title="Close these alerts?",
-        text="Closing one changes nothing of what it is about: as long as that is found again,"
-        " the alert is raised again.",
+        text="Closing an alert does not repair its cause. If the cause persists, the alert is"
+        " raised again.",
         button="Close alerts",
         done="Alerts closed",
         fields=("reason",),
@@ -90,11 +90,11 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     list_display_links = ("number", "error")
     defer_fields: ClassVar = ("body",)
 
-    number = column(lambda letter: letter.pk, "letter", ordering="pk")
-    arrived = column(lambda letter: instant(letter.at), "at", ordering="pk")
+    number = column(lambda letter: letter.pk, "dead letter", ordering="pk")
+    arrived = column(lambda letter: instant(letter.at), "received", ordering="pk")
 
     def facts(self, obj: DeadLetter) -> list[tuple[str, Any]]:
-        return [("source", obj.source), ("at", instant(obj.at))]
+        return [("source", obj.source), ("received", instant(obj.at))]
 
     def sections(self, obj: DeadLetter) -> list[Section]:
         return [MonospaceText("Error", text=obj.error), MonospaceText("Message", text=obj.body)]
@@ -119,9 +119,9 @@ class AuditAdmin(ReadOnlyAdmin):
     def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
         return [
             ("when", instant(obj.at)),
-            ("who", obj.actor),
-            ("what", obj.action),
-            ("to what", obj.subject),
+            ("actor", obj.actor),
+            ("action", obj.action),
+            ("subject", obj.subject),
         ]
 
     def sections(self, obj: AuditLine) -> list[Section]:

@@ -29,12 +29,12 @@ from controlplane.queries.views.overviews import count_tasks_of_jobs, load_overv
 
 _NEWEST_JOBS = 8
 _NEWEST_ALERTS = 5
-# A tick that has not ended for so long is stuck, or nothing sends it.
+# A tick whose last run ended longer ago is stuck, or beat does not send it.
 _TICK_LATE_SECONDS = 60
 
 
 def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add the figures of the first page (named in the settings as unfold's dashboard callback)."""
+    """Add the figures of the overview page (unfold's DASHBOARD_CALLBACK in the settings)."""
     found, now = load_overview(), clock.now()
     tasks = reverse("admin:controlplane_task_changelist")
     attempts = reverse("admin:controlplane_attempt_changelist")
@@ -110,7 +110,7 @@ def _tick(tick: TickState, now: datetime) -> dict[str, Any]:
     late = tick.finished_at is None or (now - tick.finished_at).total_seconds() > _TICK_LATE_SECONDS
     return {
         "name": tick.name,
-        "badge": flag_badge("late" if late else "in time", good=not late),
+        "badge": flag_badge("late" if late else "on time", good=not late),
         "finished": instant(tick.finished_at),
         "took": duration(tick.started_at, tick.finished_at),
         "lag": length(tick.lag_seconds),

@@ -17,11 +17,11 @@ class BoundedPaginator(Paginator):
     """Django's paginator without `SELECT count(*)` over the whole table."""
 
     is_whole = False
-    """Whether no filter is active, so that the size of the table estimates the count."""
+    """Whether no filter is active, so that the size of the table estimates the count of rows."""
 
     @cached_property
     def count(self) -> int:
-        """The number of rows; above the limit, the limit, or the estimate for a whole table."""
+        """Return the number of rows; above the limit, the limit, or an estimate of the table."""
         rows: Any = self.object_list
         if not isinstance(rows, QuerySet):
             return len(rows)
@@ -57,13 +57,13 @@ class Pages:
 
     @property
     def extent(self) -> str:
-        """The range of rows shown, and their total."""
+        """Return the range of rows on this page, and the total."""
         page = self.page
         return f"{page.start_index()} to {page.end_index()} of {page.paginator.count}"
 
     @property
     def links(self) -> Iterator[tuple[str, str]]:
-        """Text and URL of each page; the current page and an ellipsis have an empty URL."""
+        """Yield text and URL of each page; the current page and an ellipsis have no URL."""
         page = self.page
         if page.has_previous():
             yield "previous", self._address(page.previous_page_number())

@@ -33,25 +33,26 @@ from controlplane.queries.views.pools import PoolUse, load_pool_uses
 from controlplane.spec.limits import in_order
 
 
-def _as_modelled(name: str) -> dict[str, Any]:
+def _model_options(name: str) -> dict[str, Any]:
     field = cast("Field[Any, Any]", Pool._meta.get_field(name))
     return {"help_text": field.help_text, "initial": field.get_default}
 
 
 class PoolForm(forms.ModelForm):
-    """A pool's policy; plugins are chosen among those that are installed."""
+    """A pool's policy, with a choice of the installed plugins."""
 
-    sequencer = PluginField(Kind.SEQUENCER, **_as_modelled("sequencer"))
-    selector = PluginField(Kind.SELECTOR, **_as_modelled("selector"))
-    validators = PluginsField(Kind.VALIDATOR, **_as_modelled("validators"))
+    sequencer = PluginField(Kind.SEQUENCER, **_model_options("sequencer"))
+    selector = PluginField(Kind.SELECTOR, **_model_options("selector"))
+    validators = PluginsField(Kind.VALIDATOR, **_model_options("validators"))
     tokens = TokensField(
-        help_text="How many of each may be held at once in the whole pool, one a line:"
-        " <code>licence: 4</code>. A job asks for them among its resources."
+        help_text="How many tokens of each name the tasks of the pool may hold at the same time,"
+        " one name per line: <code>licence: 4</code>. Jobs request tokens as resources."
     )
 
     allowed_mounts = AllowedMountsField(
-        help_text="What of its cells' hosts tasks may mount, with all below it, one path a line;"
-        " to write there, too: <code>/srv/scratch: writable</code>."
+        help_text="Paths on the hosts of the cells that tasks may mount, with everything below"
+        " them, one per line. Mounts are read-only, except for a line such as"
+        " <code>/srv/scratch: writable</code>."
     )
 
     class Meta:
@@ -61,9 +62,7 @@ class PoolForm(forms.ModelForm):
 
 @admin.register(Pool)
 class PoolAdmin(StyledAdmin):
-    """Policies of pools. A pool keeps its name, which jobs and cells refer to, and is never
-    deleted.
-    """
+    """Policies of pools. A pool cannot be renamed or deleted, since jobs and cells refer to it."""
 
     form = PoolForm
     list_display = (
@@ -82,10 +81,10 @@ class PoolAdmin(StyledAdmin):
     fieldsets: ClassVar = (
         (None, {"fields": ("name",)}),
         ("Order", {"fields": ("sequencer", "strict_fifo", "starvation_seconds", "preemption")}),
-        ("Place", {"fields": ("selector", "max_building_per_cell", "tokens")}),
+        ("Placement", {"fields": ("selector", "max_building_per_cell", "tokens")}),
         ("Checks", {"fields": ("validators",)}),
-        ("Hosts", {"fields": ("allowed_mounts", "privileged_allowed")}),
-        ("When cells are lost", {"fields": ("mass_loss",)}),
+        ("Access to hosts", {"fields": ("allowed_mounts", "privileged_allowed")}),
+        ("Loss of cells", {"fields": ("mass_loss",)}),
         (
             "Time limits, in seconds",
             {
@@ -98,101 +97,101 @@ class PoolAdmin(StyledAdmin):
         ),
     )
     _now: ClassVar = (
-        "Now",
+        "Current state",
         {"fields": ("cells_now", "mass_loss_now", "in_use", "tokens_in_use", "waits_for")},
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """How it stands comes first, once there is something."""
+        """Return the fields; for an existing pool, its current state first."""
         first, *others = super().get_fieldsets(request, obj)
         return [first, *others] if obj is None else [first, self._now, *others]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        """The name, once it is given."""
+        """Return the fields that are computed and, for an existing pool, its name."""
         return [] if obj is None else ["name", *self._now[1]["fields"]]
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never: its jobs and cells would be without a policy."""
+        """Return False: jobs and cells need the policy of their pool."""
         return False
 
     def save_model(self, request: HttpRequest, obj: Pool, form: Any, change: bool) -> None:
-        """Written as the API writes it."""
+        """Save the pool with the command that the API uses."""
         save_pool(obj)
 
     def load(self, rows: list[Any]) -> dict[int, PoolUse]:
-        """Return how the pools stand."""
+        """Return the usage of the pools."""
         return load_pool_uses([pool.pk for pool in rows], now=clock.now())
 
     @admin.display(description="cells")
     def cells_now(self, pool: Pool) -> SafeString | str:
-        """Its cells by state."""
+        """Return the number of cells in each state."""
         cells = sorted(self.loaded(pool).cells.items())
         counts = ((number, cell_badge(state)) for state, number in cells)
         pair = '<span class="cellrun-pair">{} {}</span>'
         shown = format_html_join(" ", pair, counts)
         if pool.loss_held_at is not None:
-            return with_note(shown, "the loss of many at once is held back")
+            return with_note(shown, "mass loss suppressed")
         return shown or "none"
 
     cpu = loaded_column(lambda pool, use: _meter(use, "cpu_millis"), "cpu in use")
     memory = loaded_column(lambda pool, use: _meter(use, "memory_mib"), "memory in use")
-    waiting = loaded_column(lambda pool, use: use.waiting_tasks, "waiting")
+    waiting = loaded_column(lambda pool, use: use.waiting_tasks, "waiting tasks")
 
     @admin.display(description="Mass loss")
     def mass_loss_now(self, pool: Pool) -> SafeString | str:
-        """Since when the loss of more than half of its cells is held back."""
+        """Return since when a mass loss is suppressed, and the remedies."""
         if pool.loss_held_at is None:
             return "none"
         return format_html(
             '{} since {}: <a class="cellrun-link" href="{}">confirm it in the list of pools</a>, or'
-            " wait for its cells",
-            flag_badge("held back", good=False),
+            " wait until the cells report again",
+            flag_badge("suppressed", good=False),
             instant(pool.loss_held_at),
             self.list_url(),
         )
 
     @confirmed_action(
         "Confirm the loss",
-        title="Confirm the loss of their silent cells?",
-        text="More than half of their cells fell silent at once, so none was marked lost. On"
-        " confirmation, the silent cells are lost and their tasks run elsewhere, even if they"
-        " still run there. Cells that report from now on are not affected.",
+        title="Confirm the loss of the silent cells of these pools?",
+        text="More than half of a pool's cells became silent at once, so none was declared lost."
+        " After confirmation, the silent cells are declared lost and their tasks run on other"
+        " cells, even if their containers still run. Cells that report again are not affected.",
         button="Confirm the loss",
         done="Losses confirmed",
     )
     def confirm_losses(self, request: HttpRequest, pool: Pool) -> None:
-        """Give up the cells of a pool that fell silent all at once."""
+        """Confirm the suppressed loss of a pool's silent cells."""
         confirm_loss(name=pool.name, actor=str(request.user), now=clock.now())
 
     @admin.display(description="In use")
     def in_use(self, pool: Pool) -> SafeString | str:
-        """Each resource of its ready cells, and what is held of it."""
+        """Return the used amount and the capacity of each resource, over the ready cells."""
         use: PoolUse = self.loaded(pool)
         names = in_order({*use.capacity, *use.held} - {*pool.tokens})
         rows = [(_title(name), _meter(use, name)) for name in names]
         rows = [row for row in rows if row[1] != NOTHING]
         return (
-            small_table(("resource", "held of what its ready cells have"), rows)
+            small_table(("resource", "in use, of its ready cells' capacity"), rows)
             if rows
             else NOTHING
         )
 
     @admin.display(description="Tokens in use")
     def tokens_in_use(self, pool: Pool) -> SafeString | str:
-        """Each token, and how many of it are held."""
+        """Return the used number and the limit of each token."""
         held = self.loaded(pool).held
         rows = [
             (name, meter(name, held.get(name, 0), pool.tokens[name]))
             for name in in_order(pool.tokens)
         ]
-        return small_table(("token", "held"), rows) if rows else NOTHING
+        return small_table(("token", "in use"), rows) if rows else NOTHING
 
-    @admin.display(description="Waiting")
+    @admin.display(description="Waiting tasks")
     def waits_for(self, pool: Pool) -> SafeString | str:
-        """How many tasks wait for what."""
+        """Return the pending reasons with the number of tasks that have each."""
         rows = [(waits.tasks, waits.code, waits.text) for waits in self.loaded(pool).waiting]
         columns = ("tasks", "reason", "most frequent message")
-        return small_table(columns, rows) if rows else "nothing"
+        return small_table(columns, rows) if rows else "none"
 
 
 def _title(name: str) -> str:

@@ -17,32 +17,34 @@ from controlplane.models import Quota
 from controlplane.queries.views.quotas import QuotaUse, load_uses, scope_of
 from controlplane.spec.limits import in_order
 
-_WHOSE = ("user", "project", "domain")
+_SCOPES = ("user", "project", "domain")
 
 
 class QuotaForm(forms.ModelForm):
-    """Limits; an empty field is no limit."""
+    """Limits; an empty field means no limit."""
 
     resources = ResourcesField(
-        help_text="Of each resource at most, one a line: <code>cpu: 4</code>,"
-        " <code>memory: 64Gi</code>, <code>gpu: 2</code>, or a named one or a token. What is not"
-        " named is not limited."
+        help_text="The maximum of each resource, one per line: <code>cpu: 4</code>,"
+        " <code>memory: 64Gi</code>, <code>gpu: 2</code>, a named resource or a token. Resources"
+        " that are not listed are not limited."
     )
 
     class Meta:
         model = Quota
         fields = "__all__"
         help_texts: ClassVar = {
-            "running_tasks": "Tasks that hold something, also those that are being stopped; empty:"
-            " any number.",
-            "running_jobs": "Jobs of which some task holds something; empty: any number.",
-            "pending_tasks": "So many of its waiting tasks take part in placement; empty: all.",
+            "running_tasks": "Maximum number of tasks that hold capacity, including tasks that are"
+            " being stopped. Empty: no limit.",
+            "running_jobs": "Maximum number of jobs with a task that holds capacity. Empty: no"
+            " limit.",
+            "pending_tasks": "Maximum number of waiting tasks that take part in placement. Empty:"
+            " no limit.",
         }
 
 
 @admin.register(Quota)
 class QuotaAdmin(StyledAdmin):
-    """Quotas with usage; whose it is stays as it is."""
+    """Quotas with usage. The scope of an existing quota cannot be changed."""
 
     form = QuotaForm
     ordering = ("-id",)
@@ -51,46 +53,46 @@ class QuotaAdmin(StyledAdmin):
     search_fields = ("user__username", "project__name", "domain__name")
     autocomplete_fields = ("user",)
     fieldsets: ClassVar = (
-        ("Whose", {"fields": _WHOSE, "description": "One of the three."}),
+        ("Quota of", {"fields": _SCOPES, "description": "Choose one: user, project or domain."}),
         (
-            "At once, in all pools",
+            "Limits over all pools",
             {"fields": ("resources", "running_tasks", "running_jobs", "pending_tasks")},
         ),
         ("Share", {"fields": ("weight",)}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """What is used, once it is known whose it is."""
+        """Return the fields; for an existing quota, its usage instead of its scope."""
         first, *others = super().get_fieldsets(request, obj)
         if obj is None:
             return [first, *others]
-        return [(None, {"fields": ("whose",)}), ("Now", {"fields": ("in_use",)}), *others]
+        return [(None, {"fields": ("whose",)}), ("Current state", {"fields": ("in_use",)}), *others]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        """Return its scope, once it is set."""
-        return [] if obj is None else ["whose", "in_use", *_WHOSE]
+        """Return the scope and the usage of an existing quota."""
+        return [] if obj is None else ["whose", "in_use", *_SCOPES]
 
     def save_model(self, request: HttpRequest, obj: Quota, form: Any, change: bool) -> None:
-        """Written as the API writes it."""
+        """Save the quota with the command that the API uses."""
         save_quota(obj)
 
     def delete_model(self, request: HttpRequest, obj: Quota) -> None:
-        """Nothing is limited any more."""
+        """Remove the limits of the scope."""
         drop_quotas([obj.pk])
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Quota]) -> None:
-        """Nothing is limited any more."""
+        """Remove the limits of the scope."""
         drop_quotas(list(queryset.values_list("pk", flat=True)))
 
     def load(self, rows: list[Any]) -> dict[int, QuotaUse]:
-        """Return what is used of each quota."""
+        """Return the usage of each quota."""
         scopes = {quota.pk: scope_of(quota).scope for quota in rows}
         uses = load_uses(list(scopes.values()))
         return {key: uses[scope] for key, scope in scopes.items()}
 
-    @admin.display(description="whose")
+    @admin.display(description="quota of")
     def whose(self, quota: Quota) -> SafeString:
-        """The user, project or domain."""
+        """Return the user, project or domain."""
         named = scope_of(quota)
         return format_html("{} <b>{}</b>", named.scope.kind, named.name)
 
@@ -108,7 +110,7 @@ class QuotaAdmin(StyledAdmin):
 
     @admin.display(description="In use")
     def in_use(self, quota: Quota) -> SafeString | str:
-        """Everything that is limited or held."""
+        """Return the usage of everything that is limited or in use."""
         use: QuotaUse = self.loaded(quota)
         names = in_order({*quota.resources, *use.held.resources})
         rows: list[tuple[str, Any]] = [
@@ -120,7 +122,7 @@ class QuotaAdmin(StyledAdmin):
                 for name in names
             ),
         ]
-        return small_table(("what", "used"), rows)
+        return small_table(("limit", "in use"), rows)
 
 
 def _meter(quota: Quota, use: QuotaUse, name: str) -> SafeString | str:

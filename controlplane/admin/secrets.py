@@ -1,4 +1,4 @@
-"""Admin pages of secrets: list and write them; values are never shown."""
+"""Admin pages that list and write secrets; they never show a value."""
 
 from typing import Any, cast
 
@@ -28,14 +28,14 @@ _SUMMARY_FIELDS = ("size", "version", "writer", "created", "written")
 
 
 class SecretForm(forms.ModelForm):
-    """A name in a project, and the value to be written; what it was is not shown."""
+    """The name of a secret in a project, and its new value."""
 
     value = forms.CharField(
         widget=PasswordInput(render_value=False, attrs={"autocomplete": "new-password"}),
         strip=False,
         required=False,
-        help_text="Text of one line, at most 64 KiB; left empty, a secret stays as it is. Other"
-        " values, and logins to registries, are written by <code>cellrun secrets set</code>.",
+        help_text="One line of text, at most 64 KiB. Leave it empty to keep the present value."
+        " For other values and for registry logins use <code>cellrun secrets set</code>.",
     )
 
     class Meta:
@@ -46,14 +46,14 @@ class SecretForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         if "name" in self.fields:
             pattern = r"\A[a-z0-9][a-z0-9._-]{0,62}\Z"
-            text = "a name has lower-case letters, digits, and . _ - after the first"
+            text = "Use lower-case letters, digits, and (not first) . _ -; at most 63 characters."
             cast(Any, self.fields["name"]).validators.append(RegexValidator(pattern, text))
 
     def clean_value(self) -> str:
-        """Refuse what is too large; the text of the refusal has nothing of it."""
+        """Return the value. Raise ValidationError, without the value, if it is too large."""
         value: str = self.cleaned_data["value"]
         if len(value.encode(errors="replace")) > MAX_VALUE_BYTES:
-            raise forms.ValidationError(f"has more than {MAX_VALUE_BYTES} bytes")
+            raise forms.ValidationError(f"The value has more than {MAX_VALUE_BYTES} bytes.")
         if not value and self.instance.pk is None:
             raise forms.ValidationError("This field is required.")
         return value
@@ -61,7 +61,7 @@ class SecretForm(forms.ModelForm):
 
 @admin.register(Secret)
 class SecretAdmin(StyledAdmin):
-    """Secrets of all projects. One keeps its project and name, for which it is sealed."""
+    """Secrets of all projects. The project and the name of a secret cannot be changed."""
 
     form = SecretForm
     ordering = ("project__domain__name", "project__name", "name")
@@ -71,34 +71,32 @@ class SecretAdmin(StyledAdmin):
     search_fields = ("name", "project__name")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Secret]:
-        """Without the values, sealed as they are."""
+        """Return the rows without their sealed values."""
         return super().get_queryset(request).defer("sealed")
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Return its description, once it exists; without permission to change it there are no
-        fields.
-        """
+        """Return the fields: the value only if the user may write it."""
         fieldsets: list[tuple[str | None, dict[str, Any]]] = [
             (None, {"fields": ("project", "name")})
         ]
         if obj is not None:
-            fieldsets.append(("Now", {"fields": _SUMMARY_FIELDS}))
+            fieldsets.append(("Present value", {"fields": _SUMMARY_FIELDS}))
         if obj is None or self.has_change_permission(request, obj):
-            fieldsets.append(("Write", {"fields": ("value",)}))
+            fieldsets.append(("New value", {"fields": ("value",)}))
         return fieldsets
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        """Return its project, once it is set."""
+        """Return the project, name and summary of an existing secret."""
         return [] if obj is None else ["project", "name", *_SUMMARY_FIELDS]
 
     @method_decorator(sensitive_post_parameters("value"))
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """The form; no report of an error has its value."""
-        answer: HttpResponse = super().changeform_view(request, *args, **kwargs)
-        return answer
+        """Return the form; error reports omit the value."""
+        response: HttpResponse = super().changeform_view(request, *args, **kwargs)
+        return response
 
     def save_model(self, request: HttpRequest, obj: Secret, form: Any, change: bool) -> None:
-        """Written as the API writes it; nothing written is nothing changed."""
+        """Save the value with the command that the API uses; an empty one changes nothing."""
         value: str = form.cleaned_data["value"]
         if change and not value:
             return
@@ -112,11 +110,11 @@ class SecretAdmin(StyledAdmin):
         obj.pk = Secret.objects.get(project_id=obj.project_id, name=obj.name).pk
 
     def delete_model(self, request: HttpRequest, obj: Secret) -> None:
-        """What names it from now on fails for want of it."""
+        """Delete the secret; later attempts of tasks that name it fail."""
         drop_secrets([obj.pk])
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Secret]) -> None:
-        """What names them from now on fails for want of them."""
+        """Delete the secrets; later attempts of tasks that name them fail."""
         drop_secrets(list(queryset.values_list("pk", flat=True)))
 
     writer = column(

@@ -1,4 +1,4 @@
-"""The sidebar of the operators' pages: Work, Cells, System (read by unfold from the settings)."""
+"""The sidebar of the admin: Work, Cells, System (SIDEBAR of unfold in the settings)."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Alerts", "notifications", "controlplane_alert"),
             ("Dead letters", "mark_email_unread", "controlplane_deadletter"),
             ("Ticks", "timer", "controlplane_tickstate"),
-            ("Runs of ticks", "history", "controlplane_tickrun"),
-            ("Audit", "gavel", "controlplane_auditline"),
+            ("Tick runs", "history", "controlplane_tickrun"),
+            ("Audit log", "gavel", "controlplane_auditline"),
             ("Secrets", "lock", "controlplane_secret"),
             ("API tokens", "key", "controlplane_apitoken"),
             ("Users", "group", "auth_user"),
@@ -43,7 +43,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """The sections with those items that the user may see, and how many alerts are open."""
+    """Return the sections with the items that the user may view; Alerts has a count."""
     overview = {"title": "Overview", "icon": "monitoring", "link": reverse("admin:index")}
     alerts = count_open_alerts()
     sections: list[dict[str, Any]] = [{"items": [overview]}]

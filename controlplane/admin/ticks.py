@@ -15,7 +15,7 @@ _SHOWN_RUNS = 25
 
 
 def longest_phases(phases: Mapping[str, int], shown: int = 3) -> str:
-    """The phases that took longest: `deletion 40 ms, endings 12 ms`."""
+    """Return the phases that took longest: `deletion 40 ms, endings 12 ms`."""
     ordered = sorted(phases.items(), key=lambda item: -item[1])
     listed = [f"{name}\N{NO-BREAK SPACE}{took}\N{NO-BREAK SPACE}ms" for name, took in ordered]
     return ", ".join(listed[:shown])
@@ -26,13 +26,13 @@ class RunColumns(ReadOnlyAdmin):
 
     took = column(lambda run: duration(run.started_at, run.finished_at), "took")
     lag = column(lambda run: length(run.lag_seconds), "late by")
-    did = column(lambda run: figures(run.counts), "did")
+    did = column(lambda run: figures(run.counts), "results")
     took_most = column(lambda run: longest_phases(run.phases), "phases")
 
 
 @admin.register(TickState)
 class TickAdmin(RunColumns):
-    """The ticks and when they last ran."""
+    """The ticks with their last runs."""
 
     ordering: ClassVar = ("name",)
     list_display = ("name", "finished", "took", "lag", "did", "took_most", "mark")
@@ -40,26 +40,26 @@ class TickAdmin(RunColumns):
     finished = column(lambda tick: instant(tick.finished_at), "last end")
 
     def facts(self, obj: TickState) -> list[tuple[str, Any]]:
-        """The last run."""
+        """Return the facts of the last run."""
         return [
             ("last start", instant(obj.started_at)),
             ("last end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
             ("late by", length(obj.lag_seconds)),
-            ("considered pending tasks", instant(obj.covered_at)),
-            ("only listens until", instant(obj.hold_until)),
-            ("wakes that found it busy", obj.mark),
+            ("all pending tasks considered", instant(obj.covered_at)),
+            ("declares nothing lost until", instant(obj.hold_until)),
+            ("wakes during a run", obj.mark),
         ]
 
     def sections(self, obj: TickState) -> list[Section]:
-        """What its last run did, and the newest that did something."""
+        """Return the results of the last run, and the newest recorded runs."""
         runs = list(TickRun.objects.filter(name=obj.name).order_by("-id")[: _SHOWN_RUNS + 1])
-        more = list_link("tickrun", "All of them", tick=obj.name)
+        more = list_link("tickrun", "All recorded runs", tick=obj.name)
         return [
             *run_sections(obj),
             Table(
-                "Runs that did something, or were late, in the last day",
-                columns=("run", "start", "took", "late by", "did", "phases"),
+                "Runs of the last day that changed something or were late",
+                columns=("run", "start", "took", "late by", "results", "phases"),
                 rows=[
                     (
                         page_link("tickrun", run.pk, run.pk),
@@ -77,24 +77,24 @@ class TickAdmin(RunColumns):
 
 
 class TickFilter(admin.SimpleListFilter):
-    """One tick's runs; the ticks are known without looking through a day's runs."""
+    """A filter by tick; its choices come from TickState, which has one row per tick."""
 
     title = "tick"
     parameter_name = "tick"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """The ticks that ever ran."""
+        """Return the ticks that have run."""
         names = TickState.objects.order_by("name").values_list("name", flat=True)
         return [(name, name) for name in names]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The runs chosen."""
+        """Return the runs of the selected tick."""
         return queryset.filter(name=self.value()) if self.value() else queryset
 
 
 @admin.register(TickRun)
 class TickRunAdmin(RunColumns):
-    """Runs of ticks that did something, or were late, newest first."""
+    """Runs of ticks that changed something or were late, newest first."""
 
     list_display = ("number", "name", "start", "took", "lag", "did", "took_most")
     list_display_links = ("number", "name")
@@ -104,7 +104,7 @@ class TickRunAdmin(RunColumns):
     start = column(lambda run: instant(run.started_at), "start", ordering="pk")
 
     def facts(self, obj: TickRun) -> list[tuple[str, Any]]:
-        """When, and how long."""
+        """Return the times of the run."""
         return [
             ("tick", page_link("tickstate", obj.name, obj.name)),
             ("start", instant(obj.started_at)),
@@ -114,24 +114,24 @@ class TickRunAdmin(RunColumns):
         ]
 
     def sections(self, obj: TickRun) -> list[Section]:
-        """What it did, and the time of each phase."""
+        """Return the results, and the time of each phase."""
         return list(run_sections(obj))
 
 
 def run_sections(run: TickState | TickRun) -> list[Table]:
-    """What a run did, and how long each of its phases took."""
+    """Return the results of a run, and the time of each of its phases."""
     phases = sorted(run.phases.items(), key=lambda item: -item[1])
     return [
         Table(
-            "What it did",
-            columns=("what", "how many"),
+            "Results",
+            columns=("result", "count"),
             rows=[(name, number) for name, number in run.counts.items() if number],
-            empty="nothing",
+            empty="no changes",
         ),
         Table(
             "Phases",
             columns=("phase", "milliseconds"),
             rows=phases,
-            empty="none had work",
+            empty="no phase had work",
         ),
     ]

@@ -24,23 +24,23 @@ from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT, 
 from controlplane.queries.tenancy.accounts import Credential, find_credential
 
 MAX_TOKEN_LENGTH = 512
-_LOOKING = ("GET", "HEAD", "OPTIONS")
+_READ_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class BearerAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <token>`."""
+    """Authentication by `Authorization: Bearer <token>`."""
 
     def authenticate(self, request: Request) -> tuple[Any, Credential] | None:
-        """The user and credential of the token that is presented, if one is."""
+        """Return the user and credential of the presented token; None without one."""
         scheme, _, token = get_authorization_header(request).partition(b" ")
         if not scheme:
             return None
         if scheme.lower() != b"bearer":
-            raise AuthenticationFailed("only Authorization: Bearer <token> is understood")
+            raise AuthenticationFailed("use the header Authorization: Bearer TOKEN")
         return self.check(token.strip())
 
     def check(self, token: bytes) -> tuple[Any, Credential]:
-        """The user and credential of a token. Raises AuthenticationFailed."""
+        """Return the user and credential of a token. Raise AuthenticationFailed."""
         try:
             text = token.decode("ascii")
         except UnicodeDecodeError:
@@ -49,11 +49,11 @@ class BearerAuthentication(BaseAuthentication):
         if 0 < len(text) <= MAX_TOKEN_LENGTH:
             credential = find_credential(digest_of(text), now=clock.now())
         if credential is None:
-            raise AuthenticationFailed("the token is unknown or has expired")
+            raise AuthenticationFailed("the token is unknown or has expired: use another one")
         return credential.user, credential
 
     def authenticate_header(self, request: Request) -> str:
-        """The challenge for a caller without a token."""
+        """Return the challenge for a caller without a token."""
         return 'Bearer realm="Cellrun"'
 
 
@@ -61,51 +61,51 @@ class MaySubmit(BasePermission):
     """Allow reads with any token; changes need a scope."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether the token's scopes allow the request."""
-        return request.method in _LOOKING or bool(
+        """Return whether the token's scopes allow the request."""
+        return request.method in _READ_METHODS or bool(
             scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE}
         )
 
 
 class MayOperate(BasePermission):
-    """Only operators."""
+    """Allow operators only."""
 
-    message = "this needs a token of the scope operate"
+    message = "the request needs a token with the scope operate"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether the token is an operator's."""
+        """Return whether the token has the scope operate."""
         return SCOPE_OPERATE in scopes_of(request)
 
 
 class ReadOrOperate(MayOperate):
-    """Allow reads with any token, and changes by operators only."""
+    """Allow reads with any token; changes need the scope operate."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether nothing is changed, or the token is an operator's."""
-        return request.method in _LOOKING or super().has_permission(request, view)
+        """Return whether the request only reads, or the token has the scope operate."""
+        return request.method in _READ_METHODS or super().has_permission(request, view)
 
 
 class IgnoreAccept(DefaultContentNegotiation):
-    """Select the first renderer whatever Accept is: documents are JSON, logs are text."""
+    """Select the first renderer and ignore Accept: documents are JSON, logs are text."""
 
     def select_renderer(
         self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
     ) -> tuple[Any, str]:
-        """The first."""
+        """Return the first renderer."""
         first = next(iter(renderers))
         return first, first.media_type
 
 
 class Metadata(SimpleMetadata):
-    """Answer OPTIONS without the fields of bodies, which the OpenAPI description has."""
+    """The response to OPTIONS; only the OpenAPI description has the fields of bodies."""
 
     def determine_actions(self, request: Request, view: APIView) -> dict[str, Any]:
-        """None."""
+        """Return no fields."""
         return {}
 
 
 class ApiView(GenericViewSet[Any]):
-    """Base of the views: parse, call one command or query, answer."""
+    """Base of the views: parse the request, call one command or query, respond."""
 
     authentication_classes: Sequence[Any] = (BearerAuthentication,)
     permission_classes: Sequence[Any] = (IsAuthenticated, MaySubmit)
@@ -115,60 +115,60 @@ class ApiView(GenericViewSet[Any]):
     content_negotiation_class = IgnoreAccept
     metadata_class = Metadata
     document: Any = None
-    """The pydantic model of the answers of views that have no serializer."""
+    """The pydantic model of the responses of views without a serializer."""
 
     @cached_property
     def query(self) -> Parameters:
-        """The query's parameters; one that the action does not describe is refused."""
+        """Return the query parameters. Raise BadQuery for one that the action does not describe."""
         known = openapi.operation_of(self).query
         return Parameters(self.request, *(parameter.name for parameter in known))
 
     @property
     def actor(self) -> str:
-        """The name of the caller."""
+        """Return the name of the caller."""
         return self.request.user.get_username()
 
     def begin_page(self) -> KeysetPagination:
-        """Read the requested part of a list. Raise BadQuery."""
+        """Return the requested part of a list. Raise BadQuery."""
         paginator: Any = self.paginator
         return paginator.begin(self.query)
 
     def answer_page(self, find: ListQuery, key: str, by: str = "before") -> Response:
-        """Return a page of a list. Its cursor is a `key`, which `find` takes by the name `by`."""
+        """Return a page of a list; its cursor is the field `key`, the argument `by` of `find`."""
         found = self.begin_page().take(find, key, by)
         return self.get_paginated_response(self.represent(found))
 
     def answer(self, document: Any, status: int = 200) -> Response:
-        """Return one document."""
+        """Return the response with one document."""
         return Response(self.represent(document), status=status)
 
     def represent(self, document: Any) -> Any:
-        """Return a document, or several, by the view's serializer if it has one."""
+        """Return one or several documents, serialized if the view has a serializer."""
         if self.serializer_class is None:
             return document
         return self.get_serializer(document, many=isinstance(document, list)).data
 
 
 class SignedView(ApiView):
-    """Base of the views of cells, which sign their requests instead of presenting a token."""
+    """Base of the views for cells, which sign their requests instead of using a token."""
 
     authentication_classes = ()
     permission_classes = ()
 
 
 def scopes_of(request: Request) -> frozenset[str]:
-    """The scopes of the token that is presented."""
+    """Return the scopes of the presented token."""
     return request.auth.scopes if isinstance(request.auth, Credential) else frozenset()
 
 
 def caller_of(request: Request) -> User:
-    """The user whose token is presented."""
+    """Return the user of the presented token. Raise NotAuthenticated."""
     if not isinstance(request.user, User):
         raise NotAuthenticated
     return request.user
 
 
 def check_may_change(request: Request, owner_id: int, what: str = "cancel") -> None:
-    """Submitters change what is theirs, operators anything. Raises PermissionDenied."""
+    """Raise PermissionDenied unless the caller is the owner or an operator."""
     if caller_of(request).pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
-        raise PermissionDenied(f"only its submitter or an operator may {what} this")
+        raise PermissionDenied(f"only its submitter or an operator may {what} it")

@@ -18,7 +18,7 @@ MAX_DRAINED_BYTES = 64 * 1024 * 1024
 
 
 class BodyLimit:
-    """ASGI middleware that answers 413 to a body over `max_bytes`, even without Content-Length."""
+    """ASGI middleware that responds 413 to a body over `max_bytes`, even without Content-Length."""
 
     def __init__(self, application: Application, *, max_bytes: int) -> None:
         self._application = application
@@ -51,15 +51,17 @@ class BodyLimit:
             message = await receive()
             length += len(message.get("body", b""))
             more = message["type"] == "http.request" and message.get("more_body", False)
-        await send_answer(send, problem(413, f"a body has at most {self._max_bytes} bytes"))
+        await send_response(
+            send, problem(413, f"the request body must have at most {self._max_bytes} bytes")
+        )
 
 
-async def send_answer(send: Send, answer: Any) -> None:
+async def send_response(send: Send, response: Any) -> None:
     """Send a Django response through ASGI, outside of Django."""
-    headers = [(name.lower().encode(), value.encode()) for name, value in answer.items()]
-    headers.append((b"content-length", str(len(answer.content)).encode()))
-    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.content})
+    headers = [(name.lower().encode(), value.encode()) for name, value in response.items()]
+    headers.append((b"content-length", str(len(response.content)).encode()))
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": response.content})
 
 
 def _announced_length(scope: Scope) -> int:

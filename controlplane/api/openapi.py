@@ -22,15 +22,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _REF = "#/components/schemas/{model}"
 _PROBLEMS = {
-    400: "The body or the query cannot be read.",
+    400: "The body or a query parameter is malformed.",
     401: "The token is missing, unknown or expired.",
-    403: "The token does not allow this.",
-    404: "There is no such thing.",
-    409: "It contradicts what is there already.",
-    410: "No more is kept.",
-    413: "The body is larger than is taken.",
+    403: "The token or the signature does not permit the request.",
+    404: "The object does not exist, or is not visible to the caller.",
+    409: "The request conflicts with the present state.",
+    410: "The stream has reached its maximum size; nothing more is stored.",
+    413: "The body or the file exceeds the size limit.",
     415: "The body is neither JSON nor YAML.",
-    422: "Fields are wrong, or limits exceeded; all are named.",
+    422: "Fields are invalid or exceed limits; `errors` names all of them.",
 }
 _BYTES = {"type": "string", "format": "binary"}
 _IDS = {
@@ -44,13 +44,13 @@ _IDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A decorator of a view's method: what cannot be derived from it. Its docstring is the text.
+    """A decorator that describes what cannot be derived from a view's method and its docstring.
 
     `id`: if it is neither that of a standard action nor the method's name. `answer`: a serializer
     or model if it is not the view's, or a media type. `codes`: if not 200, or 204 of a deletion.
-    `page`: the answer is a page of a list. `body`: a model, a JSON schema, or bytes.
-    `parameters` of the query, which are also those that `ApiView.query` takes. `problems` besides
-    those that follow from method, path, parameters and body.
+    `page`: whether the response is a page of a list. `body`: a model, a JSON schema, or bytes.
+    `parameters`: of the query; `ApiView.query` accepts no others. `problems`: in addition to those
+    that follow from method, path, parameters and body.
     """
 
     id: str | None = None
@@ -68,24 +68,24 @@ class Operation:
 
     @property
     def query(self) -> list[OpenApiParameter]:
-        """All parameters of the query."""
+        """Return all parameters of the query."""
         return [*self.parameters, *(PAGING if self.page else ())]
 
 
 def operation_of(view: Any) -> Operation:
-    """The description of the action that the view performs."""
+    """Return the description of the view's action."""
     found: Operation = getattr(getattr(view, view.action), "operation", Operation())
     return found
 
 
 def parameter(name: str, text: str, kind: type = str, *, many: bool = False) -> OpenApiParameter:
-    """A parameter of the query."""
+    """Return the description of a query parameter."""
     return OpenApiParameter(name, kind, description=text, many=many)
 
 
 PAGING = [
-    parameter("limit", "At most so many, up to 1000; 100 if it is missing.", int),
-    parameter("cursor", "Where the page begins; taken from `next`."),
+    parameter("limit", "Maximum number of results, from 1 to 1000; default 100.", int),
+    parameter("cursor", "Position of the page, as in the URL of `next`."),
 ]
 
 
@@ -96,7 +96,7 @@ class ApiSchema(AutoSchema):
 
     @property
     def operation(self) -> Operation:
-        """What cannot be derived."""
+        """Return the description attached to the method."""
         return operation_of(self.view)
 
     def get_operation_id(self) -> str:
@@ -106,7 +106,7 @@ class ApiSchema(AutoSchema):
         return self.operation.id or derived
 
     def get_override_parameters(self) -> list[Any]:
-        """Parameters of the query."""
+        """Return the parameters of the query."""
         return self.operation.query
 
     def _is_list_view(self, serializer: Any = None) -> bool:
@@ -160,7 +160,7 @@ class ApiSchema(AutoSchema):
     def _postprocess_serializer_schema(
         self, schema: dict[str, Any], serializer: Any, direction: str
     ) -> dict[str, Any]:
-        """Require all fields of serializers, which only write."""
+        """Require all fields of serializers, since they describe responses only."""
         if not isinstance(serializer, BaseSerializer):
             return schema
         fields = schema["properties"]
@@ -171,18 +171,18 @@ class ApiSchema(AutoSchema):
 
 
 class PydanticModel(OpenApiSerializerExtension):
-    """Describe pydantic models as they are read in a request, or written in a response."""
+    """Describe pydantic models, as validated in requests or serialized in responses."""
 
     target_class = "pydantic.BaseModel"
     match_subclasses = True
     priority = 1
 
     def get_name(self, auto_schema: Any, direction: str) -> str:
-        """The name of the component."""
+        """Return the name of the component."""
         return str(self.target.__name__)
 
     def map_serializer(self, auto_schema: Any, direction: str) -> dict[str, Any]:
-        """The schema of the model; those of its parts become components, too."""
+        """Return the schema of the model, and register those of its parts as components."""
         mode: Any = "validation" if direction == "request" else "serialization"
         schema = model_json_schema(self.target, ref_template=_REF, mode=mode)
         for name, part in schema.pop("$defs", {}).items():
@@ -199,12 +199,12 @@ class BearerScheme(OpenApiAuthenticationExtension):
     name = "token"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        """A bearer token."""
+        """Return the scheme of a bearer token."""
         return {"type": "http", "scheme": "bearer"}
 
 
 def ref(name: str) -> dict[str, Any]:
-    """A reference to the component `name`."""
+    """Return a reference to the component `name`."""
     return {"$ref": _REF.format(model=name)}
 
 

@@ -19,10 +19,10 @@ ListQuery = Callable[..., Sequence[Any]]
 
 
 class KeysetPagination(BasePagination):
-    """Pages whose cursor is the key of their last row: rows that come or go move no other."""
+    """Pages whose cursor is the key of the last row: new or deleted rows do not shift a page."""
 
     def begin(self, parameters: Parameters) -> "KeysetPagination":
-        """Read the requested part of the list. Raise BadQuery."""
+        """Read the requested part of the list and return self. Raise BadQuery."""
         self._request = parameters.request
         self.limit = parameters.number("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
         self._cursor = parameters.text("cursor")
@@ -31,26 +31,28 @@ class KeysetPagination(BasePagination):
 
     @property
     def number(self) -> int | None:
-        """The cursor as a number; None: from the beginning. Raises BadQuery."""
+        """Return the cursor as a number; None: from the beginning. Raise BadQuery."""
         text = self.name
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_NUMBER):
-            raise BadQuery("cursor", "is not one of this list")
+            raise BadQuery("cursor", "is not a cursor of this list: use the URL in `next`")
         return int(text)
 
     @property
     def name(self) -> str | None:
-        """The cursor as a text; None: from the beginning. Raises BadQuery."""
+        """Return the cursor as a text; None: from the beginning. Raise BadQuery."""
         if self._cursor is None:
             return None
         try:
             padded = self._cursor + "=" * (-len(self._cursor) % 4)
             text = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
         except (binascii.Error, ValueError):
-            raise BadQuery("cursor", "is not one of this list") from None
+            raise BadQuery(
+                "cursor", "is not a cursor of this list: use the URL in `next`"
+            ) from None
         if "\x00" in text:
-            raise BadQuery("cursor", "is not one of this list")
+            raise BadQuery("cursor", "is not a cursor of this list: use the URL in `next`")
         return text
 
     def take(self, find: ListQuery, key: str, by: str) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Render every error as a problem document (RFC 9457) that names the fields and the limits."""
+"""Render every error as a problem document (RFC 9457) that names fields and limits."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def answer_error(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
     answer = _answer_refusal(error) or _answer_state(error) or _answer_framework(error)
     if answer is None:
         log.exception("request_failed", path=context["request"].path)
-        answer = problem(500, "something went wrong here; it is in the log of the web process")
+        answer = problem(500, "internal error: the log of the web process has the details")
     return answer
 
 
@@ -99,7 +99,9 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(401, str(error), headers={"WWW-Authenticate": "Cellrun-Mac"})
         case OperationalError() | InterfaceError():
             log.warning("database_unavailable", error=str(error))
-            return problem(503, "the database does not answer", headers={"Retry-After": "1"})
+            return problem(
+                503, "the database does not respond: try again later", headers={"Retry-After": "1"}
+            )
     return None
 
 
@@ -108,7 +110,7 @@ def _answer_framework(error: Exception) -> HttpResponse | None:
         case RequestDataTooBig():
             return problem(413, str(error))
         case Http404():
-            return problem(404, "there is nothing at this address")
+            return problem(404, "no resource has this URL")
         case APIException():
             headers = {"Allow": error.allow} if hasattr(error, "allow") else {}
             if scheme := getattr(error, "auth_header", None):
@@ -125,4 +127,4 @@ def _summary(faults: Iterable[Fault]) -> str:
 @csrf_exempt
 def nothing_here(request: HttpRequest) -> HttpResponse:
     """Return 404 for any unknown URL of the API."""
-    return problem(404, "there is nothing at this address")
+    return problem(404, "no resource has this URL")

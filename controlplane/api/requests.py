@@ -60,9 +60,9 @@ PARSERS: tuple[type[JsonParser], ...] = (
 
 
 def read_bytes(request: Request) -> bytes:
-    """Return the body. Raise RequestDataTooBig naming the limit."""
+    """Return the body. Raise RequestDataTooBig with the limit."""
     limit = settings.CELLRUN.max_body_bytes
-    text = f"a body has at most {limit} bytes"
+    text = f"the request body must have at most {limit} bytes"
     try:
         body: bytes = request.body
     except RequestDataTooBig:
@@ -81,7 +81,7 @@ def read_body(request: Request) -> Any:
         given = (request.content_type or "").partition(";")[0].strip().lower()
         expected = " or ".join(parser.media_type for parser in PARSERS)
         raise UnsupportedMediaType(
-            given, f"Content-Type is {given or 'missing'}: {expected} is expected"
+            given, f"Content-Type is {given or 'missing'}; expected {expected}"
         )
     return parser.parse(BytesIO(read_bytes(request)))
 
@@ -94,9 +94,9 @@ def read_part(request: Request, model: type[M]) -> M:
 
 
 def check_named(field: str, value: str | None, *names: str) -> None:
-    """Raise InvalidSpec unless the name in a body, if given, matches the name in its URL."""
+    """Raise InvalidSpec if a body has a name other than the one in its URL."""
     if value is not None and value not in names:
-        raise InvalidSpec([Fault(field, f"must be {names[0]}, as in the address")])
+        raise InvalidSpec([Fault(field, f"must be {names[0]}, as in the URL")])
 
 
 class Parameters:
@@ -108,14 +108,14 @@ class Parameters:
         for name in self._found:
             if name not in known:
                 raise BadQuery(
-                    name[:100], f"unknown parameter; known are {', '.join(known) or 'none'}"
+                    name[:100], f"unknown parameter (known: {', '.join(known) or 'none'})"
                 )
 
     def text(self, name: str) -> str | None:
         """Return a parameter that may occur once."""
         values = self.texts(name)
         if len(values) > 1:
-            raise BadQuery(name, "is given more than once")
+            raise BadQuery(name, "must not occur more than once")
         return values[0] if values else None
 
     def texts(self, name: str) -> list[str]:
@@ -173,7 +173,7 @@ class Parameters:
             # An empty claim is invalid: without a claim, any caller could delete the task.
             return UUID(self.text(name) or "")
         except ValueError:
-            raise BadQuery(name, "must be a claim, as resolving answered it") from None
+            raise BadQuery(name, "must be the claim that `resolving` returned") from None
 
     def labels(self, name: str = "label") -> dict[str, str]:
         """Return the labels in repeated parameters `key=value`."""

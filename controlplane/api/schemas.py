@@ -12,14 +12,14 @@ MAX_REASON = 1_000
 
 
 class CancelRequest(Model):
-    """Why something is cancelled; with `force` its containers are killed at once."""
+    """The reason of a cancellation. `force`: kill containers at once, without a grace period."""
 
     reason: str = Field(default="", max_length=MAX_REASON)
     force: bool = False
 
 
 class ReleaseRequest(Model):
-    """Why an operator vouches that nothing is left of an attempt."""
+    """The reason for which an operator releases an attempt."""
 
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
@@ -29,7 +29,7 @@ class EmptyRequest(Model):
 
 
 class ResponseModel(BaseModel):
-    """Base of what is answered."""
+    """Base of the responses."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,28 +52,30 @@ State = Literal[
 
 
 class JobWait(ResponseModel):
-    """Another job that this one waits for: settled, if it takes the place of that one."""
+    """A job that the job waits for; `until` is settled if the job replaces it."""
 
     job: int
-    name: str = Field(description="As it was named: its guid, or its id.")
+    name: str = Field(description="The guid or id by which the submitter named it.")
     until: Literal["started", "succeeded", "finished", "settled"]
-    state: Literal["open", "met", "failed"] = Field(description="Failed: it can no longer be.")
+    state: Literal["open", "met", "failed"] = Field(
+        description="failed: the condition can no longer be met."
+    )
 
 
 class JobGroup(ResponseModel):
-    """A group of a job, with what it has by default where nothing was written."""
+    """A task group of a job, with defaults for omitted fields."""
 
     name: str
-    tasks: int = Field(description="In a retry less than its replicas.")
+    tasks: int = Field(description="Number of its tasks; in a retry, less than `replicas`.")
     min_available: int
     network: Literal["none", "default", "gang"]
     prepared: dict[str, Any] | None = Field(
-        description="Fields that the job's kind set, as scheduled; null like a job's `spec`."
+        description="Fields that the kind of the job set, with values; null if `spec` is null."
     )
 
 
 class Job(ResponseModel):
-    """A job. In lists, `spec` is null where it is larger than 4 KiB."""
+    """A job. In lists, a `spec` of more than 4 KiB is null."""
 
     id: int
     guid: str | None
@@ -89,12 +91,12 @@ class Job(ResponseModel):
     min_available: int
     max_task_failures: int
     task_status_count: dict[str, dict[Literal["phase"], dict[State, int]]]
-    groups: list[JobGroup] = Field(description="In their order, with the values in force.")
+    groups: list[JobGroup] = Field(description="Its groups in the submitted order.")
     coscheduled: bool
-    requeuing: bool = Field(description="Its gang fell below a minimum and goes back to wait.")
+    requeuing: bool = Field(description="Its gang fell below a minimum and is being requeued.")
     parent: int | None
-    children: int = Field(description="How many jobs have it as their parent.")
-    retry_of: int | None = Field(description="The job whose tasks it tries again.")
+    children: int = Field(description="Number of jobs of which it is the parent.")
+    retry_of: int | None = Field(description="Id of the job that it retries.")
     waits_for: list[JobWait]
     labels: dict[str, str]
     annotation: str
@@ -102,24 +104,26 @@ class Job(ResponseModel):
     started_at: datetime | None
     finished_at: datetime | None
     settled_at: datetime | None
-    spec: dict[str, Any] | None = Field(description="As submitted; a retry's is that of its job.")
+    spec: dict[str, Any] | None = Field(
+        description="The submitted document; of a retry, that of the job it retries."
+    )
 
 
 class SubmittedJob(Job):
-    """A job of a batch. Not `created`: it was there already, with the same guid and body."""
+    """A job of a batch. `created` is false if a job with the same guid and body existed."""
 
     created: bool
 
 
 class Batch(ResponseModel):
-    """The jobs of a batch, in order."""
+    """The jobs of a batch in the submitted order."""
 
     results: list[SubmittedJob]
     next: None
 
 
 class PendingReason(BaseModel):
-    """Why a task waits: a code, a sentence, and the figures behind it."""
+    """Why a task waits: a code, a text, and figures."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -128,11 +132,11 @@ class PendingReason(BaseModel):
 
 
 class Task(ResponseModel):
-    """A task with what its present attempt came to."""
+    """A task with the results of its newest attempt."""
 
     id: int
-    guid: str = Field(description="Its client's, of a one-off task; else its id.")
-    domain: str | None = Field(description="The label of a one-off task's client; else null.")
+    guid: str = Field(description="Guid of a one-off task; otherwise the id.")
+    domain: str | None = Field(description="Domain of a one-off task; otherwise null.")
     job: int
     group: str
     index: int
@@ -158,7 +162,7 @@ class Task(ResponseModel):
     cache_status: str
     cache_key: str | None
     created_at: datetime
-    created_at_ns: int = Field(description="Nanoseconds since 1970.")
+    created_at_ns: int = Field(description="`created_at` in nanoseconds since 1970.")
     updated_at: datetime
     updated_at_ns: int
     first_completed_at: datetime | None
@@ -168,61 +172,69 @@ class Task(ResponseModel):
 
 
 class Claim(ResponseModel):
-    """A one-off task that is RESOLVING for 30 s, exclusively by the holder of this claim."""
+    """The claim of a one-off task, which is RESOLVING by this claim for 30 s."""
 
     claim: UUID
 
 
 class PrecedingJob(ResponseModel):
-    """The job that is tried just before that of the task."""
+    """The job that placement tries directly before the job of the task."""
 
     job: int
     name: str
 
 
 class QueuePlace(ResponseModel):
-    """Where a task stands among all that wait in its pool and may start."""
+    """The position of a task among all waiting tasks of its pool that may start."""
 
     position: int
     of: int
     behind: PrecedingJob | None
-    estimate: bool = Field(description="Shares or a plugin set the order, or too many tasks wait.")
+    estimate: bool = Field(
+        description="Whether it is an estimate: shares or a plugin set the order, or too many tasks"
+        " wait to count each."
+    )
     text: str
 
 
 class ReservedCapacity(ResponseModel):
-    """Room that is kept for a task."""
+    """Capacity that is reserved for a task."""
 
     cell: str
     until: datetime
 
 
 class Explanation(ResponseModel):
-    """Where a task stands, and why. `text` is that of `reason`, as everywhere."""
+    """Why a task waits, where it runs, or how it ended. `text` is the text of `reason`."""
 
     task: int
     job: int
     state: State
     text: str
-    reason: PendingReason = Field(description="What is nearest to the task.")
-    also: list[PendingReason] = Field(description="All other obstacles.")
-    queue: QueuePlace | None = Field(description="Null: it does not wait for room alone.")
+    reason: PendingReason = Field(description="The first reason in the order of precedence.")
+    also: list[PendingReason] = Field(description="All other reasons.")
+    queue: QueuePlace | None = Field(description="Null unless it waits only for capacity.")
     considered_at: datetime | None = Field(
-        description="The last pass that considered all pending tasks, if the task waited by then."
+        description="Start of the last pass that considered all pending tasks; null if the task did"
+        " not wait then."
     )
     nomination: ReservedCapacity | None
 
 
 class GroupForecast(ResponseModel):
-    """What would become of one group of a job that was not submitted."""
+    """The forecast for one group of a job that is not submitted."""
 
     name: str
-    cells: dict[str, int] = Field(description="How many of its tasks would go to which cell now.")
-    waiting: int = Field(description="How many would wait.")
-    reason: PendingReason | None = Field(description="Why they would.")
-    also: list[PendingReason] = Field(description="What else would stand against them.")
-    is_refused: bool = Field(description="They would end UNSCHEDULABLE, and the job with them.")
-    kept: dict[str, int] = Field(description="Where room would be made for how many.")
+    cells: dict[str, int] = Field(description="Number of tasks that would be placed now, by cell.")
+    waiting: int = Field(description="Number of tasks that would wait.")
+    reason: PendingReason | None = Field(description="Why they would wait.")
+    also: list[PendingReason] = Field(description="Further reasons why they would wait.")
+    is_refused: bool = Field(
+        description="Whether they, and with them the job, would end UNSCHEDULABLE."
+    )
+    kept: dict[str, int] = Field(
+        description="Number of tasks for which evictions would make room, by cell."
+    )
 
 
 class Victim(ResponseModel):
@@ -235,19 +247,21 @@ class Victim(ResponseModel):
 
 
 class DryRun(ResponseModel):
-    """What submitting a job now would come to. Nothing is kept: the next moment may differ."""
+    """The forecast for a job submitted now. It reserves nothing, so it may soon be outdated."""
 
     pool: str
-    existing_job: int | None = Field(description="That job would be answered, no other made.")
+    existing_job: int | None = Field(
+        description="Id of the job with the same guid and body, which a submission would return."
+    )
     groups: list[GroupForecast]
     evicts: list[Victim]
     is_complete: bool = Field(
-        description="Otherwise more tasks wait before it than were considered."
+        description="False if more tasks wait before the job than were considered."
     )
 
 
 class Attempt(ResponseModel):
-    """One try at a task."""
+    """One execution of a task on a cell."""
 
     uid: UUID
     task: int
@@ -259,7 +273,7 @@ class Attempt(ResponseModel):
     plugin_phase: str | None
     cell_id: str
     container_id: str | None
-    addresses: dict[str, str] = Field(description="host:port of its published ports, by name.")
+    addresses: dict[str, str] = Field(description="host:port of each published port, by name.")
     exit_code: int | None
     failure_kind: str | None
     failure_reason: str
@@ -272,70 +286,70 @@ class Attempt(ResponseModel):
 
 
 class Artifact(ResponseModel):
-    """A file that an attempt left; `uri` is a path of this API, or an address elsewhere."""
+    """A stored file of an attempt; `uri` is a path of this API, or a URL elsewhere."""
 
     name: str
-    size: int
+    size: int = Field(description="In bytes.")
     sha256: str
     uri: str
 
 
 class Artifacts(ResponseModel):
-    """All files that an attempt left."""
+    """All artifacts of an attempt."""
 
     results: list[Artifact]
     next: None
 
 
 class Change(ResponseModel):
-    """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
+    """A change in the history, or several merged ones: see `count`, `first_at` and `last_at`.
 
-    Fields that differ between them are null; of `message` and `actor` the newest few are listed.
+    A field that differs between merged changes is null; `message` and `actor` list the newest few.
     """
 
-    id: int = Field(description="Of the newest row.")
+    id: int = Field(description="Id of the newest change.")
     job: int
-    task: int | None = Field(description="Null also where the job itself moved (`tasks` is 0).")
+    task: int | None = Field(description="Null also for a change of the job (`tasks` is 0).")
     task_name: str | None
     attempt_uid: UUID | None
     attempt_number: int | None
-    cell_id: str | None = Field(description="Where the attempt is or was.")
+    cell_id: str | None = Field(description="Name of the cell of the attempt.")
     from_state: State | None
     to_state: State | None
     attempt_state: State | None
     reason: str
     text: str
     message: str
-    actor: str = Field(description="A user, a cell, or what of the control plane did it.")
+    actor: str = Field(description="A user, a cell, or a component of the control plane.")
     actor_kind: Literal["user", "cell", "control_plane"]
-    at: datetime = Field(description="As `last_at`.")
+    at: datetime = Field(description="The same as `last_at`.")
     first_at: datetime
     last_at: datetime
-    count: int = Field(description="Number of rows that this entry summarizes.")
-    tasks: int = Field(description="Of how many tasks.")
+    count: int = Field(description="Number of merged changes.")
+    tasks: int = Field(description="Number of tasks that changed.")
     seconds: float | None = Field(
-        description="How long it stayed in `to_state`; of several rows, all stays together. Null"
-        " while it is still there, and where no state was entered."
+        description="Seconds spent in `to_state`; of merged changes, the total. Null while the task"
+        " is in the state, and if no state was entered."
     )
-    longest_seconds: float | None = Field(description="The longest stay.")
-    still: int = Field(description="How many are still in the state that they entered.")
+    longest_seconds: float | None = Field(description="The longest stay in seconds.")
+    still: int = Field(description="Number of tasks that are still in `to_state`.")
 
 
 class UploadSize(ResponseModel):
-    """How many bytes of the stream are here now."""
+    """The number of bytes that are stored."""
 
     size: int
 
 
 class FieldError(ResponseModel):
-    """One fault: `field` is a path like `groups[0].resources.cpu`."""
+    """A fault of one field; `field` is a path such as `groups[0].resources.cpu`."""
 
     field: str
     detail: str
 
 
 class Problem(BaseModel):
-    """What is wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,4 +1,4 @@
-"""Answer a request with the bytes of a stored artifact."""
+"""Respond with the content of a stored artifact."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -33,13 +33,13 @@ class ScopeKindConverter(StringConverter):
 
 
 class ScopeName(StringConverter):
-    """The name of a user or a domain, or `domain/name` of a project."""
+    """The name of a user or a domain; of a project, `domain/name`."""
 
     regex = r"[^\x00]{1,255}"
 
 
 class TaskReference(StringConverter):
-    """The id of a task, or its client's guid (never digits only)."""
+    """The id of a task, or its guid, which never consists of digits only."""
 
     regex = ONE_OFF_GUID
 

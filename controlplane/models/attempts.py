@@ -1,4 +1,4 @@
-"""Attempts: tries of a task on a cell, which hold the cell's capacity until their release."""
+"""Attempts: executions of a task on a cell, which hold its capacity until their release."""
 
 from django.db import models
 from django.db.models import Q
@@ -11,7 +11,7 @@ _STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]
 
 
 class Attempt(models.Model):
-    """One row per try. Its uid is also its container's name and its task id in Flower."""
+    """One attempt. Its uid is also the name of its container and its task uuid in Flower."""
 
     uid = models.UUIDField(primary_key=True)
     task = models.ForeignKey(
@@ -43,7 +43,7 @@ class Attempt(models.Model):
     state = models.PositiveSmallIntegerField(choices=_STATES, default=TaskState.ASSIGNED)
     phase = models.CharField(max_length=16, default="", blank=True)
     phase_number = models.PositiveSmallIntegerField(
-        default=0, help_text="Of the newest change of phase that is in the history."
+        default=0, help_text="Number of the newest phase in the history."
     )
     progress = models.PositiveSmallIntegerField(null=True, blank=True)
     report_seq = models.BigIntegerField(default=0)
@@ -54,12 +54,14 @@ class Attempt(models.Model):
         blank=True,
     )
     charge = models.PositiveIntegerField(
-        default=0, help_text="How much of the budget: 1, or all that was left of it and 1 more."
+        default=0, help_text="Amount charged to the budget: 1, or the rest of the budget plus 1."
     )
     start_before = models.DateTimeField()
     stop_reason = models.CharField(max_length=32, default="", blank=True)
     stop_forced_at = models.DateTimeField(
-        null=True, blank=True, help_text="Since when its stop leaves no grace; empty: it does."
+        null=True,
+        blank=True,
+        help_text="Since when the stop has no grace period; empty: it has one.",
     )
     container_id = models.CharField(max_length=128, default="", blank=True)
     exit_code = models.BigIntegerField(null=True, blank=True)
@@ -72,7 +74,7 @@ class Attempt(models.Model):
     details = models.JSONField(
         null=True,
         blank=True,
-        help_text="addresses of its ports, outputs that were kept, plugin_phase, plugin_state.",
+        help_text="addresses (of its ports), outputs (stored files), plugin_phase, plugin_state.",
     )
     created_at = models.DateTimeField()
     state_since = models.DateTimeField()
@@ -81,7 +83,7 @@ class Attempt(models.Model):
     releasable_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Exclusive, on a lost cell: from when the loss may release it.",
+        help_text="Of an exclusive attempt on a LOST cell: when the loss may release it.",
     )
     released_at = models.DateTimeField(null=True, blank=True)
     release_kind = models.CharField(

@@ -1,4 +1,4 @@
-"""Callbacks that report the ends of tasks and jobs, and the tries of their delivery."""
+"""Callbacks that report the ends of tasks and jobs, and their tries."""
 
 from django.db import models
 from django.db.models import Q
@@ -29,21 +29,25 @@ class Callback(models.Model):
         db_constraint=False,
         db_index=False,
     )
-    owner_id = models.BigIntegerField(help_text="The owner of the job; owners take turns.")
+    owner_id = models.BigIntegerField(help_text="Owner of the job; owners take turns.")
     url = models.TextField()
-    host = models.CharField(max_length=260, help_text="host:port; tries are bounded for each.")
+    host = models.CharField(
+        max_length=260, help_text="Receiver as host:port; concurrent tries are limited for each."
+    )
     state = models.CharField(
         max_length=9,
         choices=[(state.value, state.value) for state in CallbackState],
         default=CallbackState.WAITING,
     )
     tries = models.PositiveIntegerField(default=0)
-    is_tried = models.BooleanField(default=False, help_text="At least one try was completed.")
-    due_at = models.DateTimeField(help_text="When it is tried next.")
-    give_up_at = models.DateTimeField(help_text="From then on it is not tried again.")
+    is_tried = models.BooleanField(
+        default=False, help_text="Whether at least one try was completed."
+    )
+    due_at = models.DateTimeField(help_text="Time of the next try.")
+    give_up_at = models.DateTimeField(help_text="Time after which it is not tried again.")
     claim = models.UUIDField(null=True, blank=True)
     claimed_until = models.DateTimeField(
-        null=True, blank=True, help_text="A claim without a result by then has expired."
+        null=True, blank=True, help_text="Time at which a claim without a result expires."
     )
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -117,7 +121,9 @@ class Delivery(models.Model):
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField()
     status = models.PositiveSmallIntegerField(
-        null=True, blank=True, help_text="Of the receiver's answer; empty: it gave none."
+        null=True,
+        blank=True,
+        help_text="HTTP status of the response; empty: there was no response.",
     )
     error = models.TextField(default="", blank=True)
 

@@ -21,10 +21,13 @@ class Cell(models.Model):
         max_length=12,
         choices=[(state.value, state.value) for state in ORDERED_STATES],
         default=CellState.READY,
-        help_text="What an operator ordered: it is that whenever nothing else keeps it.",
+        help_text="State that an operator ordered; it applies unless the cell is LOST"
+        " or QUARANTINED.",
     )
     drain_deadline_at = models.DateTimeField(
-        null=True, blank=True, help_text="DRAINING: when what still runs there has to leave."
+        null=True,
+        blank=True,
+        help_text="DRAINING: when attempts that still run are stopped; empty: never.",
     )
     quarantined_for = models.CharField(
         max_length=12,
@@ -34,7 +37,7 @@ class Cell(models.Model):
     )
     quarantined_until = models.DateTimeField(null=True, blank=True)
     trusted_at = models.DateTimeField(
-        null=True, blank=True, help_text="What failed there before does not count any more."
+        null=True, blank=True, help_text="Earlier failures on the cell do not count."
     )
     incarnation = models.CharField(max_length=64, default="", blank=True)
     register_seq = models.BigIntegerField(default=0)
@@ -72,15 +75,18 @@ class CellLease(models.Model):
     expires_at = models.DateTimeField()
     silent_ticks = models.PositiveIntegerField(default=0)
     left_at = models.DateTimeField(
-        null=True, blank=True, help_text="Its last message was a final goodbye."
+        null=True, blank=True, help_text="Time of the final goodbye, if that was the last message."
     )
     successor_at = models.DateTimeField(
-        null=True, blank=True, help_text="When another incarnation last asked to take its place."
+        null=True, blank=True, help_text="When another incarnation last tried to replace this one."
     )
     heartbeat_seq = models.BigIntegerField(default=0)
     acked_seq = models.BigIntegerField(default=0)
     clock_ahead_seconds = models.FloatField(
-        null=True, blank=True, help_text="By its own estimate; below 0, its clock is behind ours."
+        null=True,
+        blank=True,
+        help_text="Seconds by which the cell's clock is ahead of the control plane's,"
+        " as the cell estimates; negative: behind.",
     )
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ class Transition(models.Model):
     id = models.BigAutoField(primary_key=True)
     job_id = models.BigIntegerField()
     task_id = models.BigIntegerField(
-        null=True, blank=True, help_text="Empty: a change of the job itself."
+        null=True, blank=True, help_text="Empty for a change of the job itself."
     )
     attempt_uid = models.UUIDField(null=True, blank=True)
     from_state = models.PositiveSmallIntegerField(choices=TASK_STATES, null=True, blank=True)

@@ -18,7 +18,9 @@ class HookCall(models.Model):
     attempt_uid = models.UUIDField()
     at = models.DateTimeField()
     claimed_until = models.DateTimeField(
-        null=True, blank=True, help_text="A process calls it. From then on another one does."
+        null=True,
+        blank=True,
+        help_text="A process runs the call until then; later another process may.",
     )
 
     class Meta:

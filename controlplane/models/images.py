@@ -11,7 +11,7 @@ class ImageFailure(models.Model):
     failures = models.PositiveIntegerField(default=1)
     failed_at = models.DateTimeField()
     held_until = models.DateTimeField(
-        null=True, blank=True, help_text="Until when no task of that image is placed."
+        null=True, blank=True, help_text="Time until which no task with the image is placed."
     )
 
     class Meta:

@@ -45,7 +45,7 @@ class Project(models.Model):
 
 
 class Job(models.Model):
-    """A submitted job. Its `state` is derived from its tasks, which are ending if `ending_as`."""
+    """A submitted job. `state` follows from its tasks; `ending_as`: the state that it will get."""
 
     guid = models.CharField(max_length=255, null=True, blank=True)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
@@ -65,27 +65,29 @@ class Job(models.Model):
     failure_reason = models.TextField(default="", blank=True)
     min_available = models.PositiveIntegerField()
     explicit_minimum = models.BooleanField(
-        default=False, help_text="The job, or one of its groups, was submitted with a minimum."
+        default=False,
+        help_text="Whether the job or one of its groups was submitted with a minimum.",
     )
     max_task_failures = models.PositiveIntegerField(default=0)
     has_dependencies = models.BooleanField(default=False)
     coscheduled = models.BooleanField(
-        default=False, help_text="A gang: its minima start together, or nothing of it does."
+        default=False,
+        help_text="A gang: the minimum of each group starts together, or no task starts.",
     )
     group_by = models.CharField(
         max_length=63,
         default="",
         blank=True,
-        help_text="A gang: its cells share the value of this label.",
+        help_text="Of a gang: its cells have the same value of this label.",
     )
     is_requeuing = models.BooleanField(
-        default=False, help_text="Its gang fell below a minimum: it goes back to wait, in pages."
+        default=False, help_text="Its gang fell below a minimum and is being requeued, in pages."
     )
     waits_for_jobs = models.BooleanField(
-        default=False, help_text="Some job that it depends on has not come as far as it must."
+        default=False, help_text="Whether a job that it depends on has not met its condition."
     )
     is_watched = models.BooleanField(
-        default=False, help_text="Other jobs depend on it, are its children, or replace it."
+        default=False, help_text="Whether other jobs depend on it, are its children, or replace it."
     )
     parent = models.ForeignKey(
         "self",
@@ -104,9 +106,11 @@ class Job(models.Model):
         db_index=False,
     )
     scheduling_timeout_seconds = models.FloatField(
-        null=True, blank=True, help_text="Its own, or that of all one-off tasks; not its pool's."
+        null=True,
+        blank=True,
+        help_text="Its own scheduling timeout or that of one-off tasks; empty: the pool's applies.",
     )
-    spec = models.JSONField(help_text="As submitted.")
+    spec = models.JSONField(help_text="The submitted document.")
     spec_digest = models.CharField(
         max_length=64, help_text="SHA-256 of the submitted body, for idempotency."
     )
@@ -117,32 +121,35 @@ class Job(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     settled_at = models.DateTimeField(
-        null=True, blank=True, help_text="When all its attempts were released."
+        null=True,
+        blank=True,
+        help_text="When the job had ended and all its attempts were released.",
     )
     ttl_seconds = models.PositiveIntegerField(
-        default=DEFAULT_TTL_SECONDS, help_text="It is deleted so long after it has settled."
+        default=DEFAULT_TTL_SECONDS,
+        help_text="Seconds from the settlement of the job to its deletion.",
     )
     expires_at = models.DateTimeField(
-        null=True, blank=True, help_text="When it is deleted by itself; a one-off task's sooner."
+        null=True, blank=True, help_text="Time of the automatic deletion."
     )
     deleted_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="From then on it is hidden; its rows are removed once it is settled.",
+        help_text="Since when it is hidden; its rows are removed once it is settled.",
     )
     is_one_off = models.BooleanField(
-        default=False, help_text="It has one task, which came through Diego's door."
+        default=False, help_text="Whether its only task was created as a one-off task (Diego)."
     )
     callback_on = models.CharField(
         max_length=4,
         choices=[(scope.value, scope.value) for scope in CallbackOn],
         default=CallbackOn.NOTHING,
         blank=True,
-        help_text="The ends reported to `callback_url`: of each task, or of the job.",
+        help_text="Whether `callback_url` receives the end of each task, or of the job.",
     )
     callback_url = models.TextField(default="", blank=True)
     callback_host = models.CharField(
-        max_length=260, default="", blank=True, help_text="Its host:port, in one spelling."
+        max_length=260, default="", blank=True, help_text="Normalized host:port of `callback_url`."
     )
 
     objects = JobQuerySet.as_manager()
@@ -212,7 +219,9 @@ class JobDependency(models.Model):
         db_constraint=False,
         db_index=False,
     )
-    on_name = models.CharField(max_length=255, help_text="How the submitter named the other job.")
+    on_name = models.CharField(
+        max_length=255, help_text="Guid or id by which the submitter named the other job."
+    )
     until = models.CharField(max_length=9)
     met_at = models.DateTimeField(null=True, blank=True)
     failed_at = models.DateTimeField(null=True, blank=True)
@@ -242,25 +251,25 @@ class JobDependency(models.Model):
 
 
 class TaskGroup(models.Model):
-    """Tasks of a job that share one definition; `counts[n]` of them are in state number n."""
+    """Tasks of a job with the same definition; `counts[n]` of them are in state number n."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups")
     name = models.CharField(max_length=63)
     position = models.PositiveIntegerField()
     replicas = models.PositiveIntegerField(
-        help_text="As submitted; sent with the callbacks of its tasks."
+        help_text="Submitted number of tasks; sent with the callbacks of its tasks."
     )
     task_count = models.PositiveIntegerField(
-        help_text="Its tasks in this job: less than replicas in the retry of another job."
+        help_text="Number of its tasks in this job: less than `replicas` in a retry of another job."
     )
     min_available = models.PositiveIntegerField()
     counts = ArrayField(models.PositiveIntegerField(), default=_no_counts)
     killed_by_dependency = models.PositiveIntegerField(default=0)
     resources = models.JSONField(
-        help_text="Per task: cpu_millis, memory_mib, disk_mib, gpu and named ones."
+        help_text="Request of each task: cpu_millis, memory_mib, disk_mib, gpu and named resources."
     )
-    task_type = models.CharField(max_length=63, help_text="Which its cell must be able to run.")
-    shape_id = models.BigIntegerField(help_text="What placement asks of a cell for it.")
+    task_type = models.CharField(max_length=63, help_text="Task type that its cell must offer.")
+    shape_id = models.BigIntegerField(help_text="The requirements of its tasks for placement.")
     launch = models.JSONField(help_text="The definition of the group for cells.")
     prepared = models.JSONField(
         default=dict, blank=True, help_text="Fields that the job's kind set, with their values."
@@ -271,10 +280,10 @@ class TaskGroup(models.Model):
     retries_system = models.PositiveIntegerField(default=3)
     retry_permanent = models.BooleanField(
         default=False,
-        help_text="Also failures that no other attempt can cure are tried again.",
+        help_text="Whether permanent failures are also retried.",
     )
     at_most_once = models.BooleanField(
-        default=False, help_text="Never tried again once a container of it may have existed."
+        default=False, help_text="Whether a task is not retried once it may have had a container."
     )
     exclusive = models.CharField(
         max_length=6,
@@ -285,7 +294,9 @@ class TaskGroup(models.Model):
     )
     timeout_seconds = models.FloatField(null=True, blank=True)
     timeout_is_lifetime = models.BooleanField(
-        default=False, help_text="That limit is its lifetime_seconds, the shorter of the two."
+        default=False,
+        help_text="Whether `timeout_seconds` is the lifetime_seconds of the group, the"
+        " shorter of the two.",
     )
     startable_at = models.DateTimeField(
         null=True,
@@ -295,13 +306,13 @@ class TaskGroup(models.Model):
     deadline_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Scheduling deadline of its first start, if its job has one; else its pool's"
-        " counts.",
+        help_text="Deadline of the first start, if the job has a scheduling timeout;"
+        " empty: the pool's applies.",
     )
     pending_reason = models.JSONField(
         null=True,
         blank=True,
-        help_text="Why it waits as part of a gang, unless its shape has the reason.",
+        help_text="Why it waits as part of a gang; empty: its shape has the reason.",
     )
 
     class Meta:

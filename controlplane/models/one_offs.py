@@ -20,11 +20,11 @@ class OneOff(models.Model):
         "Job", on_delete=models.CASCADE, related_name="one_off", db_constraint=False
     )
     guid = models.CharField(max_length=255, unique=True, help_text="Unique in the installation.")
-    domain = models.CharField(max_length=255, help_text="A label of its client's.")
+    domain = models.CharField(max_length=255, help_text="A label that the client chose.")
     claim = models.UUIDField(null=True, blank=True)
     claimed_at = models.DateTimeField(null=True, blank=True)
     claim_ended_at = models.DateTimeField(
-        null=True, blank=True, help_text="When its last claim that was not followed up ended."
+        null=True, blank=True, help_text="When its last claim expired without a deletion."
     )
     claimed_by = models.CharField(max_length=150, default="", blank=True)
 

@@ -4,7 +4,7 @@ from django.db import models
 
 
 class TickState(models.Model):
-    """The last run of each tick. `mark` counts wakes that found it busy, after which it reruns."""
+    """The last run of each tick. `mark` counts wakes during a run, after which the tick reruns."""
 
     name = models.CharField(max_length=32, primary_key=True)
     mark = models.BigIntegerField(default=0)
@@ -13,20 +13,23 @@ class TickState(models.Model):
     covered_at = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="Start of the last pass. It considered all pending tasks, except in pools that"
-        " have `uncovered_since`.",
+        help_text="Start of the last pass, which considered all pending tasks except in"
+        " pools with `uncovered_since`.",
     )
     hold_until = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="After a gap of our own: until when nothing is declared lost or overdue.",
+        help_text="Until when nothing is declared lost or overdue after a gap of the"
+        " control plane.",
     )
-    counts = models.JSONField(default=dict, blank=True, help_text="What the last run did.")
+    counts = models.JSONField(
+        default=dict, blank=True, help_text="Results of the last run: counts by name."
+    )
     phases = models.JSONField(
         default=dict, blank=True, help_text="Milliseconds of each phase of the last run."
     )
     lag_seconds = models.FloatField(
-        default=0.0, help_text="How much later than it should have the last run began."
+        default=0.0, help_text="Seconds by which the last run began late."
     )
 
     def __str__(self) -> str:
@@ -55,7 +58,10 @@ class Walk(models.Model):
 
     name = models.CharField(max_length=32, primary_key=True)
     after = models.CharField(
-        max_length=40, default="", blank=True, help_text="Behind which row the next page begins."
+        max_length=40,
+        default="",
+        blank=True,
+        help_text="The key of the row after which the next page begins.",
     )
     scanned_at = models.DateTimeField(help_text="When the last page was read.")
     repaired = models.PositiveIntegerField(
@@ -78,7 +84,7 @@ class InboxProbe(models.Model):
 
 
 class DeadLetter(models.Model):
-    """A message that could not be applied, kept for operators."""
+    """A message that could not be applied, stored for inspection."""
 
     at = models.DateTimeField()
     source = models.CharField(max_length=100)
@@ -90,14 +96,14 @@ class DeadLetter(models.Model):
 
 
 class Alert(models.Model):
-    """A problem for an operator; at most one open alert per kind and subject."""
+    """A condition that an operator should check; one open alert per kind and subject."""
 
     kind = models.CharField(max_length=63)
     subject = models.CharField(max_length=255)
     text = models.TextField()
     raised_at = models.DateTimeField()
     last_raised_at = models.DateTimeField(
-        help_text="When it was last found so, to the minute, or it would be written all the time."
+        help_text="When it was last raised; updated at most once a minute."
     )
     cleared_at = models.DateTimeField(null=True, blank=True)
 

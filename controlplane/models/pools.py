@@ -10,6 +10,7 @@ from django.db.models import Q
 from controlplane import plugins
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
 from controlplane.domain.state.states import MassLoss
+from controlplane.spec.limits import MAX_LIMIT
 
 
 def _default_validators() -> list[str]:
@@ -19,19 +20,19 @@ def _default_validators() -> list[str]:
 def check_amounts(amounts: object) -> None:
     """Check that `amounts` is {name: whole number, zero or more}. Raise ValidationError."""
     if not isinstance(amounts, dict):
-        raise ValidationError("must be a mapping of names to whole numbers")
+        raise ValidationError("must be a mapping of names to whole numbers, such as {licence: 4}")
     for name, amount in amounts.items():
-        if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount < 1 << 53:
-            raise ValidationError(f"{name} must be a whole number, zero or more")
+        if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= MAX_LIMIT:
+            raise ValidationError(f"{name}: must be a whole number from 0 to {MAX_LIMIT}")
 
 
 def check_allowed_mounts(allowed: object) -> None:
     """Check that `allowed` is a list of {path: absolute, read_only: bool}."""
     if not isinstance(allowed, list):
-        raise ValidationError("must be a list of {path, read_only}")
+        raise ValidationError("must be a list of {path, read_only}, such as [{path: /srv}]")
     for item in allowed:
         if not isinstance(item, dict) or set(item) - {"path", "read_only"}:
-            raise ValidationError("must be a list of {path, read_only}")
+            raise ValidationError("must be a list of {path, read_only}, such as [{path: /srv}]")
         path = item.get("path")
         if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
             raise ValidationError(f"{path!r} is not an absolute path without ..")
@@ -44,97 +45,105 @@ class Pool(models.Model):
 
     name = models.CharField(max_length=63, unique=True)
     sequencer = models.CharField(
-        max_length=63, default="fifo", help_text="In which order the tasks of a band are tried."
+        max_length=63, default="fifo", help_text="The order in which tasks of a band are tried."
     )
     selector = models.CharField(
-        max_length=63, default="dispersed", help_text="Which of the cells that fit takes a task."
+        max_length=63,
+        default="dispersed",
+        help_text="Selects the cell for a task among those with enough capacity.",
     )
     validators = ArrayField(
         models.CharField(max_length=63),
         default=_default_validators,
         blank=True,
-        help_text="What is checked before a task is tried at all.",
+        help_text="Checks that a task must pass before it is tried.",
     )
     strict_fifo = models.BooleanField(
-        default=False, help_text="Stop at the first task that does not fit, else skip it."
+        default=False, help_text="Stop at the first task that does not fit; otherwise skip it."
     )
     preemption = models.BooleanField(
-        default=True, help_text="Whether more important work may evict less important work."
+        default=True, help_text="Whether tasks of a higher band may evict tasks of a lower one."
     )
     pending_timeout_seconds = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Scheduling timeout of jobs that have none of their own; empty: none.",
+        help_text="Seconds that a task may wait before it ends UNSCHEDULABLE, in jobs"
+        " without a scheduling timeout of their own; empty: no limit.",
     )
     pull_timeout_seconds = models.PositiveIntegerField(
-        default=1800, help_text="An image pull that takes longer is a system failure."
+        default=1800, help_text="Seconds after which the pull of an image is a system failure."
     )
     create_timeout_seconds = models.PositiveIntegerField(
         default=300,
-        help_text="A creation of a container that takes longer is a system failure.",
+        help_text="Seconds after which the creation of a container is a system failure.",
     )
     max_building_per_cell = models.PositiveIntegerField(
         null=True,
         blank=True,
         default=8,
         validators=[MinValueValidator(1)],
-        help_text="Containers that a cell prepares at once; empty: any number.",
+        help_text="Maximum number of containers that a cell prepares at the same time;"
+        " empty: no limit.",
     )
     starvation_seconds = models.PositiveIntegerField(
         null=True,
         blank=True,
         default=300,
-        help_text="A task that waited longer reserves room, so that small tasks cannot pass it"
-        " without end; empty: never.",
+        help_text="Seconds after which a waiting task reserves capacity, so that"
+        " smaller tasks do not delay it further; empty: never.",
     )
     tokens = models.JSONField(
         default=dict,
         blank=True,
         validators=[check_amounts],
-        help_text="Limited tokens: how many of each name may be held at once, in the whole pool.",
+        help_text="Limited tokens: how many of each name the tasks of the pool may hold"
+        " at the same time.",
     )
     allowed_mounts = models.JSONField(
         default=list,
         blank=True,
         validators=[check_allowed_mounts],
-        help_text="What of a cell's host tasks may mount: [{path, read_only}], with all below it.",
+        help_text="Paths on the hosts of the cells that tasks may mount, with"
+        " everything below them: [{path, read_only}].",
     )
     privileged_allowed = models.BooleanField(
-        default=False, help_text="Whether tasks may be privileged, or have any capability."
+        default=False,
+        help_text="Whether tasks may be privileged, and may have any capability of the kernel.",
     )
     mass_loss = models.CharField(
         max_length=7,
         choices=[(choice.value, choice.value) for choice in MassLoss],
         default=MassLoss.HOLD,
-        help_text="When more than half of its cells fall silent at once: hold them until they are"
-        " back or an operator confirms the loss, or proceed after one more lease.",
+        help_text="When more than half of the cells become silent at once: hold"
+        " (declare no cell lost until the cells report again or an operator"
+        " confirms the loss), or proceed after one more lease.",
     )
     loss_held_at = models.DateTimeField(
         null=True,
         blank=True,
         editable=False,
-        help_text="Since when a loss of many cells at once is held back.",
+        help_text="Since when a mass loss is suppressed; empty: none is.",
     )
     loss_confirmed_at = models.DateTimeField(
         null=True,
         blank=True,
         editable=False,
-        help_text="When an operator confirmed the loss: cells without a"
-        " message since then may be declared lost.",
+        help_text="When an operator confirmed the mass loss: cells without a message"
+        " since then may be declared lost.",
     )
     uncovered_since = models.DateTimeField(
         null=True,
         blank=True,
         editable=False,
-        help_text="Since when placement has not considered all of its pending"
-        " tasks; empty: it has.",
+        help_text="Since when placement has not considered all pending tasks of the"
+        " pool; empty: it has.",
     )
     cursor = models.CharField(
         max_length=63,
         default="",
         blank=True,
         editable=False,
-        help_text="The cell that round-robin gave a task to last.",
+        help_text="The cell that round-robin selected last.",
     )
 
     class Meta:
@@ -151,15 +160,17 @@ class Pool(models.Model):
             known = plugins.names_of(plugins.Kind.of_field(kind))
             unknown = [name for name in names if name not in known]
             if unknown:
-                faults[kind] = f"{', '.join(unknown)}: not installed ({', '.join(known)} are)"
+                faults[kind] = (
+                    f"{', '.join(unknown)}: not installed (installed: {', '.join(known)})"
+                )
         if len(set(self.validators)) < len(self.validators):
-            faults.setdefault("validators", "names a validator twice")
+            faults.setdefault("validators", "must not name a validator twice")
         if faults:
             raise ValidationError(faults)
 
 
 class Quota(models.Model):
-    """The limits of one user, project or domain over all pools. An empty field is no limit."""
+    """The limits of one user, project or domain over all pools. An empty field: no limit."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL,
@@ -178,17 +189,20 @@ class Quota(models.Model):
         default=dict,
         blank=True,
         validators=[check_amounts],
-        help_text="Of each resource at most: cpu_millis, memory_mib, disk_mib, gpu, named ones.",
+        help_text="Maximum of each resource: cpu_millis, memory_mib, disk_mib, gpu,"
+        " named resources, tokens.",
     )
     running_tasks = models.PositiveIntegerField(null=True, blank=True)
     running_jobs = models.PositiveIntegerField(null=True, blank=True)
     pending_tasks = models.PositiveIntegerField(
-        null=True, blank=True, help_text="So many of its waiting tasks take part in placement."
+        null=True,
+        blank=True,
+        help_text="Maximum number of waiting tasks that take part in placement.",
     )
     weight = models.FloatField(
         default=1.0,
         validators=[MinValueValidator(0.001)],
-        help_text="Its share where the sequencer is fair_share: 2 gets twice as much as 1.",
+        help_text="Share under the sequencer fair_share: weight 2 gets twice as much as weight 1.",
     )
 
     class Meta:
@@ -245,7 +259,9 @@ class Shape(models.Model):
     coscheduled = models.BooleanField(default=False)
     allow_unsatisfiable = models.BooleanField(default=False)
     pending_reason = models.JSONField(
-        null=True, blank=True, help_text="What placement last found, for all that wait."
+        null=True,
+        blank=True,
+        help_text="The reason that placement last found for the waiting tasks.",
     )
 
     def __str__(self) -> str:

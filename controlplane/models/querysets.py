@@ -8,7 +8,7 @@ ModelT = TypeVar("ModelT", bound=Model, covariant=True)
 
 
 class JobQuerySet(QuerySet[ModelT]):
-    """Jobs."""
+    """Querysets of jobs."""
 
     def visible(self) -> Self:
         """Exclude deleted jobs, whose rows remain until they have settled."""
@@ -16,7 +16,7 @@ class JobQuerySet(QuerySet[ModelT]):
 
 
 class JobPartQuerySet(QuerySet[ModelT]):
-    """Rows with a foreign key `job`."""
+    """Querysets of rows with a foreign key `job`."""
 
     def visible(self) -> Self:
         """Exclude rows of deleted jobs."""

@@ -1,4 +1,4 @@
-"""Secrets of projects, stored encrypted: tasks use their values; no page or response has them."""
+"""Secrets of projects, stored encrypted; no page or response contains a value."""
 
 from django.conf import settings
 from django.db import models
@@ -10,8 +10,10 @@ class Secret(models.Model):
     project = models.ForeignKey("Project", on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=63)
     sealed = models.BinaryField()
-    size = models.PositiveIntegerField(help_text="Bytes of the value.")
-    version = models.PositiveIntegerField(default=1, help_text="How often it was written.")
+    size = models.PositiveIntegerField(help_text="Size of the value in bytes.")
+    version = models.PositiveIntegerField(
+        default=1, help_text="How many times the value was written."
+    )
     written_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="+"
     )

@@ -27,7 +27,7 @@ class Task(models.Model):
         db_constraint=False,
         db_index=False,
     )
-    shape_id = models.BigIntegerField(help_text="Its group's.")
+    shape_id = models.BigIntegerField(help_text="The shape of its group.")
     index = models.PositiveIntegerField()
     state = models.PositiveSmallIntegerField(choices=TASK_STATES, default=TaskState.PENDING)
     attempt_number = models.PositiveIntegerField(default=0)
@@ -36,23 +36,28 @@ class Task(models.Model):
     failure_count = models.PositiveIntegerField(default=0)
     preemption_count = models.PositiveIntegerField(default=0)
     system_failure_count = models.PositiveIntegerField(default=0)
-    system_row = models.PositiveIntegerField(default=0, help_text="System failures in a row.")
-    refusal_row = models.PositiveIntegerField(default=0, help_text="Refusals in a row.")
+    system_row = models.PositiveIntegerField(default=0, help_text="Consecutive system failures.")
+    refusal_row = models.PositiveIntegerField(default=0, help_text="Consecutive refusals.")
     consecutive_crashes = models.PositiveIntegerField(
-        default=0, help_text="Ends of a service since one of its attempts ran for a minute."
+        default=0,
+        help_text="Consecutive ends of a service whose attempts ran for less than a minute.",
     )
     not_before = models.DateTimeField(null=True, blank=True)
     avoid_cell_ids = ArrayField(
         models.BigIntegerField(),
         null=True,
         blank=True,
-        help_text="Where the system failed it since it last worked, the latest last.",
+        help_text="Cells on which it had consecutive system failures, the latest last.",
     )
     prefer_cell_id = models.BigIntegerField(
-        null=True, blank=True, help_text="Where its program failed: it is tried there again."
+        null=True,
+        blank=True,
+        help_text="The cell on which its program failed; the retry prefers it.",
     )
     nominated_cell_id = models.BigIntegerField(
-        null=True, blank=True, help_text="Where room is kept for it, until nominated_until."
+        null=True,
+        blank=True,
+        help_text="The cell on which capacity is reserved for it until `nominated_until`.",
     )
     nominated_until = models.DateTimeField(null=True, blank=True)
     failure_reason = models.TextField(default="", blank=True)

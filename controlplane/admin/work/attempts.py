@@ -1,4 +1,4 @@
-"""Admin pages of attempts: cell, container and outcome; `release attempt`."""
+"""Admin pages of attempts: cell, container and outcome, and the release of attempts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -42,12 +42,12 @@ from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.views.attempts import find_newest_attempts
 from controlplane.storage.store import STREAMS, find_tail, read_log
 
-# Of each stream; the whole is there by API and command.
+# The shown part of each stream; the API and the command return all of it.
 _SHOWN_LINES = 200
 _SHOWN_BYTES = 64 * 1024
-# Of a result, where it is one of many; it may have 10 KB.
+# The shown part of a result in a list of tasks.
 _RESULT_CHARS = 400
-_OF_A_LINE = (
+_LINE_FIELDS = (
     "task_id",
     "number",
     "state",
@@ -61,11 +61,11 @@ _OF_A_LINE = (
 
 
 class HeldFilter(IndexedFilter):
-    """Attempts that hold their cell's capacity, found by a partial index."""
+    """A filter for attempts that hold capacity, which a partial index finds."""
 
     title = "capacity"
     parameter_name = "held"
-    options: ClassVar = {"yes": ("Held", Q(released_at=None))}
+    options: ClassVar = {"yes": ("Held by the attempt", Q(released_at=None))}
 
 
 @admin.register(Attempt)
@@ -88,7 +88,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     list_filter = (HeldFilter,)
     list_select_related = ("cell", "job", "group", "task")
     search_fields = ("uid",)
-    search_help_text = "An attempt's uid"
+    search_help_text = "The whole uid of an attempt"
     defer_fields: ClassVar = (
         "result",
         "usage",
@@ -103,12 +103,12 @@ class AttemptAdmin(ReadOnlyAdmin):
     linked_lookups = ("state__exact", "cell__id__exact", "task__id__exact")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
-        """Of deleted jobs only what still holds a cell: operators must be able to see that."""
+        """Return the rows; of deleted jobs, only attempts that hold capacity of a cell."""
         visible = Q(job__deleted_at=None) | Q(released_at=None)
         return super().get_queryset(request).filter(visible)
 
     def matching(self, term: str) -> Q:
-        """Whole uids alone."""
+        """Match whole uids."""
         try:
             return Q(pk=UUID(term))
         except ValueError:
@@ -134,27 +134,27 @@ class AttemptAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Release attempt",
         title="Release these attempts?",
-        text="Their cells are not asked: make sure that their containers are gone. If one does"
-        " run on, its task may run twice. Attempts that have not ended stay: cancel their jobs"
-        " first.",
+        text="Make sure that the containers of these attempts are gone, since a release does not"
+        " involve their cells: if a container still runs, its task may run twice. An attempt that"
+        " has not ended cannot be released: cancel its job first.",
         button="Release attempts",
         done="Attempts released",
         fields=("reason",),
     )
     def release_attempts(self, request: HttpRequest, attempt: Attempt) -> None:
-        """Vouch that nothing is left of an attempt that has ended."""
+        """Release an ended attempt; the operator vouches that its container is gone."""
         reason = request.POST.get("reason", "").strip()
         if not reason:
-            raise Conflict("a reason is required: the history keeps it")
+            raise Conflict("a reason is required, because the history records it: enter one")
         actor = str(request.user)
         release_attempt(uid=attempt.pk, reason=reason, actor=actor, now=clock.now())
 
     def page_actions(self, obj: Attempt) -> list[str]:
-        """Only what has ended and is not released."""
+        """Return the release for attempts that have ended and are not released."""
         return ["release_attempts"] if obj.finished_at and obj.released_at is None else []
 
     def heading(self, obj: Attempt) -> dict[str, Any]:
-        """Its state and its end."""
+        """Return its state and the reason of its end."""
         return {
             "title": f"Attempt {obj.number} of {_task_name(obj)}, {obj.job}",
             "badge": attempt_badge(obj),
@@ -162,7 +162,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         }
 
     def facts(self, obj: Attempt) -> list[tuple[str, Any]]:
-        """Where it ran, as what, and how it went."""
+        """Return its cell, its container, and how it ended."""
         return [
             ("uid", obj.pk),
             ("task", page_link("task", obj.task_id, _task_name(obj))),
@@ -178,26 +178,26 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
             ("released", _released(obj)),
-            ("stop asked because", obj.stop_reason),
+            ("stop ordered because", obj.stop_reason),
             ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
             ("usage", _pairs(_plain(obj.usage or {}))),
             ("Flower", flower_link(obj)),
         ]
 
     def sections(self, obj: Attempt) -> list[Section]:
-        """Its result, its history, and the end of what it wrote."""
+        """Return its result, artifacts, history, and the end of its output."""
         streams = [_stream(obj.pk, stream) for stream in STREAMS]
         sections: list[Section] = [attempt_timeline(obj.pk), *streams]
         if kept := (obj.details or {}).get("outputs"):
             sections.insert(0, _artifacts(obj.pk, kept))
         if obj.result:
-            cut = " (its first 10 KB)" if obj.result_truncated else ""
+            cut = " (first 10 KiB)" if obj.result_truncated else ""
             sections.insert(0, MonospaceText(f"Result{cut}", text=obj.result))
         return sections
 
 
 def _plain(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Usage with the seconds of each step beside the rest."""
+    """Return the usage, with the time of each step as a value of its own."""
     steps = usage.get("steps")
     plain = {name: value for name, value in usage.items() if name != "steps"}
     if isinstance(steps, dict):
@@ -210,7 +210,7 @@ def _pairs(mapping: Mapping[str, Any]) -> str:
 
 
 def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
-    """The lines of a task's table of attempts."""
+    """Return the rows of a task's table of attempts."""
     return [
         (
             page_link("attempt", attempt.pk, attempt.number),
@@ -228,14 +228,15 @@ def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
 
 
 def newest_attempts(task_ids: Sequence[int], *, each: int) -> dict[int, list[Attempt]]:
-    """By task, its newest attempts, at most `each`, with their cells and, as `shown_result`, the
-    beginning of a result; in two statements.
+    """Return the newest attempts of each task, at most `each`, with their cells, in two statements.
+
+    `shown_result` of an attempt is the beginning of its result.
     """
     has_result = When(state=TaskState.SUCCEEDED, then=Left("result", _RESULT_CHARS))
     found = (
         Attempt.objects.filter(pk__in=find_newest_attempts(task_ids, each=each))
         .select_related("cell")
-        .only(*_OF_A_LINE)
+        .only(*_LINE_FIELDS)
         .annotate(shown_result=Case(has_result))
         .order_by("-number")
     )
@@ -246,17 +247,17 @@ def newest_attempts(task_ids: Sequence[int], *, each: int) -> dict[int, list[Att
 
 
 def all_attempts(task: Task) -> tuple[str, str]:
-    """Text and address of the list of a task's attempts."""
+    """Return the text and the URL of the list of a task's attempts."""
     return list_link("attempt", f"all {task.attempt_number} attempts", task__id__exact=task.pk)
 
 
 def attempt_badge(attempt: Attempt) -> SafeString:
-    """Its state, and the note on it."""
+    """Return its state with its note."""
     return with_note(state_badge(attempt.state), attempt_note(attempt))
 
 
 def attempt_note(attempt: Attempt) -> str:
-    """That it was a worker failure (Iris); of a BUILDING one its phase."""
+    """Return the note on its state: a worker failure (Iris), or the phase while BUILDING."""
     if attempt.state == TaskState.WORKER_FAILED:
         return "(worker failure)"
     if attempt.state != TaskState.BUILDING or not attempt.phase:
@@ -265,7 +266,7 @@ def attempt_note(attempt: Attempt) -> str:
 
 
 def reason_of(attempt: Attempt) -> str:
-    """Why it ended: its own message, or the sentence of the reason."""
+    """Return why it ended: its message, or the text of its reason."""
     if attempt.message:
         return attempt.message
     return REASONS[Reason(attempt.reason)] if attempt.reason in set(Reason) else attempt.reason
@@ -282,13 +283,13 @@ def flower_link(attempt: Attempt) -> SafeString | str:
 def _stream(uid: UUID, stream: str) -> MonospaceText:
     start = find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
     content = read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
-    cut = f" (its last {_SHOWN_LINES} lines)" if start else ""
+    cut = f" (last {_SHOWN_LINES} lines)" if start else ""
     text = content.decode("utf-8", errors="replace")
-    return MonospaceText(f"{stream}{cut}", text=text or "nothing so far", is_open=bool(text))
+    return MonospaceText(f"{stream}{cut}", text=text or "no output yet", is_open=bool(text))
 
 
 def _artifacts(uid: UUID, kept: Iterable[Mapping[str, Any]]) -> Table:
-    """What it left; what is in our store, by links that open it for a day."""
+    """Return its artifacts; those in the control plane's store have links valid for a day."""
     rows = [
         (_artifact_link(uid, item), filesizeformat(item["size"]), item["sha256"], item["uri"])
         for item in sorted(kept, key=lambda item: str(item["name"]))

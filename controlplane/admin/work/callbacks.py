@@ -1,4 +1,4 @@
-"""Admin pages of callbacks: receiver, state and each delivery attempt."""
+"""Admin pages of callbacks: receiver, state and each try."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from controlplane.models import Callback, Delivery
 from controlplane.queries.callbacks.callbacks import list_waiting_hosts
 
 _OPEN = (CallbackState.WAITING, CallbackState.CLAIMED)
-# Hosts to choose from; any other is found by its name.
+# Choices of the filter; a search finds other receivers.
 _HOSTS = 20
 _SHOWN_TRIES = 50
 # A job of 10,000 tasks has as many callbacks; its page shows the newest.
@@ -32,17 +32,17 @@ _SHOWN_CALLBACKS = 20
 
 
 class HostFilter(admin.SimpleListFilter):
-    """Receivers for which something is to be delivered, found by a partial index."""
+    """A filter by receiver of waiting callbacks, which a partial index finds."""
 
     title = "receiver"
     parameter_name = "host"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        """Their names and ports."""
+        """Return the receivers as host:port."""
         return [(host, host) for host in list_waiting_hosts(_HOSTS)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The callbacks chosen: those that wait, as what is over has no such index."""
+        """Return the waiting callbacks of the selected receiver; ended ones have no index."""
         chosen = self.value()
         return queryset.filter(host=chosen, state=CallbackState.WAITING) if chosen else queryset
 
@@ -63,13 +63,13 @@ class CallbackAdmin(ReadOnlyAdmin):
     list_filter = ("state", HostFilter)
     list_select_related = ("job", "task", "task__group")
     search_fields = ("host",)
-    search_help_text = "A receiver as host:port, or the number of a job"
+    search_help_text = "A receiver as host:port, or the id of a job"
     actions = ("deliver_again",)
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "task__group__launch")
 
     def matching(self, term: str) -> Q:
-        """Whole names of receivers, and numbers of jobs."""
+        """Match whole receivers, and ids of jobs."""
         return by_number("job_id", term) if term.isdigit() else Q(host=term)
 
     number = column(lambda callback: callback.pk, "callback", ordering="pk")
@@ -80,9 +80,9 @@ class CallbackAdmin(ReadOnlyAdmin):
     )
     created = column(lambda callback: instant(callback.created_at), "created", ordering="pk")
 
-    @admin.display(description="next try, or over")
+    @admin.display(description="next try or end")
     def next_or_end(self, callback: Callback) -> SafeString | str:
-        """When it is tried next, or was delivered or given up."""
+        """Return the time of the next try, or of the delivery or abandonment."""
         is_waiting = callback.state == CallbackState.WAITING
         return instant(callback.due_at if is_waiting else callback.ended_at)
 
@@ -92,18 +92,18 @@ class CallbackAdmin(ReadOnlyAdmin):
         text="Each callback is sent at once and retried for up to one day, even if it was"
         " delivered before: its receiver may get it twice.",
         button="Deliver again",
-        done="Callbacks to be delivered again",
+        done="Callbacks due for delivery",
     )
     def deliver_again(self, request: HttpRequest, callback: Callback) -> None:
-        """Try a callback again now, whatever became of it."""
+        """Make a callback due now, whatever its state."""
         repeat_callback(callback_id=callback.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Callback) -> list[str]:
-        """Any that is not being tried at the moment."""
+        """Return the delivery, except during a try."""
         return [] if obj.state == CallbackState.CLAIMED else ["deliver_again"]
 
     def heading(self, obj: Callback) -> dict[str, Any]:
-        """How far it has come."""
+        """Return its state and its last error."""
         return {
             "title": f"Callback {obj.pk}",
             "badge": callback_badge(obj.state),
@@ -120,18 +120,18 @@ class CallbackAdmin(ReadOnlyAdmin):
             ("tries", obj.tries),
             ("next try", instant(obj.due_at) if obj.state == CallbackState.WAITING else None),
             ("tried until", instant(obj.give_up_at) if is_open else None),
-            ("being tried until", instant(obj.claimed_until) if obj.claim else None),
+            ("present try ends by", instant(obj.claimed_until) if obj.claim else None),
             ("created", instant(obj.created_at)),
-            ("over", instant(obj.ended_at)),
+            ("end", instant(obj.ended_at)),
         ]
 
     def sections(self, obj: Callback) -> list[Section]:
-        """Each try."""
+        """Return the newest tries."""
         tries = Delivery.objects.filter(callback=obj).order_by("-id")[:_SHOWN_TRIES]
         return [
             Table(
                 "Tries",
-                columns=("try", "began", "took", "answer", "what went wrong"),
+                columns=("try", "start", "took", "response status", "error"),
                 rows=[
                     (
                         item.number,
@@ -142,7 +142,7 @@ class CallbackAdmin(ReadOnlyAdmin):
                     )
                     for item in tries
                 ],
-                empty="not tried so far",
+                empty="no try yet",
             )
         ]
 
@@ -156,7 +156,7 @@ def about(callback: Callback) -> SafeString | str:
 
 
 def callback_section(found: QuerySet[Callback]) -> list[Section]:
-    """The callbacks of a job or a task on its page; no section where there are none."""
+    """Return the section of the callbacks of a job or a task; none without callbacks."""
     rows = list(
         found.select_related("job", "task", "task__group")
         .defer("job__spec", "job__annotation", "task__group__launch")
@@ -167,7 +167,7 @@ def callback_section(found: QuerySet[Callback]) -> list[Section]:
     return [
         Table(
             "Callbacks" if len(rows) < _SHOWN_CALLBACKS else f"Callbacks (the newest {len(rows)})",
-            columns=("callback", "subject", "receiver", "state", "tries", "next try", "over"),
+            columns=("callback", "subject", "receiver", "state", "tries", "next try", "end"),
             rows=[
                 (
                     page_link("callback", item.pk, item.pk),

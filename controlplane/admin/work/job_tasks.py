@@ -26,7 +26,7 @@ from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # Tasks per page: a job may have 10,000.
 _SHOWN_TASKS = 100
-# A task that keeps restarting has thousands.
+# Attempts per task: a task that keeps restarting has thousands.
 _SHOWN_ATTEMPTS = 10
 _WIDTH = 80
 ANCHOR = "tasks"

@@ -1,4 +1,4 @@
-"""Admin pages of jobs: show progress; cancel, retry, delete."""
+"""Admin pages of jobs: progress, and the actions cancel, retry and delete."""
 
 import json
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
-_CALLBACK_MOMENTS = {CallbackOn.TASK: "each task has ended", CallbackOn.JOB: "the job has settled"}
+_CALLBACK_EVENTS = {CallbackOn.TASK: "end of each task", CallbackOn.JOB: "settlement of the job"}
 
 
 @admin.register(Job)
@@ -66,14 +66,14 @@ class JobAdmin(ReadOnlyAdmin):
     list_filter = ("state", "band", "is_one_off")
     list_select_related = ("pool", "owner")
     search_fields = ("name",)
-    search_help_text = "A job's whole name, number or guid"
+    search_help_text = "The whole name, id or guid of a job"
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
     linked_lookups = ("parent__id__exact",)
     actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
 
     def matching(self, term: str) -> Q:
-        """Whole names, numbers and guids alone: what an index finds among a million."""
+        """Match whole names, ids and guids, which indexes find among a million rows."""
         return Q(name=term) | Q(guid=term) | by_number("pk", term)
 
     def load(self, rows: list[Any]) -> Mapping[int, Mapping[int, int]]:
@@ -90,14 +90,14 @@ class JobAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Cancel job",
         title="Cancel these jobs?",
-        text="Their open tasks end as killed: running containers get their stop signal and,"
-        " after their grace, are killed. Jobs that have ended stay as they are.",
+        text="The open tasks of these jobs end as KILLED. Running containers get their stop signal,"
+        " and are killed after their grace period. Jobs that have ended do not change.",
         button="Cancel jobs",
         done="Jobs being cancelled",
         fields=("reason", "force"),
     )
     def cancel_jobs(self, request: HttpRequest, job: Job) -> None:
-        """End a job KILLED; one that has ended stays as it is."""
+        """End a job as KILLED; a job that has ended does not change."""
         cancel_job(
             job_id=job.pk,
             reason=request.POST.get("reason", "").strip(),
@@ -109,31 +109,31 @@ class JobAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Retry job",
         title="Retry these jobs?",
-        text="The tasks of each that did not succeed become a new job of the same owner; what"
-        " succeeded is kept and read from.",
+        text="For each of these jobs, a new job of the same owner runs the tasks that did not"
+        " succeed. It reads the results and outputs of the tasks that succeeded.",
         button="Retry jobs",
         done="New jobs",
     )
     def retry_jobs(self, request: HttpRequest, job: Job) -> None:
-        """Make a new job, of the same owner, of the tasks that did not succeed."""
+        """Create a job of the same owner from the tasks that did not succeed."""
         retry_job(job_id=job.pk, guid=None, actor=str(request.user), now=clock.now())
 
     @confirmed_action(
         "Delete job",
         title="Delete these jobs?",
-        text="The jobs are hidden, with their tasks, attempts, history and output. This"
-        " cannot be undone. Jobs that have not ended are kept.",
+        text="The jobs are deleted with their tasks, attempts, history and output. This cannot be"
+        " undone. A job that has not ended is not deleted: cancel it first.",
         button="Delete jobs",
         done="Jobs deleted",
     )
     def delete_jobs(self, request: HttpRequest, job: Job) -> None:
-        """Hide a job that has ended. This cannot be undone."""
+        """Delete a job that has ended. This cannot be undone."""
         delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Job) -> list[str]:
-        """An open job can be cancelled, one that has ended be retried, or deleted.
+        """Return cancel for an open job, retry and delete for one that has ended.
 
-        The job of a one-off task is deleted by the claim of the task alone.
+        The job of a one-off task is deleted only by the claim of the task.
         """
         if obj.finished_at is None:
             return ["cancel_jobs"]
@@ -142,14 +142,14 @@ class JobAdmin(ReadOnlyAdmin):
         return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
 
     def heading(self, obj: Job) -> dict[str, Any]:
-        """Its state."""
+        """Return its state and the reason."""
         requeuing = (
-            "its gang fell below a minimum and goes back to wait" if obj.is_requeuing else ""
+            "its gang fell below a minimum and is being requeued" if obj.is_requeuing else ""
         )
         return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason, requeuing]}
 
     def facts(self, obj: Job) -> list[tuple[str, Any]]:
-        """What was submitted and when what happened."""
+        """Return the submitted options, and the times of events."""
         return [
             ("guid", obj.guid),
             ("owner", obj.owner),
@@ -157,24 +157,24 @@ class JobAdmin(ReadOnlyAdmin):
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
             ("band", obj.get_band_display()),
             ("kind", obj.kind),
-            ("gang", "its minima start together" if obj.coscheduled else None),
-            ("minimum that must succeed", obj.min_available if obj.explicit_minimum else None),
-            ("tolerated failures", obj.max_task_failures or None),
+            ("gang", "the minimum of each group starts together" if obj.coscheduled else None),
+            ("tasks that must succeed", obj.min_available if obj.explicit_minimum else None),
+            ("tolerated task failures", obj.max_task_failures or None),
             ("labels", ", ".join(f"{k}={v}" for k, v in obj.labels.items())),
             ("annotation", obj.annotation),
             ("created", instant(obj.created_at)),
             ("first start", instant(obj.started_at)),
             ("end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
-            ("all released", instant(obj.settled_at)),
-            ("kept for", length(obj.ttl_seconds)),
-            ("deleted by itself", instant(obj.expires_at)),
-            ("callback on", _CALLBACK_MOMENTS.get(CallbackOn(obj.callback_on))),
+            ("all attempts released", instant(obj.settled_at)),
+            ("retention", length(obj.ttl_seconds)),
+            ("automatic deletion", instant(obj.expires_at)),
+            ("callback on", _CALLBACK_EVENTS.get(CallbackOn(obj.callback_on))),
             ("callback URL", obj.callback_url),
         ]
 
     def sections_at(self, obj: Job, query: Mapping[str, str]) -> list[Section]:
-        """Groups, a page of tasks, history, and the job as it was submitted."""
+        """Return groups, a page of tasks, related jobs, history and the submitted document."""
         groups = list(
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
         )
@@ -185,7 +185,7 @@ class JobAdmin(ReadOnlyAdmin):
             relations_section(obj),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
-            MonospaceText("As submitted", text=spec, is_open=False),
+            MonospaceText("Submitted document", text=spec, is_open=False),
         ]
 
 
@@ -211,7 +211,7 @@ def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Table:
     notes = group_notes(groups, now)
     return Table(
         "Task groups",
-        columns=("group", "tasks", "by state", "minimum", "runs", "waits because"),
+        columns=("group", "tasks", "by state", "minimum", "delivery", "pending reason"),
         rows=[
             (
                 group.name,

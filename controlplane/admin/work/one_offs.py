@@ -38,7 +38,7 @@ class OneOffAdmin(ReadOnlyAdmin):
     list_filter = (ResolvingFilter,)
     list_select_related = ("task", "task__job", "task__group")
     search_fields = ("guid",)
-    search_help_text = "A task's whole guid, or its domain"
+    search_help_text = "The whole guid or domain of a one-off task"
     defer_fields: ClassVar = (
         "task__job__spec",
         "task__job__annotation",
@@ -78,7 +78,7 @@ class OneOffAdmin(ReadOnlyAdmin):
 
 
 def shown_lifecycle(one_off: OneOff, state: TaskState) -> SafeString:
-    """Return the lifecycle of a one-off task, and the holder of its claim."""
+    """Return the lifecycle of a one-off task, with the holder of its claim."""
     name = Lifecycle.RESOLVING if one_off.claim else lifecycle_of(state)
     return with_note(lifecycle_badge(name), f"by {one_off.claimed_by}" if one_off.claim else "")
 

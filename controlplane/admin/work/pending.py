@@ -1,4 +1,4 @@
-"""Show pending reasons of tasks and groups in the words of the API and the command."""
+"""Show pending reasons of tasks and groups with the texts of the API and the command."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,13 +15,13 @@ from controlplane.queries.views.pending import load_group_reasons, load_task_rea
 
 
 def task_notes(tasks: Iterable[Task], now: datetime) -> Mapping[int, str]:
-    """By id, why each task is pending of those that are; two statements at most."""
+    """Return the pending reason of each PENDING task by id, in at most two statements."""
     waiting = [task.pk for task in tasks if task.state == TaskState.PENDING]
     return _nearest(load_task_reasons(waiting, now=now))
 
 
 def group_notes(groups: Sequence[TaskGroup], now: datetime) -> Mapping[int, str]:
-    """Return why the tasks of each group wait, without reasons of single tasks."""
+    """Return the pending reason of each group by id, without reasons of single tasks."""
     waiting = [group.pk for group in groups if group.counts[TaskState.PENDING]]
     return _nearest(load_group_reasons(waiting, now=now))
 
@@ -31,17 +31,22 @@ def _nearest(reasons: Mapping[int, Sequence[Reason]]) -> Mapping[int, str]:
 
 
 def waiting_facts(task: Task, *, now: datetime) -> list[tuple[str, Any]]:
-    """What else is known of a task that waits: its place in the queue, room that is kept for it."""
+    """Return further facts of a PENDING task: its place in the queue and reserved capacity."""
     if task.state != TaskState.PENDING:
         return []
     found = explain_task(task.pk, now=now)
     queue, kept = found["queue"], found["nomination"]
     return [
-        ("waits also because", "; ".join(reason["text"] for reason in found["also"]) or None),
-        ("in the queue", queue["text"] if queue else None),
-        ("last considered", instant(found["considered_at"]) if found["considered_at"] else None),
+        ("other pending reasons", "; ".join(reason["text"] for reason in found["also"]) or None),
+        ("queue position", queue["text"] if queue else None),
         (
-            "room is kept",
-            format_html("on {} until {}", kept["cell"], instant(kept["until"])) if kept else None,
+            "last considered by placement",
+            instant(found["considered_at"]) if found["considered_at"] else None,
+        ),
+        (
+            "reserved capacity",
+            format_html("on cell {} until {}", kept["cell"], instant(kept["until"]))
+            if kept
+            else None,
         ),
     ]

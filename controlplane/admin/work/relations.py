@@ -14,27 +14,25 @@ _Row = tuple[Any, ...]
 
 
 def relations_section(job: Job) -> Table:
-    """Return parent, children, retries, dependencies and dependants, each with a link and its
-    state.
-    """
+    """Return parent, children, retries, dependencies and dependants, with links and states."""
     # Without the flag a job has neither children nor dependants.
     children = _visible(job.children.all()) if job.is_watched else []
     rows = [
-        *(_row("its parent", other) for other in _by_id([job.parent_id])),
-        *(_row("it retries", other) for other in _by_id([job.retry_of_id])),
-        *(_row("its retry", other) for other in _visible(job.retries.all())),
+        *(_row("parent", other) for other in _by_id([job.parent_id])),
+        *(_row("retry of", other) for other in _by_id([job.retry_of_id])),
+        *(_row("retry", other) for other in _visible(job.retries.all())),
         *_dependencies(job),
         *(_dependants(job) if job.is_watched else ()),
-        *(_row("its child", other) for other in children[:_SHOWN]),
+        *(_row("child", other) for other in children[:_SHOWN]),
     ]
     more = None
     if len(children) > _SHOWN:
         more = list_link("job", "All children of this job", parent__id__exact=job.pk)
     return Table(
-        "Other jobs",
-        columns=("what", "job", "state", "until", "met", "failed"),
+        "Related jobs",
+        columns=("relation", "job", "state", "condition", "met", "failed"),
         rows=rows,
-        empty="it has nothing to do with other jobs",
+        empty="no related jobs",
         more=more,
     )
 
@@ -58,7 +56,7 @@ def _dependencies(job: Job) -> Iterator[_Row]:
     for item in found:
         other = others.get(item.on_job_id)
         yield (
-            "it waits for",
+            "depends on",
             page_link("job", other.pk, other) if other else f"{item.on_name} (deleted)",
             state_badge(other.state) if other else "",
             item.until,
@@ -67,12 +65,12 @@ def _dependencies(job: Job) -> Iterator[_Row]:
 
 
 def _dependants(job: Job) -> Iterator[_Row]:
-    # Only those that are open: of them there is an index.
+    # Only open ones, which an index finds.
     found = JobDependency.objects.visible().filter(on_job_id=job.pk, met_at=None, failed_at=None)
     found = found.select_related("job").defer("job__spec", "job__annotation")
     for item in found.order_by("id")[:_SHOWN]:
         yield (
-            "waits for it",
+            "dependant",
             page_link("job", item.job_id, item.job),
             state_badge(item.job.state),
             item.until,

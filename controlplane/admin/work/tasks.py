@@ -1,4 +1,4 @@
-"""Tasks: their state and why they wait, all their attempts, and their whole history."""
+"""Admin pages of tasks: state, pending reason, attempts and history."""
 
 from typing import Any, ClassVar
 
@@ -30,9 +30,9 @@ _SHOWN_ATTEMPTS = 50
 
 
 class OpenFilter(IndexedFilter):
-    """Tasks that wait, or that hold a cell: partial indexes find both, whatever has piled up."""
+    """A filter for open tasks: partial indexes find both choices among many ended tasks."""
 
-    title = "what is open"
+    title = "open tasks"
     parameter_name = "open"
     options: ClassVar = {
         "pending": ("Waiting to be placed", Q(state=TaskState.PENDING, attempt_open=False)),
@@ -61,17 +61,17 @@ class TaskAdmin(ReadOnlyAdmin):
     list_filter = (OpenFilter,)
     list_select_related = ("job", "group")
     search_fields = ("pk",)
-    search_help_text = "A task's number"
+    search_help_text = "The id of a task"
     linked_lookups = ("job__id__exact",)
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
     def matching(self, term: str) -> Q:
-        """Numbers alone."""
+        """Match ids."""
         return by_number("pk", term)
 
     def load(self, rows: list[Any]) -> dict[int, tuple[Attempt | None, str]]:
-        """Return of each task its latest attempt with its cell, and why it waits."""
+        """Return for each task its latest attempt with its cell, and its pending reason."""
         uids = [task.attempt_uid for task in rows if task.attempt_uid]
         attempts = Attempt.objects.select_related("cell").in_bulk(uids)
         notes = task_notes(rows, clock.now())
@@ -90,7 +90,7 @@ class TaskAdmin(ReadOnlyAdmin):
     exit_code = loaded_column(lambda task, loaded: loaded[0] and loaded[0].exit_code, "exit code")
 
     def heading(self, obj: Task) -> dict[str, Any]:
-        """Its state, and why."""
+        """Return its state and the reason."""
         notes = task_notes([obj], clock.now())
         return {
             "title": f"{obj.group.name}.{obj.index} of {obj.job}",
@@ -99,7 +99,7 @@ class TaskAdmin(ReadOnlyAdmin):
         }
 
     def facts(self, obj: Task) -> list[tuple[str, Any]]:
-        """What it has used up, and when."""
+        """Return its budgets, its times, and why it waits."""
         group = obj.group
         one_off = OneOff.objects.filter(pk=obj.pk).first() if obj.job.is_one_off else None
         return [
@@ -110,9 +110,9 @@ class TaskAdmin(ReadOnlyAdmin):
             ("failures", f"{obj.failure_count} of {group.retries_failure} retries"),
             ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
             ("system failures", obj.system_failure_count),
-            ("in a row", f"{obj.system_row} of {group.retries_system} retries"),
-            ("crashes in a row", obj.consecutive_crashes),
-            ("not before", instant(obj.not_before) if obj.not_before else None),
+            ("consecutive system failures", f"{obj.system_row} of {group.retries_system} retries"),
+            ("consecutive crashes", obj.consecutive_crashes),
+            ("next attempt not before", instant(obj.not_before) if obj.not_before else None),
             ("first start", instant(obj.started_at)),
             ("end", instant(obj.finished_at)),
             ("took", duration(obj.started_at, obj.finished_at)),
@@ -120,7 +120,7 @@ class TaskAdmin(ReadOnlyAdmin):
         ]
 
     def sections(self, obj: Task) -> list[Section]:
-        """Attempts, history, result."""
+        """Return attempts, result, history and callbacks."""
         attempts = list(
             Attempt.objects.filter(task=obj)
             .select_related("cell")
@@ -129,7 +129,7 @@ class TaskAdmin(ReadOnlyAdmin):
         has_more = obj.attempt_number > len(attempts)
         sections: list[Section] = [
             Table(
-                f"Attempts (the latest {_SHOWN_ATTEMPTS})" if has_more else "Attempts",
+                f"Attempts (the newest {_SHOWN_ATTEMPTS})" if has_more else "Attempts",
                 more=all_attempts(obj) if has_more else None,
                 columns=(
                     "attempt",
@@ -143,12 +143,12 @@ class TaskAdmin(ReadOnlyAdmin):
                     "",
                 ),
                 rows=attempt_rows(attempts),
-                empty="never placed so far",
+                empty="no attempt yet",
             ),
             task_timeline(obj),
         ]
         if attempts and attempts[0].result:
-            cut = " (its first 10 KB)" if attempts[0].result_truncated else ""
+            cut = " (first 10 KiB)" if attempts[0].result_truncated else ""
             sections.insert(1, MonospaceText(f"Result{cut}", text=attempts[0].result))
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)

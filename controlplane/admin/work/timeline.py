@@ -32,7 +32,7 @@ _NEUTRAL = "#57606a"
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """One entry as displayed. `names_tasks`: whether it names tasks, as on a job's page."""
+    """One entry as displayed. `names_tasks`: whether to name the tasks, as on a job's page."""
 
     entry: TimelineEntry
     names_tasks: bool
@@ -82,7 +82,7 @@ class TimelineLine:
         if self.entry.seconds is None or self.entry.longest_seconds is None:
             return ""
         longest = length(self.entry.longest_seconds)
-        return f"{length(self.entry.seconds)} in all, {longest} at most"
+        return f"{length(self.entry.seconds)} in total, {longest} at most"
 
     @property
     def place(self) -> str:
@@ -142,7 +142,7 @@ def job_timeline(job_id: int) -> Timeline:
 def _timeline(part: HistoryPage, *, names_tasks: bool = False) -> Timeline:
     now = clock.now()
     lines = [TimelineLine(entry, names_tasks, now) for entry in reversed(part.entries)]
-    title = "History" if part.following is None else f"History (its newest {len(lines)} entries)"
+    title = "History" if part.following is None else f"History (the newest {len(lines)} entries)"
     return Timeline(title, lines=lines)
 
 
@@ -159,7 +159,7 @@ def _attempt(change: Change) -> SafeString | str:
 
 
 def _stay(change: Change, now: datetime) -> str:
-    """Return the time in the entered state, so far if it lasts; empty for a terminal state."""
+    """Return the time in the entered state, up to now if it lasts; empty if it is terminal."""
     if change.seconds is not None:
         return length(change.seconds)
     if not change.enters or change.to_state in TERMINAL:

@@ -1,4 +1,4 @@
-"""Serve the inputs of tasks to cells by signed link, without further authentication."""
+"""Serve inputs and artifacts by signed links, without further authentication."""
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
@@ -18,16 +18,16 @@ from controlplane.domain.errors import NotFound
 from controlplane.queries.attempts import artifacts
 from controlplane.queries.attempts.group_specs import links_at
 
-# As many lines, or tasks' outputs, go out at once.
+# Lines, or outputs of tasks, in one chunk of a response.
 _LINES = 20
 _LINK = [
-    parameter("expires", "Of the link: seconds since 1970.", int),
-    parameter("signature", "Of the link."),
+    parameter("expires", "Expiry of the link, in seconds since 1970.", int),
+    parameter("signature", "Signature of the link."),
 ]
 
 
 class StreamedLines(StreamingHttpResponse):
-    """Lines, some at a time: there are more when those have been sent."""
+    """A response of lines, which are read in chunks as the client takes them."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         super().__init__(lines, content_type="application/jsonl")
@@ -42,43 +42,43 @@ class StreamedLines(StreamingHttpResponse):
 
 
 class Store(SignedView):
-    """Files behind signed links."""
+    """Files with signed links."""
 
     @Operation(answer="application/octet-stream", parameters=_LINK, problems=(403,))
     def read_input(self, request: Request, digest: str) -> HttpResponse:
-        """Fetch the content with that SHA-256, by a signed link."""
+        """Fetch the input with this SHA-256 by a signed link."""
         self._check_link()
         content = artifacts.read_input(digest)
         if content is None:
-            raise NotFound("the content is not here any more")
+            raise NotFound("the input is no longer stored")
         return HttpResponse(content, content_type="application/octet-stream")
 
     @Operation(answer="application/jsonl", parameters=_LINK, problems=(403,))
     def read_results(self, request: Request, group_id: int) -> StreamingHttpResponse:
-        """Fetch the results of a group by a signed link: JSON lines of name (index) and content."""
+        """Fetch the results of a group by a signed link: JSON lines of name (index), content."""
         self._check_link(group_id)
         return StreamedLines(artifacts.iterate_results(group_id))
 
     @Operation(answer="application/jsonl", parameters=_LINK, problems=(403,))
     def read_outputs(self, request: Request, group_id: int, name: str) -> StreamingHttpResponse:
-        """Ask by a signed link where an output of a group is: JSON lines of name, url, sha256."""
+        """Fetch the URLs of an output of a group by a signed link: JSON lines name, url, sha256."""
         self._check_link(group_id)
         return StreamedLines(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
 
     @Operation(answer="application/octet-stream", parameters=_LINK, problems=(403,))
     def read_stored_artifact(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
-        """Fetch what an attempt left, by a signed link."""
+        """Fetch an artifact of an attempt by a signed link."""
         self._check_link()
         return stored_file(uid, name)
 
     def _check_link(self, group_id: int | None = None) -> None:
-        """Raise PermissionDenied if the link is not ours or expired; NotFound without the group."""
+        """Raise PermissionDenied for an invalid or expired link, NotFound without the group."""
         if not artifacts.is_signed(
             escape_uri_path(self.request.path),
             expires=self.query.text("expires") or "",
             signature=self.query.text("signature") or "",
             at=clock.now().timestamp(),
         ):
-            raise PermissionDenied("the link is not signed by us, or has expired")
+            raise PermissionDenied("the link is invalid or has expired: request a new one")
         if group_id is not None and not artifacts.has_group(group_id):
             raise NotFound(f"there is no group {group_id}")

@@ -1,4 +1,4 @@
-"""Endpoints of callbacks: list delivery attempts, retry them, and return the signing key."""
+"""Endpoints of callbacks: list them with their tries, repeat them, return the signing key."""
 
 from functools import partial
 
@@ -27,15 +27,15 @@ from controlplane.queries.callbacks import callbacks
 class _SubmitToRead(MaySubmit):
     """Deny read-only tokens, since the key signs callbacks that receivers trust."""
 
-    message = "this needs a token of the scope submit"
+    message = "the request needs a token with the scope submit"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether the token may submit, and so be called back."""
+        """Return whether the token has the scope submit or operate."""
         return bool(scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE})
 
 
 class Callbacks(ApiView):
-    """Callbacks of ends of jobs and tasks."""
+    """Callbacks about the ends of jobs and tasks."""
 
     serializer_class = CallbackDetailSerializer
     lookup_url_kwarg = "callback_id"
@@ -43,13 +43,13 @@ class Callbacks(ApiView):
 
     @Operation(page=True)
     def list_callbacks_of_job(self, request: Request, job_id: int) -> Response:
-        """List the callbacks of a job and its tasks with their last tries, newest first."""
+        """List the callbacks of a job and its tasks with their last five tries, newest first."""
         return self.answer_page(partial(callbacks.list_callbacks, job_id), "id")
 
     @Operation(body=EmptyRequest, codes=(202,), problems=(409,))
     @action(detail=True, methods=["post"], url_path="repeat")
     def repeat_callback(self, request: Request, callback_id: int) -> Response:
-        """Try a callback again now, however it ended (its job's submitter, or an operator)."""
+        """Make a callback due now, whatever its state (the job's submitter, or an operator)."""
         owner_id = callbacks.find_callback_owner(callback_id)
         read_part(request, EmptyRequest)
         check_may_change(request, owner_id, "repeat")
@@ -58,7 +58,7 @@ class Callbacks(ApiView):
 
 
 class CallbackKeys(ApiView):
-    """The key of the caller's callbacks."""
+    """The key that signs the caller's callbacks."""
 
     permission_classes = (IsAuthenticated, _SubmitToRead)
     serializer_class = CallbackKeySerializer

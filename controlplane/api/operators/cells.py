@@ -50,7 +50,7 @@ class Cells(ApiView):
     @Operation(body=DrainRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="drain")
     def drain_cell(self, request: Request, name: str) -> Response:
-        """Stop placement on a cell, and evict what still runs at the deadline (operators)."""
+        """Stop placement on a cell, and at a deadline the attempts that still run (operators)."""
         seconds = read_part(request, DrainRequest).deadline_seconds
         operate.drain_cell(name=name, actor=self.actor, now=clock.now(), deadline_seconds=seconds)
         return self.answer(cells.get_cell(name))

@@ -17,7 +17,6 @@ from controlplane.queries.views.overviews import find_recurring_alert
 TICK_LATE_SECONDS = 60
 """An idle tick records a run every 10 s; a restart takes some seconds."""
 
-
 LOST_BATCHES_FOR = timedelta(seconds=120)
 """A recurring loss updates its alert at most once a minute. A single loss, for example at a restart
 of the database, is repaired by the cells, which resend their messages."""
@@ -44,7 +43,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         checks["inbox"] = _check_inbox(checks["convergence"], now)
         checks["cells"] = _check_heartbeats(now)
     except (DatabaseError, psycopg.Error) as fault:
-        checks["database"] = f"no answer: {type(fault).__name__}"
+        checks["database"] = f"no response: {type(fault).__name__}"
     ready = all(answer == "ok" for answer in checks.values())
     return HttpResponse(
         json.dumps({"status": "ok" if ready else "not ready", "checks": checks}),
@@ -62,7 +61,7 @@ def _greet_database() -> None:
 def _check_tick(name: str, now: datetime) -> str:
     finished_at = load_tick(name).finished_at
     if finished_at is None:
-        return "never ran"
+        return "has never run"
     if now - finished_at > timedelta(seconds=TICK_LATE_SECONDS):
         return f"last ran {(now - finished_at).total_seconds():.0f} s ago"
     return "ok"
@@ -70,12 +69,12 @@ def _check_tick(name: str, now: datetime) -> str:
 
 def _check_inbox(convergence: str, now: datetime) -> str:
     if convergence != "ok":
-        return "not known: convergence, which asks it, does not run"
+        return "unknown: convergence, which probes it, does not run"
     received_at = load_probe_time()
     if received_at is None:
-        return "never asked"
+        return "no probe has come back yet"
     if now - received_at > timedelta(seconds=TICK_LATE_SECONDS):
-        return f"nothing came through it for {(now - received_at).total_seconds():.0f} s"
+        return f"no probe has come back for {(now - received_at).total_seconds():.0f} s"
     return find_recurring_alert("inbox_batch_lost", since=now - LOST_BATCHES_FOR) or "ok"
 
 
@@ -86,7 +85,8 @@ def _check_heartbeats(now: datetime) -> str:
         and last_message_at is not None
         and now - last_message_at > timedelta(seconds=SILENT_SECONDS)
     ):
-        return f"none of {cells} sent a message for {(now - last_message_at).total_seconds():.0f} s"
+        silence = (now - last_message_at).total_seconds()
+        return f"none of {cells} cells sent a message for {silence:.0f} s"
     return "ok"
 
 
@@ -98,5 +98,5 @@ def _check_broker() -> str:
         ) as broker:
             broker.default_channel.client.ping()
     except Exception as fault:  # each transport has its own family of errors
-        return f"no answer: {type(fault).__name__}"
+        return f"no response: {type(fault).__name__}"
     return "ok"

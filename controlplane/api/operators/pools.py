@@ -35,9 +35,9 @@ class Pools(ApiView):
 
     @Operation(body=PoolRequest, codes=(200, 201))
     def update(self, request: Request, name: str) -> Response:
-        """Make a pool, or change one (operators); it is in force from the next pass on.
+        """Create or change a pool (operators); the next placement pass applies the change.
 
-        What is left out stays as it is; in a new pool it has its default.
+        Omitted fields keep their values; in a new pool they have their defaults.
         """
         wanted = read_part(request, PoolRequest)
         check_named("name", wanted.name, name)
@@ -47,7 +47,7 @@ class Pools(ApiView):
     @Operation(body=EmptyRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="confirm-loss")
     def confirm_loss(self, request: Request, name: str) -> Response:
-        """Give up the silent cells of a pool whose loss is held back (operators)."""
+        """Confirm the suppressed loss of a pool's silent cells (operators)."""
         read_part(request, EmptyRequest)
         commands.confirm_loss(name=name, actor=self.actor, now=clock.now())
         return self.answer(pools.get_pool(name))

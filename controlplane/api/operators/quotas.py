@@ -22,9 +22,12 @@ class Quotas(ApiView):
     permission_classes = (IsAuthenticated, ReadOrOperate)
     serializer_class = QuotaSerializer
 
-    @Operation(page=True, parameters=[parameter("kind", "user, project or domain.")])
+    @Operation(
+        page=True,
+        parameters=[parameter("kind", "Only quotas of this kind: user, project or domain.")],
+    )
     def list(self, request: Request) -> Response:
-        """List the users, projects and domains that have a quota, with usage; newest first."""
+        """List the quotas of users, projects and domains with usage, newest first."""
         page = self.begin_page()
         kind = self.query.choice("kind", _KINDS)
         found, page.following = quotas.list_quotas(
@@ -33,17 +36,17 @@ class Quotas(ApiView):
         return page.get_paginated_response(self.represent(found))
 
     def retrieve(self, request: Request, kind: str, name: str) -> Response:
-        """Show limits and usage of a user, project or domain; null is no limit.
+        """Show limits and usage of a user, project or domain; null means no limit.
 
-        A project is `domain/name`, the slash as it is or as %2F; without one it is in `default`.
+        A project is `domain/name`, with a slash or %2F; `name` alone is in the domain `default`.
         """
         return self.answer(quotas.get_quota(ScopeKind(kind), name))
 
     @Operation(body=QuotaRequest)
     def update(self, request: Request, kind: str, name: str) -> Response:
-        """Limit what a user, project or domain may have at once (operators).
+        """Set the limits of a user, project or domain over all pools (operators).
 
-        What is left out stays as it is; null, and a resource that is not named, is no limit.
+        Omitted fields keep their values; null, or omitting a resource, removes a limit.
         """
         wanted = read_part(request, QuotaRequest)
         found = quotas.find_scope(ScopeKind(kind), name)

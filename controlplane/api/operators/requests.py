@@ -1,4 +1,4 @@
-"""Define the bodies of operators' requests, with the faults and texts of a job's fields."""
+"""Define the bodies of operators' requests, with the same error texts as jobs."""
 
 import base64
 import binascii
@@ -22,25 +22,26 @@ _BASE64_CHARS = (MAX_VALUE_BYTES + 2) // 3 * 4
 
 
 class DrainRequest(Model):
-    """How a cell is drained."""
+    """Options of a drain."""
 
     deadline_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = Field(
         default=DRAIN_SECONDS,
-        description="What still runs there then is moved elsewhere, free of charge. Null: never.",
+        description="Seconds until attempts that still run are stopped and their tasks requeued,"
+        " free of charge. Null: never.",
     )
 
 
 class AllowedMount(Model):
-    """A file or folder of the cells' hosts that tasks may mount, with all below it."""
+    """A path on the hosts of the cells that tasks may mount, with everything below it."""
 
     path: Folder
     read_only: bool = True
 
 
 class PoolRequest(Model):
-    """What a pool shall be; what is left out stays as it is, and has its default in a new pool."""
+    """The policy of a pool. Omitted fields keep their values; in a new pool, their defaults."""
 
-    name: Name | None = Field(default=None, description="As in the address, if it is given.")
+    name: Name | None = Field(default=None, description="As in the URL; optional.")
     sequencer: _PluginName = "fifo"
     selector: _PluginName = "dispersed"
     validators: list[_PluginName] = Field(default=list(DEFAULT_VALIDATORS), max_length=64)
@@ -50,36 +51,42 @@ class PoolRequest(Model):
     pull_timeout_seconds: _Seconds = 1800
     create_timeout_seconds: _Seconds = 300
     max_building_per_cell: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(
-        default=8, description="Null: any number."
+        default=8, description="Null: no limit."
     )
     starvation_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] | None = Field(
         default=300, description="Null: no capacity is reserved."
     )
     mass_loss: Literal["hold", "proceed"] = Field(
         default="hold",
-        description="When more than half of its cells fall silent at once: hold them until they are"
-        " back or an operator confirms, or proceed after one more lease.",
+        description="When more than half of the cells become silent at once: hold (declare no cell"
+        " lost until the cells report again or an operator confirms the loss), or proceed after one"
+        " more lease.",
     )
     tokens: Tokens = Tokens({})
     allowed_mounts: list[AllowedMount] = Field(
-        default=[], max_length=64, description="What of a cell's host tasks may mount."
+        default=[],
+        max_length=64,
+        description="Paths on the hosts of the cells that tasks may mount.",
     )
     privileged_allowed: bool = Field(
-        default=False, description="Whether tasks may be privileged, or have any capability."
+        default=False,
+        description="Whether tasks may be privileged, and may have any capability of the kernel.",
     )
     loss_held_at: Any = Field(default=None, description="As in the response; ignored.")
 
     def changes(self) -> dict[str, Any]:
-        """The fields that stand in the body, as the row has them."""
+        """Return the fields in the body, as columns of the row."""
         return self.model_dump(exclude_unset=True, exclude={"name", "loss_held_at"})
 
 
 class QuotaRequest(Model):
-    """What someone may have at once; what is left out stays as it is, null is no limit."""
+    """Limits over all pools. Omitted fields keep their values; null means no limit."""
 
-    kind: str | None = Field(default=None, description="As in the address, if it is given.")
-    name: str | None = Field(default=None, description="As in the address, if it is given.")
-    resources: LimitedResources | None = Field(default=None, description="As a whole.")
+    kind: str | None = Field(default=None, description="As in the URL; optional.")
+    name: str | None = Field(default=None, description="As in the URL; optional.")
+    resources: LimitedResources | None = Field(
+        default=None, description="Replaces all limits of resources."
+    )
     running_tasks: _Count | None = None
     running_jobs: _Count | None = None
     pending_tasks: _Count | None = None
@@ -87,7 +94,7 @@ class QuotaRequest(Model):
     usage: Any = Field(default=None, description="As in the response; ignored.")
 
     def changes(self) -> dict[str, Any]:
-        """The fields that stand in the body, as the row has them."""
+        """Return the fields in the body, as columns of the row."""
         found = {name: getattr(self, name) for name in self.model_fields_set}
         for name in ("kind", "name", "usage"):
             found.pop(name, None)
@@ -99,34 +106,34 @@ class QuotaRequest(Model):
 
 
 class RegistryLogin(Model):
-    """Credentials for a registry of images."""
+    """Credentials for an image registry."""
 
     username: _Login
     password: _Login = Field(repr=False)
 
 
 class SecretRequest(Model):
-    """A secret's new value, in one of three ways; at most 64 KiB."""
+    """The new value of a secret, in exactly one of three fields; at most 64 KiB."""
 
-    value: _Text | None = Field(default=None, description="As text.", repr=False)
+    value: _Text | None = Field(default=None, description="The value as text.", repr=False)
     value_base64: Annotated[str, Field(max_length=_BASE64_CHARS)] | None = Field(
-        default=None, description="Any bytes, in base64.", repr=False
+        default=None, description="The value as bytes in base64.", repr=False
     )
     registry: RegistryLogin | None = Field(
-        default=None, description="A login, for `registry_secret`.", repr=False
+        default=None, description="A registry login, for `registry_secret` of a job.", repr=False
     )
 
     @model_validator(mode="after")
     def _check(self) -> "SecretRequest":
         given = [self.value, self.value_base64, self.registry]
         if len([item for item in given if item is not None]) != 1:
-            raise ValueError("must have one of value, value_base64 and registry")
+            raise ValueError("must have exactly one of value, value_base64 and registry")
         if len(self.content()) > MAX_VALUE_BYTES:
             raise ValueError(f"the value has more than {MAX_VALUE_BYTES} bytes")
         return self
 
     def content(self) -> bytes:
-        """The bytes that are meant. Raises ValueError."""
+        """Return the value as bytes. Raise ValueError."""
         if self.value is not None:
             return self.value.encode()
         if self.registry is not None:

@@ -15,8 +15,8 @@ from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
 _WHERE = [
-    parameter("domain", "Of the project; `default` if it is missing."),
-    parameter("project", "Whose secrets; `default` if it is missing."),
+    parameter("domain", "Domain of the project; default `default`."),
+    parameter("project", "Project of the secrets; default `default`."),
 ]
 
 
@@ -36,12 +36,12 @@ class Secrets(ApiView):
 
     @Operation(parameters=_WHERE)
     def retrieve(self, request: Request, name: str) -> Response:
-        """Show a secret: its size, its last writer and the time, but not its value."""
+        """Show a secret with its size, last writer and time of writing, without its value."""
         return self.answer(secrets.get_secret(self._project(), name))
 
     @Operation(body=SecretRequest, codes=(200, 201), parameters=_WHERE)
     def update(self, request: Request, name: str) -> Response:
-        """Write a secret, or replace it; attempts that begin from now on get this value."""
+        """Create or replace a secret; attempts that start from now on get the new value."""
         project_id = self._project()
         is_new = put_secret(
             project_id=project_id,
@@ -55,7 +55,7 @@ class Secrets(ApiView):
 
     @Operation(parameters=_WHERE)
     def destroy(self, request: Request, name: str) -> Response:
-        """Delete a secret; tasks that name it and begin later fail for want of it."""
+        """Delete a secret; later attempts of tasks that name it fail."""
         delete_secret(project_id=self._project(), name=name)
         return Response(status=204)
 
@@ -65,7 +65,7 @@ class Secrets(ApiView):
 
 
 def _read_value(request: Request) -> bytes:
-    """The value in the body. What is refused of it is never repeated, as elsewhere names are."""
+    """Return the value in the body. Errors do not repeat parts of the body."""
     known = SecretRequest.model_fields
     try:
         return read_part(request, SecretRequest).content()
@@ -76,7 +76,7 @@ def _read_value(request: Request) -> bytes:
         faults = [
             fault
             if not fault.field or fault.field in _FIELDS
-            else Fault("", f"unknown field; known are {', '.join(known)}")
+            else Fault("", f"unknown field (known: {', '.join(known)})")
             for fault in error.faults
         ]
         raise InvalidSpec(faults) from None

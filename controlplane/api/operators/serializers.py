@@ -1,4 +1,4 @@
-"""Define the documents of operators' resources: fields of their tables, and what is derived."""
+"""Define the documents of operators' resources: fields of tables, and derived ones."""
 
 from typing import Any
 
@@ -18,16 +18,16 @@ def _texts(**texts: str) -> dict[str, Any]:
 
 @extend_schema_field({"type": "number"})
 class _Amount(serializers.JSONField):
-    """A whole number or a fraction, as it is."""
+    """A number, unchanged: a whole number or a fraction."""
 
 
 @extend_schema_field({"type": "array", "items": ref("AllowedMount")})
 class _AllowedMounts(serializers.JSONField):
-    """Files and folders as they are in the request."""
+    """Paths as in the request."""
 
 
 class CellSerializer(serializers.ModelSerializer[Cell]):
-    """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
+    """A cell. Resources: cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
     pool = CharField()
     labels = DictField(child=CharField())
@@ -36,9 +36,13 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
     free = DictField(child=_Amount())
     last_seen_at = serializers.DateTimeField(allow_null=True)
     clock_ahead_seconds = serializers.FloatField(
-        allow_null=True, help_text="By its own estimate, of our clock; below 0, it is behind."
+        allow_null=True,
+        help_text="Seconds by which the cell's clock is ahead of the control plane's, as the cell"
+        " estimates; negative: behind.",
     )
-    silent = serializers.BooleanField(help_text="No report for two heartbeats, and not yet lost.")
+    silent = serializers.BooleanField(
+        help_text="Whether it sent no message for two heartbeats and is not LOST."
+    )
 
     class Meta:
         model = Cell
@@ -61,12 +65,12 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
             "silent",
         )
         extra_kwargs = _texts(
-            quarantined_until="QUARANTINED: when that ends by itself, if a time ends it.",
+            quarantined_until="QUARANTINED: when the quarantine ends; null: with its cause.",
         )
 
 
 class PoolSerializer(serializers.ModelSerializer[Pool]):
-    """A pool, and whether a loss of many of its cells at once is held back."""
+    """The policy of a pool, and since when a mass loss of its cells is suppressed."""
 
     tokens = DictField(child=IntegerField())
     allowed_mounts = _AllowedMounts()
@@ -77,7 +81,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
 
 
 class QuotaUsageSerializer(serializers.Serializer[None]):
-    """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
+    """The usage of a quota in all pools: held by unreleased attempts, and waiting tasks."""
 
     resources = DictField(child=_Amount())
     running_tasks = IntegerField()
@@ -86,12 +90,12 @@ class QuotaUsageSerializer(serializers.Serializer[None]):
 
 
 class QuotaSerializer(serializers.ModelSerializer[Quota]):
-    """What a user, project or domain may have at once, and has; null, and what is not named, is
-    not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
+    """Limits and usage of a user, project or domain over all pools; null, or a resource that is not
+    listed: no limit. Resources: cpu in cores, memory_mib, disk_mib, gpu, named resources, tokens.
     """
 
     kind = serializers.ChoiceField([kind.value for kind in ScopeKind])
-    name = CharField(help_text="A project's is domain/name.")
+    name = CharField(help_text="Name of the user or domain; of a project, domain/name.")
     resources = DictField(child=_Amount())
     usage = QuotaUsageSerializer()
 
@@ -108,12 +112,13 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
             "usage",
         )
         extra_kwargs = _texts(
-            running_jobs="Jobs that hold something.",
+            running_tasks="Maximum number of tasks that hold capacity.",
+            running_jobs="Maximum number of jobs with a task that holds capacity.",
         )
 
 
 class StoredSecretSerializer(serializers.ModelSerializer[Secret]):
-    """A secret without its value, which is never shown."""
+    """A secret without its value."""
 
     domain = CharField(source="project.domain.name")
     project = CharField(source="project.name")
@@ -143,19 +148,17 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
         model = Delivery
         fields = ("number", "began_at", "ended_at", "status", "error")
         extra_kwargs = _texts(
-            status="Of the receiver's answer; null: it gave none.",
-            error="Why it was none that delivers.",
+            status="HTTP status of the response; null: there was no response.",
+            error="Why the try failed; empty if it delivered.",
         )
 
 
 class CallbackDetailSerializer(serializers.ModelSerializer[Callback]):
-    """The callback of a task's end, or (`task` is null) of the job's, and its progress."""
+    """The callback about the end of a task or, if `task` is null, of the job."""
 
     job = IntegerField()
     task = IntegerField(allow_null=True)
-    deliveries = DeliverySerializer(
-        many=True, help_text="Its last tries, the newest first; at most 5."
-    )
+    deliveries = DeliverySerializer(many=True, help_text="Its last five tries, newest first.")
 
     class Meta:
         model = Callback
@@ -174,13 +177,13 @@ class CallbackDetailSerializer(serializers.ModelSerializer[Callback]):
             "deliveries",
         )
         extra_kwargs = _texts(
-            due_at="When it is tried next, if it waits.",
-            ended_at="When it was delivered, or abandoned.",
+            due_at="Time of the next try, while it waits.",
+            ended_at="When it was delivered or abandoned.",
         )
 
 
 class CallbackKeySerializer(serializers.Serializer[None]):
     """The key that signs the callbacks of the caller's own jobs and tasks."""
 
-    key = CharField(help_text="32 bytes in hexadecimal.")
+    key = CharField(help_text="The key: 32 bytes in hexadecimal.")
     algorithm = serializers.ChoiceField(["HMAC-SHA256"])

@@ -1,4 +1,4 @@
-"""Endpoints of attempts: show, read output and artifacts, release; cells upload output here."""
+"""Endpoints of attempts: show, read output and artifacts, release, upload (cells)."""
 
 import re
 from typing import Any
@@ -31,7 +31,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Attempts(ApiView):
-    """Attempts, and what they left."""
+    """Attempts with their history, output and artifacts."""
 
     document = schemas.Attempt
     lookup_url_kwarg = "uid"
@@ -44,7 +44,7 @@ class Attempts(ApiView):
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")
     def list_history_of_attempt(self, request: Request, uid: UUID) -> Response:
-        """List what happened to an attempt, newest first."""
+        """List the changes of an attempt, newest first."""
         return answer_history(self, lambda **page: history.find_attempt_history(uid, **page))
 
     @Operation(body=schemas.ReleaseRequest, problems=(409,))
@@ -55,7 +55,7 @@ class Attempts(ApiView):
         permission_classes=(IsAuthenticated, MayOperate),
     )
     def release_attempt(self, request: Request, uid: UUID) -> Response:
-        """Confirm that nothing is left of an ended attempt, without its cell (operators)."""
+        """Release an ended attempt whose container is gone, without its cell (operators)."""
         attempts.get_attempt(uid, though_deleted=True)
         options = read_part(request, schemas.ReleaseRequest)
         release_attempt(uid=uid, reason=options.reason, actor=self.actor, now=clock.now())
@@ -64,15 +64,15 @@ class Attempts(ApiView):
     @Operation(
         answer="text/plain",
         parameters=[
-            parameter("stream", "stdout (if it is missing) or stderr."),
-            parameter("after", "Cursor: only what comes behind it.", int),
-            parameter("tail", "Only the last so many lines.", int),
-            parameter("follow", "true: continue until the attempt has ended.", bool),
+            parameter("stream", "stdout (default) or stderr."),
+            parameter("after", "Cursor (`X-Next-Cursor`): only later output.", int),
+            parameter("tail", "Only this number of last lines, from 1 to 100000.", int),
+            parameter("follow", "true: stream the output until the attempt has ended.", bool),
         ],
     )
     @action(detail=True, url_path="logs")
     def read_logs(self, request: Request, uid: UUID) -> HttpResponse:
-        """Read the output of an attempt as text; `X-Next-Cursor` is the next call's `after`."""
+        """Read the output of an attempt as text; `X-Next-Cursor` is `after` of the next request."""
         stream, after, tail = read_log_query(self.query)
         attempts.get_attempt(uid)
         piece = artifacts.read_output(uid, stream, after=after, tail=tail)
@@ -83,47 +83,47 @@ class Attempts(ApiView):
     @Operation(answer=schemas.Artifacts, problems=(400,))
     @action(detail=True, url_path="artifacts")
     def list_artifacts(self, request: Request, uid: UUID) -> Response:
-        """List the outputs of an attempt that succeeded, or the checkpoint of one that did not."""
+        """List the artifacts of an attempt: outputs if it succeeded, otherwise the checkpoint."""
         Parameters(request)
         return self.answer({"results": artifacts.list_artifacts(uid), "next": None})
 
 
 class AttemptArtifacts(ApiView):
-    """One file that an attempt left."""
+    """One artifact of an attempt."""
 
     def get_authenticators(self) -> Any:
-        """Cells sign their uploads; other callers have a token."""
+        """Return no authenticators for uploads, which cells sign; others need a token."""
         return [] if self._is_of_a_cell() else super().get_authenticators()
 
     def get_permissions(self) -> Any:
-        """See get_authenticators."""
+        """Return no permissions for uploads: see `get_authenticators`."""
         return [] if self._is_of_a_cell() else super().get_permissions()
 
     def _is_of_a_cell(self) -> bool:
-        return getattr(self.request, "method", None) == "PUT"  # described, there is no request
+        return getattr(self.request, "method", None) == "PUT"  # None in the OpenAPI description
 
     @Operation(answer="application/octet-stream", problems=(409,))
     def read_artifact(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
-        """Read a file that an attempt left; 409 has the `uri` of a file that is kept elsewhere."""
+        """Read an artifact; 409 has the `uri` of one that is stored elsewhere."""
         return stored_file(uid, name)
 
     @Operation(
         answer=schemas.UploadSize,
         body=bytes,
         parameters=[
-            parameter("offset", "How many bytes came before.", int),
-            parameter("size", "Of the whole.", int),
-            parameter("sha256", "Of the whole."),
+            parameter("offset", "Number of bytes of the file before this piece.", int),
+            parameter("size", "Size of the whole file in bytes.", int),
+            parameter("sha256", "SHA-256 of the whole file, as 64 hex digits."),
         ],
         problems=(401, 409, 413),
     )
     def put_artifact(self, request: Request, uid: UUID, name: str) -> Response:
-        """Upload a piece (cells only, signed). `size` is the offset of the next piece."""
+        """Upload a piece of an artifact (cells only, signed). `size`: offset of the next piece."""
         check_cell(request, uid)
         offset, size = self.query.number("offset", least=0), self.query.number("size", least=0)
         sha256 = self.query.text("sha256") or ""
         if offset is None or size is None or not _SHA256.fullmatch(sha256):
-            raise BadQuery("sha256", "is required in 64 hex digits, as are offset and size")
+            raise BadQuery("sha256", "offset, size and sha256 (64 hex digits) are required")
         content = read_bytes(request)
         here = put_artifact(
             uid=uid, name=name, size=size, sha256=sha256, offset=offset, content=content
@@ -132,16 +132,16 @@ class AttemptArtifacts(ApiView):
 
 
 class LogUploads(SignedView):
-    """Where a cell brings the output of its attempts."""
+    """Uploads of output by cells."""
 
     @Operation(
         answer=schemas.UploadSize,
         body=bytes,
-        parameters=[parameter("offset", "How many bytes of the stream came before.", int)],
+        parameters=[parameter("offset", "Number of bytes of the stream before this piece.", int)],
         problems=(401, 409, 410, 413),
     )
     def append_logs(self, request: Request, uid: UUID, stream: str) -> Response:
-        """Append to a stream (cells only, signed). 409 and 410 have its `size`."""
+        """Append to a stream (cells only, signed). 409 and 410 have the `size` of the stream."""
         check_cell(request, uid)
         offset = self.query.number("offset", least=0)
         if offset is None:

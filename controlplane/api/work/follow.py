@@ -52,11 +52,11 @@ class LogFollow:
         if follower is None:
             await self._application(scope, receive, send)
             return
-        gone = asyncio.ensure_future(_wait_until_gone(receive))
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
-            await _follow(follower, gone, send)
+            await _follow(follower, disconnected, send)
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
 
 def _is_follow_requested(scope: Scope) -> bool:
@@ -64,7 +64,7 @@ def _is_follow_requested(scope: Scope) -> bool:
 
 
 def _admit(scope: Scope) -> _Follower | None:
-    """Return the follower, or None if Django must answer: with the output so far, or an error."""
+    """Return the follower, or None if Django must respond: with present output, or an error."""
     match = _PATH.fullmatch(scope["path"])
     authorization = dict(scope["headers"]).get(b"authorization", b"")
     scheme, _, token = authorization.partition(b" ")
@@ -85,7 +85,7 @@ def _admit(scope: Scope) -> _Follower | None:
         connection.close()
 
 
-async def _follow(follower: _Follower, gone: "asyncio.Future[None]", send: Send) -> None:
+async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", send: Send) -> None:
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"cache-control", b"no-store"),
@@ -95,7 +95,7 @@ async def _follow(follower: _Follower, gone: "asyncio.Future[None]", send: Send)
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     polls, empty_polls, is_over = 0, 0, False
-    while not gone.done() and empty_polls < FINAL_EMPTY_POLLS:
+    while not disconnected.done() and empty_polls < FINAL_EMPTY_POLLS:
         piece = await asyncio.to_thread(_read, follower)
         if piece:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -105,8 +105,8 @@ async def _follow(follower: _Follower, gone: "asyncio.Future[None]", send: Send)
             is_over = await asyncio.to_thread(_is_over, follower.uid)
         polls += 1
         empty_polls += is_over
-        await asyncio.wait([gone], timeout=POLL_SECONDS)
-    if not gone.done():
+        await asyncio.wait([disconnected], timeout=POLL_SECONDS)
+    if not disconnected.done():
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -126,6 +126,6 @@ def _is_over(uid: UUID) -> bool:
         connection.close()
 
 
-async def _wait_until_gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Answer the history of a job, a task or an attempt in pages."""
+"""Return the history of a job, a task or an attempt in pages."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,12 @@ from controlplane.api.openapi import parameter
 from controlplane.queries.views.history import HistoryPage, change_document
 
 MERGED = [
-    parameter("merged", "false: each row for itself. Else what repeats is one entry.", bool),
+    parameter("merged", "false: one entry per change. true (default): merge equal changes.", bool),
 ]
 
 
 def answer_history(view: ApiView, find: Callable[..., HistoryPage]) -> Response:
-    """Return the part of a history that the query asks for. `find` takes what selects it."""
+    """Return the requested page of a history. `find` takes `before`, `limit` and `merged`."""
     page = view.begin_page()
     before, merged = page.number, view.query.flag("merged", default=True)
     found = find(before=before, limit=page.limit, merged=merged)

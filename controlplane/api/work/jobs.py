@@ -37,7 +37,7 @@ _BATCH = {
 
 
 class Jobs(ApiView):
-    """Jobs. Submissions and lists are hot: pydantic reads, and plain documents are answered."""
+    """Jobs. Submissions and lists are hot paths: pydantic reads, and responses are plain data."""
 
     document = schemas.Job
     lookup_url_kwarg = "job_id"
@@ -45,7 +45,7 @@ class Jobs(ApiView):
 
     @Operation(body=ref("JobDocument"), codes=(201, 200), problems=(409,))
     def create(self, request: Request) -> Response:
-        """Submit a job. 200 if the same guid (or `Idempotency-Key`) and body are there already."""
+        """Submit a job. 200 if a job with the same guid (or `Idempotency-Key`) and body exists."""
         Parameters(request)
         body = read_body(request)
         spec = _with_key(parse_job(body), _read_key(request))
@@ -57,10 +57,10 @@ class Jobs(ApiView):
     @Operation(
         page=True,
         parameters=[
-            parameter("state", "States by name, separated by commas."),
-            parameter("pool", "Name of a pool."),
+            parameter("state", "Names of states, separated by commas."),
+            parameter("pool", "Name of the pool."),
             parameter("name", "Name of the jobs."),
-            parameter("label", "key=value; repeat it for more.", many=True),
+            parameter("label", "key=value; repeat the parameter for more labels.", many=True),
         ],
     )
     def list(self, request: Request) -> Response:
@@ -75,10 +75,10 @@ class Jobs(ApiView):
 
     @Operation(body=_BATCH, codes=(201,), answer=schemas.Batch, problems=(409,))
     def submit_jobs(self, request: Request) -> Response:
-        """Submit up to 1,000 jobs: a list, or {"jobs": [...]}. All of them are taken, or none."""
+        """Submit up to 1,000 jobs, as a list or as {"jobs": [...]}: all of them or none."""
         Parameters(request)
         if "Idempotency-Key" in request.headers:
-            raise BadQuery("Idempotency-Key", "is of one job: give each job of a batch its guid")
+            raise BadQuery("Idempotency-Key", "must not be set for a batch: give each job a guid")
         batch = _read_batch(read_body(request))
         specs = batch.parse()
         try:
@@ -103,13 +103,13 @@ class Jobs(ApiView):
         return self.answer(jobs.get_job(job_id))
 
     @Operation(
-        parameters=[parameter("claim", "Of a one-off task's job: that of the task.")],
+        parameters=[parameter("claim", "For the job of a one-off task: the claim of the task.")],
         problems=(409,),
     )
     def destroy(self, request: Request, job_id: int) -> Response:
-        """Delete a job that has ended (its submitter, or an operator): it is hidden at once.
+        """Delete a job that has ended (its submitter, or an operator); it is hidden at once.
 
-        409: it has not ended, or it is that of a one-off task that is not RESOLVING by the claim.
+        409: it has not ended, or it is the job of a one-off task that is not RESOLVING by `claim`.
         """
         claim = self.query.claim()
         check_may_change(request, jobs.find_owner(job_id).owner_id, "delete")
@@ -119,7 +119,7 @@ class Jobs(ApiView):
     @Operation(
         page=True,
         answer=schemas.Task,
-        parameters=[parameter("state", "States by name, separated by commas.")],
+        parameters=[parameter("state", "Names of states, separated by commas.")],
     )
     @action(detail=True, url_path="tasks")
     def list_tasks_of_job(self, request: Request, job_id: int) -> Response:
@@ -131,16 +131,16 @@ class Jobs(ApiView):
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")
     def list_history_of_job(self, request: Request, job_id: int) -> Response:
-        """List what happened to a job and its tasks, newest first."""
+        """List the changes of a job and its tasks, newest first."""
         return answer_history(self, partial(history.find_job_history, job_id))
 
     @Operation(body=schemas.CancelRequest, codes=(202,))
     @action(detail=True, methods=["post"], url_path="cancel")
     def cancel_job(self, request: Request, job_id: int) -> Response:
-        """Cancel a job (its submitter, or an operator). A job that has ended stays as it is.
+        """Cancel a job (its submitter, or an operator). A job that has ended does not change.
 
-        With `force` containers are killed at once, also those whose stop is under way, and those of
-        a job that was deleted meanwhile.
+        With `force`, containers are killed at once, without a grace period: also containers that
+        are being stopped, and those of a deleted job.
         """
         options = read_part(request, schemas.CancelRequest)
         owned = jobs.find_owner(job_id, though_stopping=options.force)
@@ -157,9 +157,9 @@ class Jobs(ApiView):
     @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409,))
     @action(detail=True, methods=["post"], url_path="retry")
     def retry_job(self, request: Request, job_id: int) -> Response:
-        """Make a new job of the tasks that did not succeed (its submitter, or an operator).
+        """Create a job of the tasks that did not succeed (its submitter, or an operator).
 
-        200 if the same `Idempotency-Key`, which becomes its guid, made it already.
+        `Idempotency-Key` becomes the guid of the new job. 200 if the same key created it before.
         """
         owned = jobs.find_owner(job_id)
         read_part(request, schemas.EmptyRequest)
@@ -178,13 +178,13 @@ class Jobs(ApiView):
 
 @dataclass(frozen=True, slots=True)
 class _BatchBody:
-    """The jobs of a batch, and what the paths of their fields begin with."""
+    """The jobs of a batch, and the prefix of the paths of their fields."""
 
     bodies: Sequence[Any]
     prefix: str
 
     def parse(self) -> list[JobSpec]:
-        """The jobs. Raises InvalidSpec with the faults of all of them."""
+        """Return the jobs. Raise InvalidSpec with the faults of all of them."""
         specs, faults = [], []
         for position, body in enumerate(self.bodies):
             try:
@@ -196,7 +196,7 @@ class _BatchBody:
         return specs
 
     def place(self, position: int, fault: Fault) -> Fault:
-        """`fault` of the job at `position`, its path as it is in the batch."""
+        """Return `fault` of the job at `position` with its path in the batch."""
         path = f"{self.prefix}[{position}]" + (f".{fault.field}" if fault.field else "")
         return Fault(path, fault.detail)
 
@@ -207,11 +207,11 @@ def _read_batch(document: Any) -> _BatchBody:
     elif isinstance(document, dict) and document.keys() == {"jobs"}:
         bodies, prefix = document["jobs"], "jobs"
     else:
-        raise InvalidSpec([Fault("", 'a batch is a list of jobs, or {"jobs": [...]}')])
+        raise InvalidSpec([Fault("", 'must be a list of jobs, or {"jobs": [...]}')])
     if not isinstance(bodies, list):
         raise InvalidSpec([Fault(prefix, "must be a list of jobs")])
     if not 1 <= len(bodies) <= MAX_BATCH:
-        text = f"a batch has from 1 to {MAX_BATCH} jobs, not {len(bodies)}"
+        text = f"must have from 1 to {MAX_BATCH} jobs, not {len(bodies)}"
         raise InvalidSpec([Fault(prefix, text)])
     return _BatchBody(bodies, prefix)
 
@@ -229,12 +229,15 @@ def _with_key(spec: JobSpec, key: str | None) -> JobSpec:
     if key is None:
         return spec
     if spec.guid not in (None, key):
-        raise BadQuery("Idempotency-Key", "is not the guid of the job")
+        raise BadQuery(
+            "Idempotency-Key", "must be equal to the guid of the job: set one of the two"
+        )
     return spec.model_copy(update={"guid": key})
 
 
 def _read_key(request: Request) -> str | None:
     key: str | None = request.headers.get("Idempotency-Key")
     if key is not None and not is_guid(key):
-        raise BadQuery("Idempotency-Key", "must be what a guid may be")
+        text = "must have 1 to 255 letters, digits or (not first) . _ : @ / + = -"
+        raise BadQuery("Idempotency-Key", text)
     return key

@@ -21,7 +21,7 @@ from controlplane.spec.one_off import OneOffRequest, parse_one_off
 
 
 class Tasks(ApiView):
-    """Tasks, by their id or their guid."""
+    """Tasks, by id or guid."""
 
     document = schemas.Task
     lookup_field = "task"
@@ -29,7 +29,7 @@ class Tasks(ApiView):
 
     @Operation(id="desire_task", body=OneOffRequest, codes=(201,), problems=(409,))
     def create(self, request: Request) -> Response:
-        """Desire a one-off task. 409 if its guid is taken, by whomever, also with the same body."""
+        """Create a one-off task. 409 if a task with the guid exists, even with the same body."""
         Parameters(request)
         body = read_body(request)
         wanted = parse_one_off(body)
@@ -41,10 +41,10 @@ class Tasks(ApiView):
     @Operation(
         page=True,
         parameters=[
-            parameter("domain", "Of one-off tasks: the label of their client."),
-            parameter("cell", "Name of the cell where they are, or were last."),
-            parameter("state", "States by name, separated by commas."),
-            parameter("lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING; separated by commas."),
+            parameter("domain", "Domain of one-off tasks, as their client named it."),
+            parameter("cell", "Name of the cell of the last attempt."),
+            parameter("state", "Names of states, separated by commas."),
+            parameter("lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING, separated by commas."),
         ],
     )
     def list(self, request: Request) -> Response:
@@ -58,16 +58,17 @@ class Tasks(ApiView):
         return self.answer_page(partial(tasks.find_tasks, wanted, now=clock.now()), "id")
 
     def retrieve(self, request: Request, task: int | str) -> Response:
-        """Show one task, by its id or its guid."""
+        """Show one task by id or guid."""
         return self._answer(find_task_id(task))
 
     @Operation(
-        parameters=[parameter("claim", "The one by which the task is RESOLVING.")], problems=(409,)
+        parameters=[parameter("claim", "The claim by which the task is RESOLVING.")],
+        problems=(409,),
     )
     def destroy(self, request: Request, task: int | str) -> Response:
         """Delete a one-off task that is RESOLVING (its submitter, or an operator).
 
-        Its guid is free at once. 409: it is not RESOLVING, or by another claim.
+        Its guid can be used again at once. 409: it is not RESOLVING, or by another claim.
         """
         claim = self.query.claim()
         task_id = find_task_id(task)
@@ -82,8 +83,8 @@ class Tasks(ApiView):
     def resolve_task(self, request: Request, task: int | str) -> Response:
         """Claim a completed one-off task for 30 s (its submitter, or an operator).
 
-        Of concurrent claims one wins. 409: it has not completed, another client has claimed it, or
-        it is no one-off task.
+        Of concurrent requests, one gets the claim. 409: the task has not completed, another client
+        has claimed it, or it is not a one-off task.
         """
         task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)
@@ -103,7 +104,7 @@ class Tasks(ApiView):
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")
     def list_history_of_task(self, request: Request, task: int | str) -> Response:
-        """List what happened to a task and its attempts, newest first."""
+        """List the changes of a task and its attempts, newest first."""
         return answer_history(
             self, lambda **page: history.find_task_history(find_task_id(task), **page)
         )
@@ -117,9 +118,9 @@ class Tasks(ApiView):
     @Operation(body=schemas.CancelRequest, codes=(202,), problems=(409,))
     @action(detail=True, methods=["post"], url_path="cancel")
     def cancel_task(self, request: Request, task: int | str) -> Response:
-        """Cancel a task, and with it its job (its submitter, or an operator).
+        """Cancel a task, which ends its job (its submitter, or an operator).
 
-        With `force` its container is killed at once, also if its stop is under way.
+        With `force`, its container is killed at once, even if it is being stopped.
         """
         task_id = find_task_id(task)
         owner_id = tasks.find_task_owner(task_id)

@@ -101,7 +101,7 @@ def test_deleting_an_open_job_is_refused_with_the_reason(operator: Client) -> No
 def test_drain_of_a_lost_cell_is_recorded_as_its_ordered_state(operator: Client) -> None:
     lost, ready = Cell.objects.get(name="cell-lost"), Cell.objects.get(name="cell-ready")
     answer = act(operator, CELLS, "drain", lost.pk, ready.pk, confirmed="yes")
-    assert "Cells now to drain: 2" in text_of(answer)
+    assert "Cells ordered to drain: 2" in text_of(answer)
     for cell in (lost, ready):
         cell.refresh_from_db()
     assert (ready.state, lost.state, lost.ordered_state) == ("DRAINING", "LOST", "DRAINING")
@@ -147,7 +147,7 @@ def test_callback_is_redelivered_unless_it_is_claimed(operator: Client) -> None:
     assert "Deliver again …" not in text_of(operator.get(f"{callbacks}{claimed.pk}/change/"))
     keys = (given_up.pk, claimed.pk)
     done = text_of(act(operator, callbacks, "deliver_again", *keys, confirmed="yes"))
-    assert "Callbacks to be delivered again: 1" in done
+    assert "Callbacks due for delivery: 1" in done
     assert "is being tried now" in done
     given_up.refresh_from_db()
     assert (given_up.state, given_up.ended_at) == (CallbackState.WAITING, None)
@@ -184,10 +184,10 @@ def test_confirming_a_mass_loss_requires_confirmation(operator: Client) -> None:
     pool.loss_held_at = clock.now()
     pool.save()
     page = text_of(operator.get(f"{pools}{pool.pk}/change/"))
-    assert "Mass loss held back since" in page
-    assert "the loss of many at once is held back" in text_of(operator.get(pools))
+    assert "Mass loss suppressed since" in page
+    assert "mass loss suppressed" in text_of(operator.get(pools))
     asked = text_of(act(operator, pools, "confirm_losses", pool.pk))
-    assert "Confirm the loss of their silent cells?" in asked
+    assert "Confirm the loss of the silent cells of these pools?" in asked
     keys = (pool.pk, Pool.objects.get(name="gpu").pk)
     done = text_of(act(operator, pools, "confirm_losses", *keys, confirmed="yes"))
     assert "Losses confirmed: 1" in done

@@ -51,21 +51,21 @@ def test_job_page_shows_parent_children_and_dependencies(operator: Client) -> No
         depends_on=[{"job": parent.pk, "until": "started"}, {"job": over.pk, "until": "finished"}],
     )
     text = page_of(operator, child)
-    assert f"its parent parent ({parent.pk}) pending" in text
-    assert f"it waits for parent ({parent.pk}) pending started" in text
+    assert f"parent parent ({parent.pk}) pending" in text
+    assert f"depends on parent ({parent.pk}) pending started" in text
     dependency = JobDependency.objects.get(on_job=over)
     assert dependency.met_at is not None
-    assert f"it waits for over ({over.pk}) killed finished {dependency.met_at:%Y-%m-%d}" in text
+    assert f"depends on over ({over.pk}) killed finished {dependency.met_at:%Y-%m-%d}" in text
     assert "at most once, strictly exclusively" in text
     assert f"waits until job {parent.pk} has started" in text
     text = page_of(operator, parent)
-    assert f"its child child ({child.pk}) pending" in text
-    assert f"waits for it child ({child.pk}) pending started" in text
-    assert "gang its minima start together" in text
+    assert f"child child ({child.pk}) pending" in text
+    assert f"dependant child ({child.pk}) pending started" in text
+    assert "gang the minimum of each group starts together" in text
     Job.objects.filter(pk=parent.pk).update(is_requeuing=True)
-    assert "its gang fell below a minimum and goes back to wait" in page_of(operator, parent)
+    assert "its gang fell below a minimum and is being requeued" in page_of(operator, parent)
     assert operator.get(f"{JOBS}?parent__id__exact={parent.pk}").status_code == 200
-    assert "it has nothing to do with other jobs" in page_of(operator, submit())
+    assert "no related jobs" in page_of(operator, submit())
 
 
 def test_parent_of_many_jobs_links_to_the_list_of_its_children(operator: Client) -> None:
@@ -74,7 +74,7 @@ def test_parent_of_many_jobs_links_to_the_list_of_its_children(operator: Client)
         submit(parent=parent.pk)
     answer = operator.get(f"{JOBS}{parent.pk}/change/")
     assert f'href="{JOBS}?parent__id__exact={parent.pk}"' in answer.content.decode()
-    assert text_of(answer).count("its child") == 50
+    assert text_of(answer).count(" child other (") == 50
 
 
 def test_retry_requires_confirmation_and_creates_a_job_of_the_same_owner(operator: Client) -> None:
@@ -88,8 +88,8 @@ def test_retry_requires_confirmation_and_creates_a_job_of_the_same_owner(operato
     new = Job.objects.get(retry_of=job)
     assert new.owner == job.owner
     assert Transition.objects.get(job_id=new.pk).actor == "olga"
-    assert f"it retries other ({job.pk}) killed" in page_of(operator, new)
-    assert f"its retry other ({new.pk}) pending" in page_of(operator, job)
+    assert f"retry of other ({job.pk}) killed" in page_of(operator, new)
+    assert f"retry other ({new.pk}) pending" in page_of(operator, job)
     refused = text_of(act(operator, JOBS, "retry_jobs", job.pk, confirmed="yes"))
     assert f"job {new.pk} retries the same tasks and has not ended yet" in refused
 

@@ -188,7 +188,7 @@ def test_job_history_merges_equal_transitions_of_many_tasks(operator: Client) ->
     html = page(operator, address_of(Job, many))
     assert "30 tasks pending → assigned placed on a cell (cell-ready)" in words(html)
     unfolded = html[html.index("<details") : html.index("</details>")]
-    assert "and 5 before them" in words(unfolded)
+    assert "and 5 earlier changes" in words(unfolded)
     assert len(re.findall(r">main\.\d+</a>", unfolded)) == 25
 
 
@@ -204,7 +204,7 @@ def test_long_history_is_read_in_parts_and_truncated(
     assert "5 tasks pending → assigned" in shown
     assert "job pending submitted" in shown
     more = make_job(project, Pool.objects.get(name="default"), owner, [TaskState.ASSIGNED] * 80)
-    assert "History (its newest 5 entries)" in words(page(operator, address_of(Job, more)))
+    assert "History (the newest 5 entries)" in words(page(operator, address_of(Job, more)))
 
 
 def test_repeated_rounds_are_merged_and_list_their_attempts(operator: Client) -> None:
@@ -228,7 +228,7 @@ def test_repeated_rounds_are_merged_and_list_their_attempts(operator: Client) ->
     shown = words(html).replace("\xa0", " ")
     assert "6 times assigned → pending the cell refused it by cell-ready" in shown
     assert "disk full 11; disk full 9; disk full 7; …" in shown
-    assert "25.00 s in all, 5.00 s at most" in shown
+    assert "25.00 s in total, 5.00 s at most" in shown
     assert html.count(">attempt 1</a>") == 12
 
 

@@ -104,7 +104,7 @@ def test_pool_form_resubmitted_unchanged_changes_nothing(operator: Client) -> No
         ("validators", ["user_quota", "x"], "x is not one of the available choices"),
         ("allowed_mounts", "srv", "is not an absolute path"),
         ("allowed_mounts", "/srv/../etc", "is not an absolute path"),
-        ("allowed_mounts", "/srv: rw", "only writable may stand behind a path"),
+        ("allowed_mounts", "/srv: rw", "expected PATH or PATH: writable"),
         ("tokens", "licence: -1", "licence: must be at least 0"),
         ("tokens", "cpu: 1", "cpu is a reserved name"),
         ("tokens", "licence", "must be a mapping"),
@@ -154,7 +154,7 @@ def test_pool_page_shows_usage_and_waiting_tasks(operator: Client) -> None:
     Task.objects.filter(state=1).update(not_before=None)
     assert f"{waiting} {QUEUE_POSITION}" in words(page(operator, address_of(Pool, pool)))
     empty = words(page(operator, address_of(Pool, Pool.objects.get(name="gpu"))))
-    assert "Cells none Mass loss none In use – Tokens in use – Waiting nothing" in empty
+    assert "Cells none Mass loss none In use – Tokens in use – Waiting tasks none" in empty
 
 
 def test_quota_page_shows_its_usage(operator: Client) -> None:

@@ -68,7 +68,7 @@ def test_secrets_are_created_and_deleted(operator: Client) -> None:
     ("changes", "text"),
     [
         ({"name": "token"}, "already exists"),
-        ({"name": "Token"}, "a name has lower-case letters"),
+        ({"name": "Token"}, "Use lower-case letters, digits"),
         ({"name": ""}, "This field is required"),
         ({"value": ""}, "This field is required"),
         ({"value": "hunter2" * 10_000}, "has more than 65536 bytes"),

@@ -20,7 +20,7 @@ def test_readyz_fails_without_a_recent_run_of_each_tick() -> None:
     for name in TICKS:
         answer = Client().get("/readyz")
         assert answer.status_code == 503
-        assert answer.json()["checks"][name] == "never ran"
+        assert answer.json()["checks"][name] == "has never run"
         TickState.objects.create(name=name, finished_at=now)
     checks = Client().get("/readyz").json()["checks"]
     assert [checks[name] for name in (*TICKS, "database")] == ["ok"] * 4
@@ -34,15 +34,17 @@ def test_readyz_fails_without_a_recent_run_of_each_tick() -> None:
 def test_readyz_reports_a_silent_inbox() -> None:
     now = clock.now()
     asked = Client().get("/readyz").json()["checks"]["inbox"]
-    assert asked == "not known: convergence, which asks it, does not run"
+    assert asked == "unknown: convergence, which probes it, does not run"
     TickState.objects.create(name="convergence", finished_at=now)
-    assert Client().get("/readyz").json()["checks"]["inbox"] == "never asked"
+    assert Client().get("/readyz").json()["checks"]["inbox"] == "no probe has come back yet"
     InboxProbe.objects.create(shard=0, sent_at=now, received_at=now)
     shard = InboxProbe.objects.create(shard=1, sent_at=now, received_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "ok"
     shard.received_at = now - timedelta(seconds=100)
     shard.save()
-    assert Client().get("/readyz").json()["checks"]["inbox"].startswith("nothing came through it")
+    assert (
+        Client().get("/readyz").json()["checks"]["inbox"].startswith("no probe has come back for")
+    )
 
 
 def test_readyz_reports_a_database_connection_timeout(
@@ -56,4 +58,4 @@ def test_readyz_reports_a_database_connection_timeout(
         )
         answer = Client().get("/readyz")
     assert answer.status_code == 503
-    assert answer.json()["checks"]["database"] == "no answer: ConnectionTimeout"
+    assert answer.json()["checks"]["database"] == "no response: ConnectionTimeout"

@@ -78,10 +78,14 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
 @pytest.mark.parametrize(
     ("body", "field", "text"),
     [
-        ({"sequencer": "none"}, "sequencer", "none: not installed (fifo"),
+        ({"sequencer": "none"}, "sequencer", "none: not installed (installed: "),
         ({"selector": "fifo"}, "selector", "fifo: not installed ("),
         ({"validators": ["dependencies", "x"]}, "validators", "x: not installed ("),
-        ({"validators": ["user_quota", "user_quota"]}, "validators", "names a validator twice"),
+        (
+            {"validators": ["user_quota", "user_quota"]},
+            "validators",
+            "must not name a validator twice",
+        ),
         ({"validators": "user_quota"}, "validators", "must be a list"),
         ({"strict_fifo": "true"}, "strict_fifo", "must be true or false"),
         ({"preemption": None}, "preemption", "must be true or false"),
@@ -101,7 +105,7 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"privileged_allowed": 1}, "privileged_allowed", "must be"),
         ({"sequenser": "drf"}, "sequenser", "unknown field; did you mean sequencer?"),
         ({"cursor": "cell-1"}, "cursor", "unknown field"),
-        ({"name": "other"}, "name", "must be default, as in the address"),
+        ({"name": "other"}, "name", "must be default, as in the URL"),
         ([], "", "must be a mapping"),
     ],
 )

@@ -92,8 +92,8 @@ def test_resources_are_named_as_in_jobs_and_cells(
         ({"weight": 0}, "weight", "must be at least 0.001"),
         ({"weight": True}, "weight", "must be a number"),
         ({"running": 5}, "running", "unknown field"),
-        ({"kind": "domain"}, "kind", "must be user, as in the address"),
-        ({"name": "bob"}, "name", "must be olga, as in the address"),
+        ({"kind": "domain"}, "kind", "must be user, as in the URL"),
+        ({"name": "bob"}, "name", "must be olga, as in the URL"),
     ],
 )
 def test_invalid_field_is_named_and_nothing_changes(
@@ -125,9 +125,9 @@ def test_project_is_addressed_with_or_without_its_domain(operator: Caller) -> No
         ("project/none", "there is no project default/none"),
         ("project/none/default", "there is no project none/default"),
         ("project/default/", "there is no project default/"),
-        ("team/ann", "there is nothing at this address"),
-        ("user/", "there is nothing at this address"),
-        ("user/%00", "there is nothing at this address"),
+        ("team/ann", "no resource has this URL"),
+        ("user/", "no resource has this URL"),
+        ("user/%00", "no resource has this URL"),
     ],
 )
 def test_quota_of_an_unknown_subject_is_not_found(

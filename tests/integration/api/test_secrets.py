@@ -108,8 +108,8 @@ def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> No
 @pytest.mark.parametrize(
     ("body", "field", "text"),
     [
-        ({}, "", "must have one of value, value_base64 and registry"),
-        ({"value": "hush", "value_base64": ""}, "", "must have one of value, value_base64"),
+        ({}, "", "must have exactly one of value, value_base64 and registry"),
+        ({"value": "hush", "value_base64": ""}, "", "must have exactly one of value, value_base64"),
         ({"value": 471147}, "value", "must be a text"),
         ({"value": ["hush"]}, "value", "must be a text"),
         ({"value": "hush" * 16385}, "value", "must have at most 65536 characters"),
@@ -121,7 +121,7 @@ def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> No
         ({"registry": {"username": "hush"}}, "registry.password", "is required"),
         ({"registry": {"username": "", "password": "hush"}}, "registry.username", "must have at"),
         ({"registry": {"username": "a", "password": 471147}}, "registry.password", "must be a"),
-        ({"hush": 471147}, "", "unknown field; known are value, value_base64, registry"),
+        ({"hush": 471147}, "", "unknown field (known: value, value_base64, registry)"),
         ({"value": "a", "registry": {"hush": 1}}, "", None),
         (["hush"], "", "must be a mapping"),
     ],

@@ -303,7 +303,7 @@ def test_all_cells_silent_raises_an_alert_and_fails_readyz(loop: Loop) -> None:
     assert (readiness()["cells"], alerts("cells_silent")) == ("ok", [])
     CellLease.objects.update(last_message_at=clock.now() - timedelta(seconds=61))
     loop.converge()
-    assert readiness()["cells"].startswith("none of 2 sent a message for 6")
+    assert readiness()["cells"].startswith("none of 2 cells sent a message for 6")
     (text,) = alerts("cells_silent")
     assert text.startswith("no message of any of 2 cells came since ")
     second.beat()
