@@ -18,6 +18,7 @@ from controlplane.config.env import (
 )
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen.tables import table
+from workers.config import DRIVERS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -114,7 +115,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
         "CELLRUN_CELL_ALLOWED_NETWORKS": "networks separated by commas",
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
-        "CELLRUN_CELL_DRIVER": "one of docker, process, memory",
+        "CELLRUN_CELL_DRIVER": f"one of {', '.join(DRIVERS)}",
         "CELLRUN_CELL_EVACUATE": "true or false",
         "CELLRUN_CELL_FILE_ROOTS": "folders separated by commas",
         "CELLRUN_CELL_FILE_SYSTEMS": "names separated by commas",

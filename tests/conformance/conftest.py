@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.config.stack.parts.engine import require_engine
 from controlplane.config.stack.parts.image import require_image
-from tests.conformance.kit import DockerKit, Kit, ProcessKit, made_kit
+from tests.conformance.kit import KITS, DockerKit, Kit, ProcessKit, made_kit
 from tests.harness.web import Web
 
 DOCKER = pytest.param("docker", marks=pytest.mark.engine)
@@ -19,7 +19,7 @@ def image() -> None:
     require_image(require_engine(print), print)
 
 
-@pytest.fixture(params=[DOCKER, "process", "memory"])
+@pytest.fixture(params=[DOCKER if name == "docker" else name for name in KITS])
 def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
     """Every driver."""
     yield from _kit(request, str(request.param), tmp_path)

@@ -1,5 +1,6 @@
 """The OpenAPI description is complete and true to the code; its committed copy is up to date."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,18 @@ from django.urls import get_resolver
 
 from controlplane.api.urls import urlpatterns
 from controlplane.spec import json_schema
+from tests.integration.api.conftest import Caller, make_caller
 
 ROOT = Path(__file__).parents[3]
+SAMPLES = {
+    "callback_id": "1",
+    "job_id": "1",
+    "kind": "user",
+    "name": "a",
+    "task": "1",
+    "uid": "00000000-0000-7000-8000-000000000000",
+}
+"""A value of each parameter of the addresses that change something."""
 
 
 @pytest.fixture
@@ -24,7 +35,7 @@ def description(tmp_path: Path) -> Any:
 
 def test_committed_openapi_file_is_up_to_date(description: Any) -> None:
     committed = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text())
-    assert committed == description, "run: manage.py spectacular --file docs/openapi.yaml"
+    assert committed == description, "run `make docs`"
 
 
 def test_every_address_is_described(description: Any) -> None:
@@ -33,6 +44,24 @@ def test_every_address_is_described(description: Any) -> None:
         for operation in path.values():
             assert operation["operationId"]
             assert operation["description"]
+
+
+def test_every_change_needs_the_scope_that_its_description_names(
+    description: Any, submitter: Caller
+) -> None:
+    """`(operators)` in a description: `submit` is not enough. Signed requests need no token."""
+    reader, unguarded = make_caller("otto"), []
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            if method == "get" or {"token": []} not in operation.get("security", []):
+                continue
+            address = re.sub(r"\{(\w+)\}", lambda name: SAMPLES[name[1]], path)
+            refused = [reader, submitter] if "(operators)" in operation["description"] else [reader]
+            for caller in refused:
+                answer = caller.send(method.upper(), address.removeprefix("/api/v1"))
+                if answer.status != 403:
+                    unguarded.append(f"{operation['operationId']}: {answer.status}")
+    assert unguarded == []
 
 
 def test_every_schema_reference_resolves(description: Any) -> None:
