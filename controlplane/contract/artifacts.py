@@ -6,8 +6,8 @@ from urllib.parse import quote
 CHECKPOINT = "_checkpoint.tar"
 """Name of the checkpoint for the next attempt of the task."""
 MAX_NAME_CHARS = 255
-PIECE_BYTES = 1024 * 1024  # of one request; every web process accepts this size
-# Characters that Django does not quote in the path of a request, over which signatures are made.
+PIECE_BYTES = 1024 * 1024  # maximum body of one upload request
+# Characters that Django does not quote in request paths, which signatures cover.
 _SAFE = "/:@&+$,-_.!~*'()"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -15,8 +15,8 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 def prefix_of(*, domain: str, project: str, job: int, task: int, attempt: str) -> str:
     """Return the unique prefix `<shard>/<domain>/<project>/<job>/<task>/<attempt>` of an attempt.
 
-    The shard, two base-36 digits of the attempt, spreads them over the partitions of an object
-    store (Flyte).
+    The shard, two base-36 digits of a hash, spreads attempts over the partitions of an object store
+    (as in Flyte).
     """
     number = int.from_bytes(hashlib.sha256(attempt.encode()).digest()[:8], "big")
     shard = _DIGITS[number // 36 % 36] + _DIGITS[number % 36]

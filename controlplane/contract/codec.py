@@ -1,8 +1,7 @@
-"""Write declared dataclasses as JSON and read them back with all types checked.
+"""Encode declared dataclasses as JSON, and decode them with all types checked.
 
-A field is written under its name, or under that of `Key`. None is not written, nor is an empty or
-false value if that is the default. Unknown fields are ignored; a malformed field is refused with
-its path.
+A field is written under its name or its `Key`. None is omitted, and so is an empty or false value
+that is the default. Unknown fields are ignored; a malformed field is rejected with its path.
 """
 
 import json
@@ -24,10 +23,10 @@ from typing import (
     get_type_hints,
 )
 
-MAX_TEXT = 16 * 1024  # longest free text taken from a cell, characters
-MAX_ITEMS = 100_000  # of one list
+MAX_TEXT = 16 * 1024  # maximum length of a text from a cell, characters
+MAX_ITEMS = 100_000  # maximum length of a list
 _EARLIEST = 0.0
-_LATEST = 4102444800.0  # 2100-01-01; an instant outside comes from a broken clock
+_LATEST = 4102444800.0  # 2100-01-01; a later instant comes from a broken clock
 
 Read = Callable[[Any], Any]
 _Field = tuple[str, str, Read, Any]  # attribute, key, reader, value if absent
@@ -35,7 +34,7 @@ D = TypeVar("D", bound="Document")
 
 
 class MalformedMessage(ValueError):
-    """A message that cannot be read; it is logged and dropped, never half applied."""
+    """A message that cannot be decoded; it is logged and dropped as a whole."""
 
     def __init__(self, text: str, path: str = "") -> None:
         super().__init__(text)
@@ -51,7 +50,7 @@ class MalformedMessage(ValueError):
         return type(self)(self.text, f"{name}{separator}{self.path}")
 
 
-# One encoder for all: `json.dumps` with separators would make one for each message.
+# Shared, because `json.dumps` with separators creates an encoder for each call.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -61,7 +60,7 @@ def compact_json(value: Any) -> str:
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:
-    """Return `text` as PostgreSQL stores it: no NUL, no lone surrogates, at most `limit` long."""
+    """Return `text` without NUL and lone surrogates, cut after `limit` characters."""
     if text.isascii() and "\x00" not in text:
         return text[:limit]
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:limit]
@@ -69,14 +68,14 @@ def clean_text(text: str, limit: int = MAX_TEXT) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The name of a field in JSON, where it differs from that of the attribute."""
+    """The name of a field in JSON, if it differs from the name of the attribute."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that is stored: without NUL and lone surrogates, cut after `limit` characters."""
+    """A text without NUL and lone surrogates, cut after `limit` characters."""
 
     limit: int
 
@@ -91,8 +90,8 @@ class Text:
 class Clamp:
     """A number that is set to the nearest bound if it is out of range."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class MaxItems:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A function that reads the field instead of its type."""
+    """A custom decoder for the field."""
 
     read: Read
 
@@ -114,9 +113,9 @@ Instant = Annotated[float, Clamp(_EARLIEST, _LATEST)]
 
 
 class Document:
-    """A dataclass that is sent as JSON: as an object, or as a list of its fields (`AS_LIST`).
+    """A dataclass that is encoded as a JSON object, or with `AS_LIST` as a list of its fields.
 
-    `TYPE` is written as the field `type`; see `read_typed`. The fields of a list are plain values.
+    `TYPE` is written as the field `type` (see `read_typed`). A list contains only plain values.
     """
 
     __slots__ = ()
@@ -129,36 +128,36 @@ class Document:
 
     @classmethod
     def read(cls, item: Any) -> Self:
-        """Return the document in decoded JSON. Raise MalformedMessage."""
+        """Return the document from decoded JSON. Raise MalformedMessage."""
         document: Self = _reader(cls)(item)  # type: ignore[arg-type]
         return document
 
     def checked(self) -> Self:
-        """Return the document if its fields fit each other. Raise MalformedMessage."""
+        """Validate the fields together and return the document. Raise MalformedMessage."""
         return self
 
 
-def read_items(read: Read, most: int, items: Any) -> tuple[Any, ...]:
-    """Return the items of a list of at most `most`. Raise MalformedMessage."""
+def read_items(read: Read, max_items: int, items: Any) -> tuple[Any, ...]:
+    """Decode a list of at most `max_items` items with `read`. Raise MalformedMessage."""
     if not isinstance(items, list):
         raise MalformedMessage("is not a list")
-    if len(items) > most:
-        raise MalformedMessage(f"has more than {most} items")
-    found: list[Any] = []
+    if len(items) > max_items:
+        raise MalformedMessage(f"has more than {max_items} items")
+    values: list[Any] = []
     try:
-        found.extend(map(read, items))
+        values.extend(map(read, items))
     except MalformedMessage as error:
-        raise error.within(f"[{len(found)}]") from None
-    return tuple(found)
+        raise error.within(f"[{len(values)}]") from None
+    return tuple(values)
 
 
-def read_typed(body: Any, kinds: Mapping[str, type[D]]) -> D:
-    """Return the document of the kind that its field `type` names. Raise MalformedMessage."""
+def read_typed(body: Any, types: Mapping[str, type[D]]) -> D:
+    """Return the document whose class the field `type` names in `types`. Raise MalformedMessage."""
     name = body.get("type") if isinstance(body, dict) else None
-    kind = kinds.get(name) if isinstance(name, str) else None
-    if kind is None:
+    document_type = types.get(name) if isinstance(name, str) else None
+    if document_type is None:
         raise MalformedMessage(f"unknown message type {name!r}")
-    return kind.read(body)
+    return document_type.read(body)
 
 
 # ------------------------------------------------------------------------------------ writing
@@ -209,7 +208,7 @@ def _is_omitted_if_empty(field: Any) -> bool:
 
 
 def _write_of(hint: Any) -> Read | None:
-    """Return how a value of the type is made JSON; None: it is JSON."""
+    """Return the function that encodes a value of the type; None if no encoding is needed."""
     kind, _ = _unwrap(hint)
     origin = get_origin(kind)
     if origin is frozenset:
@@ -298,8 +297,10 @@ def _read_of(hint: Any) -> Read:
         return _PLAIN[kind]
     origin = get_origin(kind)
     if origin is tuple:
-        most = next((extra.count for extra in extras if isinstance(extra, MaxItems)), MAX_ITEMS)
-        return partial(read_items, _read_of(get_args(kind)[0]), most)
+        max_items = next(
+            (extra.count for extra in extras if isinstance(extra, MaxItems)), MAX_ITEMS
+        )
+        return partial(read_items, _read_of(get_args(kind)[0]), max_items)
     if origin is frozenset:
         return lambda items: frozenset(read_items(_read_text, MAX_ITEMS, items))
     if origin is not None and issubclass(origin, Mapping):
@@ -349,7 +350,7 @@ _PLAIN: Mapping[Any, Read] = {
 
 
 def _read_clamped(read: Read, kind: Any, clamp: Clamp, item: Any) -> Any:
-    return kind(min(max(read(item), clamp.least), clamp.most))
+    return kind(min(max(read(item), clamp.minimum), clamp.maximum))
 
 
 def _read_member(members: Mapping[Any, Enum], title: str, item: Any) -> Enum:
@@ -360,13 +361,13 @@ def _read_member(members: Mapping[Any, Enum], title: str, item: Any) -> Enum:
 
 
 def _read_mapping(read_key: Read, read_value: Read, item: Any) -> dict[Any, Any]:
-    found = {}
+    values = {}
     for key, value in _read_any_mapping(item).items():
         try:
-            found[read_key(key)] = read_value(value)
+            values[read_key(key)] = read_value(value)
         except MalformedMessage as error:
             raise error.within(repr(key)) from None
-    return found
+    return values
 
 
 def _read_any_mapping(item: Any) -> dict[str, Any]:
@@ -383,7 +384,7 @@ def _key(name: str, hint: Any) -> str:
 
 
 def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type without `| None` and without `Annotated`, and what it was annotated with."""
+    """Return the type without `| None` and `Annotated`, and its annotations."""
     extras: tuple[Any, ...] = ()
     while True:
         if get_origin(hint) is Annotated:

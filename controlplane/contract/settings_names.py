@@ -1,7 +1,7 @@
-"""Every CELLRUN_* name that exists, so that each side can reject an unknown name.
+"""All names of CELLRUN_* variables, so that each side can reject unknown ones.
 
-One environment may hold the settings of a control plane and of a cell at once. Each side validates
-its own and accepts the other's; a name in none of these tuples is rejected at start.
+One environment may contain the settings of a control plane and of a cell. Each side validates its
+own and ignores the other's; a name in none of these tuples is rejected at start.
 """
 
 from collections.abc import Iterable
@@ -77,11 +77,11 @@ STACK = (
     "CELLRUN_TOKEN",
     "CELLRUN_URL",
 )
-"""Written to, or read by, the embedded stack and the client; no server process reads them."""
+"""Written or read by the embedded stack and the client; no server process reads them."""
 
 ALL_NAMES = frozenset(CONTROL_PLANE + CELL + FLEET + STACK)
 
-# Variables of tasks, which may run Cellrun programs (the command, a nested cell).
+# Variables of tasks. A task may run a Cellrun program (the command, a nested cell).
 TASK_NAMES = frozenset(
     {
         "CELLRUN_ATTEMPT_NUMBER",
@@ -103,7 +103,7 @@ TASK_PREFIXES = ("CELLRUN_PORT_",)
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:
-    """Return those of `names` that start with CELLRUN_ and are not defined here, sorted."""
+    """Return the undefined names among `names` that start with CELLRUN_, sorted."""
     known = ALL_NAMES | TASK_NAMES
     return sorted(
         name

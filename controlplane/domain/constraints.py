@@ -14,7 +14,7 @@ from controlplane.spec.placing import is_number
 
 
 class Operator(StrEnum):
-    """Comparison operators for labels: EXISTS and NOT_EXISTS take no value, GT to LE numbers."""
+    """Comparison operators for labels. EXISTS and NOT_EXISTS take no value; GT to LE, a number."""
 
     EQ = "eq"
     NE = "ne"
@@ -29,7 +29,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One comparison with a cell's label. Not `required`: cells that meet it are preferred."""
+    """A comparison with a cell's label. Not `required`: cells that meet it are preferred."""
 
     key: str
     op: Operator
@@ -37,13 +37,13 @@ class Constraint:
     required: bool = True
 
     @classmethod
-    def read(cls, written: Mapping[str, Any]) -> "Constraint":
-        """Return the constraint from the result of `as_dict`."""
-        operator = Operator(written["op"])
-        return cls(written["key"], operator, tuple(written["values"]), written["required"])
+    def read(cls, document: Mapping[str, Any]) -> "Constraint":
+        """Return the constraint from its stored form (`as_dict`)."""
+        operator = Operator(document["op"])
+        return cls(document["key"], operator, tuple(document["values"]), document["required"])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the constraint as stored: {key, op, values, required}."""
+        """Return the stored form: {key, op, values, required}."""
         return {
             "key": self.key,
             "op": self.op.value,
@@ -74,9 +74,9 @@ _SIGNS = {
 
 
 def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
-    """Return whether a cell with `labels` meets the constraint; a missing label equals nothing.
+    """Return whether a cell with `labels` meets the constraint; a missing label equals no value.
 
-    Numbers are compared exactly. The precheck of a submission repeats the rule in SQL.
+    Numbers are compared as decimals. `queries.jobs.submission` repeats the rule in SQL.
     """
     label = labels.get(constraint.key)
     match constraint.op:
@@ -90,35 +90,36 @@ def is_met(constraint: Constraint, labels: Mapping[str, str]) -> bool:
             return label in constraint.values
     if label is None or not is_number(label):
         return False
-    found, limit = Decimal(label), Decimal(constraint.values[0])
+    value, limit = Decimal(label), Decimal(constraint.values[0])
     match constraint.op:
         case Operator.GT:
-            return found > limit
+            return value > limit
         case Operator.GE:
-            return found >= limit
+            return value >= limit
         case Operator.LT:
-            return found < limit
-    return found <= limit
+            return value < limit
+    return value <= limit
 
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Placement tags of a cell: those that a task must name, and those that it may name."""
+    """Placement tags of a cell: `required` ones a task must name, `optional` ones it may name."""
 
     required: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
 
     @classmethod
-    def read(cls, written: Sequence[str]) -> "Tags":
-        """Return the tags in ["a", "b?"]: a is required, b optional."""
+    def read(cls, tags: Sequence[str]) -> "Tags":
+        """Parse tags as a cell registers them: "a" is required, "b?" optional."""
         return cls(
-            frozenset(tag for tag in written if not tag.endswith("?")),
-            frozenset(tag[:-1] for tag in written if tag.endswith("?")),
+            frozenset(tag for tag in tags if not tag.endswith("?")),
+            frozenset(tag[:-1] for tag in tags if tag.endswith("?")),
         )
 
-    def admit(self, named: Sequence[str]) -> bool:
-        """Return whether a task that names these tags may run here (Diego: the cell's required tags
-        are among the task's, the task's among the cell's).
+    def admit(self, task_tags: Sequence[str]) -> bool:
+        """Return whether a task with these tags may run on the cell.
+
+        As in Diego, the task must name all required tags of the cell, and only tags of the cell.
         """
-        requested = frozenset(named)
+        requested = frozenset(task_tags)
         return self.required <= requested <= self.required | self.optional

@@ -2,11 +2,11 @@
 
 
 class CellrunError(Exception):
-    """Base of every error that an endpoint turns into a response."""
+    """Base of the errors that endpoints convert to responses."""
 
 
 class IllegalTransition(CellrunError):
-    """An event for which the transition table has no row; nothing was changed."""
+    """An event without a row in the transition table."""
 
 
 class NotFound(CellrunError):

@@ -32,10 +32,10 @@ def scopes_of(owner_id: int, project_id: int, domain_id: int) -> tuple[Scope, Sc
 
 @dataclass(frozen=True, slots=True)
 class ScopeLimits:
-    """Limits of a scope's concurrent usage. None, or a resource that is missing: unlimited.
+    """Limits of a scope's concurrent usage. None and missing resources are unlimited.
 
-    `resources`: in cpu_millis, memory_mib, disk_mib, gpu and named units. `pending_tasks`: maximum
-    of its waiting tasks that take part in placement. `weight`: its share under fair_share.
+    `resources`: by cpu_millis, memory_mib, disk_mib, gpu and named resource. `pending_tasks`:
+    maximum number of waiting tasks that placement considers. `weight`: its share under fair_share.
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class ScopeLimits:
 class Quota:
     """The limits of a scope, and the resources that its unreleased attempts hold.
 
-    `name`: display name ("alice", "default/default"). `jobs`: ids of jobs with unreleased attempts,
-    `leaving_jobs`: the subset with ended attempts only; both are set only if `running_jobs` is
-    limited.
+    `name`: display name ("alice", "default/default"). `jobs`: ids of jobs with unreleased attempts;
+    `leaving_jobs`: those of them whose attempts have all ended. Both are loaded only if
+    `running_jobs` is limited.
     """
 
     scope: Scope
@@ -64,5 +64,5 @@ class Quota:
 
     @property
     def title(self) -> str:
-        """ "user alice" """
+        """Return kind and name: "user alice"."""
         return f"{self.scope.kind} {self.name}"

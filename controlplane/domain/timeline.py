@@ -1,8 +1,8 @@
-"""The history for display: how long each state lasted, with repeated changes merged.
+"""The history for display, newest first: with the duration of each state, and merged entries.
 
-Each change is in exactly one entry, and the changes of a task keep their order. Merged are the same
-change of several tasks within a second (a thousand tasks placed at once), and a round that repeats
-(placed and refused seven times). Changes are sorted newest first.
+An entry merges equal changes of several tasks within a second (a thousand tasks placed at once), or
+the repetitions of a round of changes (placed and refused seven times). Each change is in exactly
+one entry, and the changes of a task keep their order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,21 +19,20 @@ CELL = "cell"
 CONTROL_PLANE = frozenset({"placement", "convergence", "submission", "recount"})
 USER = "user"
 
-# Changes of one placement pass or one batch of reports are shown as simultaneous.
-_MOMENT = timedelta(seconds=1)
-# The stages of an attempt, from placement to release, with phases and failed tries.
-_LONGEST_ROUND = 14
-# Two equal rounds are not merged.
-_ROUNDS = 3
-_NAMED = 3
+# Changes of one placement pass or one batch of reports count as simultaneous.
+_SIMULTANEOUS = timedelta(seconds=1)
+# Changes of an attempt from placement to release, with phases and failed tries.
+_MAX_ROUND_LENGTH = 14
+# Fewer equal rounds are not merged.
+_MIN_ROUNDS = 3
+_MAX_TEXTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the history. `task_id` is None where the job itself moved.
+    """One row of the history. `task_id`: None for a change of the job itself.
 
-    `seconds`: duration of the state that was entered; None if it still lasts, or if no state was
-    entered.
+    `seconds`: duration of the entered state; None if it still lasts or no state was entered.
     """
 
     id: int
@@ -54,19 +53,19 @@ class Change:
 
     @property
     def enters(self) -> bool:
-        """Return whether a state was entered; else a phase began, or an attempt was released."""
+        """Return whether a state was entered; if not, a phase began or an attempt was released."""
         return self.to_state is not None and self.to_state is not self.from_state
 
     @property
     def actor_kind(self) -> str:
-        """`cell`, `control_plane` or `user`."""
+        """Return the kind of actor: `cell`, `control_plane` or `user`."""
         if self.actor == CELL:
             return CELL
         return "control_plane" if self.actor in CONTROL_PLANE else USER
 
     @property
     def shown_actor(self) -> str:
-        """Return the name of the user, the cell, or the control-plane component."""
+        """Return the name of the cell, the control-plane component or the user."""
         return self.cell or self.actor if self.actor == CELL else self.actor
 
     @property
@@ -77,13 +76,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One change, or several that are shown as one, newest first."""
+    """One change, or several merged ones, newest first."""
 
     changes: tuple[Change, ...]
 
     @property
     def newest(self) -> Change:
-        """Return the newest change; all have the same states, reason and kind of actor."""
+        """Return the newest change; the others have the same states, reason and actor."""
         return self.changes[0]
 
     @property
@@ -93,7 +92,7 @@ class TimelineEntry:
 
     @property
     def tasks(self) -> int:
-        """Return the number of tasks; 0: a change of the job."""
+        """Return the number of tasks; 0 for a change of the job."""
         return len({change.task_id for change in self.changes} - {None})
 
     @property
@@ -108,36 +107,36 @@ class TimelineEntry:
 
     @property
     def seconds(self) -> float | None:
-        """Return the total duration of the states that are over; None: none is over."""
-        known = self._stays()
-        return sum(known) if known else None
+        """Return the total duration of the states that were left; None if none was left."""
+        durations = self._durations()
+        return sum(durations) if durations else None
 
     @property
     def longest_seconds(self) -> float | None:
-        """Return the longest of these durations."""
-        return max(self._stays(), default=None)
+        """Return the longest duration of a state that was left."""
+        return max(self._durations(), default=None)
 
     @property
     def still(self) -> int:
-        """Return how many are still in the state that they entered."""
+        """Return the number of entered states that still last."""
         return sum(change.enters and change.seconds is None for change in self.changes)
 
     @property
     def message(self) -> str:
-        """Return the message, or the newest few if they differ."""
-        return _few((change.message for change in self.changes), "; ")
+        """Return the message, or the newest ones if they differ."""
+        return _join_distinct((change.message for change in self.changes), "; ")
 
     @property
     def shown_actor(self) -> str:
-        """Return the actor, or the newest few if they differ."""
-        return _few((change.shown_actor for change in self.changes), ", ")
+        """Return the actor, or the newest ones if they differ."""
+        return _join_distinct((change.shown_actor for change in self.changes), ", ")
 
     def shared(self, read: Callable[[Change], Any]) -> Any:
         """Return the result of `read` if it is equal for all changes, else None."""
-        found = {read(change) for change in self.changes}
-        return found.pop() if len(found) == 1 else None
+        values = {read(change) for change in self.changes}
+        return values.pop() if len(values) == 1 else None
 
-    def _stays(self) -> list[float]:
+    def _durations(self) -> list[float]:
         return [change.seconds for change in self.changes if change.seconds is not None]
 
 
@@ -146,50 +145,50 @@ def measure(
 ) -> list[Change]:
     """Return the changes with the duration of each state.
 
-    `left_at`: by task (None: the job), when the state of the newest change was left; updated to the
-    oldest change, for the next call with older changes. A late report may have an earlier time;
-    then the changes before it end at that time, too.
+    `left_at`: by task (None: the job), the time at which the state of its newest change was left.
+    It is updated, so that the next call can pass older changes. A change that is recorded before
+    a late report with an earlier time ends at that time.
     """
-    until = {} if left_at is None else left_at
+    end_of = {} if left_at is None else left_at
     measured = []
     for change in changes:
         if change.enters:
-            left = until.get(change.task_id)
-            since = change.at if left is None else min(change.at, left)
-            until[change.task_id] = since
-            if left is not None:
-                change = replace(change, seconds=(left - since).total_seconds())
+            end = end_of.get(change.task_id)
+            begin = change.at if end is None else min(change.at, end)
+            end_of[change.task_id] = begin
+            if end is not None:
+                change = replace(change, seconds=(end - begin).total_seconds())
         measured.append(change)
     return measured
 
 
 def first_entries(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
-    """Return at most `limit` entries of the newest changes without a gap, as one page.
+    """Return a page of at most `limit` entries of the newest changes, without a gap.
 
-    There are fewer if the next round does not fit.
+    The page is shorter if the next round does not fit.
     """
-    crowds, starts = _crowds(changes)
-    used = shown = 0
+    bursts, starts = _bursts(changes)
+    used_bursts = entry_count = 0
     rounds = []
-    for length, times in _rounds([_merge_key(crowd[0]) for crowd in crowds], limit):
-        if shown + length > limit:
+    for length, times in _rounds([_merge_key(burst[0]) for burst in bursts], limit):
+        if entry_count + length > limit:
             break
         rounds.append((length, times))
-        shown, used = shown + length, used + length * times
-    if used < len(crowds):
-        # The first omitted change may be newer than changes of an earlier crowd: cut there.
-        crowds, _ = _crowds(changes[: starts[used]])
-    entries, place = [], 0
+        entry_count, used_bursts = entry_count + length, used_bursts + length * times
+    if used_bursts < len(bursts):
+        # The first omitted change may be newer than changes of an earlier burst: cut there.
+        bursts, _ = _bursts(changes[: starts[used_bursts]])
+    entries, position = [], 0
     for length, times in rounds:
         for offset in range(length):
-            alike = [crowds[place + offset + turn * length] for turn in range(times)]
-            entries.append(TimelineEntry(tuple(change for crowd in alike for change in crowd)))
-        place += length * times
+            equal = [bursts[position + offset + repetition * length] for repetition in range(times)]
+            entries.append(TimelineEntry(tuple(change for burst in equal for change in burst)))
+        position += length * times
     return entries
 
 
 class _MergeKey(NamedTuple):
-    """The fields that are equal in changes that are merged."""
+    """The fields that must be equal in merged changes."""
 
     is_of_job: bool
     from_state: TaskState | None
@@ -201,7 +200,7 @@ class _MergeKey(NamedTuple):
 
 
 def _merge_key(change: Change) -> _MergeKey:
-    """Return the merge key; it has the message only if no state was entered."""
+    """Return the merge key, which contains the message only if no state was entered."""
     return _MergeKey(
         change.task_id is None,
         change.from_state,
@@ -213,49 +212,49 @@ def _merge_key(change: Change) -> _MergeKey:
     )
 
 
-def _crowds(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
-    """Return simultaneous equal changes of different tasks as crowds, and where each crowd begins.
+def _bursts(changes: Sequence[Change]) -> tuple[list[list[Change]], list[int]]:
+    """Return bursts of simultaneous equal changes, and the position of the first change of each.
 
-    A change joins no crowd before a newer change of its own task or job.
+    A change joins only a burst after those of the newer changes of its task and of the job.
     """
-    crowds: list[list[Change]] = []
+    bursts: list[list[Change]] = []
     starts: list[int] = []
     latest: dict[_MergeKey, int] = {}
-    passed: dict[int | None, int] = {}
+    last_burst: dict[int | None, int] = {}
     for position, change in enumerate(changes):
         key = _merge_key(change)
-        place = latest.get(key, -1)
-        behind = max(passed.get(change.task_id, -1), passed.get(None, -1))
-        is_far = place <= behind or abs(crowds[place][0].at - change.at) > _MOMENT
-        if is_far:
-            place = latest[key] = len(crowds)
-            crowds.append([])
+        index = latest.get(key, -1)
+        preceding = max(last_burst.get(change.task_id, -1), last_burst.get(None, -1))
+        is_new = index <= preceding or abs(bursts[index][0].at - change.at) > _SIMULTANEOUS
+        if is_new:
+            index = latest[key] = len(bursts)
+            bursts.append([])
             starts.append(position)
-        crowds[place].append(change)
-        passed[change.task_id] = place
-    return crowds, starts
+        bursts[index].append(change)
+        last_burst[change.task_id] = index
+    return bursts, starts
 
 
 def _rounds(keys: Sequence[_MergeKey], limit: int) -> Iterable[tuple[int, int]]:
-    """Yield the entries of each round and its consecutive repetitions, newest first."""
+    """Yield (length, repetitions) of consecutive rounds, newest first."""
     start = 0
     while start < len(keys):
         best = (1, 1)
-        for length in range(1, min(_LONGEST_ROUND, limit, len(keys) - start) + 1):
+        for length in range(1, min(_MAX_ROUND_LENGTH, limit, len(keys) - start) + 1):
             first = keys[start : start + length]
-            # A round of several changes is one attempt: its oldest change is the placement.
+            # A round of several changes is one attempt, whose oldest change is the placement.
             if length > 1 and first[-1].reason != Reason.PLACED:
                 continue
             times = 1
             while keys[start + times * length : start + (times + 1) * length] == first:
                 times += 1
-            enough = 2 if length == 1 else _ROUNDS
-            if times >= enough and length * times > best[0] * best[1]:
+            minimum = 2 if length == 1 else _MIN_ROUNDS
+            if times >= minimum and length * times > best[0] * best[1]:
                 best = (length, times)
         yield best
         start += best[0] * best[1]
 
 
-def _few(texts: Iterable[str], separator: str) -> str:
+def _join_distinct(texts: Iterable[str], separator: str) -> str:
     distinct = [text for text in dict.fromkeys(texts) if text]
-    return separator.join([*distinct[:_NAMED], *(["…"] if len(distinct) > _NAMED else [])])
+    return separator.join([*distinct[:_MAX_TEXTS], *(["…"] if len(distinct) > _MAX_TEXTS else [])])

@@ -1,7 +1,7 @@
-"""Parsing of JSON, and of the part of YAML that is equivalent to JSON, to plain values.
+"""Parsing of JSON, and of the subset of YAML that is equivalent to JSON, to plain values.
 
-YAML is read by the core schema of YAML 1.2: `yes`, `on`, `12:30` and dates are texts. Aliases (a
-small text could describe a huge document), tags, several documents, keys that are not texts, and
+YAML uses the core schema of YAML 1.2: `yes`, `on`, `12:30` and dates are texts. Aliases (a small
+text could expand to a huge document), tags, several documents, keys that are not texts, and
 duplicate keys in either language are rejected.
 """
 
@@ -24,13 +24,13 @@ MAX_NODES = 500_000  # 1,000 jobs of 500 values each
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?[0-9]{1,30}|0x[0-9a-fA-F]{1,25}|0o[0-7]{1,30}", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,4})?", re.ASCII)
-_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
-_WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
+_CONSTANTS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_CONSTANTS |= dict.fromkeys(("true", "True", "TRUE"), True)
+_CONSTANTS |= dict.fromkeys(("false", "False", "FALSE"), False)
 
 
 def read_document(text: str | bytes, language: Language) -> Any:
-    """Return the value that `text` describes. Raise UnreadableDocument."""
+    """Parse `text` and return its value. Raise UnreadableDocument."""
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
     except UnicodeDecodeError as error:
@@ -51,7 +51,7 @@ def check_plain(value: Any) -> None:
         nodes += len(level)
         if nodes > MAX_NODES:
             raise UnreadableDocument(f"more than {MAX_NODES} values")
-        level = [inner for item in level for inner in _inner_of(item)]
+        level = [child for item in level for child in _children_of(item)]
         if not level:
             return
     raise UnreadableDocument(f"more than {MAX_DEPTH} nested lists and mappings")
@@ -64,15 +64,15 @@ def find_value_fault(value: Any, place: Place = ()) -> tuple[Place, str] | None:
         return (place, text) if text else None
     if len(place) > MAX_DEPTH:
         return None
-    inner: Iterator[tuple[Any, Any]] = iter(())
+    children: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(value, list):
-        inner = iter(enumerate(value))
+        children = iter(enumerate(value))
     elif isinstance(value, dict):
-        inner = iter(value.items())
+        children = iter(value.items())
         if any(isinstance(key, str) and fault_of_text(key) for key in value):
             return place, "a key contains a character that cannot be stored"
-    found = (find_value_fault(item, (*place, step)) for step, item in inner)
-    return next((fault for fault in found if fault), None)
+    faults = (find_value_fault(item, (*place, step)) for step, item in children)
+    return next((fault for fault in faults if fault), None)
 
 
 def fault_of_text(text: str) -> str:
@@ -91,7 +91,7 @@ def _fault_of_number(number: float) -> str:
     return "" if math.isfinite(number) else "a number is not finite"
 
 
-def _inner_of(value: Any) -> Iterator[Any]:
+def _children_of(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from value
         yield from value.values()
@@ -119,12 +119,12 @@ def _read_json(text: str) -> Any:
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = sorted(key for key, _ in pairs)
-        twice = next(key for key, following in pairwise(keys) if key == following)
-        raise UnreadableDocument(f"the key {twice[:100]!r} occurs twice in a mapping")
-    return found
+        duplicate = next(key for key, following in pairwise(keys) if key == following)
+        raise UnreadableDocument(f"the key {duplicate[:100]!r} occurs twice in a mapping")
+    return mapping
 
 
 def _refuse_constant(name: str) -> Any:
@@ -143,7 +143,7 @@ def _read_yaml(text: str) -> Any:
 
 
 class _YamlReader:
-    """Builder of the value from the parser's events, which stops at the first unsupported one."""
+    """Builds the value from the parser's events, and stops at the first unsupported one."""
 
     def __init__(self, text: str) -> None:
         self._events = yaml.parse(text, Loader=_LOADER)
@@ -185,23 +185,23 @@ class _YamlReader:
             yield self._value(event, depth + 1)
 
     def _pairs(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = event.value if isinstance(event, yaml.ScalarEvent) and not event.tag else None
             where = f"in line {event.start_mark.line + 1}"
             if key is None:
                 raise UnreadableDocument(f"a key of a YAML mapping is not a plain text: {where}")
-            if key in found:
+            if key in mapping:
                 raise UnreadableDocument(
                     f"the key {key[:100]!r} occurs twice in a mapping: {where}"
                 )
-            found[key] = self._value(self._next(), depth + 1)
-        return found
+            mapping[key] = self._value(self._next(), depth + 1)
+        return mapping
 
 
 def _scalar(text: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
     if _FLOAT.fullmatch(text):

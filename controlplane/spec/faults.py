@@ -47,7 +47,7 @@ def path_of(place: Iterable[str | int]) -> str:
 
 
 def read_fault(error: Mapping[str, Any], known_fields: Mapping[str, str]) -> Fault:
-    """Return the fault of one pydantic error. `known_fields`: fields with their correct place."""
+    """Convert one pydantic error to a fault. `known_fields`: fields with their correct place."""
     place: Place = tuple(step for step in error["loc"] if step != "[key]")
     kind, context = error["type"], error.get("ctx") or {}
     if kind == "extra_forbidden":
@@ -65,8 +65,8 @@ def _unknown(place: Place, known_fields: Mapping[str, str]) -> str:
     name = str(place[-1])[:100]
     if name in known_fields:
         return f"does not belong here, but {known_fields[name]}"
-    near = get_close_matches(name, known_fields, n=1)
-    return f"unknown field; did you mean {near[0]}?" if near else "unknown field"
+    matches = get_close_matches(name, known_fields, n=1)
+    return f"unknown field; did you mean {matches[0]}?" if matches else "unknown field"
 
 
 _TEXTS = {

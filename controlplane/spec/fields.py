@@ -24,9 +24,9 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from controlplane.spec import quantities
-from controlplane.spec.hosts import is_in_vain, read_address
+from controlplane.spec.hosts import is_malformed_address, read_address
 
-MAX_COUNT = 1_000_000  # of fields without a lower limit; fits any column
+MAX_COUNT = 1_000_000  # maximum of fields without a lower limit; fits any column
 MAX_SECONDS = 31_536_000  # one year
 MIN_SECONDS = 0.001
 
@@ -73,7 +73,7 @@ def _check_image(text: str) -> str:
 Image = Annotated[str, AfterValidator(_check_image)]
 
 MAX_PATH_LENGTH = 1_024
-_OWN_PATHS = ("/proc", "/sys", "/dev", "/run/cellrun")
+_RESERVED_PATHS = ("/proc", "/sys", "/dev", "/run/cellrun")
 
 
 def _check_path(text: str) -> str:
@@ -94,9 +94,9 @@ def _check_file_path(text: str) -> str:
 def check_target(text: str) -> str:
     """Return `text` if it is a valid path of a file in the container. Raise ValueError."""
     _check_path(text)
-    for own in _OWN_PATHS:
-        if text == own or text.startswith(own + "/"):
-            raise ValueError(f"must not be below {own}")
+    for reserved in _RESERVED_PATHS:
+        if text == reserved or text.startswith(reserved + "/"):
+            raise ValueError(f"must not be below {reserved}")
     return text
 
 
@@ -123,16 +123,16 @@ def _check_address(text: str) -> str:
 
 
 _HOST_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_PLACE = re.compile(
+_HOST_AND_PORT = re.compile(
     rf"(?:{_HOST_PART}(?:\.{_HOST_PART})*\.?|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?", re.ASCII
 )
-MAX_HOST_LENGTH = 253  # of any name in the DNS
+MAX_HOST_LENGTH = 253  # of a DNS name
 
 
 def _check_callback_url(text: str) -> str:
-    """Return the address with its scheme in lower case (RFC 3986: schemes ignore case)."""
-    scheme, mark, rest = text.partition("://")
-    text = f"{scheme.lower()}{mark}{rest}"
+    """Return the URL with its scheme in lower case: schemes ignore case (RFC 3986)."""
+    scheme, separator, rest = text.partition("://")
+    text = f"{scheme.lower()}{separator}{rest}"
     if len(text) > MAX_ADDRESS_LENGTH:
         raise ValueError(f"must have at most {MAX_ADDRESS_LENGTH} characters")
     try:
@@ -143,10 +143,10 @@ def _check_callback_url(text: str) -> str:
     if not is_address or not _ADDRESS.fullmatch(text):
         raise ValueError("must be an address like https://host/path")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a user or password: callbacks are signed instead")
+        raise ValueError("must not contain a user or password: callbacks are signed instead")
     if len(parts.hostname or "") > MAX_HOST_LENGTH:
         raise ValueError(f"must have a host of at most {MAX_HOST_LENGTH} characters")
-    if not _PLACE.fullmatch(parts.netloc):
+    if not _HOST_AND_PORT.fullmatch(parts.netloc):
         raise ValueError("must have a host of letters, digits, '-', '_' and '.', or an IP address")
     _check_host(parts.hostname or "", in_brackets=parts.netloc.startswith("["))
     if parts.fragment:
@@ -155,11 +155,11 @@ def _check_callback_url(text: str) -> str:
 
 
 def _check_host(host: str, *, in_brackets: bool) -> None:
-    """Check that the host is a name or an address. Raise ValueError."""
+    """Check that the host is a name or an IP address. Raise ValueError."""
     if in_brackets and not isinstance(read_address(host), IPv6Address):
         raise ValueError("must have an IPv6 address between '[' and ']'")
-    if not in_brackets and is_in_vain(host):
-        raise ValueError("must have a host that is a name, or an IP address: numbers alone are not")
+    if not in_brackets and is_malformed_address(host):
+        raise ValueError("must have a name or an IP address as its host: numbers alone are neither")
 
 
 _ARTIFACT_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
@@ -205,13 +205,13 @@ Instant = Annotated[
 
 
 def quantity(
-    parse: Callable[[object], int], show: Callable[[int], str], example: str
+    parse: Callable[[object], int], render: Callable[[int], str], example: str
 ) -> tuple[Any, ...]:
-    """Return annotations of a quantity: an int read by `parse` and written by `show`."""
+    """Return annotations of a quantity: an int that `parse` reads and `render` writes."""
     schema = {"anyOf": [{"type": "string"}, {"type": "number"}], "examples": [example]}
     return (
         BeforeValidator(parse),
-        PlainSerializer(show, return_type=str),
+        PlainSerializer(render, return_type=str),
         WithJsonSchema(schema),
     )
 
@@ -223,8 +223,8 @@ SharedMemory = Annotated[int, *quantity(quantities.parse_shm, quantities.format_
 
 
 @dataclass(frozen=True)
-class only:  # noqa: N801  (it reads as a word in annotations)
-    """Annotation of a field that is not supported yet: only its default is accepted."""
+class only:  # noqa: N801  (used like a keyword in annotations)
+    """Annotation of an unsupported field: only its default is accepted."""
 
     default: Any
 

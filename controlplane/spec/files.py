@@ -21,13 +21,13 @@ MAX_MOUNTS = 32
 
 SecretName = Name
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{1,31}$")]
-# Defaults of the engine that containers do not have here: every task may request them. All others
-# need a pool that allows privileged tasks.
+# Defaults of the engine that Cellrun drops, but every task may request. All others require a pool
+# that allows privileged tasks.
 HARMLESS_CAPABILITIES = frozenset({"AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP"})
 
 
 class Secret(Model):
-    """A secret of the project, as an environment variable or as a file in memory."""
+    """A secret of the project as an environment variable, or as a file in memory."""
 
     name: SecretName
     env: EnvName | None = Field(default=None, description="Variable that holds the value.")
@@ -41,7 +41,7 @@ class Secret(Model):
 
 
 class Output(Model):
-    """A file or folder that is stored when the task has succeeded, or when its attempt ends."""
+    """A file or folder that is stored when the task succeeds, or when an attempt ends otherwise."""
 
     path: TargetPath
     name: ArtifactName | None = Field(
@@ -52,12 +52,12 @@ class Output(Model):
     )
 
     def artifact_name(self) -> str:
-        """Return the explicit name, or the default."""
+        """Return the explicit name, or else the last part of the path."""
         return self.name or self.path.rstrip("/").rpartition("/")[2]
 
 
 class Mount(Model):
-    """A file or folder of the cell's host; only what the pool's `allowed_mounts` names."""
+    """A file or folder of the cell's host, which the pool's `allowed_mounts` must contain."""
 
     source: Folder
     target: TargetPath
@@ -72,7 +72,7 @@ class Tmpfs(Model):
 
 
 def body_of(item: Any) -> dict[str, Any]:
-    """Return an option in the format of orders."""
+    """Convert an option to the format of orders."""
     match item:
         case Secret():
             return {"name": item.name, "env": item.env, "path": item.path}

@@ -57,7 +57,7 @@ StopSignal = Literal["TERM", "INT", "QUIT", "HUP", "KILL", "USR1", "USR2"]
 
 
 class Defaults(Model):
-    """Fields of a group that a job may have, too, as the defaults of its groups."""
+    """Fields of a group that a job may also have, as defaults of its groups."""
 
     retries: Retries | None = Field(
         default=None, description="A group overrides single limits of the job."
@@ -166,7 +166,7 @@ class TaskGroupSpec(GroupFields):
 
     def dependencies(self) -> list[GroupDependency]:
         """Return its dependencies, with implicit ones (until succeeded) on groups of inputs."""
-        named = {item.group for item in self.depends_on}
-        read = dict.fromkeys(item.from_.group for item in self.inputs if item.from_)
-        implied = [GroupDependency(group=name) for name in read if name not in named]
-        return [*self.depends_on, *implied]
+        explicit = {item.group for item in self.depends_on}
+        sources = dict.fromkeys(item.from_.group for item in self.inputs if item.from_)
+        implicit = [GroupDependency(group=name) for name in sources if name not in explicit]
+        return [*self.depends_on, *implicit]

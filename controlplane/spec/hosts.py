@@ -1,14 +1,14 @@
-"""Hosts in URLs: distinguish IP addresses, in any spelling, from names."""
+"""Distinguish IP addresses in URLs, in any spelling, from host names."""
 
 import ipaddress
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_PARTS_MAX = 4  # of an IPv4 address as inet_aton reads it
+_PARTS_MAX = 4  # parts of an IPv4 address, as in inet_aton
 
 
 def read_address(host: str) -> Address | None:
-    """Return the address in `host`, in any spelling that resolvers accept; None: it is a name."""
+    """Parse `host` in any spelling that resolvers accept; return None if it is a name."""
     bare = host.partition("%")[0]
     try:
         return ipaddress.ip_address(bare)
@@ -16,15 +16,15 @@ def read_address(host: str) -> Address | None:
         return _read_legacy(bare)
 
 
-def is_in_vain(host: str) -> bool:
-    """Return whether `host` consists of numbers, but is no address: it cannot be a name either."""
+def is_malformed_address(host: str) -> bool:
+    """Return whether `host` consists of numbers only, as no name does, but is not an address."""
     parts = host.rstrip(".").split(".")
     are_numbers = all(part.isdigit() or _read_number(part) is not None for part in parts)
     return are_numbers and read_address(host) is None
 
 
 def _read_legacy(text: str) -> ipaddress.IPv4Address | None:
-    """Return an address in decimal, hexadecimal, octal or short form, as inet_aton does."""
+    """Parse an address in decimal, hexadecimal, octal or short form, like inet_aton."""
     parts = text.rstrip(".").split(".")
     numbers = [_read_number(part) for part in parts]
     if len(parts) > _PARTS_MAX or any(number is None for number in numbers):
@@ -33,8 +33,8 @@ def _read_legacy(text: str) -> ipaddress.IPv4Address | None:
     if any(number > 255 for number in leading) or last >= 256 ** (_PARTS_MAX + 1 - len(parts)):
         return None
     value = last
-    for place, number in enumerate(leading):
-        value += number << (8 * (_PARTS_MAX - 1 - place))
+    for position, number in enumerate(leading):
+        value += number << (8 * (_PARTS_MAX - 1 - position))
     return ipaddress.IPv4Address(value)
 
 

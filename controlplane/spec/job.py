@@ -23,8 +23,7 @@ MAX_LABELS = 64
 MAX_ANNOTATION = 16_384
 MAX_TTL_SECONDS = 10 * MAX_SECONDS
 SHORT_FORM_GROUP = "main"
-# One week.
-DEFAULT_TTL_SECONDS = 604_800
+DEFAULT_TTL_SECONDS = 604_800  # one week
 
 
 class JobFields(Defaults):
@@ -94,8 +93,9 @@ class JobSpec(JobFields):
     def minima(self) -> list[int]:
         """Return how many tasks of each group must succeed.
 
-        The default is all replicas. If only the job has a minimum, a group needs the part that the
-        other groups cannot provide. Source: Volcano, task-level and job-level `minAvailable`.
+        The default is all replicas. If only the job has a minimum, the minimum of a group is the
+        part of it that the other groups cannot provide. Source: Volcano, task-level and job-level
+        `minAvailable`.
         """
         if self.min_available is None or any(g.min_available is not None for g in self.groups):
             return [g.replicas if g.min_available is None else g.min_available for g in self.groups]
@@ -112,7 +112,7 @@ class JobSpec(JobFields):
         return any(minimum is not None for minimum in minima)
 
     def tolerated_failures(self) -> int:
-        """Return `max_task_failures`; by default replicas less an explicit minimum, else 0."""
+        """Return `max_task_failures`; by default replicas minus an explicit minimum, else 0."""
         if self.max_task_failures is not None:
             return self.max_task_failures
         return self.total_replicas() - self.minimum() if self.has_explicit_minimum() else 0
@@ -133,9 +133,8 @@ class JobSpec(JobFields):
     def network_of(self, group: TaskGroupSpec) -> str:
         """Return the network of `group`; by default a gang's containers have their own.
 
-        Only containers can have one: a process or a runner uses its host's network.
-        Source: Backend.AI, "a cluster-dedicated network is configured" for sessions of several
-        kernels.
+        A process or a runner uses its host's network. Source: Backend.AI, "a cluster-dedicated
+        network is configured" for sessions of several kernels.
         """
         if group.network is not None:
             return group.network
@@ -167,5 +166,5 @@ class ShortJob(JobFields, GroupFields):
         return JobSpec.model_construct(groups=[group], **job)
 
 
-# `retries` and the other shared defaults stay at the job; the group inherits them.
+# Without `Defaults`: these stay fields of the job, and the group inherits them.
 _SHORT_GROUP_FIELDS = tuple(GroupFields.model_fields.keys() - Defaults.model_fields.keys())

@@ -1,4 +1,4 @@
-"""Limits of resources: of quotas, by the names of jobs or of cells, and tokens of pools."""
+"""Limits of quotas, with the resource names of jobs or of cells, and tokens of pools."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ _NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
 def _cores(value: object) -> int | None:
     if value is None:
         return None
-    # A task cannot have 0, but a limit can.
+    # A limit may be 0, unlike the request of a task.
     return 0 if str(value) in ("0", "0.0") else quantities.parse_cpu(value)
 
 
@@ -50,8 +50,8 @@ Number = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 class LimitedResources(Model):
     """Maximum of each resource; null and missing names are unlimited.
 
-    Memory and disk either as in a job (`memory: 64Gi`) or as in a cell (`memory_mib: 65536`).
-    Other names: named resources of cells, and tokens of pools; whole numbers.
+    Memory and disk are given either as in a job (`memory: 64Gi`) or as in a cell (`memory_mib:
+    65536`). Other names are named resources of cells or tokens of pools, as whole numbers.
     """
 
     cpu: Cores = Field(default=None, description="Cores; 0.5 or 500m.")
@@ -85,7 +85,7 @@ class LimitedResources(Model):
 
 
 class Tokens(RootModel[dict[str, Number]]):
-    """Limited tokens of a pool: how many of each name may be held at once."""
+    """Tokens of a pool: the maximum of each name that may be held at once."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -96,7 +96,7 @@ class Tokens(RootModel[dict[str, Number]]):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Check the names of named resources or tokens. Raise ValueError with the first fault."""
+    """Check names of named resources or tokens. Raise ValueError with the first fault."""
     for fault in _faults(list(names)):
         raise ValueError(fault)
 
@@ -112,7 +112,7 @@ def _faults(names: list[str]) -> Iterator[str]:
 
 
 def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
-    """Return amounts of placement in the format of jobs: {"cpu": "4", "memory": "64Gi"}."""
+    """Convert amounts of placement to the format of jobs: {"cpu": "4", "memory": "64Gi"}."""
     shown: dict[str, str | int] = {}
     for name in in_order(amounts):
         if name == "cpu_millis":
@@ -125,7 +125,7 @@ def written(amounts: Mapping[str, int]) -> dict[str, str | int]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return names of resources for display: cpu, memory, disk, gpu, the others by name."""
+    """Sort names of resources for display: cpu, memory, disk, gpu, then the others by name."""
     found = set(names)
     first = [name for name in ("cpu_millis", "memory_mib", "disk_mib", "gpu") if name in found]
     return [*first, *sorted(found - {*first})]

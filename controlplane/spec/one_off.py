@@ -1,4 +1,4 @@
-"""One-off tasks in the format of Diego's clients (guid, domain, definition), as jobs."""
+"""Conversion of one-off tasks (guid, domain, definition, as in Diego) to jobs."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from controlplane.spec.job import MAX_ANNOTATION, JobSpec
 from controlplane.spec.parsing import parse_job, read_model
 from controlplane.spec.parts import Retries
 
-# Seconds after completion until the task is deleted, resolved or not (Diego).
+# Seconds from completion until the task is deleted, resolved or not (as in Diego).
 TTL_SECONDS = 120
 ONE_OFF_GUID = r"[A-Za-z0-9_-]{1,255}"
 
@@ -51,7 +51,7 @@ class OneOffDefinition(GroupFields):
 
 
 class OneOffRequest(Model):
-    """A one-off task: it runs once, and is deleted two minutes after it has completed."""
+    """A one-off task: it runs once and is deleted two minutes after completion."""
 
     guid: OneOffGuid = Field(description="Unique in all domains; not only digits.")
     domain: OneOffDomain = Field(description="A label of the client's, to list its tasks by.")
@@ -60,7 +60,7 @@ class OneOffRequest(Model):
 
 @dataclass(frozen=True, slots=True)
 class OneOffSpec:
-    """A valid one-off task. `job`: its job; `document`: of that job."""
+    """A valid one-off task, its job, and the document of the job."""
 
     guid: str
     domain: str
@@ -69,48 +69,50 @@ class OneOffSpec:
 
 
 def parse_one_off(body: Any) -> OneOffSpec:
-    """Return the one-off task in a decoded document. Raise InvalidSpec with every fault found."""
+    """Parse a decoded document. Raise InvalidSpec with every fault."""
     text = "a task is a mapping: guid, domain, definition"
-    requested = read_model(OneOffRequest, body, _KNOWN, not_mapping=text)
-    document = _job_document(requested, body["definition"])
+    request = read_model(OneOffRequest, body, _KNOWN, not_mapping=text)
+    document = _job_document(request, body["definition"])
     try:
         job = parse_job(document)
-    except InvalidSpec as refused:
-        raise InvalidSpec([fault_of_task(fault) for fault in refused.faults]) from None
-    return OneOffSpec(requested.guid, requested.domain, job, document)
+    except InvalidSpec as error:
+        raise InvalidSpec([fault_of_task(fault) for fault in error.faults]) from None
+    return OneOffSpec(request.guid, request.domain, job, document)
 
 
 def fault_of_task(fault: Fault) -> Fault:
-    """Return a fault of the job of a one-off task, at the submitted field."""
+    """Convert a fault of the job to one of the submitted field of the definition."""
     if fault.field == "callback.url":
         return Fault("definition.completion_callback_url", fault.detail)
-    if fault.field.partition(".")[0] in _OF_THE_JOB:
+    if fault.field.partition(".")[0] in _JOB_ONLY_FIELDS:
         return Fault("definition", fault.detail)
     return Fault(f"definition.{fault.field}", fault.detail)
 
 
 # Fields of a job that a definition does not have.
-_OF_THE_JOB = frozenset({"", "domain", "project", "name", "replicas"})
+_JOB_ONLY_FIELDS = frozenset({"", "domain", "project", "name", "replicas"})
 _KNOWN = {
     **dict.fromkeys(OneOffDefinition.model_fields, "in the definition"),
     **dict.fromkeys(("guid", "domain", "definition"), "at the top"),
 }
 
 
-def _job_document(requested: OneOffRequest, definition: Mapping[str, Any]) -> dict[str, Any]:
+def _job_document(request: OneOffRequest, definition: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a job of one group, by default without retries.
 
-    It has no guid: guids of Diego may be invalid for jobs.
+    It has no guid, because guids of Diego may be invalid for jobs.
     """
-    own = {name: value for name, value in definition.items() if name not in _NOT_OF_A_JOB}
-    if requested.definition.completion_callback_url is not None:
-        own["callback"] = {"url": requested.definition.completion_callback_url, "on": "task"}
+    fields = {
+        name: value for name, value in definition.items() if name not in _DEFINITION_ONLY_FIELDS
+    }
+    if request.definition.completion_callback_url is not None:
+        fields["callback"] = {"url": request.definition.completion_callback_url, "on": "task"}
     return {
-        "delivery": requested.definition.delivery,
-        **own,
-        "name": requested.guid if _NAME.fullmatch(requested.guid) else _OTHER_NAME,
-        "retries": {"failure": 0, "preemption": 0, "system": 0, **(own.get("retries") or {})},
+        "delivery": request.definition.delivery,
+        **fields,
+        "name": request.guid if _NAME.fullmatch(request.guid) else _OTHER_NAME,
+        "retries": {"failure": 0, "preemption": 0, "system": 0, **(fields.get("retries") or {})},
     }
 
 
-_NOT_OF_A_JOB = frozenset({"completion_callback_url", "replicas", "min_available"})
+_DEFINITION_ONLY_FIELDS = frozenset({"completion_callback_url", "replicas", "min_available"})

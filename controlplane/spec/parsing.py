@@ -30,7 +30,7 @@ MAX_FAULTS = 100
 
 
 def parse_job(body: object) -> JobSpec:
-    """Return the job in a decoded document. Raise InvalidSpec with every fault that was found."""
+    """Parse a decoded document. Raise InvalidSpec with every fault."""
     is_short = isinstance(body, dict) and "groups" not in body
     text = "a job is a mapping of names to values"
     if is_short:
@@ -46,9 +46,10 @@ def parse_job(body: object) -> JobSpec:
 def read_model(
     model: type[M], body: object, known_fields: Mapping[str, str], *, not_mapping: str
 ) -> M:
-    """Return a decoded document as a `model`. Raise InvalidSpec with every fault that was found.
+    """Parse a decoded document as a `model`. Raise InvalidSpec with every fault.
 
-    `known_fields`: fields with their correct place; `not_mapping`: the fault of any other value.
+    `known_fields`: fields with their correct place. `not_mapping`: the fault if the document is not
+    a mapping.
     """
     if not isinstance(body, dict):
         raise InvalidSpec([Fault("", not_mapping)])
@@ -63,7 +64,7 @@ def read_model(
 
 
 def parse_part(model: type[M], body: object) -> M:
-    """Return a small document as a `model`. Raise InvalidSpec with every fault that was found."""
+    """Parse a small document as a `model`. Raise InvalidSpec with every fault."""
     try:
         check_plain(body)
         return model.model_validate(body)
@@ -76,17 +77,17 @@ def parse_part(model: type[M], body: object) -> M:
 
 
 def parse_job_text(text: str) -> JobSpec:
-    """Return the job in a JSON or YAML text. Raise UnreadableDocument or InvalidSpec."""
+    """Parse a job in JSON or YAML. Raise UnreadableDocument or InvalidSpec."""
     return parse_job(read_document(text, guess_language(text)))
 
 
 def field_path(place: Place, *, is_short: bool) -> str:
-    """Return the path of a field in the submitted form: the short form has no `groups[0]`."""
+    """Return the path of a field as submitted: the short form has no `groups[0]`."""
     return path_of(place[2:] if is_short and place[:1] == ("groups",) else place)
 
 
 def job_schemas(ref_template: str) -> dict[str, Any]:
-    """Return the JSON Schemas of `JobDocument` (both forms of a job) and of its parts, by name."""
+    """Return the JSON Schemas of `JobDocument` (either form of a job) and of its parts, by name."""
     _, found = models_json_schema(
         [(JobSpec, "validation"), (ShortJob, "validation")], ref_template=ref_template
     )

@@ -52,9 +52,9 @@ def _name_pattern(schema: dict[str, Any]) -> None:
 
 
 class Resources(Model):
-    """Resources of each task, which it may not exceed; the defaults fit a small machine.
+    """Resources of each task, which are also its limits.
 
-    Other names: named resources of the cells, or tokens of the pool; whole numbers.
+    Other names are named resources of cells or tokens of the pool, as whole numbers.
     """
 
     cpu: Cpu = Field(default=DEFAULT_CPU_MILLIS, description="Cores; 0.5 or 500m.")
@@ -72,10 +72,7 @@ class Resources(Model):
         return self.__pydantic_extra__ or {}
 
     def amounts(self) -> dict[str, int]:
-        """Return non-zero amounts for placement: cpu_millis, memory_mib, disk_mib, gpu and named.
-
-        A name that the job's pool lists among its tokens is a token.
-        """
+        """Return non-zero amounts for placement: cpu_millis, memory_mib, disk_mib, gpu, named."""
         amounts = {
             "cpu_millis": self.cpu,
             "memory_mib": self.memory,
@@ -99,7 +96,7 @@ class Retries(Model):
 
 
 class GroupResult(Model):
-    """Files of another group's succeeded tasks: either their results, or one of their outputs."""
+    """Files of another group's succeeded tasks: either their results or one of their outputs."""
 
     group: Name
     result: Literal[True] | None = None
@@ -116,8 +113,8 @@ class Input(Model):
     """A text, a downloaded file, or a folder that is placed at `path` before the start.
 
     The folder contains another group's results, in files named by task index, or an output of each
-    task, in folders named by task index. The group waits for the other one to succeed, unless
-    `depends_on` has another condition.
+    of its tasks, in folders named by task index. The group waits until the other one has succeeded,
+    unless `depends_on` has another condition.
     """
 
     path: TargetPath
@@ -154,7 +151,7 @@ class Cache(Model):
 
 
 class Callback(Model):
-    """Callback to send after the end of each task or of the job."""
+    """Callback after the end of each task or of the job."""
 
     url: CallbackUrl | None = Field(
         default=None,

@@ -22,7 +22,7 @@ NUMERIC: frozenset[Op] = frozenset({"gt", "ge", "lt", "le"})
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
 
 _RESOURCE_NAME = re.compile(RESOURCE_NAME.strip("^$"), re.ASCII)
-_WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
+_NAMES_IN_JOBS = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 
 
 def _lower(value: Any) -> Any:
@@ -37,7 +37,7 @@ AnyOp = Annotated[
 
 
 class Constraint(Model):
-    """A comparison with a label of the cell; exists and not_exists take no value, in takes many.
+    """A comparison with a label of the cell; exists and not_exists take no value, in takes several.
 
     gt, ge, lt and le compare numbers. Not `required`: cells that meet it are preferred.
     """
@@ -53,7 +53,7 @@ PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
 
 
 def is_number(text: str) -> bool:
-    """Return whether `text` can be compared as a number: an optional sign, digits, a fraction."""
+    """Return whether `text` is a number: an optional sign, digits, an optional fraction."""
     return _NUMBER.fullmatch(text) is not None
 
 
@@ -77,8 +77,8 @@ def check_resources(resources: Resources) -> Iterator[Finding]:
     """Yield the faults of the names of named resources."""
     names = list(resources.named())
     for name in names:
-        if name in _WRITTEN:
-            yield ("resources", name), f"is a reserved name: use {_WRITTEN[name]}"
+        if name in _NAMES_IN_JOBS:
+            yield ("resources", name), f"is a reserved name: use {_NAMES_IN_JOBS[name]}"
         elif not _RESOURCE_NAME.fullmatch(name):
             yield ("resources", name), f"the name must match {RESOURCE_NAME}"
     if len(names) > MAX_NAMED:

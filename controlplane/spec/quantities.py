@@ -32,14 +32,14 @@ _QUANTITY = re.compile(
 )
 _MEBIBYTE = 2**20
 
-MIN_CPU_MILLIS = 10  # an engine takes no CPU limit below 0.01
+MIN_CPU_MILLIS = 10  # engines accept no lower CPU limit
 MAX_CPU_MILLIS = 100_000_000  # 100,000 cores
-MIN_MEMORY_MIB = 6  # an engine starts no container with less
+MIN_MEMORY_MIB = 6  # engines start no container with less
 MAX_MIB = 2**30  # 1Pi
 
 
 def parse_cpu(value: object) -> int:
-    """Return thousandths of a core in `value`. Raise ValueError naming the limit."""
+    """Parse cores and return thousandths of a core. Raise ValueError naming the limit."""
     millis = _whole(_amount(value, example='0.5 or "500m"') * 1000)
     if not MIN_CPU_MILLIS <= millis <= MAX_CPU_MILLIS:
         raise ValueError("must be at least 0.01 and at most 100000")
@@ -47,35 +47,35 @@ def parse_cpu(value: object) -> int:
 
 
 def parse_memory(value: object) -> int:
-    """Return MiB in `value`; a bare number is bytes. Raise ValueError naming the limit."""
-    return _mebibytes(value, least=MIN_MEMORY_MIB, example='"64Mi"')
+    """Parse memory and return MiB; a bare number is bytes. Raise ValueError naming the limit."""
+    return _mebibytes(value, minimum=MIN_MEMORY_MIB, example='"64Mi"')
 
 
 def parse_disk(value: object) -> int:
-    """Return MiB in `value`, from 0; a bare number is bytes. Raise ValueError naming the limit."""
-    return _mebibytes(value, least=0, example='"100Mi"')
+    """Parse disk space, which may be 0, like `parse_memory`."""
+    return _mebibytes(value, minimum=0, example='"100Mi"')
 
 
 def parse_shm(value: object) -> int:
-    """Return MiB of shared memory in `value`. Raise ValueError naming the limit."""
-    return _mebibytes(value, least=1, example='"64Mi"')
+    """Parse shared memory like `parse_memory`."""
+    return _mebibytes(value, minimum=1, example='"64Mi"')
 
 
-def _mebibytes(value: object, *, least: int, example: str) -> int:
+def _mebibytes(value: object, *, minimum: int, example: str) -> int:
     mebibytes = _whole(_amount(value, example=example) / _MEBIBYTE)
-    if not least <= mebibytes <= MAX_MIB:
-        shown = f"{least}Mi" if least else "0"
-        raise ValueError(f"must be at least {shown} and at most 1Pi (a bare number is bytes)")
+    if not minimum <= mebibytes <= MAX_MIB:
+        text = f"{minimum}Mi" if minimum else "0"
+        raise ValueError(f"must be at least {text} and at most 1Pi (a bare number is bytes)")
     return mebibytes
 
 
 def format_cpu(millis: int) -> str:
-    """Return `millis` as cores: "0.5"."""
+    """Format thousandths of a core as cores: "0.5"."""
     return f"{millis / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def format_mib(mebibytes: int) -> str:
-    """Return `mebibytes` in the largest unit without a fraction: "64Mi", "2Gi"."""
+    """Format MiB in the largest unit without a fraction: "64Mi", "2Gi"."""
     for unit, size in (("Ti", 2**20), ("Gi", 2**10)):
         if mebibytes and mebibytes % size == 0:
             return f"{mebibytes // size}{unit}"

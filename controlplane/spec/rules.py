@@ -1,4 +1,4 @@
-"""Rules between the fields of a job; each fault has its place."""
+"""Validation of the fields of a job against each other; each fault has its place."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,8 +15,8 @@ from controlplane.spec.services import check_services
 # An order contains the definition of a group and has at most 64 KiB.
 MAX_DEFINITION_BYTES = 32 * 1024
 
-_CARRIED = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
-# Rejected for plain processes, which would ignore them.
+_DEFINITION_FIELDS = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
+# Fields that are rejected for plain processes, which would ignore them.
 _CONTAINER_ONLY = (
     "image",
     "entrypoint",
@@ -36,14 +36,14 @@ _PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports")
 
 
 def find_faults(job: JobSpec) -> Iterator[Finding]:
-    """Yield all faults between the fields of `job`."""
+    """Yield the faults of fields of `job` that contradict each other."""
     names = [group.name for group in job.groups]
     for position, group in enumerate(job.groups):
         place: Place = ("groups", position)
         if group.name in names[:position]:
             yield (*place, "name"), f"{group.name} is also the name of another group"
-        for found in _rules_of_group(job, group):
-            yield (*place, *found[0]), found[1]
+        for finding in _rules_of_group(job, group):
+            yield (*place, *finding[0]), finding[1]
     yield from check_constraints(job.constraints)
     yield from check_tags(job.placement_tags)
     yield from _check_minimum(job)
@@ -86,14 +86,14 @@ def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     if not group.command:
         yield ("command",), "is required for task_type process"
     for name in _CONTAINER_ONLY:
-        # `default` is the host's network for a process.
+        # For a process, `default` is the host's network.
         is_host_network = name == "network" and group.network == "default"
         if getattr(group, name) != GroupFields.model_fields[name].default and not is_host_network:
             yield (name,), "is not supported for task_type process"
 
 
 def _check_runner(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
-    """Yield fields that a runner, which has no process on the cell, cannot support."""
+    """Yield fields that require a process on the cell, which a task of a runner does not have."""
     for name in _PROCESS_ONLY:
         if getattr(group, name):
             yield (name,), f"is not supported for task_type {group.task_type}"
@@ -109,17 +109,17 @@ def _check_env(group: TaskGroupSpec) -> Iterator[Finding]:
 
 def _check_inputs(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     groups = {other.name: other for other in job.groups}
-    taken: list[str] = []
+    used_paths: list[str] = []
     for position, item in enumerate(group.inputs):
         place: Place = ("inputs", position)
         path = item.path.rstrip("/")
-        if sum(one is not None for one in (item.content, item.from_, item.url)) != 1:
+        if sum(source is not None for source in (item.content, item.from_, item.url)) != 1:
             yield place, "must have either content, url or from"
         elif item.from_ is None and item.path.endswith("/"):
             yield (*place, "path"), "must be the path of a file, without '/' at its end"
-        if any(_overlap(path, other) for other in taken):
-            yield (*place, "path"), "is, or lies in, or holds the path of another input"
-        taken.append(path)
+        if any(_overlap(path, other) for other in used_paths):
+            yield (*place, "path"), "overlaps the path of another input"
+        used_paths.append(path)
         if item.from_ is not None:
             yield from _check_source(group, groups.get(item.from_.group), item.from_, place)
 
@@ -129,15 +129,15 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _check_source(
-    group: TaskGroupSpec, source: TaskGroupSpec | None, wanted: GroupResult, place: Place
+    group: TaskGroupSpec, source: TaskGroupSpec | None, reference: GroupResult, place: Place
 ) -> Iterator[Finding]:
-    name = wanted.group
+    name = reference.group
     place = (*place, "from", "group")
     if source is None:
         yield place, f"{name} is not a group of this job"
-    elif wanted.output is not None:
-        if wanted.output not in [item.artifact_name() for item in source.outputs]:
-            yield (*place[:-1], "output"), f"group {name} has no output {wanted.output}"
+    elif reference.output is not None:
+        if reference.output not in [item.artifact_name() for item in source.outputs]:
+            yield (*place[:-1], "output"), f"group {name} has no output {reference.output}"
     elif source.result_file is None:
         yield place, f"group {name} has no result_file"
     elif any(item.group == name and item.until == "started" for item in group.depends_on):
@@ -157,13 +157,15 @@ def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]
 
 
 def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
-    carried = [getattr(group, name) for name in _CARRIED] + [item.path for item in group.inputs]
+    definition = [getattr(group, name) for name in _DEFINITION_FIELDS] + [
+        item.path for item in group.inputs
+    ]
     if group.health_check is not None:
-        carried.append(group.health_check.command)
-    # Encoded twice, like the payload of a message.
-    size = len(json.dumps(json.dumps(carried)))
+        definition.append(group.health_check.command)
+    # Encoded twice, like the payload of an order.
+    size = len(json.dumps(json.dumps(definition)))
     if size > MAX_DEFINITION_BYTES:
-        largest = max(_CARRIED, key=lambda name: len(json.dumps(getattr(group, name))))
+        largest = max(_DEFINITION_FIELDS, key=lambda name: len(json.dumps(getattr(group, name))))
         yield (
             (largest,),
             f"makes the group's definition {size} bytes long; at most {MAX_DEFINITION_BYTES} are"
@@ -174,14 +176,14 @@ def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
 def _check_minimum(job: JobSpec) -> Iterator[Finding]:
     if job.min_available is None:
         return
-    least, most = sum(job.minima()), job.total_replicas()
+    low, high = sum(job.minima()), job.total_replicas()
     if all(group.min_available is None for group in job.groups):
-        if job.min_available > most:
-            yield ("min_available",), f"must be at most {most}, all replicas"
-    elif not least <= job.min_available <= most:
+        if job.min_available > high:
+            yield ("min_available",), f"must be at most {high}, all replicas"
+    elif not low <= job.min_available <= high:
         yield (
             ("min_available",),
-            f"must be at least {least}, the sum of the groups', and at most {most}, all replicas",
+            f"must be at least {low}, the sum of the groups', and at most {high}, all replicas",
         )
 
 
@@ -198,32 +200,36 @@ def _check_references(job: JobSpec) -> Iterator[Finding]:
 
 
 def _check_cycles(job: JobSpec) -> Iterator[Finding]:
-    waiting = {g.name: {d.group for d in g.dependencies()} for g in job.groups}
-    names = set(waiting)
+    dependencies = {g.name: {d.group for d in g.dependencies()} for g in job.groups}
+    names = set(dependencies)
     while ready := {
-        name for name, needed in waiting.items() if not (needed & names) & set(waiting)
+        name
+        for name, required in dependencies.items()
+        if not (required & names) & set(dependencies)
     }:
-        waiting = {name: needed for name, needed in waiting.items() if name not in ready}
-    if not waiting:
+        dependencies = {
+            name: required for name, required in dependencies.items() if name not in ready
+        }
+    if not dependencies:
         return
-    cycle = _find_cycle(waiting)
+    cycle = _find_cycle(dependencies)
     position = [group.name for group in job.groups].index(cycle[0])
     text = "is a cycle: " + " needs ".join([*cycle, cycle[0]])
     yield ("groups", position, "depends_on"), text
 
 
-def _find_cycle(waiting: dict[str, set[str]]) -> list[str]:
-    """Return one cycle of groups that depend on each other."""
-    path = [min(waiting)]
+def _find_cycle(dependencies: dict[str, set[str]]) -> list[str]:
+    """Return one cycle; every group of `dependencies` depends on another one of them."""
+    path = [min(dependencies)]
     while True:
-        following = min(waiting[path[-1]] & set(waiting))
-        if following in path:
-            return path[path.index(following) :]
-        path.append(following)
+        successor = min(dependencies[path[-1]] & set(dependencies))
+        if successor in path:
+            return path[path.index(successor) :]
+        path.append(successor)
 
 
 def _check_files(group: TaskGroupSpec) -> Iterator[Finding]:
-    """Yield the faults between these fields of a group."""
+    """Yield faults of names and paths of outputs, secrets and other files."""
     names: list[str] = []
     for position, output in enumerate(group.outputs):
         name = output.artifact_name()
@@ -248,10 +254,7 @@ def _check_files(group: TaskGroupSpec) -> Iterator[Finding]:
 
 
 def _check_paths(group: TaskGroupSpec) -> Iterator[Finding]:
-    """Yield paths that are used twice, or lie in a mount of the host or a tmpfs.
-
-    They would be hidden or lost there.
-    """
+    """Yield paths that are used twice, or that a mount would hide or a tmpfs would lose."""
     inputs = _paths("inputs", "path", (item.path for item in group.inputs))
     secrets = _paths("secrets", "path", (item.path or "" for item in group.secrets))
     outputs = _paths("outputs", "path", (item.path for item in group.outputs))
@@ -259,24 +262,24 @@ def _check_paths(group: TaskGroupSpec) -> Iterator[Finding]:
     mounts = _paths("mounts", "target", (item.target for item in group.mounts))
     checkpoint: list[Finding] = [(("checkpoint_path",), group.checkpoint_path or "")]
     result: list[Finding] = [(("result_file",), group.result_file or "")]
-    taken = [path.rstrip("/") for _, path in inputs]
+    used_paths = [path.rstrip("/") for _, path in inputs]
     for place, path in (*secrets, *mounts, *tmpfs):
-        if path and path.rstrip("/") in taken:
+        if path and path.rstrip("/") in used_paths:
             yield place, "is also the path of another input, secret, mount or tmpfs"
-        taken += [path.rstrip("/")] if path else []
+        used_paths += [path.rstrip("/")] if path else []
     for _, target in mounts:
         for place, path in (*inputs, *secrets, *tmpfs, *mounts, *checkpoint):
             if _lies_below(path, target) or (
                 place == ("checkpoint_path",) and _is_same(path, target)
             ):
                 yield place, f"lies in the mount at {target}, which has only files of the host"
-    for _, room in tmpfs:
+    for _, folder in tmpfs:
         for place, path in inputs:
-            if _lies_below(path, room):
-                yield place, f"lies in the tmpfs at {room}, which is empty at the start"
+            if _lies_below(path, folder):
+                yield place, f"lies in the tmpfs at {folder}, which is empty at the start"
         for place, path in (*outputs, *checkpoint, *result):
-            if _is_same(path, room) or _lies_below(path, room):
-                yield place, f"lies in the tmpfs at {room}, which is deleted at the end"
+            if _is_same(path, folder) or _lies_below(path, folder):
+                yield place, f"lies in the tmpfs at {folder}, which is deleted at the end"
 
 
 def _paths(field: str, name: str, paths: Iterable[str]) -> list[Finding]:

@@ -55,7 +55,7 @@ Limit = Annotated[float, Field(ge=1, le=MAX_SECONDS)]
 def check_services(
     ports: Sequence[str], check: HealthCheck | None, network: str | None
 ) -> Iterator[Finding]:
-    """Yield the faults between these fields of a group."""
+    """Yield duplicate ports, and faults of the health check."""
     for position, name in enumerate(ports):
         if name in ports[:position]:
             yield ("ports", position), f"{name} is named twice"
@@ -66,4 +66,4 @@ def check_services(
     if (check.command is None) == (check.http is None):
         yield ("health_check",), "must have either command or http"
     if check.http is not None and check.http.port not in ports:
-        yield ("health_check", "http", "port"), f"{check.http.port} is none of the group's ports"
+        yield ("health_check", "http", "port"), f"{check.http.port} is not a port of the group"

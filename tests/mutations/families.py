@@ -152,7 +152,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "names-are-free",
         f"{_D}jobs/admission.py",
-        "            raise NameTaken(job.position, job.spec.name, found[-1])\n",
+        "            raise NameTaken(job.position, job.spec.name, same_name[-1])\n",
         "            pass\n",
         "two unfinished jobs have a name that was to be one job's alone",
         needs="same_name",

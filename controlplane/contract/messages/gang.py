@@ -1,6 +1,6 @@
 """Gang membership as members receive it: ranks, addresses and the gang's key pair.
 
-Cells poll web for it while members run, since addresses are known only once the peers run.
+Cells poll the web process for it while members run: addresses are known only once the peers run.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from typing import Annotated, Any, Self, cast
 from controlplane.contract.codec import Document, Key, MalformedMessage
 from controlplane.contract.states import TaskState
 
-# States of members that may still change their cell.
+# States in which a member may still change its cell.
 _OPEN = (TaskState.PENDING, TaskState.ASSIGNED, TaskState.BUILDING)
 
 
 @dataclass(frozen=True, slots=True)
 class GangGroup(Document):
-    """The shared fields of members of one group. `network` and `ports` as in its GroupSpec."""
+    """The shared fields of the members of one group. `network`, `ports`: as in its GroupSpec."""
 
     name: str
     task_type: str = "container"
@@ -28,9 +28,9 @@ class GangGroup(Document):
 class GangMember:
     """One task of the gang and its current attempt.
 
-    `rank`: its position among all tasks of the job, by group and index. `number`: of the attempt, 0
-    before the first. `cell`: the cell of an unfinished attempt. `addresses`: "host:port" of its
-    published ports, from when it is RUNNING.
+    `rank`: its position among all tasks of the job, by group and index. `number`: of the attempt; 0
+    before the first. `cell`: of an unfinished attempt. `addresses`: "host:port" by published port,
+    once it is RUNNING.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class GangKey(Document):
 class Gang:
     """All members by rank.
 
-    `is_ready`: the minima are met by members that run or succeeded. `key`: only in a launch
+    `is_ready`: enough members run or have succeeded to meet the minima. `key`: set only in a launch
     context.
     """
 
@@ -80,11 +80,11 @@ class Gang:
         return None
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON form; each group once."""
+        """Return the JSON form, which contains each group once."""
         shared = {member.group.name: member.group for member in self.members}
-        place = {name: position for position, name in enumerate(shared)}
+        positions = {name: position for position, name in enumerate(shared)}
         rows = tuple(
-            _MemberRow(place[m.group.name], m.index, m.state, m.number, m.cell, m.addresses)
+            _MemberRow(positions[m.group.name], m.index, m.state, m.number, m.cell, m.addresses)
             for m in self.members
         )
         body = _GangBody(tuple(shared.values()), rows, self.is_ready, self.key).body()
@@ -92,7 +92,7 @@ class Gang:
 
     @classmethod
     def read(cls, item: Any) -> Self:
-        """Return the gang in decoded JSON. Raise MalformedMessage."""
+        """Return the gang from decoded JSON. Raise MalformedMessage."""
         body = _GangBody.read(item)
         members = [
             GangMember(
@@ -111,7 +111,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class _MemberRow(Document):
-    """A member, of the group at the position `group`; its rank is its own position."""
+    """A member. `group`: the position of its group; its rank is its own position."""
 
     AS_LIST = True
 
@@ -131,7 +131,7 @@ class _GangBody(Document):
     key: GangKey | None = None
 
     def checked(self) -> Self:
-        """Check that every member is of a listed group."""
+        """Check that every member refers to a listed group."""
         for position, row in enumerate(self.members):
             if not 0 <= row.group < len(self.groups):
                 raise MalformedMessage("is not the position of a group", f"members[{position}][0]")

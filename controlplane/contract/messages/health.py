@@ -10,8 +10,9 @@ class HealthCheck(Document):
     """Either `command`, run in the container, or a GET of `path` at the published port `port`.
 
     It passes with exit status 0, or with an HTTP status from 200 to 399, within `timeout_seconds`.
-    The attempt is not RUNNING until it first passes, for at most `start_period_seconds` after the
-    program starts; after that, `retries` consecutive failures end the attempt.
+    The attempt becomes RUNNING when the check first passes, which must happen within
+    `start_period_seconds` of the program's start. Later, `retries` consecutive failures end the
+    attempt.
     """
 
     command: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """The launch context of attempts, which a cell fetches before it runs them.
 
-It contains secrets and the last checkpoint. It is not sent through the broker and not stored in the
-cell's journal: the cell fetches it from web by a signed request, sealed with its own key
+It contains secrets and the last checkpoint, so it is neither sent through the broker nor stored in
+the cell's journal. The response to the cell's signed request is sealed with the cell's key
 (`keys.SEAL`).
 """
 
@@ -26,12 +26,11 @@ class Registry(Document):
 class LaunchContext(Document):
     """The launch context of one attempt.
 
-    `missing`: secrets of the task that are not set. `unusable`: secrets of the wrong format: a
-    `registry_secret` without a login. `secrets`: values by name, base64.
-    `output_base`: the address below which only this attempt keeps its outputs and checkpoint.
-    `checkpoint`: the address of the newest checkpoint of earlier attempts, with its manifest.
-    `plugin_state`: the newest that an earlier attempt reported since the last user failure. `gang`:
-    of gangs, see `contract.messages.gang`.
+    `secrets`: values by name, base64. `missing`: names of secrets that are not set. `unusable`:
+    names of secrets in the wrong format, such as a `registry_secret` without a login.
+    `output_base`: URL prefix of the outputs and the checkpoint of this attempt only. `checkpoint`:
+    URL and manifest of the newest checkpoint of an earlier attempt. `plugin_state`: the newest that
+    an earlier attempt reported since the last user failure. `gang`: see `contract.messages.gang`.
     """
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)

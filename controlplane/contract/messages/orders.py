@@ -15,9 +15,9 @@ OWN_TASK_TYPES = ("container", "process")
 
 @dataclass(frozen=True, slots=True)
 class Input(Document):
-    """One file (with `bundle`: a folder of files) that is placed at `path` before the start.
+    """One file, or with `bundle` a folder of files, which the cell stores at `path`.
 
-    `url`: a signed link, or (`named`) the URL of the submitter; a bundle is JSON lines `{"name":
+    `url`: a signed link, or with `named` a URL of the submitter. A bundle is JSON lines `{"name":
     ..., "content": ...}`, or with `url` and `sha256` instead of the content.
     """
 
@@ -32,11 +32,9 @@ class Input(Document):
 class GroupSpec(Document):
     """The shared fields of tasks of one group; sent once per message. Units: MiB, cpu in millis.
 
-    `exclusive`: its containers must stop when the lease of the cell expires. `ports`: names of the
-    published ports. `idle_timeout_seconds`, `lifetime_seconds`: after these the cell ends the
-    attempt. `is_gang`: its tasks start together and receive each other's addresses. If
-    `needs_launch_context`, the cell fetches a launch context (secrets, the last checkpoint, ...)
-    before the start.
+    `exclusive`: its containers must stop before the lease of the cell expires. `ports`: names of
+    the published ports. `idle_timeout_seconds`, `lifetime_seconds`: limits after which the cell
+    ends the attempt. `is_gang`: its tasks start together and receive each other's addresses.
     """
 
     id: int
@@ -89,7 +87,7 @@ class GroupSpec(Document):
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt(Document):
-    """Order to run an attempt unless the cell has it. `start_before`: server time, seconds."""
+    """Order to run an attempt, unless the cell has it. `start_before`: server time in seconds."""
 
     AS_LIST = True
 
@@ -103,7 +101,7 @@ class RunAttempt(Document):
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt(Document):
-    """Order to stop an attempt; an unknown attempt is recorded as ended."""
+    """Order to stop an attempt; the cell reports an unknown attempt as ended."""
 
     AS_LIST = True
 
@@ -126,7 +124,7 @@ class Orders(Document):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult(Document):
-    """Response to Register: `verdict` is accepted, draw_anew or refused; `why` is a text."""
+    """Response to Register. `verdict`: accepted, draw_anew or refused; `why`: an explanation."""
 
     TYPE = "registered"
 
@@ -140,9 +138,9 @@ class RegistrationResult(Document):
 
 @dataclass(frozen=True, slots=True)
 class Sync(Document):
-    """Response to a heartbeat: the expected attempts of the cell, and the acknowledged reports.
+    """Response to a heartbeat: missing orders, stops, and the acknowledged reports (`acked`).
 
-    Listed attempts that are not in `orders.stops` are kept. `draw_anew`: stop everything, then
+    The cell keeps its attempts that are not in `orders.stops`. `draw_anew`: stop everything, then
     begin a new incarnation.
     """
 

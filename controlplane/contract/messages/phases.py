@@ -1,8 +1,8 @@
 """Phases of an attempt as its cell reports them: numbered, with their times.
 
-A report contains the changes that the control plane has not acknowledged yet. If there are too many
-for a report, the oldest and the newest stay, and the gap in their numbers shows how many were left
-out. Numbers make the history idempotent: each change is written once.
+A report contains the changes that the control plane has not acknowledged yet. If there are too
+many, it contains the oldest and the newest, and the gap in their numbers shows how many are
+omitted. Numbers make the history idempotent: each change is written once.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from typing import Annotated, Any, Self
 from controlplane.contract.codec import Document, Instant, MalformedMessage, Text, read_items
 from controlplane.contract.states import Phase
 
-# Of one attempt, so that a runner with frequent phases does not fill the history.
+# Changes of one attempt: bounds the history of a runner with frequent phases.
 MAX_PHASES = 256
-# In one report: changes between two acknowledgements.
+# Changes in one report.
 MAX_REPORTED = 32
-# Number of the oldest changes that stay, if there are more.
+# The oldest of them, if there are more.
 _OLDEST = 8
 PHASE_CHARS = 200
 _PHASES = frozenset(phase.value for phase in Phase)
@@ -29,12 +29,12 @@ class PhaseKind(StrEnum):
 
     PHASE = "phase"  # the phase of BUILDING that the attempt entered
     RUNNER = "runner"  # the phase that its runner reported
-    TRY = "try"  # the number of the failed try, of how many, and why
+    TRY = "try"  # the number of the failed try, the maximum, and the error
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseChange(Document):
-    """One change: the `number`th of its attempt, `at` seconds since 1970 by the cell's clock."""
+    """One change. `number`: within its attempt, from 1. `at`: Unix time by the cell's clock."""
 
     AS_LIST = True
 
@@ -44,7 +44,7 @@ class PhaseChange(Document):
     text: Annotated[str, Text(PHASE_CHARS)]
 
     def checked(self) -> Self:
-        """Check the range of the number, and the name of a phase of BUILDING."""
+        """Validate the range of the number, and the name of a phase of BUILDING."""
         if not 1 <= self.number <= MAX_PHASES:
             raise MalformedMessage(f"is not from 1 to {MAX_PHASES}", "number")
         if self.kind is PhaseKind.PHASE and self.text not in _PHASES:
@@ -60,13 +60,13 @@ def shorten(changes: tuple[PhaseChange, ...]) -> tuple[PhaseChange, ...]:
 
 
 def unite(*parts: Iterable[PhaseChange]) -> tuple[PhaseChange, ...]:
-    """Return the changes of several reports of one attempt, each once, in order."""
-    found = {change.number: change for part in parts for change in part}
-    return tuple(found[number] for number in sorted(found))
+    """Return the changes of several reports of one attempt by number, without duplicates."""
+    by_number = {change.number: change for part in parts for change in part}
+    return tuple(by_number[number] for number in sorted(by_number))
 
 
 def read_phases(items: Any) -> tuple[PhaseChange, ...]:
-    """Return changes whose numbers increase. Raise MalformedMessage."""
+    """Decode changes, whose numbers must increase. Raise MalformedMessage."""
     changes = read_items(PhaseChange.read, MAX_REPORTED, items)
     for position, (before, after) in enumerate(pairwise(changes), 1):
         if after.number <= before.number:

@@ -1,4 +1,4 @@
-"""Messages from a cell: Register, Heartbeat, Reports (each with all facts so far), Goodbye."""
+"""Messages from a cell: Register, Heartbeat, Reports, Goodbye."""
 
 import codecs
 from collections.abc import Mapping
@@ -21,11 +21,12 @@ from controlplane.contract.messages.phases import PhaseChange, read_phases
 from controlplane.contract.messages.sanitizing import clean_mapping
 from controlplane.contract.states import FailureKind, Phase, TaskState
 
-RESULT_BYTES = 10_240  # Diego: the first 10 KB of the result file
+RESULT_BYTES = 10_240  # the first 10 KB of the result file, as in Diego
 MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
-REGISTRY = "registry"  # reason of an end: the image's registry does not respond
-IMAGE = "image"  # not found, not allowed, malformed, or absent and never pulled
+# Reasons of ends.
+REGISTRY = "registry"  # the image's registry does not respond
+IMAGE = "image"  # not found, not allowed, malformed, or absent with pull policy never
 COMMAND = "command"  # not in the image, or not executable
 SPEC = "spec"  # invalid for the engine: user, folder, too little memory, …
 NOT_HERE = "not_here"  # this cell cannot run it; another cell may
@@ -34,18 +35,18 @@ RUNNER_FINAL = "runner_final"  # its runner reported that no retry can succeed
 PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
 """Reasons of a user failure that no retry can fix."""
 MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
-MAX_OUTPUTS = 1_000  # files that one attempt may keep
+MAX_OUTPUTS = 1_000  # stored files of one attempt
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 
 
 def head_of_result(content: bytes) -> tuple[str, bool]:
-    """Return the first 10,240 bytes of a result as text, and whether there was more.
+    """Return the first 10,240 bytes of a result as text, and whether it was truncated.
 
-    Invalid UTF-8 is replaced; a character at the cut is dropped.
+    Invalid UTF-8 is replaced; an incomplete character at the end is dropped.
     """
-    is_cut = len(content) > RESULT_BYTES
-    return _UTF_8("replace").decode(content[:RESULT_BYTES], final=not is_cut), is_cut
+    is_truncated = len(content) > RESULT_BYTES
+    return _UTF_8("replace").decode(content[:RESULT_BYTES], final=not is_truncated), is_truncated
 
 
 Uid = Annotated[str, Text(64)]
@@ -61,12 +62,12 @@ def _read_quantity(item: Any) -> int:
 
 Quantity = Annotated[int, Reader(_read_quantity)]
 CleanMapping = Annotated[Mapping[str, Any], Reader(clean_mapping)]
-"""An object of a runner or an engine; what cannot be stored of it does not refuse the report."""
+"""An object of a runner or an engine; it is dropped if it cannot be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldAttempt(Document):
-    """One attempt with an existing or planned container on the cell; about 30 bytes."""
+    """One attempt with an existing or planned container on the cell."""
 
     AS_LIST = True
 
@@ -76,7 +77,7 @@ class HeldAttempt(Document):
 
 @dataclass(frozen=True, slots=True)
 class Register(Document):
-    """Registration of a cell process with its capacity and the attempts it still holds."""
+    """Registration of a cell process with its capacity and its attempts (`inventory`)."""
 
     TYPE = "register"
 
@@ -92,9 +93,9 @@ class Register(Document):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Document):
-    """Liveness of a cell, with the attempts that it holds.
+    """Liveness of a cell, with its attempts (`held`).
 
-    `unfit`: why it takes no new work; empty: it does. `clock_ahead`: the estimated seconds by
+    `unfit`: why the cell takes no new work; empty if it does. `clock_ahead`: estimated seconds by
     which its clock is ahead of the control plane's.
     """
 
@@ -107,7 +108,7 @@ class Heartbeat(Document):
 
 @dataclass(frozen=True, slots=True)
 class KeptOutput(Document):
-    """An output that was kept, as reports list it."""
+    """A stored output."""
 
     name: Name
     size: int
@@ -123,13 +124,12 @@ def _read_outputs(items: Any) -> tuple[Mapping[str, Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class AttemptReport(Document):
-    """All facts of one attempt so far; instants in seconds.
+    """All facts of one attempt so far; instants in seconds since 1970.
 
-    `addresses`: "host:port" by name of a published port. `outputs`: the outputs that were kept,
-    each a KeptOutput. `plugin_phase`, `plugin_state`: as its runner reported them. `gone`: its
-    container is gone and will not come. `never_created`: the cell knows that the container never
-    existed, neither by this process of the cell nor by an earlier one. `phases`: the changes that
-    the control plane has not acknowledged.
+    `addresses`: "host:port" by name of a published port. `outputs`: stored outputs, each a
+    KeptOutput. `plugin_phase`, `plugin_state`: as reported by its runner. `gone`: its container
+    does not exist and will not be created. `never_created`: no process of the cell ever created the
+    container. `phases`: changes that the control plane has not acknowledged.
     """
 
     uid: Uid
@@ -156,12 +156,12 @@ class AttemptReport(Document):
     phases: Annotated[tuple[PhaseChange, ...], Reader(read_phases)] = ()
 
     def checked(self) -> Self:
-        """Omit outputs in the store that belong to other attempts."""
+        """Omit outputs at paths of the store that belong to other attempts."""
         if self.outputs is None:
             return self
-        return replace(self, outputs=tuple(filter(self._may_keep, self.outputs)))
+        return replace(self, outputs=tuple(filter(self._is_allowed, self.outputs)))
 
-    def _may_keep(self, output: Mapping[str, Any]) -> bool:
+    def _is_allowed(self, output: Mapping[str, Any]) -> bool:
         uri = output["uri"]
         return not uri.startswith("/") or uri == path_of(self.uid, output["name"])
 
@@ -170,8 +170,8 @@ class AttemptReport(Document):
 class Reports(Document):
     """Reports of one flush, oldest first. `after`: the number of the last report before these.
 
-    The control plane acknowledges the highest number below which it misses nothing; the cell sends
-    everything above that again.
+    The control plane acknowledges the highest number up to which it has received every report; the
+    cell resends later ones.
     """
 
     TYPE = "reports"
@@ -182,7 +182,7 @@ class Reports(Document):
 
 @dataclass(frozen=True, slots=True)
 class Goodbye(Document):
-    """The cell process ends and expects a successor within `expected_seconds` (0: none)."""
+    """The cell process ends; a successor is expected within `expected_seconds` (0: none)."""
 
     TYPE = "goodbye"
 

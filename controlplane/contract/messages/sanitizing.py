@@ -1,4 +1,4 @@
-"""Sanitizing of texts and objects of runners and engines, so that PostgreSQL can store them."""
+"""Sanitize texts and objects of runners and engines, so that PostgreSQL can store them."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ class _NestingTooDeep(Exception):
 
 
 def clean_mapping(value: Any) -> Mapping[str, Any] | None:
-    """Return the object `value` without NUL, lone surrogates, NaN and Infinity, or None.
+    """Return the object `value` without NUL, lone surrogates, NaN and Infinity.
 
-    None means that it is no object, too deep or too large. It is an optional part of a report: an
-    invalid value does not invalidate the report.
+    Return None if it is not an object, nested too deeply, or too large. It is an optional part of a
+    report, so an invalid value does not invalidate the report.
     """
     if not isinstance(value, dict):
         return None
@@ -27,8 +27,8 @@ def clean_mapping(value: Any) -> Mapping[str, Any] | None:
         cleaned = _clean(value, MAX_DEPTH)
     except _NestingTooDeep:
         return None
-    found: dict[str, Any] = cleaned
-    return found if len(compact_json(found)) <= MAX_BYTES else None
+    mapping: dict[str, Any] = cleaned
+    return mapping if len(compact_json(mapping)) <= MAX_BYTES else None
 
 
 def _clean(value: Any, depth: int) -> Any:

@@ -1,11 +1,11 @@
-"""Options of a task beside its program, as sent to a cell: secrets, outputs, mounts, tmpfs."""
+"""Options of a task as sent to a cell: secrets, outputs, mounts, tmpfs."""
 
 from dataclasses import dataclass
 
 from controlplane.contract.codec import Document
 
-# Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and AUDIT_WRITE: enough to start as
-# root, change the owner of files and switch to another user. Every container has them.
+# Every container has these: Docker's default set without MKNOD, NET_RAW, SETFCAP, SETPCAP and
+# AUDIT_WRITE. They suffice to start as root, change the owner of files and switch the user.
 USUAL_CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -21,7 +21,7 @@ USUAL_CAPABILITIES = (
 
 @dataclass(frozen=True, slots=True)
 class SecretUse(Document):
-    """The secret `name`, as the variable `env` or as a file at `path`; its value is sent sealed."""
+    """The secret `name`, as the variable `env` or as a file at `path`."""
 
     name: str
     env: str | None = None
@@ -30,9 +30,9 @@ class SecretUse(Document):
 
 @dataclass(frozen=True, slots=True)
 class Output(Document):
-    """The file or folder at `path` is kept as artifact `name` when the task has succeeded.
+    """A file or folder at `path`, which is stored as artifact `name` when the task succeeds.
 
-    `keep_on_failure`: it is also kept when the attempt has failed or was stopped.
+    `keep_on_failure`: it is also stored when the attempt fails or is stopped.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Output(Document):
 
 @dataclass(frozen=True, slots=True)
 class Mount(Document):
-    """The host's `source`, which the pool must allow, is mounted at `target` in the container."""
+    """A mount of the host's `source`, which the pool must allow, at `target` in the container."""
 
     source: str
     target: str
@@ -51,7 +51,7 @@ class Mount(Document):
 
 @dataclass(frozen=True, slots=True)
 class Tmpfs(Document):
-    """A folder in memory at `path`, which counts as memory of the task."""
+    """A folder in memory at `path`; its content counts as memory of the task."""
 
     path: str
     size_mib: int

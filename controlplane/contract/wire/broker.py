@@ -1,7 +1,7 @@
 """Format of messages in Redis lists: kombu's envelope with a Celery task or a plain text.
 
-Both sides push messages themselves, many in one pipeline, because publishing one by one through
-Celery costs 0.4 ms each; consumers are ordinary Celery workers and kombu consumers.
+Both sides push many messages in one pipeline, because publishing through Celery takes 0.4 ms per
+message; consumers are ordinary Celery workers and kombu consumers.
 """
 
 import base64
@@ -12,10 +12,10 @@ from typing import Any
 from controlplane.contract.wire.envelope import MAX_BYTES
 
 MAX_BODY_CHARS = 4 * MAX_BYTES
-"""Maximum length of a body: quoting at most doubles an envelope, base64 adds a third."""
+"""Maximum length of a body: quoting at most doubles an envelope, and base64 adds a third."""
 
 MAX_ENTRY_BYTES = MAX_BODY_CHARS + 64 * 1024
-"""Maximum length of a list entry: a body with its headers and properties."""
+"""Maximum length of a list entry: a body, headers and properties."""
 
 _NO_MESSAGE = b"null"
 
@@ -23,7 +23,7 @@ _NO_MESSAGE = b"null"
 def bound_entry(reply: Any) -> tuple[Any, Any] | None:
     """Return the reply to BRPOP, with an oversized entry replaced by one that is dropped.
 
-    A long entry is not decoded: as objects it would take twenty times its length.
+    An oversized entry is not decoded, because its objects would take twenty times its length.
     """
     if not reply:
         return None
@@ -34,9 +34,9 @@ def bound_entry(reply: Any) -> tuple[Any, Any] | None:
 def find_refusal(message: Any) -> str | None:
     """Return why a message from Redis is dropped before decoding, or None if it is accepted.
 
-    Neither side compresses. Kombu would apply a `compression` header, or a content encoding that is
-    a codec of Python, without a limit and before any MAC is checked: 400 kB become 1.2 GB. An
-    invalid delivery tag or route would make Redis' client fail and end the worker.
+    Neither side compresses messages. Kombu would decompress any `compression` or Python codec
+    without a size limit and before the MAC is checked: 400 kB become 1.2 GB. An invalid delivery
+    tag or route would raise in the Redis client and end the worker.
     """
     if not isinstance(message, dict) or not isinstance(message.get("headers", {}), dict | None):
         return f"it is not a kombu message, or has more than {MAX_ENTRY_BYTES} bytes"
@@ -70,7 +70,7 @@ def _is_routed(properties: Any) -> bool:
 def task_message(queue: str, task: str, args: list[Any], *, expires: str | None = None) -> str:
     """Return a Celery task message for `queue`.
 
-    `expires`: ISO instant after which a worker drops it.
+    `expires`: ISO instant after which a worker drops the message.
     """
     task_id = str(uuid.uuid4())
     headers = {

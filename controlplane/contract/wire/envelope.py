@@ -9,7 +9,7 @@ from controlplane.contract.codec import Document, Key, MalformedMessage, Text, c
 from controlplane.contract.wire import keys
 
 VERSION = 1
-MAX_BYTES = 1 << 20  # no message of either side is larger; an order message is at most 64 KiB
+MAX_BYTES = 1 << 20  # maximum of any message; an order message is at most 64 KiB
 _MAC = re.compile("[0-9a-f]{64}")  # HMAC-SHA256 in lowercase hex, as `keys.sign` writes it
 
 
@@ -32,7 +32,7 @@ class Envelope(Document):
     payload: str
 
     def checked(self) -> Self:
-        """Check the version and the form of the MAC."""
+        """Validate the version and the format of the MAC."""
         if self.version not in (VERSION, VERSION - 1):
             raise MalformedMessage(f"version {self.version} is not supported")
         if not _MAC.fullmatch(self.mac):
@@ -48,7 +48,7 @@ class Envelope(Document):
             raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
 
     def content(self) -> dict[str, Any]:
-        """Return the payload, decoded. Raise MalformedMessage."""
+        """Return the decoded payload. Raise MalformedMessage."""
         return _decode(self.payload, "the payload is not a JSON object")
 
 
@@ -61,7 +61,7 @@ def seal(key: bytes, *, cell: str, incarnation: str, seq: int, body: dict[str, A
 
 
 def parse(raw: str | bytes) -> Envelope:
-    """Return the envelope in `raw` without checking its MAC. Raise MalformedMessage."""
+    """Return the envelope from `raw` without checking its MAC. Raise MalformedMessage."""
     if len(raw) > MAX_BYTES:
         raise MalformedMessage(f"a message of {len(raw)} bytes exceeds the limit of {MAX_BYTES}")
     return Envelope.read(_decode(raw, "not a JSON object"))
@@ -69,9 +69,9 @@ def parse(raw: str | bytes) -> Envelope:
 
 def _decode(text: str | bytes, error: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        body = json.loads(text)
     except (ValueError, RecursionError) as cause:
         raise MalformedMessage(error) from cause
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise MalformedMessage(error)
-    return found
+    return body

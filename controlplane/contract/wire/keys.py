@@ -1,4 +1,4 @@
-"""Keys of one cell, derived from one secret: one per direction, against reflected messages."""
+"""Keys of one cell, derived from its secret: one per direction, which prevents reflection."""
 
 import base64
 import binascii
@@ -18,19 +18,19 @@ class MalformedKey(ValueError):
 
 
 def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
-    """Return one block (32 bytes) of HKDF-SHA256 (RFC 5869) of `secret`."""
+    """Return 32 bytes of HKDF-SHA256 (RFC 5869) of `secret`."""
     extracted = hmac.new(salt, secret, hashlib.sha256).digest()
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
 
 @lru_cache(maxsize=8192)
 def mac_key(cell_key: bytes, direction: bytes) -> bytes:
-    """Return the key of one use (TO_CONTROL, TO_CELL, UPLOAD; SEAL is not for MACs)."""
+    """Return the key for one use: TO_CONTROL, TO_CELL, UPLOAD, or SEAL (which is not a MAC key)."""
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 
 def about_answer(*, cell: str, attempt: str, endpoint: str, mac: str) -> str:
-    """Return the context of a sealed response to a cell, with the MAC of the request."""
+    """Return the context to which a sealed response to a cell is bound. `mac`: of the request."""
     return f"{cell} {attempt} {endpoint} {mac}"
 
 
@@ -40,7 +40,7 @@ def encode_key(cell_key: bytes) -> str:
 
 
 def decode_key(text: str) -> bytes:
-    """Return the cell key in `text`. Raise MalformedKey."""
+    """Return the cell key from its text form. Raise MalformedKey."""
     try:
         key = base64.b64decode(text.strip().encode(), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -57,6 +57,6 @@ def sign(key: bytes, text: str) -> str:
 
 def is_signed(key: bytes, text: str, mac: str) -> bool:
     """Return whether `mac` is the MAC of `text`, compared in constant time."""
-    # As bytes: `compare_digest` raises TypeError for text that is not ASCII.
-    given = mac.encode("utf-8", "surrogatepass")
-    return hmac.compare_digest(sign(key, text).encode(), given)
+    # `compare_digest` raises TypeError for a text that is not ASCII.
+    mac_bytes = mac.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(sign(key, text).encode(), mac_bytes)

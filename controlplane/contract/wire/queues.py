@@ -8,7 +8,7 @@ INBOX_QUEUES = tuple(f"inbox.{shard}" for shard in range(INBOX_SHARDS))
 
 
 def inbox_queue(cell: str) -> str:
-    """Return the inbox queue of a cell: always the same, to keep its messages in order."""
+    """Return the inbox queue of a cell: always the same, which keeps its messages in order."""
     return INBOX_QUEUES[zlib.crc32(cell.encode()) % INBOX_SHARDS]
 
 

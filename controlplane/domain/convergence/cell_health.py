@@ -1,8 +1,7 @@
 """Rule 6: quarantine unreliable cells, with an alert.
 
-A cell is unreliable while it does not confirm a stop, and for some minutes after all recent
-attempts on it failed. After that, the ordered state is restored. A quarantine of any cause lasts
-while a stop is overdue.
+A cell is unreliable while a stop is overdue, and for some minutes after all recent attempts on it
+failed. Then its ordered state is restored. While a stop is overdue, no quarantine ends.
 """
 
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ _SUSPECTED = frozenset({CellState.QUARANTINED})
 
 @dataclass(frozen=True, slots=True)
 class StuckCell:
-    """A cell with overdue `stops`, its state, and its quarantine (`why`, `until`)."""
+    """A cell with overdue `stops`, its state, and its quarantine (`why`, `cause`, `until`)."""
 
     cell_id: int
     name: str
@@ -76,14 +75,14 @@ def _suspect(cell: StuckCell, now: datetime) -> ChangeCell:
 
 
 def describe_overdue(count: int) -> str:
-    """Return a text with the number of overdue stops."""
+    """Return the number of overdue stops as text."""
     return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
 
 
 def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
     """Quarantine `failing` cells (id and name), on which all recent attempts had system failures.
 
-    The failures are of several jobs and images; else the image or its registry may be the cause.
+    The failures are of several jobs and images, so a single image or registry is not the cause.
     """
     until = now + timedelta(seconds=policy.quarantine)
     reason = f"the last {policy.failures_in_a_row} attempts on it were system failures"
@@ -104,7 +103,7 @@ def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy:
 
 @dataclass(frozen=True, slots=True)
 class ClearedCell:
-    """A cell that may leave quarantine, or (`stays`) only lose its alert for overdue stops."""
+    """A cell that may leave quarantine, or with `stays` only its alert about overdue stops."""
 
     cell_id: int
     name: str
@@ -116,7 +115,7 @@ class ClearedCell:
 def decide_cleared(cells: Iterable[ClearedCell], *, now: datetime) -> Effects:
     """Restore the ordered state of cells with confirmed stops or an expired quarantine.
 
-    Cells that are QUARANTINED for another cause stay so; only their alert about stops is cleared.
+    Cells that are QUARANTINED for another cause (`stays`) keep it; their alert is cleared.
     """
     changes, cleared = [], []
     for cell in cells:

@@ -9,12 +9,12 @@ from controlplane.domain.state.states import REASONS, Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
 
-# A reservation lasts this long after the stop of the attempt should have completed.
+# Duration of a reservation after the expected end of the stop.
 NOMINATION_SECONDS = 30.0
 
 
 def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Rule 7: end a task after its dependency failed. This does not make the job KILLED."""
+    """Rule 7: end a task whose dependency failed, without making its job KILLED."""
     cause = ChangeCause(Reason.DEPENDENCY_FAILED, by_dependency=True)
     return change_task(facts, Event.KILLED, cause, now=now)
 
@@ -22,7 +22,7 @@ def decide_hopeless(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 def decide_ended(
     facts: TaskFacts, *, reason: Reason, message: str, force: bool, now: datetime
 ) -> ChangeTask:
-    """Rule 8: end the open tasks of an ending job (Iris: siblings in a gang WORKER_FAILED)."""
+    """Rule 8: end an open task of an ending job; siblings in a gang end WORKER_FAILED (Iris)."""
     shown = Reason.JOB_ENDED if reason is Reason.TASKS_DECIDED else reason
     cause = ChangeCause(shown, message, force=force, failure_reason=REASONS[shown])
     event = Event.GANG_BROKEN if reason is Reason.GANG_SIBLING_FAILED else Event.KILLED
@@ -30,9 +30,9 @@ def decide_ended(
 
 
 def decide_gang_requeue(facts: TaskFacts, *, stop_seconds: float, now: datetime) -> ChangeTask:
-    """Rule 8: requeue the task of a gang that fell below a minimum, without charge.
+    """Rule 8: requeue a task of a gang that fell below a minimum, without charge.
 
-    Its capacity is reserved for `stop_seconds`, so that no other task takes it.
+    Its capacity stays reserved for `stop_seconds`, in which its container stops, and a margin.
     """
     change = change_task(facts, Event.GANG_REQUEUED, ChangeCause(Reason.GANG_REQUEUED), now=now)
     if facts.attempt is None:

@@ -1,8 +1,8 @@
 """Rule 1: declare cells with an expired lease lost, and requeue their tasks.
 
-Leases count only while the control plane could receive heartbeats. Iris: worker death cascades to
-its tasks, charged to the preemption budget. If more than half of a pool misses heartbeats at once,
-a network fault is assumed and the losses are suppressed at first.
+Leases expire only while the control plane can receive heartbeats. As in Iris, the loss of a cell is
+charged to the preemption budget of its tasks. If more than half of a pool is silent at once, a
+network fault is assumed and the losses are suppressed at first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,16 +32,16 @@ from controlplane.domain.state.states import (
 from controlplane.domain.state.task_changes import ChangeCause, change_task, keep_task, release_task
 from controlplane.domain.state.transitions import Event
 
-# An exclusive task may run elsewhere this long after its cell was declared lost.
+# Time between the loss of a cell and the start of its exclusive tasks elsewhere.
 EXCLUSIVE_MARGIN_SECONDS = 10.0
 HELD = "exclusive_held"
-"""The kind of the alert about an attempt that only its cell or an operator can release."""
+"""Kind of alert about an attempt that only its cell or an operator can release."""
 
 LOST = "cell_lost"
 MASS_LOSS = "mass_loss"
-"""Kinds of the alerts about a lost cell, and about a pool with suppressed losses."""
+"""Kinds of alerts about a lost cell, and about a pool with suppressed losses."""
 
-# With fewer silent cells, independent failures are assumed.
+# If fewer cells are silent, independent failures are assumed.
 _MASS_CELLS = 3
 
 _LIVING = frozenset(CellState) - {CellState.LOST}
@@ -52,8 +52,8 @@ def decide_lost(
 ) -> Effects:
     """Decide which cells are lost, and in which pools losses are suppressed from now on.
 
-    The caller has verified that the control plane receives messages. `pools`: of the leases, and
-    those with suppressed losses.
+    The caller has verified that the control plane receives messages. `pools`: all pools of the
+    leases, and pools with suppressed losses.
     """
     over = [lease for lease in leases if _is_over(lease, now, policy)]
     decisions = [
@@ -74,7 +74,7 @@ def _decide_pool(
     certain = [
         lease
         for lease in over
-        # A replacing incarnation proves that the machine is reachable: no network fault.
+        # A new incarnation proves that the machine is reachable.
         if lease.has_left or lease.is_replaced or _is_confirmed(lease, pool, now)
     ]
     doubtful = [lease for lease in over if lease not in certain]
@@ -82,7 +82,7 @@ def _decide_pool(
     if not _is_mass(pool):
         if held_at is None:
             return Effects(cells=[*lost, *map(_lose, doubtful)])
-        # Cells return over several ticks: the others get one more lease.
+        # Cells return over several ticks, so the others get one more lease.
         until = now + timedelta(seconds=policy.lease * policy.lease_factor)
         back = ChangePool(pool.pool_id, None, lease_until=until)
         return Effects(cells=lost, pools=[back], cleared=[ClearAlert(MASS_LOSS, pool.name)])
@@ -98,7 +98,7 @@ def _decide_pool(
 
 
 def mass_alert(pool: PoolSilence, now: datetime) -> RaiseAlert:
-    """Return the alert for suppressed losses: extent, start, and what to do."""
+    """Return the alert about suppressed losses: extent, start, and instructions."""
     since = pool.silent_since or now
     then = (
         "They are declared lost one lease later, unless they send heartbeats again"
@@ -134,7 +134,7 @@ def _is_confirmed(lease: LeaseFacts, pool: PoolSilence, now: datetime) -> bool:
 
 def _lose(lease: LeaseFacts) -> ChangeCell:
     since = f"silent since {lease.last_message_at.isoformat(timespec='seconds')}"
-    # Unconfirmed stops and failures of a lost cell do not count for its next incarnation.
+    # Unconfirmed stops and failures do not count for the next incarnation.
     cleared = clear_suspicions(lease.name)
     if lease.has_left:
         reason = f"shut down in order, {since}"
@@ -147,10 +147,10 @@ def _lose(lease: LeaseFacts) -> ChangeCell:
 
 
 def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Release the attempt on a lost cell; its task is requeued and charged to preemption.
+    """Release the attempt on a lost cell, and requeue its task, charged to preemption.
 
-    An exclusive attempt is released only after its guard must have ended it, with clock drift; a
-    strict one only after its cell or an operator confirms the end.
+    An exclusive attempt is released only when its guard must have ended it, despite clock drift. A
+    strict one is released only when its cell or an operator confirms the end.
     """
     attempt = facts.attempt
     assert attempt is not None
@@ -161,7 +161,7 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
         return change_task(facts, Event.CELL_LOST, cause, now=now)
     releasable_at = attempt.releasable_at
     if releasable_at is None and facts.exclusive is Exclusive.LEASE:
-        # Added to the lease, which expired before the cell was declared lost.
+        # Counted from now: the lease expired before the cell was declared lost.
         releasable_at = now + timedelta(seconds=EXCLUSIVE_MARGIN_SECONDS)
     if attempt.state in TERMINAL:
         change = keep_task(facts, now=now)
@@ -172,7 +172,7 @@ def decide_lost_attempt(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 
 def held_alert(uid: UUID, task_id: int) -> RaiseAlert:
-    """Return the alert for an ended strictly exclusive attempt on a lost cell."""
+    """Return the alert about an ended strictly exclusive attempt on a lost cell."""
     return RaiseAlert(
         HELD,
         f"attempt {uid}",

@@ -1,9 +1,9 @@
-"""Owners: each state that is not final has a component that moves it on.
+"""Owners: the component that ends each situation of a task or another row.
 
-The first row that holds for a task is its owner; docs/states.md shows the table. A row with a bound
-is ended by its rule when the clock advances; any other is checked again by the component in
-`owner`. Only PENDING without a deadline may last indefinitely without a fault: `manage.py doctor`
-lists it.
+The owner of a task is the first row whose condition holds; docs/states.md shows the table. The rule
+of a bounded row ends the situation after a time; other situations are checked repeatedly by their
+actor. Only PENDING without a deadline may last indefinitely without a fault; `manage.py doctor`
+lists such tasks.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from controlplane.domain.state.states import ACTIVE, OPEN, TERMINAL, Exclusive
 class OwnerFacts:
     """A task and the facts that determine its owner.
 
-    `is_cell_lost`: the cell of its attempt is lost, or that incarnation of it.
+    `is_cell_lost`: the cell of its attempt, or the attempt's incarnation of the cell, is lost.
     """
 
     facts: TaskFacts
@@ -34,18 +34,18 @@ class OwnerFacts:
 
     @property
     def attempt(self) -> S | None:
-        """Return the state of the attempt that holds the task; None if none does."""
+        """Return the state of the unreleased attempt, or None if there is none."""
         attempt = self.facts.attempt
         return attempt.state if attempt is not None and attempt.released_at is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One row: while `what` holds, `actor` acts within `longest`; the result is `then`.
+    """One row: in the situation `what`, `actor` acts within `longest`; `then` is the result.
 
-    `number` and `rule`: the convergence rule and its source of work, if there is one; `by`: who
-    acts, with {rule} for the rule. `is_bounded`: it ends as the clock advances, without any cell or
-    operator. `holds`: the condition for tasks.
+    `number`, `rule`: the convergence rule and its source of work, if any. `by`: the components that
+    act, with {rule} for the rule. `is_bounded`: the situation ends with time, without any cell or
+    operator. `holds`: the condition, for tasks.
     """
 
     what: str
@@ -59,7 +59,7 @@ class Owner:
 
     @property
     def actor(self) -> str:
-        """Return the components that act."""
+        """Return the components that act, with the name of the rule."""
         return self.by.format(rule=f"convergence, rule {self.number}")
 
 
@@ -188,7 +188,7 @@ TASK_OWNERS: tuple[Owner, ...] = (
         holds=lambda task: task.facts.state is S.PENDING,
     ),
 )
-"""In order: the first that holds applies. Without one, the task is terminal and released."""
+"""The first row that holds applies. If none holds, the task is terminal and released."""
 
 OTHER_OWNERS: tuple[Owner, ...] = (
     Owner("a job with a parent that has ended", "ends KILLED", 8, "orphaned_jobs"),
@@ -332,5 +332,5 @@ OTHER_OWNERS: tuple[Owner, ...] = (
 
 
 def find_owner(task: OwnerFacts) -> Owner | None:
-    """Return the owner of the task; None: it is terminal and released."""
+    """Return the owner of the task, or None if it is terminal and released."""
     return next((owner for owner in TASK_OWNERS if owner.holds and owner.holds(task)), None)

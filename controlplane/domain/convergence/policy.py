@@ -3,38 +3,37 @@
 from dataclasses import dataclass
 
 DRAIN_SECONDS = 3600.0
-"""Default time for tasks to finish on a cell that is drained (Nomad: 1 h)."""
+"""Default time for the tasks of a draining cell to finish (as in Nomad: 1 h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Time limits; an installation sets `interval`, `lease` and `audit_age`."""
+    """Time limits in seconds; an installation sets `interval`, `lease` and `audit_age`."""
 
     interval: float = 5.0
     lease: float = 30.0
-    # Factor of the control plane's lease to the cell's own, for clock drift and message delay.
+    # The control plane's lease divided by the cell's own, to allow for clock drift and delays.
     lease_factor: float = 1.25
-    # Ticks that must find a cell silent, so that a stalled control plane declares no cell lost.
+    # Ticks in which a cell must be silent: a stalled control plane declares no cell lost.
     silent_ticks: int = 3
-    # After a gap of more intervals between ticks, convergence waits for one lease.
+    # After a longer gap between ticks (in intervals), convergence waits for one lease.
     gap_intervals: float = 3.0
-    # The cell enforces a task's timeout; convergence acts this much later.
+    # The cell enforces a task's timeout; convergence acts later by this time.
     timeout_grace: float = 30.0
-    # A stop that is not confirmed this long after its grace period is forced …
+    # Time after the grace period of an unconfirmed stop until it is forced, …
     force_patience: float = 30.0
-    # … and after this time, the forced one included, its cell is quarantined.
+    # … and until its cell is quarantined.
     stop_patience: float = 60.0
-    # Consecutive system failures, of so many jobs and images, that quarantine a cell.
+    # Consecutive system failures, and their jobs and images, that quarantine a cell.
     failures_in_a_row: int = 10
     failed_jobs: int = 3
     failed_images: int = 3
     quarantine: float = 600.0
     # Older failures are ignored.
     failures_window: float = 3600.0
-    # A claimed one-off task is released after this time (Diego: RESOLVING for 30 s is COMPLETED
-    # again).
+    # Time after which the claim of a one-off task expires (as in Diego).
     claim_seconds: float = 30.0
-    # Ticks between two pages of the walk that recounts and finds orphans, which are rare.
+    # Ticks between two pages of the walks for recounts and orphans.
     walk_ticks: int = 10
     # Retention of records: audit entries, tick runs, and findings (dead letters, closed alerts).
     audit_age: float = 365 * 86_400.0

@@ -1,7 +1,7 @@
-"""The convergence rules that decide about one task at a time: a row for each.
+"""The convergence rules that decide on one task at a time.
 
 The statement of the same name in `queries.convergence.late_tasks` finds the candidates of a rule
-and checks the time limits that pools and groups set.
+and checks the time limits of pools and groups.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from controlplane.domain.state.transitions import Event
 
 
 class Decide(Protocol):
-    """Decides about one task."""
+    """Decision on one task."""
 
     def __call__(self, facts: TaskFacts, *, now: datetime) -> ChangeTask:
         """Return the change."""
@@ -28,9 +28,10 @@ class Decide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskRule:
-    """One rule: `is_due` selects the tasks it applies to, `decide` returns the change.
+    """One rule: `is_due` selects its tasks, `decide` returns the change.
 
-    The tables of owners show `what` it applies to, the time limit (`longest`), and what follows.
+    The table of owners shows the situation (`what`), the time limit (`longest`) and the result
+    (`then`).
     """
 
     number: int
@@ -75,13 +76,13 @@ def _has_attempt(facts: TaskFacts, state: S) -> bool:
 def _is_unanswered(facts: TaskFacts, now: datetime) -> bool:
     attempt = _unreleased(facts)
     if attempt is None or facts.at_most_once:
-        return False  # waits for the report or the loss of its cell
+        return False  # ended by a report or the loss of its cell
     return attempt.state is S.ASSIGNED and attempt.start_before <= now
 
 
 def _is_evictable(facts: TaskFacts, now: datetime) -> bool:
     attempt = _unreleased(facts)
-    # An attempt that must run at most once leaves its cell only by finishing.
+    # A task that runs at most once is not evicted.
     return attempt is not None and attempt.state in ACTIVE and not facts.at_most_once
 
 
@@ -99,7 +100,7 @@ ATTEMPTS_OF_LOST_CELLS = TaskRule(
     is_lost_attempt_due,
     decide_lost_attempt,
 )
-# The attempt is not released: the order may still arrive.
+# The attempt stays unreleased, because the order may still arrive.
 UNANSWERED = TaskRule(
     2,
     "unanswered",
@@ -120,7 +121,7 @@ STUCK_BUILDS = TaskRule(
     lambda facts, now: _has_attempt(facts, S.BUILDING),
     _end(Event.SYSTEM_FAILED, Reason.BUILD_TIMEOUT),
 )
-# The cell ends such an attempt itself; the rule applies after its grace period.
+# The cell ends such an attempt itself; the rule applies 30 s later.
 OVERRUNS = TaskRule(
     4,
     "overruns",
@@ -139,7 +140,7 @@ DRAINED = TaskRule(
     _is_evictable,
     _end(Event.DRAINED, Reason.DRAINED),
 )
-# Iris: UNSCHEDULABLE, judged up to the last pass that considered the task.
+# As in Iris, the deadline is judged at the last pass that considered the task.
 UNPLACED = TaskRule(
     5,
     "unplaced",
@@ -149,7 +150,7 @@ UNPLACED = TaskRule(
     lambda facts, now: facts.state is S.PENDING,
     _end(Event.DEADLINE_PASSED, Reason.SCHEDULING_DEADLINE),
 )
-# Every Sync repeats the forced stop; later the cell is quarantined (rule `stuck_stops`).
+# Every Sync repeats the forced stop. Rule `stuck_stops` quarantines the cell later.
 UNCONFIRMED_STOPS = TaskRule(
     6,
     "unconfirmed_stops",

@@ -1,7 +1,7 @@
-"""Admission: decide by facts that were loaded before which submitted jobs may be inserted; pure.
+"""Admission: decide from loaded facts which submitted jobs may be inserted; pure.
 
-Submission, dry run, one-off tasks and reruns share `judge`. Its checks are stages: the faults of
-all jobs at one stage are reported together, and the next stages are not reached.
+Submission, dry run, one-off tasks and reruns share `judge`. It runs its checks in order, and raises
+the faults of all jobs after the first check that finds any.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from controlplane.spec.parsing import field_path
 
 @dataclass(frozen=True, slots=True)
 class ExistingJob:
-    """A job that has a guid already."""
+    """An existing job with a guid."""
 
     job_id: int
     spec_digest: str
@@ -38,10 +38,11 @@ class ExistingJob:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionFacts:
-    """The state of the system by which jobs of `owner_id`, submitted at `now`, are judged.
+    """The facts for the admission of jobs that `owner_id` submits at `now`.
 
-    `pools`: by name; `projects`: (project id, domain id) by (domain, project); `domains`: of the
-    names of unknown projects; `jobs`: by (project id, guid). `missing_secrets`: (project id, name).
+    `pools`: by name. `projects`: (project id, domain id) by (domain, project). `domains`: existing
+    domains of unknown projects. `jobs`: by (project id, guid). `missing_secrets`: (project id,
+    name).
     """
 
     owner_id: int
@@ -58,7 +59,10 @@ class SubmissionFacts:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCandidate:
-    """A job, with its project and pool. `changes`: fields that its kind set, by group."""
+    """A submitted job with its project and pool. `changes`: fields that its kind set, by group.
+
+    `text`, `digest`: of its document, as returned by `digest_of`.
+    """
 
     position: int
     spec: JobSpec
@@ -77,10 +81,10 @@ Check = Callable[[Sequence[AdmissionCandidate], SubmissionFacts], Iterable[Candi
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The jobs of a submission that may be inserted (`planned`), and what the others are.
+    """The jobs of a submission: `planned` ones are inserted.
 
-    `existing`: ids of jobs that exist already, by position; `repeats`: by position, that of the
-    first of several equal jobs.
+    `existing`: by position, the id of the job that exists already. `repeats`: by position, the
+    position of the equal job before it.
     """
 
     existing: dict[int, int]
@@ -94,7 +98,7 @@ def admit(
     facts: SubmissionFacts,
     hooks: HookSource,
 ) -> Admission:
-    """Judge the jobs `specs`, submitted as `bodies`. Raise JobsRefused, GuidTaken."""
+    """Admit the jobs `specs`, submitted as `bodies`. Raise JobsRefused, GuidTaken."""
     jobs = _identify(specs, bodies, facts)
     existing = find_existing(jobs, facts.jobs)
     repeats = _find_repeats([job for job in jobs if job.position not in existing])
@@ -131,23 +135,23 @@ def _unknown_project(spec: JobSpec, facts: SubmissionFacts) -> Fault:
 def find_existing(
     jobs: Iterable[AdmissionCandidate | PlannedJob], by_guid: Mapping[tuple[int, str], ExistingJob]
 ) -> dict[int, int]:
-    """Return the ids of those of `jobs` that exist already, by position. Raise GuidTaken.
+    """Return the ids of jobs that exist already, by position. Raise GuidTaken.
 
-    A job exists if another one has its guid and was submitted with the same body.
+    A job exists if a job with its guid was submitted with the same body.
     """
     existing: dict[int, int] = {}
     for job in jobs:
-        found = by_guid.get((job.project_id, job.spec.guid)) if job.spec.guid is not None else None
-        if found is None:
+        other = by_guid.get((job.project_id, job.spec.guid)) if job.spec.guid is not None else None
+        if other is None:
             continue
-        if found.spec_digest != job.digest:
-            raise GuidTaken(job.position, str(job.spec.guid), found.job_id)
-        existing[job.position] = found.job_id
+        if other.spec_digest != job.digest:
+            raise GuidTaken(job.position, str(job.spec.guid), other.job_id)
+        existing[job.position] = other.job_id
     return existing
 
 
 def _find_repeats(jobs: Sequence[AdmissionCandidate]) -> dict[int, int]:
-    """Return jobs with the guid of an earlier one. Raise GuidTaken if the two differ."""
+    """Return jobs with the guid of an earlier, equal job. Raise GuidTaken if the two differ."""
     first: dict[tuple[int, str], AdmissionCandidate] = {}
     repeats: dict[int, int] = {}
     for job in jobs:
@@ -167,10 +171,9 @@ def _find_repeats(jobs: Sequence[AdmissionCandidate]) -> dict[int, int]:
 def check_access_and_callback(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
-    """Yield access to hosts that the policy of the job's pool does not allow now, and callbacks.
+    """Yield host access that the policy of the pool does not allow, and callbacks to such hosts.
 
-    A callback must not address a host that is not allowed. The addresses of a name are checked at
-    each delivery.
+    A callback URL with a host name is checked at each delivery.
     """
     for job in jobs:
         for finding in find_policy_faults(
@@ -181,30 +184,33 @@ def check_access_and_callback(
         ):
             yield job, finding
         url = job.spec.callback.url
-        why = refuse_url(url, facts.callback_networks) if url else None
-        if why is not None:
-            text = f"{why}; CELLRUN_CALLBACK_ALLOWED_NETWORKS does not allow it"
+        reason = refuse_url(url, facts.callback_networks) if url else None
+        if reason is not None:
+            text = f"{reason}; CELLRUN_CALLBACK_ALLOWED_NETWORKS does not allow it"
             yield job, (("callback", "url"), text)
 
 
 def check_sizes(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
-    """Yield jobs that have too many tasks, or can never run: by cells, tokens and quotas."""
+    """Yield jobs that have too many tasks, or exceed all cells, the tokens or a quota."""
     unsatisfiable: dict[int, list[Finding]] = {}
     for pool in {job.pool.pool_id: job.pool for job in jobs}.values():
         if not pool.cells and not pool.tokens and not facts.quotas:
             continue
-        of_pool = [job for job in jobs if job.pool.pool_id == pool.pool_id]
-        checked = [(job.spec, _quotas_of(job, facts)) for job in of_pool]
-        found = find_unsatisfiable(checked, pool, now=facts.now)
-        unsatisfiable |= {job.position: each for job, each in zip(of_pool, found, strict=True)}
+        pool_jobs = [job for job in jobs if job.pool.pool_id == pool.pool_id]
+        specs = [(job.spec, _quotas_of(job, facts)) for job in pool_jobs]
+        findings = find_unsatisfiable(specs, pool, now=facts.now)
+        unsatisfiable |= {
+            job.position: job_findings
+            for job, job_findings in zip(pool_jobs, findings, strict=True)
+        }
     for job in jobs:
-        count, most = job.spec.total_replicas(), facts.max_tasks_per_job
-        if count > most:
+        count, limit = job.spec.total_replicas(), facts.max_tasks_per_job
+        if count > limit:
             groups = job.spec.groups
             largest = max(range(len(groups)), key=lambda n: groups[n].replicas)
-            text = f"{count} tasks are more than the {most} that a job may have"
+            text = f"{count} tasks are more than the {limit} that a job may have"
             yield job, (("groups", largest, "replicas"), text)
         for finding in unsatisfiable.get(job.position, ()):
             yield job, finding
@@ -213,9 +219,10 @@ def check_sizes(
 def check_changed_sizes(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
-    """Yield the faults of `check_sizes` in jobs in which the kind set a field.
+    """Yield the faults of `check_sizes` for jobs with a field that the kind set.
 
-    The submitted sizes were accepted before, and a rerun cannot set `allow_unsatisfiable`.
+    Submitted sizes were checked by the submission. The hint is omitted, because a rerun cannot set
+    `allow_unsatisfiable`.
     """
     for job, (place, text) in check_sizes([job for job in jobs if any(job.changes)], facts):
         yield job, (place, text.removesuffix(HINT))
@@ -229,10 +236,7 @@ def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
 def check_secrets(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
-    """Yield secrets that the job's project does not have: the job could only fail.
-
-    `allow_unsatisfiable` accepts the job: its secrets may be written before its tasks start.
-    """
+    """Yield secrets that the job's project does not have, unless `allow_unsatisfiable` is set."""
     for job in jobs:
         for place, name in () if job.spec.allow_unsatisfiable else secrets_of(job.spec):
             if (job.project_id, name) in facts.missing_secrets:
@@ -252,7 +256,7 @@ def secrets_of(spec: JobSpec) -> Iterator[Finding]:
 
 SUBMISSION_CHECKS: Sequence[Check] = (check_access_and_callback, check_sizes, check_secrets)
 RERUN_CHECKS: Sequence[Check] = (check_access_and_callback, check_changed_sizes, check_secrets)
-"""Of a job that was accepted once: its pool, its secrets and its hook may have changed since."""
+"""The pool, secrets and hook may have changed since the submission."""
 
 
 # ------------------------------------------------------------------------------------ decision
@@ -265,7 +269,7 @@ def judge(
     *,
     checks: Sequence[Check] = SUBMISSION_CHECKS,
 ) -> list[PlannedJob]:
-    """Return the jobs as their kinds schedule them, ready to be inserted. Raise JobsRefused."""
+    """Prepare the jobs by the hooks of their kinds, check and plan them. Raise JobsRefused."""
     jobs = _prepare(jobs, hooks)
     for check in checks:
         _refuse(
@@ -322,10 +326,10 @@ def judge_names(
     unfinished: Mapping[tuple[int, str], Sequence[int]],
     settling: Mapping[tuple[int, str], Sequence[int]],
 ) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return by position the jobs that exist under the name, and the jobs that are replaced.
+    """Apply `existing_job_policy`: return by position the kept job, and the replaced jobs.
 
-    `unfinished`, `settling`: jobs of the owner by (project id, name), the newest last. A cancelled
-    job is not replaced again, but it may still hold containers. Raise JobsRefused, NameTaken.
+    `unfinished`, `settling`: jobs of the owner by (project id, name), newest last. Settling jobs,
+    which have ended but may still hold containers, are replaced too. Raise JobsRefused, NameTaken.
     """
     first: dict[tuple[int, str], int] = {}
     for job in jobs:
@@ -339,11 +343,11 @@ def judge_names(
         if first[key] != job.position:
             text = f"{job.spec.name} is the name of another job of this submission, too"
             raise JobsRefused([(job.position, Fault("name", text))])
-        found = unfinished.get(key, ())
+        same_name = unfinished.get(key, ())
         if policy == "replace":
-            replaced[job.position] = [*found, *settling.get(key, ())]
-        elif found and policy == "error":
-            raise NameTaken(job.position, job.spec.name, found[-1])
-        elif found:
-            existing[job.position] = found[-1]
+            replaced[job.position] = [*same_name, *settling.get(key, ())]
+        elif same_name and policy == "error":
+            raise NameTaken(job.position, job.spec.name, same_name[-1])
+        elif same_name:
+            existing[job.position] = same_name[-1]
     return existing, replaced

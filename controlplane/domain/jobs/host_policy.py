@@ -1,7 +1,7 @@
 """Host policy: mounts, capabilities and privileges that a pool allows its tasks.
 
-It is checked on submission and on retry. A later restriction applies to new jobs only, as in
-Kubernetes' admission.
+It is checked on submission and retry only, as in Kubernetes' admission: a later restriction does
+not affect existing jobs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ def find_policy_faults(
 ) -> Iterator[Finding]:
     """Yield a fault for each host access in `spec` that the pool's policy does not allow.
 
-    `allowed_mounts`: of the pool, {path, read_only}, each with everything below it.
+    `allowed_mounts`: {path, read_only} of the pool; each includes all paths below it.
     """
     for position, group in enumerate(spec.groups):
         for place, text in (
@@ -36,15 +36,17 @@ def _check_mounts(
     group: TaskGroupSpec, pool: str, allowed: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
     for position, mount in enumerate(group.mounts):
-        above = [item for item in allowed if _holds(str(item["path"]), mount.source)]
-        if not above:
-            text = f"pool {pool} allows no mount of {mount.source}; it allows {_listed(allowed)}"
+        covering = [item for item in allowed if _covers(str(item["path"]), mount.source)]
+        if not covering:
+            text = (
+                f"pool {pool} allows no mount of {mount.source}; it allows {_mount_list(allowed)}"
+            )
             yield ("mounts", position, "source"), text
-        elif not mount.read_only and not any(_is_writable(item) for item in above):
-            yield ("mounts", position, "read_only"), _only_read(mount, pool)
+        elif not mount.read_only and not any(_is_writable(item) for item in covering):
+            yield ("mounts", position, "read_only"), _read_only_text(mount, pool)
 
 
-def _only_read(mount: Mount, pool: str) -> str:
+def _read_only_text(mount: Mount, pool: str) -> str:
     return f"pool {pool} allows {mount.source} to be read only: must be true"
 
 
@@ -59,8 +61,8 @@ def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
             yield ("capabilities", position), text
 
 
-def _holds(allowed: str, source: str) -> bool:
-    """Return whether `source` is the path `allowed`, or below it."""
+def _covers(allowed: str, source: str) -> bool:
+    """Return whether `source` is the path `allowed` or below it."""
     parts = _parts(allowed)
     return _parts(source)[: len(parts)] == parts
 
@@ -73,6 +75,6 @@ def _is_writable(item: Mapping[str, Any]) -> bool:
     return item.get("read_only", True) is False
 
 
-def _listed(allowed: Sequence[Mapping[str, Any]]) -> str:
-    listed = [f"{item['path']}{'' if _is_writable(item) else ' (read only)'}" for item in allowed]
-    return ", ".join(sorted(listed)) or "none"
+def _mount_list(allowed: Sequence[Mapping[str, Any]]) -> str:
+    texts = [f"{item['path']}{'' if _is_writable(item) else ' (read only)'}" for item in allowed]
+    return ", ".join(sorted(texts)) or "none"

@@ -1,4 +1,4 @@
-"""Launch data: the part of a group's definition that its cell receives; pure."""
+"""Launch data: the part of a group's definition that cells receive; pure."""
 
 import hashlib
 from typing import Any
@@ -8,7 +8,7 @@ from controlplane.spec import TaskGroupSpec
 from controlplane.spec.files import body_of
 from controlplane.spec.services import HealthCheck as HealthCheckSpec
 
-# Fields that an order contains unchanged; inputs, options and the health check are converted.
+# Fields that are copied unchanged; inputs, options and the health check are converted.
 _COPIED = (
     "task_type",
     "image",
@@ -25,7 +25,7 @@ _COPIED = (
     "max_pids",
     "read_only",
 )
-# Fields that are stored only if set, because few groups use them.
+# Fields that are copied only if set, because few groups use them.
 _COPIED_IF_SET = (
     "registry_secret",
     "checkpoint_path",
@@ -42,7 +42,7 @@ _OPTIONS = ("secrets", "outputs", "mounts", "tmpfs")
 def launch_of(
     group: TaskGroupSpec, *, exclusive: bool, network: str = "default", is_gang: bool = False
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the launch data of `group` for its cell, and the contents of its inputs by SHA-256."""
+    """Return the launch data of `group`, and the contents of its inputs by SHA-256."""
     launch: dict[str, Any] = {name: getattr(group, name) for name in _COPIED}
     launch |= {name: value for name in _COPIED_IF_SET if (value := getattr(group, name))}
     launch |= {
@@ -77,9 +77,9 @@ def launch_of(
 
 
 def time_limit_of(group: TaskGroupSpec) -> tuple[float | None, bool]:
-    """Return how long an attempt may be RUNNING in seconds (None: without limit).
+    """Return the maximum RUNNING time of an attempt in seconds (None: no limit).
 
-    The second value: whether that limit is the lifetime, which is less than the timeout.
+    The second value: whether that limit is the lifetime, because it is less than the timeout.
     """
     timeout, lifetime = group.timeout_seconds, group.lifetime_seconds
     if lifetime is not None and (timeout is None or lifetime < timeout):

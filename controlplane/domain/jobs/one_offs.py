@@ -1,4 +1,4 @@
-"""Tasks in the format of Diego's clients: four lifecycles."""
+"""Lifecycles of one-off tasks, as in Diego."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from controlplane.domain.state.states import TERMINAL
 
 
 class Lifecycle(StrEnum):
-    """Lifecycle states of Diego."""
+    """Lifecycle of a one-off task."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

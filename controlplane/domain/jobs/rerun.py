@@ -1,6 +1,7 @@
 """Retry of a job: a new job of the tasks that did not succeed; pure.
 
-Tasks keep their group, index and replicas; the minima are reduced by the tasks that succeeded.
+Tasks keep their group and index, and groups their replicas. The minima are reduced by the number of
+tasks that succeeded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from controlplane.domain.state.states import TERMINAL
 from controlplane.spec import JobSpec
 from controlplane.spec.parts import JobDependency
 
-# Fields that the new job does not inherit: it replaces no job, and its guid is its own.
+# Fields that the new job does not inherit: it has its own guid, and replaces no job.
 _NOT_INHERITED = ("guid", "existing_job_policy")
 
 
@@ -23,7 +24,7 @@ _NOT_INHERITED = ("guid", "existing_job_policy")
 class GroupRemainder:
     """The rest of a group: the `indices` of its `task_count` tasks that did not succeed.
 
-    `is_traceable`: the jobs of its other replicas, with their results, are not deleted.
+    `is_traceable`: the jobs with the results of its other replicas are not deleted.
     """
 
     task_count: int
@@ -38,15 +39,15 @@ class GroupRemainder:
 
     @property
     def minimum(self) -> int:
-        """Return how many of the rest must succeed."""
+        """Return how many of the remaining tasks must succeed."""
         return max(self.min_available - self.succeeded, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RerunDependency:
-    """A job that the retried one waited for. `retried_by`: the newest retry of that job, if any.
+    """A dependency of the retried job; open if it is neither met nor failed.
 
-    `is_there`: the job is not deleted. Neither met nor failed: the dependency was still open.
+    `exists`: the other job is not deleted. `retried_by`: the newest retry of the other job, if any.
     """
 
     on_job_id: int
@@ -54,38 +55,38 @@ class RerunDependency:
     until: str
     is_met: bool
     is_failed: bool
-    is_there: bool = True
+    exists: bool = True
     retried_by: int | None = None
 
 
 def check_retry(
     job: JobRow,
     spec: JobSpec,
-    left: Mapping[str, GroupRemainder],
+    remainders: Mapping[str, GroupRemainder],
     relatives: Iterable[JobRow],
 ) -> None:
     """Check that `job` may be retried now. Raise Conflict.
 
-    `relatives`: other retries of it, or of the same job. Two of them never run the same tasks.
+    `relatives`: all jobs that share tasks with it by retries: only one of them runs at a time.
     """
     if job.state not in TERMINAL:
         raise Conflict(
             f"job {job.job_id} has not ended: retry it after its end, or cancel it first"
         )
-    if not any(group.indices for group in left.values()):
+    if not any(group.indices for group in remainders.values()):
         raise Conflict(f"there is nothing to retry: all tasks of job {job.job_id} succeeded")
-    for one in (job, *relatives):
-        if one.state not in TERMINAL:
-            raise Conflict(f"job {one.job_id} retries the same tasks and has not ended yet")
-        if one.settled_at is None:
+    for peer in (job, *relatives):
+        if peer.state not in TERMINAL:
+            raise Conflict(f"job {peer.job_id} retries the same tasks and has not ended yet")
+        if peer.settled_at is None:
             text = (
-                f"containers of job {one.job_id} are still being stopped: retry once it is settled"
+                f"containers of job {peer.job_id} are still being stopped: retry once it is settled"
             )
             raise Conflict(text)
     for group in spec.groups:
-        read = {item.from_.group for item in group.inputs if item.from_ is not None}
-        for name in sorted(read) if left[group.name].indices else ():
-            if not left[name].is_traceable:
+        sources = {item.from_.group for item in group.inputs if item.from_ is not None}
+        for name in sorted(sources) if remainders[group.name].indices else ():
+            if not remainders[name].is_traceable:
                 text = (
                     f"group {group.name} reads the results of group {name}, which were deleted"
                     " with their job: submit the job again"
@@ -96,23 +97,23 @@ def check_retry(
 def plan_rerun(
     job: PlannedJob,
     spec: JobSpec,
-    left: Mapping[str, GroupRemainder],
+    remainders: Mapping[str, GroupRemainder],
     *,
     min_available: int,
     now: datetime,
 ) -> PlannedJob:
-    """Return the new job with `spec`, made of `job`, the retried one as it is scheduled now.
+    """Return the plan of the new job with `spec`.
 
-    `min_available`: of the retried job. A group without remaining tasks stays, because other groups
-    may name it.
+    `job`: the retried job, planned again. `min_available`: of the retried job. A group without
+    remaining tasks stays, because other groups may refer to it.
     """
     changes = [group.prepared for group in job.groups]
     groups = [
-        replace(group, indices=rest.indices, min_available=rest.minimum)
+        replace(group, indices=remainder.indices, min_available=remainder.minimum)
         for group in plan_groups(spec, now=now, changes=changes)
-        for rest in (left[group.name],)
+        for remainder in (remainders[group.name],)
     ]
-    succeeded = sum(group.succeeded for group in left.values())
+    succeeded = sum(group.succeeded for group in remainders.values())
     minimum = max(min_available - succeeded, sum(group.min_available for group in groups))
     tolerated = spec.max_task_failures
     if tolerated is None:
@@ -123,14 +124,14 @@ def plan_rerun(
     )
 
 
-def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDependency]:
+def carry_over(job_id: int, dependencies: Iterable[RerunDependency]) -> list[JobDependency]:
     """Return the dependencies of the retry of job `job_id`. Raise Conflict.
 
-    Met dependencies are dropped; open ones stay; a failed one is replaced by the newest retry of
-    that job. Without such a retry, the new job ends as the old one did, with the same reason.
+    Met dependencies are dropped and open ones kept. A failed one is replaced by one on the newest
+    retry of that job; without such a retry it is kept, and fails the new job as well.
     """
-    carried = []
-    for item in awaited:
+    kept = []
+    for item in dependencies:
         if item.is_met:
             continue
         if item.until == "settled":
@@ -138,18 +139,18 @@ def carry_over(job_id: int, awaited: Iterable[RerunDependency]) -> list[JobDepen
             text = f"containers of job {item.on_job_id}, which job {job_id} replaced, are still"
             raise Conflict(f"{text} being stopped: retry once it is settled")
         on_job_id = item.retried_by if item.is_failed and item.retried_by else item.on_job_id
-        if on_job_id == item.on_job_id and not item.is_there:
+        if on_job_id == item.on_job_id and not item.exists:
             raise Conflict(f"job {job_id} depends on job {item.name}, which was deleted")
         dependency = JobDependency.model_validate({"job": on_job_id, "until": item.until})
-        if dependency not in carried:
-            carried.append(dependency)
-    return carried
+        if dependency not in kept:
+            kept.append(dependency)
+    return kept
 
 
 def retried_spec(
     spec: JobSpec, *, depends_on: Sequence[JobDependency], parent: int | None
 ) -> JobSpec:
-    """Return the spec of the new job: `spec` with other links, and without a name policy."""
+    """Return the spec of the new job, with these links and without `existing_job_policy`."""
     changes = {"depends_on": list(depends_on), "parent": parent, "existing_job_policy": None}
     return spec.model_copy(update=changes)
 

@@ -1,9 +1,9 @@
 """Satisfiability: reject jobs that could not be placed even on empty cells.
 
-A job is rejected if it alone exceeds a limit: a task larger than the largest cell that may run it,
-more tokens than the pool has, or more than a quota allows. A job that more cells could satisfy is
-accepted and waits: a gang larger than the pool, or constraints that no cell meets. The texts are
-those of placement.
+A job is rejected if it exceeds a limit by itself: a task larger than every cell that may run it,
+more tokens than the pool has, or more than a quota allows. A job that additional cells could
+satisfy is accepted and waits, such as a gang larger than the pool, or constraints that no cell
+meets. The texts are those of placement.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ from controlplane.domain.state.states import Band
 from controlplane.spec import JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Finding, Place
 
-# The validators that reject by a limit alone.
+# The validators whose limits can reject a job.
 _LIMIT_VALIDATORS = ("user_quota", "project_quota", "domain_quota", "concurrency")
-_WRITTEN = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
+_NAMES_IN_JOBS = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 HINT = " (allow_unsatisfiable: true takes the job anyway)"
 
 
@@ -33,8 +33,8 @@ HINT = " (allow_unsatisfiable: true takes the job anyway)"
 class AdmissionPool:
     """A pool and its policy for new jobs.
 
-    `cells`: those that ever registered, in any state, checked as empty cells. None: none ever
-    registered, or each task is already known to fit on one.
+    `cells`: all cells that ever registered, in any state, checked as if empty. They are not loaded
+    if each task is known to fit on one.
     """
 
     pool_id: int
@@ -49,7 +49,7 @@ class AdmissionPool:
 def find_unsatisfiable(
     jobs: Sequence[tuple[JobSpec, Sequence[Quota]]], pool: AdmissionPool, *, now: datetime
 ) -> list[list[Finding]]:
-    """Return for each of `jobs`, with the quotas that apply to it, why it can never run in `pool`.
+    """Return for each of `jobs` (spec and quotas) the reasons why it can never run in `pool`.
 
     A job with `allow_unsatisfiable` is accepted.
     """
@@ -65,7 +65,7 @@ def find_unsatisfiable(
 
 
 class _PoolCandidates:
-    """One pool, and the shapes of all jobs that are checked together."""
+    """A pool, and the shapes of all jobs that are checked together."""
 
     def __init__(self, pool: AdmissionPool, shapes: Sequence[ShapeFacts], now: datetime) -> None:
         self._pool, self._now = pool, now
@@ -90,27 +90,27 @@ class _PoolCandidates:
         """Yield the violations of a single task of each group."""
         for position, shape in enumerate(shapes):
             place: Place = ("groups", position)
-            for name, text in self._short_tokens(shape.resources):
+            for name, text in self._exceeded_tokens(shape.resources):
                 yield (*place, "resources", name), text
             for violation in self._violations(quotas, shape, shape.resources):
-                what = str(violation.figures["what"])
-                yield (*place, *_place_of(what)), violation.text
-            yield from self._cells_for(shape, place)
+                name = str(violation.figures["what"])
+                yield (*place, *_place_of(name)), violation.text
+            yield from self._check_cells(shape, place)
 
-    def _cells_for(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
+    def _check_cells(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
         usable = self._matrix.usable(shape)
-        # If no cell has the task type, labels and tags, a matching cell may register later.
-        if usable.any() and not self._room(shape, usable):
+        # If no cell has the task type, labels and tags, one may register later.
+        if usable.any() and not self._count_fitting(shape, usable):
             reason = explain.explain_misfit(shape, self._snapshot, self._matrix, usable)
             name = next(iter(reason["shortfall"]))
             yield (*place, *_place_of(name)), str(reason["text"])
 
-    def _room(self, shape: ShapeFacts, usable: Mask) -> int:
+    def _count_fitting(self, shape: ShapeFacts, usable: Mask) -> int:
         return int(self._matrix.room_when_empty(self._matrix.vector(shape.resources), usable).sum())
 
     # -------------------------------------------------------------------------- limits
 
-    def _short_tokens(self, resources: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    def _exceeded_tokens(self, resources: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         for name, amount in sorted(resources.items()):
             limit = self._pool.tokens.get(name)
             if limit is not None and amount > limit:
@@ -124,7 +124,7 @@ class _PoolCandidates:
         *,
         tasks: int = 1,
     ) -> Iterator[ValidationFailure]:
-        """Yield the quota violations of `tasks` concurrent tasks with unused quotas."""
+        """Yield the violations of unused quotas by `tasks` concurrent tasks."""
         unused = [
             QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0) for quota in quotas
         ]
@@ -139,10 +139,10 @@ class _PoolCandidates:
     def _check_gang(
         self, spec: JobSpec, shapes: Sequence[ShapeFacts], quotas: Sequence[Quota]
     ) -> Iterator[Finding]:
-        """Yield the violations of the minima of a gang."""
+        """Yield the limits that the minima of a gang exceed."""
         gang = _GangMinima(spec, shapes)
-        amounts = {name: gang.least(name) for shape in shapes for name in shape.resources}
-        for _, text in self._short_tokens(amounts):
+        amounts = {name: gang.smallest_amount(name) for shape in shapes for name in shape.resources}
+        for _, text in self._exceeded_tokens(amounts):
             yield gang.place, text
         for violation in self._violations(quotas, shapes[0], amounts):
             yield gang.place, violation.text
@@ -177,14 +177,14 @@ class _GangMinima:
         self._replicas = [group.replicas for group in spec.groups]
         self.place = _place_of_minimum(spec)
 
-    def least(self, name: str) -> int:
+    def smallest_amount(self, name: str) -> int:
         """Return the smallest amount of a resource that `minimum` members hold together."""
-        total, left = 0, self.minimum
-        for amount, least, _ in self._by_size(name):
-            total, left = total + amount * least, left - least
-        for amount, least, most in self._by_size(name):
-            more = min(left, most - least)
-            total, left = total + amount * more, left - more
+        total, remaining = 0, self.minimum
+        for amount, minimum, _ in self._by_size(name):
+            total, remaining = total + amount * minimum, remaining - minimum
+        for amount, minimum, replicas in self._by_size(name):
+            extra = min(remaining, replicas - minimum)
+            total, remaining = total + amount * extra, remaining - extra
         return total
 
     def _by_size(self, name: str) -> list[tuple[int, int, int]]:
@@ -193,11 +193,11 @@ class _GangMinima:
         return sorted(zip(amounts, self._minima, self._replicas, strict=True))
 
 
-def _place_of(what: str) -> Place:
-    """Return the field of a group that a limit refers to."""
-    if what in ("running_tasks", "running_jobs"):
+def _place_of(limit_name: str) -> Place:
+    """Return the field of a group to which the limit `limit_name` applies."""
+    if limit_name in ("running_tasks", "running_jobs"):
         return ("replicas",)
-    return ("resources", _WRITTEN.get(what, what))
+    return ("resources", _NAMES_IN_JOBS.get(limit_name, limit_name))
 
 
 def _place_of_minimum(spec: JobSpec) -> Place:

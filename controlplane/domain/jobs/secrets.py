@@ -5,21 +5,21 @@ import json
 from controlplane.contract.messages.launch_context import Registry
 
 MAX_VALUE_BYTES = 64 * 1024
-"""Keys, tokens and certificates are smaller; larger values belong into an input."""
+"""Keys, tokens and certificates are smaller; larger values belong in an input."""
 
 
 def about_secret(project_id: int, name: str) -> str:
-    """Return the context that a sealed value is bound to: it cannot be opened in another row."""
+    """Return the context to which a sealed value is bound: it cannot be opened in another row."""
     return f"secret {project_id} {name}"
 
 
 def registry_value(registry: Registry) -> bytes:
-    """Return the value of a secret with a login to an image registry."""
+    """Return a login to an image registry as the value of a secret."""
     return json.dumps(registry.body(), separators=(",", ":")).encode()
 
 
 def read_registry(value: bytes) -> Registry | None:
-    """Return the registry login in `value`; None: it has another format."""
+    """Return the registry login in `value`, or None if it has another format."""
     try:
         body = json.loads(value)
     except (ValueError, RecursionError):

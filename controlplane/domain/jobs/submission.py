@@ -1,4 +1,4 @@
-"""Plan of a submitted job: its rows without their ids, and the errors of a submission; pure."""
+"""Plan of a submitted job: its rows without ids, and the errors of a submission; pure."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.ST
 
 
 class JobsRefused(CellrunError):
-    """Rejection of a whole submission for faults of some jobs. `faults`: (position, fault)."""
+    """Rejection of a submission because of faults in some jobs. `faults`: (position, fault)."""
 
     def __init__(self, faults: Sequence[tuple[int, Fault]]) -> None:
         super().__init__("; ".join(str(fault) for _, fault in faults))
@@ -25,7 +25,7 @@ class JobsRefused(CellrunError):
 
 
 class GuidTaken(Conflict):
-    """A different job has the guid of the job at `position` already."""
+    """A different job already has the guid of the job at `position`."""
 
     def __init__(self, position: int, guid: str, job_id: int | None) -> None:
         owner = "another job of the same submission" if job_id is None else f"job {job_id}"
@@ -34,14 +34,14 @@ class GuidTaken(Conflict):
 
 
 class TaskGuidTaken(Conflict):
-    """Another one-off task or a job (`holder`) has the guid already."""
+    """Another one-off task or a job (`holder`) already has the guid."""
 
     def __init__(self, guid: str, holder: str | None) -> None:
         super().__init__(f"guid {guid} belongs to {holder or 'another task'} already")
 
 
 class NameTaken(Conflict):
-    """The job at `position` may not have the name of the unfinished job `job_id`."""
+    """The unfinished job `job_id` has the name of the job at `position`."""
 
     def __init__(self, position: int, name: str, job_id: int) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class NameTaken(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group row without its ids. `contents`: of the inputs in `launch`, by SHA-256.
+    """A group row without ids. `contents`: of the inputs in `launch`, by SHA-256.
 
     `prepared`: the fields that the job's kind set.
     """
@@ -82,7 +82,7 @@ class PlannedGroup:
 
 @dataclass(slots=True, eq=False)
 class PlannedJob:
-    """A job and its groups, ready to be inserted, which sets `job_id`.
+    """A job and its groups, ready to be inserted; the insertion sets `job_id`.
 
     `position`: in its submission. `is_short`: it was submitted with the fields of one group at the
     top. `text`, `digest`: of its document.
@@ -111,17 +111,16 @@ def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def band_of(spec: JobSpec) -> Band:
-    """Return the band that a job names."""
+    """Return the band of a job."""
     return Band[spec.band.upper()]
 
 
 def plan_groups(
     spec: JobSpec, *, now: datetime, changes: Sequence[Mapping[str, Any]] = ()
 ) -> list[PlannedGroup]:
-    """Return the groups of a job submitted at `now`.
+    """Return the groups of a job submitted at `now`. `changes`: fields that its kind set, by group.
 
-    A group that waits for other groups or jobs may not start yet, and has no deadline. `changes`:
-    fields that the job's kind set, by group.
+    A group that waits for other groups or jobs is not startable yet, and has no deadline.
     """
     planned = [
         _plan_group(spec, group, position, minimum, now)
@@ -129,7 +128,9 @@ def plan_groups(
     ]
     if not any(changes):
         return planned
-    return [replace(group, prepared=shown) for group, shown in zip(planned, changes, strict=True)]
+    return [
+        replace(group, prepared=prepared) for group, prepared in zip(planned, changes, strict=True)
+    ]
 
 
 def _plan_group(

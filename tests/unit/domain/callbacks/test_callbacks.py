@@ -27,7 +27,7 @@ from controlplane.domain.callbacks.delivery import (
     wait_seconds,
 )
 from controlplane.domain.state.backoff import JITTER
-from controlplane.spec.hosts import is_in_vain, read_address
+from controlplane.spec.hosts import is_malformed_address, read_address
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 LOOPBACK = (ip_network("127.0.0.0/8"),)
@@ -131,18 +131,18 @@ def test_text_that_is_no_address_is_parsed_as_a_name(name: str) -> None:
 def test_valid_address_is_not_classified_as_unresolvable(
     address: IPv4Address | IPv6Address,
 ) -> None:
-    assert not is_in_vain(str(address))
-    assert not is_in_vain(str(int(address) & 0xFFFFFFFF))
+    assert not is_malformed_address(str(address))
+    assert not is_malformed_address(str(int(address) & 0xFFFFFFFF))
 
 
 @pytest.mark.parametrize("host", ["1.1.1.1.1", "256.1.1.1", "08", "4294967296", "0x1.1.1.1.1."])
 def test_malformed_numeric_address_is_classified_as_unresolvable(host: str) -> None:
-    assert is_in_vain(host)
+    assert is_malformed_address(host)
 
 
 @pytest.mark.parametrize("host", ["example.org", "1.example.org", "task.1", "0xyz", "a"])
 def test_host_name_is_not_classified_as_unresolvable(host: str) -> None:
-    assert not is_in_vain(host)
+    assert not is_malformed_address(host)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def carried(*awaited: RerunDependency) -> list[tuple[int | str, str]]:
 
 
 def test_met_dependency_is_dropped_and_an_open_one_kept() -> None:
-    met = RerunDependency(1, "one", "succeeded", is_met=True, is_failed=False, is_there=False)
+    met = RerunDependency(1, "one", "succeeded", is_met=True, is_failed=False, exists=False)
     open_ = RerunDependency(2, "two", "started", is_met=False, is_failed=False, retried_by=5)
     assert carried(met, open_) == [(2, "started")]
     settled = RerunDependency(1, "1", "settled", is_met=True, is_failed=False)
