@@ -55,13 +55,13 @@ the order of tries: in a pool that is not strict, tasks that fit pass others.
 `nomination` is the cell on which capacity is reserved for the task, and the end of that
 reservation: after an eviction, for its requeued gang, or after `starvation_seconds`.
 
-## Asking before submitting
+## Dry runs
 
 `cellrun submit FILE --dry-run` (`POST /jobs:dry-run`) places the job behind all pending work, and
 shows where its tasks would run, why others would wait, and which attempts would be evicted. Nothing
 is written.
 
-## A bad decision becomes a test
+## Turn a bad decision into a test
 
 `manage.py placement_snapshot --pool NAME > file.json` writes the input of a pass over the pool:
 cells, shapes, quotas, rows, gangs, the policy. `manage.py placement_replay file.json` repeats the

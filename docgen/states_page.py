@@ -230,7 +230,7 @@ def _budgets() -> list[str]:
         f" {backoff.SYSTEM_BASE_SECONDS:g} s for the system,"
         f" {backoff.CRASH_BASE_SECONDS:g} s for\n  consecutive crashes of a service; none for a"
         " lost cell or a drain.",
-        "## Who owns a state",
+        "## Owner of each state",
         "Each state that is not final has an owner: the first matching row.",
         _owners("a task that is", TASK_OWNERS),
         "Jobs and cells ([retention](retention.md) and [convergence](convergence.md#repair)"

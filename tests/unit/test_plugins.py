@@ -1,7 +1,8 @@
-"""Plugins of other packages: found by entry point, by name; what is broken or taken is refused."""
+"""Plugins of other packages: found by entry point and name; faulty ones are refused."""
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,24 @@ half = theatre_plugins:Closed
 """
 
 
+def _only_theatre(group: str) -> list[EntryPoint]:
+    """Return the entry points of the test's package, not those of the developer's environment."""
+    return [
+        point
+        for point in entry_points(group=group)
+        if point.dist is not None and point.dist.name == "theatre-plugins"
+    ]
+
+
+@pytest.fixture(autouse=True)
+def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide plugin packages that the developer has installed."""
+    monkeypatch.setattr(plugins, "entry_points", _only_theatre)
+
+
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package of somebody else's, installed."""
+    """Install a package with plugins."""
     info = tmp_path / "theatre_plugins-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theatre-plugins\nVersion: 1.0\n")
@@ -105,7 +121,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.fixture
 def nothing_else() -> Iterator[None]:
-    """What is installed is looked for anew, before and after."""
+    """Clear the cache of installed plugins before and after the test."""
     plugins.forget()
     yield
     plugins.forget()

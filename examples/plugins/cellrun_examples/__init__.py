@@ -1,1 +1,1 @@
-"""One plugin of each kind; docs/plugins.md goes through them."""
+"""Example plugins of each kind, explained in docs/plugins.md."""

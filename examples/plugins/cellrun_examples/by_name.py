@@ -1,4 +1,4 @@
-"""A selector: cells are filled in order of their names."""
+"""A selector that fills cells in order of their names."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from controlplane.domain.placement.model.interfaces import CellOffer, Vector
 
 
 class ByName:
-    """The first cell that has room takes all it can, then the next."""
+    """Selector of the first cell with room."""
 
     keeps_place = False
 
     def select(self, offer: CellOffer, count: int) -> Vector:
-        """Cells come in order of name: what is left after those before goes to each."""
+        """Return counts: each cell, in order of name, takes all remaining tasks that fit."""
         before = np.cumsum(offer.room) - offer.room
         return np.minimum(np.maximum(count - before, 0), offer.room)

@@ -1,6 +1,6 @@
-"""A hook: jobs of kind `licensed` run where the licence is valid, and know its server.
+"""A hook: jobs of kind `licensed` run on licensed cells and get the address of the licence server.
 
-It writes to the log which licences are in use; a real one would put that into a queue.
+It logs the use of licences; a production hook would send it to a queue.
 """
 
 import logging
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class Licensed:
-    """As batch, with a licence for each attempt."""
+    """Hook like that of `batch`, with a licence for each attempt."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """Add the server's address, and the label of cells where the licence is valid."""
+        """Return the terms with the address of the server and a constraint on licensed cells."""
         if "LICENCE_SERVER" in terms.env:
             raise Refusal("env", "LICENCE_SERVER is set by kind licensed")
         return replace(
@@ -31,16 +31,16 @@ class Licensed:
         )
 
     def on_placed(self, event: LifeEvent) -> EndOfJob | None:
-        """End a job that takes more cells than licences are sold to a job."""
+        """End a job that has more tasks than a job may have licences."""
         if event.index >= MOST:
             return EndOfJob(f"a job has {MOST} licences at most, for tasks 0 to {MOST - 1}")
         return None
 
     def on_started(self, event: LifeEvent) -> None:
-        """Note it. It may be called again about the same attempt, which its uid tells."""
+        """Log the start. A repeated call has the same uid of the attempt."""
         log.info("attempt %s on cell %s takes a licence", event.attempt, event.cell)
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Note it; the end means what it means for batch."""
+        """Log the end and return the reported event."""
         log.info("attempt %s gives its licence back", end.attempt)
         return end.event

@@ -11,10 +11,10 @@ BEGINS, ENDS = 20, 6  # o'clock, UTC
 
 
 class QuietHours:
-    """Defers tasks of the band `batch` from 6 to 20 o'clock."""
+    """Validator that defers tasks of the band `batch` from 6 to 20 o'clock UTC."""
 
     def check(self, request: Request) -> ValidationResult:
-        """All or nothing; what the clock can cure is never final."""
+        """Return all tasks or none; the failure is not final, because it ends by itself."""
         hour = request.now.hour
         if request.shape.band is not Band.BATCH or hour >= BEGINS or hour < ENDS:
             return ValidationResult(request.tasks)

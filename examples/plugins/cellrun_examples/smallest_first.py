@@ -1,4 +1,4 @@
-"""A sequencer: whose tasks take least of the pool goes first."""
+"""A sequencer that tries tasks with the smallest share of the pool first."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from controlplane.domain.placement.model.interfaces import Queue, Turn
 
 
 class SmallestFirst:
-    """Rows in order of what one of their tasks takes; oldest job first among equals."""
+    """Sequencer by the share of one task; among equal shares, the oldest job first."""
 
     uses_shares = False
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """One row after the other, each as often as it has tasks."""
+        """Return one turn for each row with remaining tasks."""
         sizes = [queue.share_of_task(row) for row in range(len(queue.left))]
         for row in np.argsort(sizes, kind="stable"):
             if queue.left[row]:

@@ -1,4 +1,4 @@
-"""A hook: jobs of kind `tolerant` take exit status 3 for success ("nothing to do")."""
+"""A hook: for jobs of kind `tolerant`, exit status 3 ("nothing to do") is a success."""
 
 from controlplane.domain.hooks.interface import AttemptEnd, GroupTerms
 from controlplane.domain.state.transitions import Event
@@ -7,12 +7,12 @@ NOTHING_TO_DO = 3
 
 
 class Tolerant:
-    """As batch, but for one exit status."""
+    """Hook like that of `batch`, except for one exit status."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """As they are."""
+        """Return the terms unchanged."""
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Exit status 3 ends the task SUCCEEDED."""
+        """Return EXITED_ZERO for exit status 3, otherwise the reported event."""
         return Event.EXITED_ZERO if end.exit_code == NOTHING_TO_DO else end.event
