@@ -58,7 +58,7 @@ def test_image_labels_cannot_forge_a_gang_or_an_attempt(
     networks = GangNetworks(installation=docker_kit.installation, cell="cell-1")
     rows = docker_kit.outside.containers(all=True, filters={"name": launch.uid})
     assert len(rows) == 1
-    assert list(networks._learn(rows)) == []
+    assert list(networks._note_members(rows)) == []
 
 
 def volumes_of(kit: DockerKit, uid: str) -> list[str]:

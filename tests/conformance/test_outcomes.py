@@ -132,7 +132,7 @@ def test_late_out_of_memory_flag_of_the_engine_is_reported(
 
     def late(body: dict[str, Any]) -> ContainerView:
         view = view_of(body)
-        if view.life is not ContainerStatus.ENDED:
+        if view.status is not ContainerStatus.ENDED:
             return view
         seen.append(view)
         return view if len(seen) > 2 else replace(view, out_of_memory=False)

@@ -85,7 +85,7 @@ class AttemptRun:
     def __init__(
         self,
         launch: Launch,
-        around: DriverContext,
+        context: DriverContext,
         on_running: Callable[["AttemptRun"], None],
         *,
         is_adopted: bool = False,
@@ -96,11 +96,11 @@ class AttemptRun:
         """
         self._on_running = on_running
         self.launch = launch
-        self.around = around
-        self.engine = around.engine
-        self.workspace = around.home / "work" / launch.uid
+        self.context = context
+        self.engine = context.engine
+        self.workspace = context.home / "work" / launch.uid
         self.inputs_folder = self.workspace / "inputs"
-        self.log_folder = around.home / "logs" / launch.uid
+        self.log_folder = context.home / "logs" / launch.uid
         self.is_adopted = is_adopted
         self.begun_before = False
         self.is_uncreated = False  # no process of this cell ever began a create
@@ -140,7 +140,7 @@ class AttemptRun:
         """The log, bound to this attempt, its task, its job and its cell."""
         order = self.launch
         bound: BoundLogger = log.bind(
-            job=order.spec.job_id, task=order.run.task_id, attempt=order.uid, cell=self.around.cell
+            job=order.spec.job_id, task=order.run.task_id, attempt=order.uid, cell=self.context.cell
         )
         return bound
 
@@ -151,19 +151,19 @@ class AttemptRun:
 
     def emit(self, event: DriverEvent) -> None:
         """Pass an event to the driver's listener. Raises DriverClosed."""
-        if self.around.closed.is_set():
+        if self.context.closed.is_set():
             raise DriverClosed
-        self.around.emit(event)
+        self.context.emit(event)
 
     def enter(self, phase: Phase, progress: int | None = None) -> None:
         """Report the phase of BUILDING, once per change."""
         if self._phase != (phase, progress):
             self._phase = (phase, progress)
-            self.emit(BuildingEvent(self.uid, phase, progress, self.around.now()))
+            self.emit(BuildingEvent(self.uid, phase, progress, self.context.now()))
 
     def note_try(self, text: str) -> None:
         """Report that a try of a stage failed and that another follows."""
-        self.emit(StageFailedEvent(self.uid, text, self.around.now()))
+        self.emit(StageFailedEvent(self.uid, text, self.context.now()))
 
     def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
         """Record that the main process started: report it, start its limits, deliver an earlier
@@ -175,7 +175,7 @@ class AttemptRun:
         self.is_started = True
         self.container_id = view.container_id
         self.addresses = addresses
-        self.process_started_at = view.started_at or self.around.now()
+        self.process_started_at = view.started_at or self.context.now()
         if self.launch.spec.health_check is None:
             self._emit_started(self.process_started_at)
         elif self.launch.started_at is not None:
@@ -191,7 +191,7 @@ class AttemptRun:
         with self._starting:
             if self.ended:
                 return False
-            self._emit_started(self.around.now())
+            self._emit_started(self.context.now())
             return True
 
     def _emit_started(self, at: float) -> None:
@@ -276,7 +276,7 @@ class AttemptRun:
 
     def check(self) -> None:
         """Raise AttemptFailed after a stop order before the start, DriverClosed after a close."""
-        if self.around.closed.is_set():
+        if self.context.closed.is_set():
             raise DriverClosed
         with self._lock:
             if self._stop is not None and not self._running:
@@ -294,7 +294,7 @@ class AttemptRun:
 
     def rest(self, seconds: float) -> None:
         """Wait regardless of stop orders. Raises DriverClosed."""
-        if self.around.closed.wait(seconds):
+        if self.context.closed.wait(seconds):
             raise DriverClosed
 
     def take_signal(self) -> bool:
@@ -344,5 +344,5 @@ class AttemptRun:
         part of `creating`, which has a time limit; theirs is not.
         """
         is_new = self._phase is None or self._phase[0] is not Phase.CREATING
-        with self.around.turns.take(self.check, is_new=is_new):
+        with self.context.turns.take(self.check, is_new=is_new):
             yield

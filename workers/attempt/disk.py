@@ -26,7 +26,7 @@ def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     """
     limit = attempt.launch.spec.resources["disk_mib"]
     pause, most = 0.0, 0
-    while not attempt.over.wait(pause) and not attempt.around.closed.is_set():
+    while not attempt.over.wait(pause) and not attempt.context.closed.is_set():
         began = time.monotonic()
         pause = POLL_SECONDS
         try:

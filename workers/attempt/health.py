@@ -33,9 +33,9 @@ def watch_health(
     assert check is not None
     failures = 0
     try:
-        while not attempt.ended and not attempt.around.closed.is_set():
+        while not attempt.ended and not attempt.context.closed.is_set():
             words = _probe(attempt, check)
-            if attempt.ended or attempt.around.closed.is_set():
+            if attempt.ended or attempt.context.closed.is_set():
                 return
             if words == "" and attempt.started_at is None:
                 if not attempt.mark_healthy():
@@ -61,7 +61,7 @@ def _why_over(
     if not words:
         return None
     if attempt.started_at is None:
-        waited = attempt.around.now() - attempt.process_started_at
+        waited = attempt.context.now() - attempt.process_started_at
         if waited < check.start_period_seconds:
             return None
         return f"not healthy within {check.start_period_seconds:g} s: {words}"

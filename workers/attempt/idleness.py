@@ -44,7 +44,7 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     pause = min(max(limit / SAMPLES, MIN_INTERVAL_SECONDS), MAX_INTERVAL_SECONDS)
     path = attempt.workspace / "activity.json"
     last = read_sample(path)
-    while not attempt.ended and not attempt.around.closed.is_set():
+    while not attempt.ended and not attempt.context.closed.is_set():
         last = _sample(attempt, last)
         _keep(path, last)
         if last.at - last.active_at >= limit:
@@ -54,7 +54,7 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
 
 
 def _sample(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
-    now = attempt.around.now()
+    now = attempt.context.now()
     try:
         use = attempt.engine.use(attempt.uid)
     except (EngineAway, EngineError):

@@ -47,7 +47,7 @@ class ContainerView:
     ended container, if known.
     """
 
-    life: ContainerStatus
+    status: ContainerStatus
     container_id: str
     exit_code: int | None = None
     out_of_memory: bool = False

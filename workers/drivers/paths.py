@@ -34,8 +34,8 @@ def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
     try:
         with open(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             found = Path(f"/proc/self/fd/{file.fileno()}")
-            lies_here = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(root))
-            return file.read(limit) if found.is_file() and lies_here else None
+            is_inside = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(root))
+            return file.read(limit) if found.is_file() and is_inside else None
     except OSError:
         return None
 

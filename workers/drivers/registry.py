@@ -84,7 +84,7 @@ def make_pipeline(
         may_be_on_disk=config.secrets_on_disk,
     )
     secrets.sweep(work)
-    around = DriverContext(
+    context = DriverContext(
         cell=config.name,
         engine=engine,
         emit=emit,
@@ -104,13 +104,13 @@ def make_pipeline(
         back_off=back_off,
         address=partial(address_of, config),
     )
-    own = PipelineDriver(around)
+    own = PipelineDriver(context)
     if offered is None:
         offered = InstalledRunners(load_runners(config.runners))
     if not offered.runners:
         return own
-    runners = Runners(offered, cell=config.name, around=around)
-    return RoutedDriver(own, RunnerDriver(replace(around, engine=runners.engine), runners))
+    runners = Runners(offered, cell=config.name, context=context)
+    return RoutedDriver(own, RunnerDriver(replace(context, engine=runners.engine), runners))
 
 
 def address_of(config: CellConfig) -> str:

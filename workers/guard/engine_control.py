@@ -137,9 +137,9 @@ class ContainerEngineControl:
 
     def _kill(self, uid: str) -> None:
         view = self._inspect(uid)
-        if view is None or view.life is ContainerStatus.ENDED:
+        if view is None or view.status is ContainerStatus.ENDED:
             return
-        if view.life is ContainerStatus.CREATED:
+        if view.status is ContainerStatus.CREATED:
             # A pending start comes too late.
             log.info("removed_before_start", attempt=uid)
             self._reach.remove(uid)
@@ -161,12 +161,12 @@ class ContainerEngineControl:
 def _known(view: ContainerView | None) -> ContainerFacts:
     if view is None:
         return ContainerFacts.ABSENT
-    return ContainerFacts.OVER if view.life is ContainerStatus.ENDED else ContainerFacts.THERE
+    return ContainerFacts.OVER if view.status is ContainerStatus.ENDED else ContainerFacts.THERE
 
 
 def _take_grip(view: ContainerView) -> int | None:
     """A descriptor of the container's main process; None where that is not sure, or not ours."""
-    if view.pid is None or view.life is not ContainerStatus.RUNNING:
+    if view.pid is None or view.status is not ContainerStatus.RUNNING:
         return None
     try:
         grip = os.pidfd_open(view.pid)

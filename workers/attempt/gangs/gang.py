@@ -83,7 +83,7 @@ class GangSupervisor:
             watched.members = {
                 uid: attempt
                 for uid, attempt in watched.members.items()
-                if not attempt.ended and not attempt.around.closed.is_set()
+                if not attempt.ended and not attempt.context.closed.is_set()
             }
             if not watched.members:
                 del self._watched[job_id]
@@ -146,7 +146,7 @@ def fetch_gang(members: list[AttemptRun]) -> Gang | None:
     """
     for attempt in members:
         try:
-            return Gang.read(attempt.around.web.fetch(attempt.uid, "gang"))
+            return Gang.read(attempt.context.web.fetch(attempt.uid, "gang"))
         except (ControlPlaneUnavailable, MalformedMessage) as error:
             attempt.log.warning("gang_not_read", error=str(error))
             return None
@@ -190,7 +190,7 @@ def hosts_path(attempt: AttemptRun) -> Path:
 
 def ssh_folder(attempt: AttemptRun) -> Path:
     """Return what is mounted at `files.SSH_FOLDER` in the container."""
-    return attempt.around.secrets.room(attempt.uid, "ssh")
+    return attempt.context.secrets.room(attempt.uid, "ssh")
 
 
 def key_path(attempt: AttemptRun) -> str:
@@ -205,7 +205,7 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
     gang_folder(attempt).chmod(0o755)  # for any user of the task
-    folder = attempt.around.secrets.make_room(attempt.uid, "ssh")
+    folder = attempt.context.secrets.make_room(attempt.uid, "ssh")
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")

@@ -37,7 +37,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
     found = attempt.launch_context.checkpoint
     if found is None:
         return
-    room = DiskAllowance("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
+    room = DiskAllowance("checkpoint", attempt.workspace, attempt.context.max_files_bytes, INPUTS)
     url = str(found.get("url") or found["uri"])
 
     def fetch_once() -> None:
@@ -54,7 +54,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
         fetch_once,
         judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
 
@@ -74,7 +74,7 @@ def place_checkpoint(attempt: AttemptRun) -> None:
         place,
         judge=lambda words, status: judge_start_error("checkpoint", words, status),
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
     tar.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def keep_checkpoint(attempt: AttemptRun) -> None:
         return
     keeping = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
     tar = attempt.workspace / CHECKPOINT
-    most = attempt.around.max_files_bytes
+    most = attempt.context.max_files_bytes
     try:
         save(
             keeping,

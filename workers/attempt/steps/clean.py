@@ -20,7 +20,7 @@ def make_sure_it_is_over(attempt: AttemptRun) -> None:
     while attempt.may_exist:
         try:
             view = inspect_container(attempt)
-            if view is None or view.life is ContainerStatus.ENDED:
+            if view is None or view.status is ContainerStatus.ENDED:
                 return
             attempt.engine.remove(attempt.uid)
             return

@@ -13,7 +13,7 @@ def collect_output(attempt: AttemptRun) -> None:
     """Copy the remaining output, then upload it, for a bounded time."""
     if attempt.capture is not None and not attempt.capture.is_over:
         _copy_rest(attempt, attempt.capture)
-    attempt.around.shipper.finish(attempt.uid, FLUSH_SECONDS)
+    attempt.context.shipper.finish(attempt.uid, FLUSH_SECONDS)
 
 
 def _copy_rest(attempt: AttemptRun, capture: Capture) -> None:

@@ -30,7 +30,7 @@ def create_container(attempt: AttemptRun) -> None:
         create,
         judge=lambda words, status: judge_start_error("create", words, status),
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
 

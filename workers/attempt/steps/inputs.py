@@ -25,7 +25,7 @@ def fetch_inputs(attempt: AttemptRun) -> None:
     """Fetch all inputs; return what must be placed. Raise AttemptFailed."""
     spec = attempt.launch.spec
     placed = [PlacedFile(folder, writable=True) for folder in _folders(spec)]
-    room = DiskAllowance("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)
+    room = DiskAllowance("inputs", attempt.inputs_folder, attempt.context.max_files_bytes, INPUTS)
     for number, item in enumerate(spec.inputs):
         path = checked_path("input", item.path, INPUTS)
         target = attempt.inputs_folder / str(number)
@@ -58,7 +58,7 @@ def place_inputs(attempt: AttemptRun) -> None:
         place,
         judge=lambda words, status: judge_start_error("inputs", words, status),
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
 
@@ -89,7 +89,7 @@ def _fetch(attempt: AttemptRun, item: Input, target: Path, room: DiskAllowance) 
         ),
         judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
 

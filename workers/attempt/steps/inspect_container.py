@@ -43,7 +43,7 @@ def inspect_adopted(attempt: AttemptRun) -> None:
     """
     view = inspect_container(attempt)
     if view is None:
-        if attempt.is_uncreated and attempt.around.now() < attempt.launch.run.start_before:
+        if attempt.is_uncreated and attempt.context.now() < attempt.launch.run.start_before:
             return
         what = "was never made" if attempt.is_uncreated else "is gone, or was never made"
         message = f"its container {what}, and will not come"
@@ -60,7 +60,7 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
     while True:
         try:
             found = attempt.engine.ports(attempt.launch)
-            host = attempt.engine.host(attempt.launch, attempt.around.address())
+            host = attempt.engine.host(attempt.launch, attempt.context.address())
             break
         except NoSuchContainer:
             return None
@@ -76,5 +76,5 @@ def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
     if view is None:
         return
     attempt.may_exist = True
-    if view.life is not ContainerStatus.CREATED:
+    if view.status is not ContainerStatus.CREATED:
         attempt.mark_running(view, find_addresses(attempt))

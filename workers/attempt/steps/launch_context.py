@@ -29,7 +29,7 @@ def _fetch(attempt: AttemptRun) -> LaunchContext:
     words = ""
     for seconds in (*PATIENCE_SECONDS, None):
         try:
-            return attempt.around.web.launch_context(attempt.uid)
+            return attempt.context.web.launch_context(attempt.uid)
         except (ControlPlaneUnavailable, MalformedMessage) as error:
             words = str(error)
         except ControlPlaneRefused as error:

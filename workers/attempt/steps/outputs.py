@@ -32,7 +32,7 @@ def keep_outputs(attempt: AttemptRun) -> None:
     if not outputs:
         return
     keeping = OutputTransfer(attempt)
-    most = attempt.around.max_files_bytes
+    most = attempt.context.max_files_bytes
     room = DiskAllowance("outputs", attempt.workspace, most, OUTPUTS)
     kept: list[dict[str, object]] = []
     for output in outputs:
@@ -102,7 +102,7 @@ def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
 
     The message of a failure states that the program had ended successfully.
     """
-    back_off = keeping.attempt.around.back_off
+    back_off = keeping.attempt.context.back_off
     longer = tuple(back_off[-1] * factor for factor in LONGER) if back_off else ()
     try:
         return with_tries(

@@ -35,7 +35,7 @@ def ensure_image(attempt: AttemptRun) -> None:
         get_image,
         judge=judge_pull_error,
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
     attempt.enter(Phase.PREPARING)  # the time limit of a pull is over with the pull
@@ -43,14 +43,14 @@ def ensure_image(attempt: AttemptRun) -> None:
 
 def _pull(attempt: AttemptRun, image: str) -> None:
     attempt.enter(Phase.PULLING)
-    pull = attempt.around.pulls.join(image, attempt.launch_context.registry)
+    pull = attempt.context.pulls.join(image, attempt.launch_context.registry)
     try:
         while not pull.wait(TURN_SECONDS):
             attempt.check()
             if pull.progress is not None:
                 attempt.enter(Phase.PULLING, pull.progress)
     finally:
-        attempt.around.pulls.leave(pull)
+        attempt.context.pulls.leave(pull)
     if pull.error is not None:
         raise pull.error
     if pull.bytes:  # Podman reports no bytes, and existing layers are not fetched again

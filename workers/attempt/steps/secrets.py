@@ -30,7 +30,9 @@ def write_secrets(attempt: AttemptRun) -> None:
         return
     paths = [checked_path("secret", use.path or "", SECRET) for use in files]
     try:
-        sources = attempt.around.secrets.write(attempt.uid, [_value(attempt, use) for use in files])
+        sources = attempt.context.secrets.write(
+            attempt.uid, [_value(attempt, use) for use in files]
+        )
     except (OSError, UnsafeSecretFolder) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = DISK if is_full else SECRET

@@ -19,7 +19,7 @@ def start_container(attempt: AttemptRun) -> None:
             view = attempt.engine.view(attempt.uid)
             if view is None:
                 raise NoSuchContainer("the container vanished before its start")
-            if view.life is not ContainerStatus.CREATED:
+            if view.status is not ContainerStatus.CREATED:
                 return view
         tried = True
         with attempt.turn():
@@ -33,7 +33,7 @@ def start_container(attempt: AttemptRun) -> None:
         start,
         judge=lambda words, status: judge_start_error("start", words, status),
         pause=attempt.pause,
-        back_off=attempt.around.back_off,
+        back_off=attempt.context.back_off,
         note=attempt.note_try,
     )
     attempt.mark_running(view, find_addresses(attempt))

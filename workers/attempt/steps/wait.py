@@ -42,7 +42,7 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
         if over:
             view, had_to_wait = inspect_patiently(attempt)
             was_away = was_away or had_to_wait
-            if view is None or view.life is ContainerStatus.ENDED:
+            if view is None or view.status is ContainerStatus.ENDED:
                 break
         if follower is None and attempt.capture is not None:
             follower = _follow(attempt, attempt.capture)
@@ -89,7 +89,7 @@ def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
     """Copy the output continuously in a thread."""
 
     def follow() -> None:
-        while not (attempt.ended or attempt.around.closed.is_set() or capture.is_over):
+        while not (attempt.ended or attempt.context.closed.is_set() or capture.is_over):
             try:
                 attempt.engine.copy_logs(attempt.uid, capture, follow=True)
             except (CaptureSuperseded, DriverClosed):
@@ -97,7 +97,7 @@ def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
             except (EngineAway, EngineError, DiskFull):
                 pass
             # The stream ended before the container: the engine restarted, or closed the connection.
-            attempt.around.closed.wait(PATIENCE_SECONDS[0] if not attempt.ended else 0)
+            attempt.context.closed.wait(PATIENCE_SECONDS[0] if not attempt.ended else 0)
 
     thread = threading.Thread(target=follow, name=f"logs-{attempt.uid}", daemon=True)
     thread.start()

@@ -43,11 +43,11 @@ def make_workspace(attempt: AttemptRun) -> None:
         if not attempt.begun_before:
             _leave_proof(attempt)
         if attempt.engine.keeps_logs:
-            attempt.capture = Capture(attempt.log_folder, attempt.around.max_log_bytes)
+            attempt.capture = Capture(attempt.log_folder, attempt.context.max_log_bytes)
     except OSError as error:
         reason = DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ENGINE
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"workspace: {error}") from error
-    attempt.around.shipper.watch(attempt.uid, attempt.log_folder)
+    attempt.context.shipper.watch(attempt.uid, attempt.log_folder)
 
 
 def _proof(attempt: AttemptRun) -> Path:
@@ -57,7 +57,7 @@ def _proof(attempt: AttemptRun) -> Path:
 def _leave_proof(attempt: AttemptRun) -> None:
     """Link the file that names this boot, or write a copy if the file system has no links."""
     try:
-        os.link(_boot_file(attempt.around.home), _proof(attempt))
+        os.link(_boot_file(attempt.context.home), _proof(attempt))
     except OSError:
         _proof(attempt).write_text(clock.boot_id(), encoding="ascii")
 

@@ -90,7 +90,7 @@ def _fetch(
 
     try:
         with open(target, "wb") as file:
-            for piece in attempt.around.storage.read(url, named=named):
+            for piece in attempt.context.storage.read(url, named=named):
                 attempt.check()
                 room.take(len(piece))
                 digest.update(piece)
@@ -119,7 +119,7 @@ class OutputTransfer:
 
     def check(self) -> None:
         """Raises AttemptFailed if it is broken off, Closed if all is let go."""
-        if self.attempt.around.closed.is_set():
+        if self.attempt.context.closed.is_set():
             raise DriverClosed
         if self._may_break and self.attempt.is_broken_off:
             raise AttemptFailed(None, STOPPED, "stopped while its outputs were being kept", 0)
@@ -131,7 +131,7 @@ class OutputTransfer:
         end = time.monotonic() + seconds
         self.check()
         while (rest := end - time.monotonic()) > 0:
-            self.attempt.around.closed.wait(min(rest, TURN_SECONDS))
+            self.attempt.context.closed.wait(min(rest, TURN_SECONDS))
             self.check()
 
     def put(self, name: str, source: Callable[[], BinaryIO]) -> dict[str, object]:
@@ -164,7 +164,7 @@ class OutputTransfer:
                 piece = file.read(PIECE_BYTES)
                 is_last = here + len(piece) >= size
                 seconds = self._seconds_of_last(size) if is_last else HTTP_SECONDS
-                web = self.attempt.around.web
+                web = self.attempt.context.web
                 answer = json.loads(web.call("PUT", path + query, piece, seconds))
                 if answer["size"] == here and piece:
                     raise ControlPlaneUnavailable("it took nothing")
@@ -189,7 +189,7 @@ class OutputTransfer:
             return AttemptFailed(kind, reason, f"{name}: {words}")
 
         try:
-            for _ in self.attempt.around.storage.write(url, file):
+            for _ in self.attempt.context.storage.write(url, file):
                 self.check()
         except StorageRefused as error:
             raise failed(_USER, error) from error

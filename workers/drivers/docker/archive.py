@@ -52,7 +52,7 @@ class ContainerFiles:
     header: Callable[[str], tarfile.TarInfo]
 
 
-def write_tar(target: Path, placed: Sequence[PlacedFile], inside: ContainerFiles) -> bool:
+def write_tar(target: Path, placed: Sequence[PlacedFile], container: ContainerFiles) -> bool:
     """A tar, to be unpacked at /, that makes `placed` stand; False when nothing is missing.
 
     Only what must change stands in it: parents that are missing are made by the engine.
@@ -60,7 +60,7 @@ def write_tar(target: Path, placed: Sequence[PlacedFile], inside: ContainerFiles
     missing = False
     with tarfile.open(target, "w") as tar:
         for item in placed:
-            entry = _file(item) if item.source else _folder(item, inside)
+            entry = _file(item) if item.source else _folder(item, container)
             if entry is None:
                 continue
             missing = True
@@ -79,14 +79,14 @@ def _file(item: PlacedFile) -> tarfile.TarInfo:
     return entry
 
 
-def _folder(item: PlacedFile, inside: ContainerFiles) -> tarfile.TarInfo | None:
+def _folder(item: PlacedFile, container: ContainerFiles) -> tarfile.TarInfo | None:
     path = item.path
-    stat = inside.stat(path)
+    stat = container.stat(path)
     for _ in range(MAX_LINKS):
         if stat is None or not stat.mode & GO_SYMLINK:
             break
         path = posixpath.normpath(posixpath.join(posixpath.dirname(path), stat.link_target))
-        stat = inside.stat(path)
+        stat = container.stat(path)
     entry = tarfile.TarInfo(path.lstrip("/"))
     entry.type = tarfile.DIRTYPE
     if stat is None:
@@ -94,9 +94,9 @@ def _folder(item: PlacedFile, inside: ContainerFiles) -> tarfile.TarInfo | None:
         return entry
     if not item.writable or stat.mode & FOR_ALL == FOR_ALL or path == "/":
         return None
-    old = inside.header(path)
-    entry.uid, entry.gid = old.uid, old.gid
-    entry.mode = old.mode | FOR_ALL
+    existing = container.header(path)
+    entry.uid, entry.gid = existing.uid, existing.gid
+    entry.mode = existing.mode | FOR_ALL
     return entry
 
 

@@ -19,18 +19,18 @@ class RunningChecks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._unended: dict[str, str] = {}
+        self._running: dict[str, str] = {}
 
     def run(self, api: Any, name: str, command: Sequence[str], seconds: float) -> str:
         """Empty if it ended with exit status 0 within `seconds`, else why not."""
         end = time.monotonic() + seconds
         with self._lock:
-            earlier = self._unended.get(name)
+            earlier = self._running.get(name)
         if earlier is not None and api.exec_inspect(earlier)["Running"]:
             return "an earlier check has not ended"
         exec_id = str(api.exec_create(name, list(command), stdout=False, stderr=False)["Id"])
         with self._lock:
-            self._unended[name] = exec_id
+            self._running[name] = exec_id
         api.exec_start(exec_id, detach=True)
         for tries in range(1_000_000):
             found = api.exec_inspect(exec_id)
@@ -47,7 +47,7 @@ class RunningChecks:
     def forget(self, name: str) -> None:
         """Nothing of it is under way in that container."""
         with self._lock:
-            self._unended.pop(name, None)
+            self._running.pop(name, None)
 
 
 def choose_gpus(count: int, capacity: int, held: Sequence[str]) -> tuple[int, ...]:

@@ -22,14 +22,14 @@ class EngineTimeout(EngineAway):
 
 
 @contextmanager
-def answered() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Turn what the Docker SDK raises into the Engine's own words."""
     try:
         yield
     except docker.errors.NotFound as error:
-        raise NoSuchContainer(_words(error), 404) from error
+        raise NoSuchContainer(_error_text(error), 404) from error
     except docker.errors.APIError as error:
-        raise EngineError(_words(error), error.status_code) from error
+        raise EngineError(_error_text(error), error.status_code) from error
     except (
         docker.errors.DockerException,
         requests.RequestException,
@@ -41,7 +41,7 @@ def answered() -> Iterator[None]:
         raise EngineAway(str(error)) from error
 
 
-def _words(error: docker.errors.APIError) -> str:
+def _error_text(error: docker.errors.APIError) -> str:
     return str(error.explanation or error).strip()
 
 

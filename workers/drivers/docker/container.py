@@ -12,9 +12,9 @@ from workers.attempt.runtime import ContainerStatus, ContainerView, PlacedFile, 
 from workers.drivers.docker import logs
 from workers.drivers.docker.networks import MAX_HOST_NAME, member_name
 
-LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
+MIN_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
 GPUS_LABEL = "cellrun.gpus"
-NEVER = "0001-01-01T00:00:00Z"
+ZERO_TIME = "0001-01-01T00:00:00Z"
 ALIVE = ("running", "paused", "restarting", "stopping")
 # What the engine keeps of the output, five files, all but the last compressed: so far a cell that
 # was away, or is slow, may lag behind a task without missing anything.
@@ -98,28 +98,28 @@ def use_of(body: Mapping[str, Any]) -> ResourceUsage:
 def view_of(body: dict[str, Any]) -> ContainerView:
     """What an inspected container shows."""
     state = body["State"]
-    status = str(state.get("Status")).lower()
+    state_name = str(state.get("Status")).lower()
     started_at = _instant(state.get("StartedAt"))
-    if state.get("Running") or status in ALIVE:
-        life = ContainerStatus.RUNNING
-    elif started_at is None or status in ("created", "configured", "initialized"):
-        life = ContainerStatus.CREATED
+    if state.get("Running") or state_name in ALIVE:
+        status = ContainerStatus.RUNNING
+    elif started_at is None or state_name in ("created", "configured", "initialized"):
+        status = ContainerStatus.CREATED
     else:
-        life = ContainerStatus.ENDED
+        status = ContainerStatus.ENDED
     return ContainerView(
-        life,
+        status,
         container_id=str(body["Id"]),
-        exit_code=int(state.get("ExitCode") or 0) if life is ContainerStatus.ENDED else None,
+        exit_code=int(state.get("ExitCode") or 0) if status is ContainerStatus.ENDED else None,
         out_of_memory=bool(state.get("OOMKilled")),
         started_at=started_at,
-        ended_at=_instant(state.get("FinishedAt")) if life is ContainerStatus.ENDED else None,
+        ended_at=_instant(state.get("FinishedAt")) if status is ContainerStatus.ENDED else None,
         error=str(state.get("Error") or ""),
         pid=int(state.get("Pid") or 0) or None,
     )
 
 
 def _instant(stamp: Any) -> float | None:
-    if not stamp or str(stamp).startswith(NEVER[:4]):
+    if not stamp or str(stamp).startswith(ZERO_TIME[:4]):
         return None
     return logs.nanoseconds(str(stamp)) / 1e9
 
@@ -139,16 +139,16 @@ def host_config(
     }
     if log_driver:
         config["LogConfig"] = {"Type": log_driver, "Config": LOG_BOUNDS}
-    wished = [
+    requested = [
         bind_mount(item.source, item.target, read_only=item.read_only) for item in spec.mounts
     ]
-    if mounts or wished:
-        config["Mounts"] = [*wished, *mounts]
+    if mounts or requested:
+        config["Mounts"] = [*requested, *mounts]
     if spec.tmpfs:
         # The rest is the engine's: files there are not executable, and every user may write.
         config["Tmpfs"] = {item.path: f"size={item.size_mib}m" for item in spec.tmpfs}
     if cpu_millis := spec.resources.get("cpu_millis"):
-        config["NanoCpus"] = max(cpu_millis, LEAST_CPU_MILLIS) * 1_000_000
+        config["NanoCpus"] = max(cpu_millis, MIN_CPU_MILLIS) * 1_000_000
     if memory_mib := spec.resources.get("memory_mib"):
         config["Memory"] = memory_mib * 2**20
         config["MemorySwap"] = memory_mib * 2**20  # memory and swap together: so no swap
@@ -169,17 +169,17 @@ def privileges(spec: GroupSpec) -> dict[str, Any]:
     }
 
 
-def not_of_the_host(spec: GroupSpec, placed: Sequence[PlacedFile]) -> list[PlacedFile]:
+def without_host_paths(spec: GroupSpec, placed: Sequence[PlacedFile]) -> list[PlacedFile]:
     """`placed` less what would be made, or made writable for all, in the task's mounts.
 
     There nothing is ours to change: the folders are the host's.
     """
     targets = [item.target.rstrip("/") for item in spec.mounts]
 
-    def is_of_the_host(item: PlacedFile) -> bool:
+    def is_on_host(item: PlacedFile) -> bool:
         return any(item.path == one or item.path.startswith(f"{one}/") for one in targets)
 
-    return [item for item in placed if item.bound or not is_of_the_host(item)]
+    return [item for item in placed if item.bound or not is_on_host(item)]
 
 
 def mounts_for(

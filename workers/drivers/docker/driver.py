@@ -34,16 +34,21 @@ from workers.attempt.transfer.tars import Take, rebase
 from workers.drivers.docker import archive, events, images, logs, podman
 from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
 from workers.drivers.docker.checks import RunningChecks, choose_gpus
-from workers.drivers.docker.connection import CALL_SECONDS, EngineTimeout, answered, connect
+from workers.drivers.docker.connection import (
+    CALL_SECONDS,
+    EngineTimeout,
+    connect,
+    translated_errors,
+)
 from workers.drivers.docker.container import (
     ALIVE,
     GPUS_LABEL,
     container_body,
     mounts_for,
-    not_of_the_host,
     ports_of,
     use_of,
     view_of,
+    without_host_paths,
 )
 from workers.drivers.docker.gateway import Gateway, is_loopback
 from workers.drivers.docker.networks import GANG_LABEL, GangNetworks
@@ -78,7 +83,7 @@ class DockerEngine:
         """
         self._address = address
         self._gpus = gpus
-        self._choosing = threading.Lock()  # of GPUs, until the container holds them
+        self._gpu_lock = threading.Lock()  # of GPUs, until the container holds them
         self._ids: dict[str, str] = {}  # of containers, by attempt
         self._checks = RunningChecks()
         self._gateway = Gateway()
@@ -98,7 +103,7 @@ class DockerEngine:
     def find_image(self, image: str) -> str | None:
         """The digest of `image` on the engine."""
         try:
-            with answered():
+            with translated_errors():
                 return images.digest_of(self._api.inspect_image(image), image)
         except NoSuchContainer:
             return None
@@ -107,14 +112,14 @@ class DockerEngine:
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
         """Pull `image`; report the downloaded share of the known size in percent."""
-        with answered():
+        with translated_errors():
             return images.pull(self._api, image, on_progress, registry)
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Make the container; the name makes a second one impossible."""
         folders = self._workspace(launch.uid) / "folders"
-        ours = not_of_the_host(launch.spec, placed)
-        mounts = mounts_for(ours, folders, read_only=launch.spec.read_only)
+        files = without_host_paths(launch.spec, placed)
+        mounts = mounts_for(files, folders, read_only=launch.spec.read_only)
         # All that we read are written, if only as empty: an image's own labels stay otherwise.
         labels = {
             **attempt_labels(launch, installation=self._installation, cell=self._cell),
@@ -125,8 +130,8 @@ class DockerEngine:
         api = self._api
         try:
             with (
-                self._chosen_gpus(launch) as gpus,
-                answered(),
+                self._reserve_gpus(launch) as gpus,
+                translated_errors(),
                 self._networks.joined(api, launch) as joining,
             ):
                 body = container_body(
@@ -154,23 +159,23 @@ class DockerEngine:
 
     def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
         """Copy into the container, but what is mounted: all in a read-only one."""
-        copied = [item for item in not_of_the_host(launch.spec, placed) if not item.bound]
+        copied = [item for item in without_host_paths(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
-        name = self._of(launch.uid)
+        name = self._reference(launch.uid)
         inside = archive.ContainerFiles(
             stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
         )
         tar = self._workspace(launch.uid) / "placed.tar"
         if archive.write_tar(tar, copied, inside):
-            with answered(), open(tar, "rb") as file:
+            with translated_errors(), open(tar, "rb") as file:
                 self._api.put_archive(name, "/", file)
         tar.unlink(missing_ok=True)
 
     def start(self, uid: str) -> None:
         """Start the created container."""
-        with answered():
-            self._api.start(self._of(uid))
+        with translated_errors():
+            self._api.start(self._reference(uid))
         self._cgroups.sample(uid)
 
     def view(self, uid: str) -> ContainerView | None:
@@ -179,7 +184,7 @@ class DockerEngine:
         if body is None:
             return None
         view = view_of(body)
-        if view.life is not ContainerStatus.ENDED:
+        if view.status is not ContainerStatus.ENDED:
             return view
         return replace(view, use=self._cgroups.use(uid) or self._samples.last(uid))
 
@@ -197,8 +202,8 @@ class DockerEngine:
 
     def _wait(self, uid: str, seconds: float) -> bool:
         try:
-            with answered():
-                self._api.wait(self._of(uid), timeout=seconds)
+            with translated_errors():
+                self._api.wait(self._reference(uid), timeout=seconds)
         except EngineTimeout:
             return False
         return True
@@ -206,8 +211,8 @@ class DockerEngine:
     def signal(self, uid: str, name: str) -> bool:
         """Send a signal to the main process."""
         try:
-            with answered():
-                self._api.kill(self._of(uid), f"SIG{name.removeprefix('SIG')}")
+            with translated_errors():
+                self._api.kill(self._reference(uid), f"SIG{name.removeprefix('SIG')}")
         except NoSuchContainer:
             return False
         except EngineError as error:
@@ -218,9 +223,9 @@ class DockerEngine:
 
     def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
         """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
-        name, ended_at = self._of(launch.uid), view.ended_at or 0.0
+        name, ended_at = self._reference(launch.uid), view.ended_at or 0.0
         stop_signal = launch.spec.stop_signal
-        with answered():
+        with translated_errors():
             if events.was_stopped(self._api, name, ended_at, stop_signal):
                 return True
             if view.exit_code == SIGTERMED:
@@ -230,30 +235,30 @@ class DockerEngine:
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
         """The ports that the engine chose."""
-        with answered():
-            body = self._api.inspect_container(self._of(launch.uid))
+        with translated_errors():
+            body = self._api.inspect_container(self._reference(launch.uid))
         return ports_of(body, launch.spec.ports)
 
     def host(self, launch: Launch, address: str) -> str:
         """The address, but where that leads nowhere from the containers of a gang."""
         if not launch.spec.is_gang or not is_loopback(address):
             return address
-        with answered():
+        with translated_errors():
             return self._gateway.address(self._api) or address
 
     def use(self, uid: str) -> ResourceUsage:
         """Return one sample of the container's statistics."""
         api = self._api
-        with answered():
-            url = api._url("/containers/{0}/stats", self._of(uid))
+        with translated_errors():
+            url = api._url("/containers/{0}/stats", self._reference(uid))
             found = api._result(api._get(url, params={"stream": 0, "one-shot": 1}), True)
         return use_of(found)
 
     def disk_bytes(self, uid: str) -> int:
         """The container's own layer, the folders that stand for it in a read-only one, volumes."""
         api = self._api
-        with answered():
-            url = api._url("/containers/{0}/json", self._of(uid))
+        with translated_errors():
+            url = api._url("/containers/{0}/json", self._reference(uid))
             found = api._result(api._get(url, params={"size": 1}), True)
             volumes = volume_bytes(api, found.get("Mounts") or ())
         layer = int(found.get("SizeRw") or 0)
@@ -261,21 +266,21 @@ class DockerEngine:
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run a command beside the main process."""
-        with answered():
-            return self._checks.run(self._api, self._of(launch.uid), command, seconds)
+        with translated_errors():
+            return self._checks.run(self._api, self._reference(launch.uid), command, seconds)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """The head of a regular file; a link is not followed."""
-        name = self._of(launch.uid)
-        with answered(), closing(self._archive(name, path)) as answer:
+        name = self._reference(launch.uid)
+        with translated_errors(), closing(self._archive(name, path)) as answer:
             stat = archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
             return archive.first_file(answer.raw, limit) if stat.is_regular else None
 
     def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
         """Copy out of the container by its archive call, which follows no link at `path`."""
-        name = self._of(launch.uid)
+        name = self._reference(launch.uid)
         try:
-            with answered(), closing(self._archive(name, path)) as answer:
+            with translated_errors(), closing(self._archive(name, path)) as answer:
                 rebase(answer.raw, target, take)
         except NoSuchContainer:
             return False
@@ -283,16 +288,16 @@ class DockerEngine:
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
         """Copy into the created container by its archive call."""
-        with answered(), open(source, "rb") as file:
-            self._api.put_archive(self._of(launch.uid), path, file)
+        with translated_errors(), open(source, "rb") as file:
+            self._api.put_archive(self._reference(launch.uid), path, file)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
         """Copy the output from where `capture` stands."""
         reader, cursors = capture.begin()
         api = self._api
-        with answered():
+        with translated_errors():
             answer = api._get(
-                api._url("/containers/{0}/logs", self._of(uid)),
+                api._url("/containers/{0}/logs", self._reference(uid)),
                 params={
                     "stdout": 1,
                     "stderr": 1,
@@ -312,29 +317,29 @@ class DockerEngine:
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""
-        found = self._of(uid)
+        found = self._reference(uid)
         self._checks.forget(found)
         try:
-            with answered():
+            with translated_errors():
                 self._api.remove_container(found, v=True, force=True)
         except NoSuchContainer:
             pass
         self._ids.pop(uid, None)
         self._cgroups.remove(uid)
         self._samples.forget(uid)
-        with answered():
+        with translated_errors():
             self._networks.leave(self._api, uid)
 
     def find(self) -> Iterable[FoundContainer]:
         """The containers with our labels."""
         self._cgroups.sweep(clock.wall_seconds())
         grouped = self._cgroups.list()
-        with answered():
+        with translated_errors():
             self._networks.sweep(self._api)
             rows = self._api.containers(all=True, filters={"label": self._own_labels})
-        there = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
-        for left_over in grouped - there:
-            self._cgroups.remove(left_over)
+        existing = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
+        for orphan in grouped - existing:
+            self._cgroups.remove(orphan)
         for row in rows:
             uid = (row.get("Labels") or {}).get("cellrun.attempt")
             if uid:
@@ -347,7 +352,7 @@ class DockerEngine:
             if self._client is not None:
                 self._client.close()
 
-    def _of(self, uid: str) -> str:
+    def _reference(self, uid: str) -> str:
         """Return how to address the container: by its id, once that is known.
 
         People may rename a container; it is still the attempt's.
@@ -357,19 +362,19 @@ class DockerEngine:
     def _inspect(self, uid: str) -> dict[str, Any] | None:
         """The container as the engine has it: by id, by name, or (renamed) by its label."""
         try:
-            with answered():
-                body: dict[str, Any] = self._api.inspect_container(self._of(uid))
+            with translated_errors():
+                body: dict[str, Any] = self._api.inspect_container(self._reference(uid))
         except NoSuchContainer:
-            if uid in self._ids or not self._is_elsewhere(uid):
+            if uid in self._ids or not self._find_by_label(uid):
                 return None
             return self._inspect(uid)
         self._ids[uid] = str(body["Id"])
         return body
 
-    def _is_elsewhere(self, uid: str) -> bool:
+    def _find_by_label(self, uid: str) -> bool:
         """Whether a container of another name has the attempt's label; its id is known then."""
         labels = [*self._own_labels, f"cellrun.attempt={uid}"]
-        with answered():
+        with translated_errors():
             rows = self._api.containers(all=True, filters={"label": labels})
         for row in rows:
             self._ids[uid] = str(row["Id"])
@@ -380,7 +385,7 @@ class DockerEngine:
         """The client, connected at the first use. Raises EngineAway."""
         with self._lock:
             if self._client is None:
-                with answered():
+                with translated_errors():
                     client = connect(self._call_seconds)
                     try:
                         info, version = client.info(), client.version()
@@ -401,14 +406,14 @@ class DockerEngine:
         return self.host(launch, self._address())
 
     @contextmanager
-    def _chosen_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
+    def _reserve_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
         """GPUs that no other container of this cell holds, held from the end of the block on."""
         count = launch.spec.resources.get("gpu", 0)
         if not count:
             yield ()
             return
-        with self._choosing:
-            with answered():
+        with self._gpu_lock:
+            with translated_errors():
                 rows = self._api.containers(
                     all=True, filters={"label": [*self._own_labels, GPUS_LABEL]}
                 )
@@ -425,7 +430,7 @@ class DockerEngine:
 
     def _stat(self, name: str, path: str) -> archive.Stat | None:
         api = self._api
-        with answered():
+        with translated_errors():
             answer = api.head(
                 api._url("/containers/{0}/archive", name),
                 params={"path": path},
@@ -437,7 +442,7 @@ class DockerEngine:
         return archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
 
     def _header(self, name: str, path: str) -> Any:
-        with answered(), closing(self._archive(name, path)) as answer:
+        with translated_errors(), closing(self._archive(name, path)) as answer:
             return archive.first_header(answer.raw)
 
     def _archive(self, name: str, path: str) -> Any:

@@ -16,7 +16,7 @@ def was_stopped(api: Any, name: str, ended_at: float, stop_signal: str) -> bool:
 
     `stop_signal`: by its name, like TERM.
     """
-    own = getattr(signal, f"SIG{stop_signal.removeprefix('SIG')}", signal.SIGTERM)
+    stop_number = getattr(signal, f"SIG{stop_signal.removeprefix('SIG')}", signal.SIGTERM)
     window = {
         "since": f"{ended_at - REPLAY_SECONDS:.9f}",
         "until": f"{ended_at + LATE_SECONDS:.9f}",
@@ -24,4 +24,4 @@ def was_stopped(api: Any, name: str, ended_at: float, stop_signal: str) -> bool:
     filters = {"type": ["container"], "container": [name], "event": ["kill"]}
     with closing(api.events(**window, filters=filters, decode=True)) as events:
         signals = {event["Actor"]["Attributes"].get("signal") for event in events}
-    return bool(signals & (ENDING | {str(int(own))}))
+    return bool(signals & (ENDING | {str(int(stop_number))}))

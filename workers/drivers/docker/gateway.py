@@ -40,13 +40,13 @@ def _find(api: Any) -> str:
     except NotFound:  # Podman's has another name, and its containers another way
         return ""
     for config in ipam.get("Config") or ():
-        gateway = str(config.get("Gateway") or _first_of(str(config.get("Subnet") or "")))
-        if gateway and _is_ours(gateway):
+        gateway = str(config.get("Gateway") or _first_host(str(config.get("Subnet") or "")))
+        if gateway and _is_local(gateway):
             return gateway
     return ""
 
 
-def _first_of(subnet: str) -> str:
+def _first_host(subnet: str) -> str:
     """Return the gateway of a bridge that the engine just created: its API lists it only after a
     restart.
     """
@@ -56,7 +56,7 @@ def _first_of(subnet: str) -> str:
         return ""
 
 
-def _is_ours(address: str) -> bool:
+def _is_local(address: str) -> bool:
     """Return whether a program on this machine could listen there: not with a rootless engine."""
     try:
         version = ipaddress.ip_address(address).version

@@ -45,7 +45,7 @@ class GangNetworks:
         job = str(launch.spec.job_id)
         with self._lock:
             self._members[launch.uid] = job
-            yield joining(self._find_or_make(api, job), member_name(launch))
+            yield joining(self._find_or_create(api, job), member_name(launch))
 
     def leave(self, api: Any, uid: str) -> None:
         """The container of `uid` is gone; with the last one its network goes."""
@@ -61,12 +61,14 @@ class GangNetworks:
             found = self._list(api, job)
             if not found:
                 return
-            used = set(self._learn(api.containers(all=True, filters={"label": self._labels()})))
+            used = set(
+                self._note_members(api.containers(all=True, filters={"label": self._labels()}))
+            )
             for network in found:
                 if network["Labels"][GANG_LABEL] not in used:
                     self._remove(api, network["Id"])
 
-    def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    def _note_members(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         """Return the jobs whose gangs have containers; their members are remembered."""
         for row in rows:
             labels = row.get("Labels") or {}
@@ -74,25 +76,25 @@ class GangNetworks:
                 self._members[labels.get("cellrun.attempt", "")] = labels[GANG_LABEL]
                 yield labels[GANG_LABEL]
 
-    def _find_or_make(self, api: Any, job: str) -> str:
+    def _find_or_create(self, api: Any, job: str) -> str:
         found = self._list(api, job)
         if found:
             # Of several, which only a cell that died in the midst can have made, all take one.
             return str(min(found, key=lambda one: (one.get("Created") or "", one["Id"]))["Id"])
         try:
-            return self._make(api, job)
+            return self._create(api, job)
         except APIError as error:
             if not is_exhausted(error):
                 raise
         for subnet in islice(free_subnets(api.networks()), _SUBNETS_TRIED):
             try:
-                return self._make(api, job, ipam=ipam_of(subnet))
+                return self._create(api, job, ipam=ipam_of(subnet))
             except APIError as error:
                 if not is_taken(error):
                     raise
         raise DockerException(f"no subnet of {RANGE} is free for the network of a gang")
 
-    def _make(self, api: Any, job: str, **options: Any) -> str:
+    def _create(self, api: Any, job: str, **options: Any) -> str:
         labels = {
             "cellrun.installation": self._installation,
             "cellrun.cell": self._cell,

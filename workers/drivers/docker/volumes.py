@@ -15,31 +15,31 @@ def volume_bytes(api: Any, mounts: Iterable[Mapping[str, Any]]) -> int:
     their folders is closed to it, it asks the engine, which then sizes all its volumes: only for
     tasks with such an image and a limit.
     """
-    total, hidden = 0, set()
+    total, unreadable = 0, set()
     for mount in mounts:
         if mount.get("Type") != "volume":
             continue
         size = _readable_bytes(Path(mount.get("Source") or "/nonexistent"))
         if size is None:
-            hidden.add(mount.get("Name"))
+            unreadable.add(mount.get("Name"))
         else:
             total += size
-    if hidden:
+    if unreadable:
         for volume in api.df().get("Volumes") or ():
-            if volume.get("Name") in hidden:
+            if volume.get("Name") in unreadable:
                 total += max(int((volume.get("UsageData") or {}).get("Size") or 0), 0)
     return total
 
 
 def _readable_bytes(source: Path) -> int | None:
     """The size of what is below `source`; None if the cell cannot see all of it."""
-    closed: list[OSError] = []
+    denied: list[OSError] = []
 
     def note(error: OSError) -> None:
         if isinstance(error, PermissionError):
-            closed.append(error)
+            denied.append(error)
 
     if not source.is_absolute() or not os.access(source, os.R_OK | os.X_OK):
         return None
     size = bytes_below(source, on_error=note)
-    return None if closed else size
+    return None if denied else size

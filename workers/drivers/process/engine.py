@@ -38,7 +38,7 @@ from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
 from workers.spawner.scanning import inspect_process
 
 # Of the cell's own environment a task gets only these; the cell's secrets are none of its business.
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
 class ProcessEngine:
@@ -53,7 +53,9 @@ class ProcessEngine:
         self._logs = home.absolute() / "logs"
         self._max_log_bytes = max_log_bytes
         self._ports = Ports()
-        self._own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self._passed_env = {
+            name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ
+        }
         self._link = SpawnerLink(home)
 
     def find_image(self, image: str) -> str | None:
@@ -96,10 +98,10 @@ class ProcessEngine:
     def _order(self, launch: Launch, root: str, workdir: str) -> dict[str, Any]:
         spec = launch.spec
         ports = self._ports.choose(launch.uid, spec.ports)
-        listens = {port_variable(name): str(port) for name, port in ports.items()}
+        port_env = {port_variable(name): str(port) for name, port in ports.items()}
         return {
             "argv": [*(spec.entrypoint or ()), *spec.command],
-            "env": {**self._own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": root},
+            "env": {**self._passed_env, **spec.env, **launch.env, **port_env, "CELLRUN_ROOT": root},
             "ports": ports,
             "cwd": workdir,
             "root": root,

@@ -26,7 +26,7 @@ from workers.drivers.process.spawner_client import TaskMirror
 
 log = structlog.get_logger(__name__)
 
-MAX_LIVES = 4096  # the spawner has two pipes for each
+MAX_RUNNING = 4096  # the spawner has two pipes for each
 # Requests that the spawner has not answered yet: work for some 20 ms, and little more than fits
 # into the socket, so that no thread waits there.
 MAX_ORDERED = 48
@@ -41,17 +41,17 @@ class PlainProcesses:
 
     def __init__(
         self,
-        around: DriverContext,
+        context: DriverContext,
         engine: ProcessEngine,
         timer: Timer,
-        carry_on: Callable[[AttemptRun, tuple[Step, ...]], None],
-        leave: Callable[[AttemptRun], None],
+        continue_in_pipeline: Callable[[AttemptRun, tuple[Step, ...]], None],
+        on_ended: Callable[[AttemptRun], None],
     ) -> None:
-        self._around = around
+        self._context = context
         self._engine = engine
         self._timer = timer
-        self._carry_on = carry_on
-        self._leave = leave
+        self._continue_in_pipeline = continue_in_pipeline
+        self._on_ended = on_ended
         self._lock = threading.Lock()
         self._waiting: collections.OrderedDict[str, AttemptRun] = collections.OrderedDict()
         self._ordered: dict[str, AttemptRun] = {}
@@ -117,7 +117,7 @@ class PlainProcesses:
         attempt = self._running.get(uid)
         if attempt is not None and uid not in self._watched:
             self._watched.add(uid)
-            self._around.shipper.watch(uid, attempt.log_folder)
+            self._context.shipper.watch(uid, attempt.log_folder)
 
     def on_over(self, uid: str, task: TaskMirror) -> None:
         """Report its end, at once if nothing is to be collected."""
@@ -130,15 +130,15 @@ class PlainProcesses:
         attempt.step_seconds["wait"] += time.monotonic()
         self._watched.discard(uid)
         view = self._engine.view(uid)
-        is_nothing_left = task.is_swept and not task.has_output
-        if view is None or view.life is not ContainerStatus.ENDED or not is_nothing_left:
+        has_no_files = task.is_swept and not task.has_output
+        if view is None or view.status is not ContainerStatus.ENDED or not has_no_files:
             self._run_thread(attempt, ())
             return
         self._swept.add(uid)
         end_at_once(attempt, view)
-        self._leave(attempt)
+        self._on_ended(attempt)
 
-    def on_rest(self) -> None:
+    def on_batch_end(self) -> None:
         """Ask for more, when there is room."""
         if self._waiting or self._forgotten:
             self._send()
@@ -158,42 +158,40 @@ class PlainProcesses:
 
     def _send(self) -> None:
         """Send as many requests as allowed, and the uids to forget."""
-        if self._around.closed.is_set():
+        if self._context.closed.is_set():
             return
         with self._lock:
-            fresh: list[AttemptRun] = []
-            room = min(MAX_ORDERED, MAX_LIVES - len(self._running)) - len(self._ordered)
-            while self._waiting and len(fresh) < room:
+            new: list[AttemptRun] = []
+            room = min(MAX_ORDERED, MAX_RUNNING - len(self._running)) - len(self._ordered)
+            while self._waiting and len(new) < room:
                 uid, attempt = self._waiting.popitem(last=False)
                 self._ordered[uid] = attempt
-                fresh.append(attempt)
+                new.append(attempt)
             forgotten, self._forgotten = self._forgotten, []
-        is_there = self._engine.link.is_connected
+        is_connected = self._engine.link.is_connected
         requests: list[list[Any]] = [[0, "forget", uid] for uid in forgotten]
-        for attempt in fresh:
+        for attempt in new:
             attempt.may_exist = True
-            if is_there:
+            if is_connected:
                 with suppress(DriverClosed):
                     attempt.enter(Phase.CREATING)
             order = self._engine.plain_order(attempt.launch)
             requests.append([0, "begin", attempt.uid, order])
         try:
-            if requests and not (is_there and self._engine.link.send(requests)):
-                self._take_back(fresh, forgotten)
+            if requests and not (is_connected and self._engine.link.send(requests)):
+                self._requeue(new, forgotten)
         except EngineAway:
             log.debug("spawner_disconnected")  # which is noticed soon
 
-    def _take_back(self, fresh: list[AttemptRun], forgotten: list[str]) -> None:
+    def _requeue(self, new: list[AttemptRun], forgotten: list[str]) -> None:
         """Handle a failed request: there is no spawner yet, or its socket is full."""
-        is_there = self._engine.link.is_connected
+        is_connected = self._engine.link.is_connected
         with self._lock:
             self._forgotten += forgotten
-            kept = [
-                attempt for attempt in fresh if self._ordered.pop(attempt.uid, None) is not None
-            ]
+            kept = [attempt for attempt in new if self._ordered.pop(attempt.uid, None) is not None]
             for attempt in kept:
                 attempt.may_exist = False
-            if self._ordered or not is_there:  # whose answers are the moment to try again
+            if self._ordered or not is_connected:  # whose answers are the moment to try again
                 for attempt in reversed(kept):
                     self._waiting[attempt.uid] = attempt
                     self._waiting.move_to_end(attempt.uid, last=False)
@@ -202,7 +200,7 @@ class PlainProcesses:
                 kept = []
         for attempt in kept:
             self._run_thread(attempt, START)
-        if fresh and not is_there:
+        if new and not is_connected:
             threading.Thread(target=self._connect, name="spawner-wanted", daemon=True).start()
 
     def _connect(self) -> None:
@@ -218,8 +216,8 @@ class PlainProcesses:
 
     def _run_thread(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         attempt.step_seconds.clear()
-        if not self._around.closed.is_set():
-            self._carry_on(attempt, steps)
+        if not self._context.closed.is_set():
+            self._continue_in_pipeline(attempt, steps)
 
 
 def is_plain(launch: Launch) -> bool:

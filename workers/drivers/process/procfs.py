@@ -15,9 +15,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds_of(pid: int) -> float:
     """Time of a process and of all below it, those that have ended and were waited for too."""
-    ticks, waiting = 0, [pid]
-    while waiting:
-        current = waiting.pop()
+    ticks, pending = 0, [pid]
+    while pending:
+        current = pending.pop()
         folder = Path(f"/proc/{current}")
         try:
             stat = (folder / "stat").read_text(encoding="ascii", errors="replace")
@@ -29,7 +29,7 @@ def cpu_seconds_of(pid: int) -> float:
         except OSError:  # it has just ended: its parent has its time now, or soon
             continue
         ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
-        waiting += children
+        pending += children
     return ticks / _TICKS
 
 
@@ -66,12 +66,12 @@ class Ports:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[str, frozenset[int]] = {}
+        self._reserved: dict[str, frozenset[int]] = {}
 
     def choose(self, uid: str, names: Sequence[str]) -> dict[str, int]:
         """A free port for each name."""
         with self._lock:
-            taken = frozenset().union(*self._given.values())
+            taken = frozenset().union(*self._reserved.values())
             chosen: dict[str, int] = {}
             with contextlib.ExitStack() as open_sockets:
                 while len(chosen) < len(names):
@@ -80,13 +80,13 @@ class Ports:
                     if port not in taken:
                         chosen[names[len(chosen)]] = port
             if chosen:
-                self._given[uid] = frozenset(chosen.values())
+                self._reserved[uid] = frozenset(chosen.values())
             return chosen
 
     def forget(self, uid: str) -> None:
         """The task is over."""
         with self._lock:
-            self._given.pop(uid, None)
+            self._reserved.pop(uid, None)
 
 
 def _free_port(open_sockets: contextlib.ExitStack) -> int:

@@ -35,7 +35,7 @@ PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1));"
     " from workers.spawner.__main__ import main; sys.exit(main())"
 )
-IS_SERVED = 3  # the exit code of a spawner that finds another one in its folder
+ALREADY_RUNNING = 3  # the exit code of a spawner that finds another one in its folder
 OPTIONS = ("-I", "-S", "-X", "utf8", "-c", PROGRAM)  # no site-packages
 
 
@@ -64,7 +64,7 @@ class SpawnerResponse:
     """What comes back for one request."""
 
     def __init__(self) -> None:
-        self.came = threading.Event()
+        self.arrived = threading.Event()
         self.words: list[Any] | None = None  # None: it hung up
 
 
@@ -80,7 +80,7 @@ class SpawnerListeners(Protocol):
     def on_over(self, uid: str, task: TaskMirror) -> None:
         """It is over."""
 
-    def on_rest(self) -> None:
+    def on_batch_end(self) -> None:
         """That was all for now."""
 
     def on_hung_up(self) -> None:
@@ -100,11 +100,11 @@ class SpawnerLink:
         self._answers: dict[int, SpawnerResponse] = {}
         self._numbers = itertools.count(1)
         self._is_closed = False
-        self._audience: SpawnerListeners | None = None
+        self._listener: SpawnerListeners | None = None
 
-    def subscribe(self, audience: SpawnerListeners) -> None:
+    def subscribe(self, listener: SpawnerListeners) -> None:
         """Add a receiver, before the first request."""
-        self._audience = audience
+        self._listener = listener
 
     def connect(self) -> None:
         """Have a spawner."""
@@ -122,7 +122,7 @@ class SpawnerLink:
             return False
         try:
             connection = self._connection
-            if connection is None or not _takes(connection):
+            if connection is None or not _is_writable(connection):
                 return False
             try:
                 connection.sendall(text)
@@ -164,7 +164,7 @@ class SpawnerLink:
                 self._answers.pop(number, None)
                 _hang_up(connection)  # half a request may have been sent
                 raise EngineAway(f"the spawner hung up: {error}") from error
-        is_answered = answer.came.wait(READY_SECONDS)
+        is_answered = answer.arrived.wait(READY_SECONDS)
         with self._lock:
             self._answers.pop(number, None)
         if not is_answered:
@@ -202,7 +202,7 @@ class SpawnerLink:
             if self._is_closed:
                 raise EngineAway("the link to the spawner was closed")
             try:
-                connection, rest = self._greeted()
+                connection, rest = self._open_greeted()
             except OSError as error:
                 raise EngineAway(f"the spawner cannot be started: {error}") from error
             with self._lock:
@@ -212,7 +212,7 @@ class SpawnerLink:
             ).start()
             return connection
 
-    def _greeted(self) -> tuple[socket.socket, bytes]:
+    def _open_greeted(self) -> tuple[socket.socket, bytes]:
         """A connection whose greeting is read, and what followed it."""
         end = time.monotonic() + READY_SECONDS
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -248,7 +248,7 @@ class SpawnerLink:
     def _start(self) -> None:
         """Start a spawner; raise EngineAway with its log's last line if it cannot run at all."""
         with open(self._folder / "log", "ab") as errors:
-            starter = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *OPTIONS, str(PACKAGES), str(self._folder), str(self._work)],
                 env={},  # of ours, with its secrets, it needs nothing
                 stdin=subprocess.DEVNULL,
@@ -258,8 +258,8 @@ class SpawnerLink:
                 cwd="/",
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = starter.wait(READY_SECONDS)
-            if code > 0 and code != IS_SERVED:
+            code = process.wait(READY_SECONDS)
+            if code > 0 and code != ALREADY_RUNNING:
                 text = (
                     (self._folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
                 )
@@ -272,8 +272,8 @@ class SpawnerLink:
             *lines, rest = rest.split(b"\n")
             for line in lines:
                 self._take(json.loads(line))
-            if self._audience is not None:
-                self._audience.on_rest()
+            if self._listener is not None:
+                self._listener.on_batch_end()
             try:
                 block = connection.recv(BLOCK_BYTES)
             except OSError:
@@ -287,11 +287,11 @@ class SpawnerLink:
             tasks = list(self._tasks.values())
         connection.close()
         for answer in answers:
-            answer.came.set()
+            answer.arrived.set()
         for task in tasks:
             task.news.set()
-        if self._audience is not None:
-            self._audience.on_hung_up()
+        if self._listener is not None:
+            self._listener.on_hung_up()
 
     def _take(self, message: list[Any]) -> None:
         if message[0] == "fact":
@@ -299,19 +299,19 @@ class SpawnerLink:
                 task = self._mirror(message[1])
             if task.is_over:
                 task.news.set()
-                if self._audience is not None:
-                    self._audience.on_over(message[1][0], task)
+                if self._listener is not None:
+                    self._listener.on_over(message[1][0], task)
             return
         if message[0] == "begun":
             if message[2] == "running":
                 with self._lock:
                     self._mirror(message[3])
-            if self._audience is not None:
-                self._audience.on_begun(message[1], message[2:])
+            if self._listener is not None:
+                self._listener.on_begun(message[1], message[2:])
             return
         if message[0] == "output":
-            if self._audience is not None:
-                self._audience.on_output(message[1])
+            if self._listener is not None:
+                self._listener.on_output(message[1])
             return
         if message[0] == "forget":
             with self._lock:
@@ -323,7 +323,7 @@ class SpawnerLink:
                 self._mirror(message[3])
         if answer is not None:
             answer.words = message[2:]
-            answer.came.set()
+            answer.arrived.set()
 
     def _mirror_all(self, greeting: list[Any]) -> None:
         with self._lock:
@@ -345,7 +345,7 @@ class SpawnerLink:
         return task
 
 
-def _takes(connection: socket.socket) -> bool:
+def _is_writable(connection: socket.socket) -> bool:
     """Whether a few requests can be sent without waiting."""
     poller = select.poll()
     poller.register(connection, select.POLLOUT)

@@ -29,9 +29,9 @@ from workers.drivers.runner.log import LineWriter
 from workers.drivers.runner.reconcile_loop import (
     RunnerAttempt,
     abort_for,
+    await_record,
     drive,
     failed,
-    recall_at_last,
     wait_for_launch_context,
 )
 from workers.runners import records
@@ -41,9 +41,9 @@ from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget, describe_task
 
 LAUNCH_CONTEXT_SECONDS = 5.0  # between requests for the launch context of a running attempt
-_NEEDLESS = (ensure_image, await_permit, start_container)
+_SKIPPED = (ensure_image, await_permit, start_container)
 # What is in memory only, and so lost with a process of the cell.
-_AGAIN = (read_launch_context, write_secrets, join_gang)
+_REPEATED = (read_launch_context, write_secrets, join_gang)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,16 @@ class InstalledRunners:
 class Runners:
     """The runners that a cell offers, and how to call them."""
 
-    def __init__(self, offered: InstalledRunners, *, cell: str, around: DriverContext) -> None:
+    def __init__(self, offered: InstalledRunners, *, cell: str, context: DriverContext) -> None:
         """`around`: of the cell's other attempts."""
         self._runners = offered.runners
         self._cell = cell
         # One that hangs takes neither turns nor threads of the others.
         self._calls = {name: RunnerCalls() for name in offered.runners}
         self._call_seconds = offered.call_seconds
-        self._max_log_bytes = around.max_log_bytes
-        self._home = around.home
-        self.engine = RunnerEngine(home=around.home, open_runner=self.open)
+        self._max_log_bytes = context.max_log_bytes
+        self._home = context.home
+        self.engine = RunnerEngine(home=context.home, open_runner=self.open)
 
     def offers(self, task_type: str) -> bool:
         """Whether there is a runner for attempts of this type."""
@@ -106,9 +106,9 @@ class _UninstalledRunner:
 class RunnerDriver(PipelineDriver):
     """See workers.drivers.base for what it promises; shares its surroundings with another."""
 
-    def __init__(self, around: DriverContext, runners: Runners) -> None:
+    def __init__(self, context: DriverContext, runners: Runners) -> None:
         """`around.engine` is `runners.engine`."""
-        super().__init__(around)
+        super().__init__(context)
         self.runners = runners
 
     def knows(self, uid: str) -> bool:
@@ -119,34 +119,34 @@ class RunnerDriver(PipelineDriver):
 
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
         is_adopted = steps is ADOPT
-        attempt = RunnerAttempt(launch, self._around, self._on_running, is_adopted=is_adopted)
+        attempt = RunnerAttempt(launch, self._context, self._on_running, is_adopted=is_adopted)
         with self._lock:
-            if launch.uid in self._attempts or self._around.closed.is_set():
+            if launch.uid in self._attempts or self._context.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
         if not is_adopted and not begin_phases(attempt):
             return
-        self._running.submit(lambda: self._live(attempt, steps))
+        self._running.submit(lambda: self._run(attempt, steps))
 
-    def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
+    def _run(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         assert isinstance(attempt, RunnerAttempt)
         engine = self.runners.engine
         engine.attach(attempt.uid, attempt.wake)
         try:
-            self._live_to_end(attempt)
+            self._run_to_end(attempt)
         except DriverClosed:
             return
         finally:
             engine.detach(attempt.uid)
         with self._lock:
-            doomed = attempt.uid in self._doomed
-            self._doomed.discard(attempt.uid)
-        if doomed:
+            is_to_remove = attempt.uid in self._to_remove
+            self._to_remove.discard(attempt.uid)
+        if is_to_remove:
             self.remove(attempt.uid)
 
-    def _live_to_end(self, attempt: RunnerAttempt) -> None:
+    def _run_to_end(self, attempt: RunnerAttempt) -> None:
         try:
-            ended = self._lived(attempt)
+            ended = self._run_steps(attempt)
         except DriverClosed:
             raise
         except AttemptFailed as failure:
@@ -160,22 +160,22 @@ class RunnerDriver(PipelineDriver):
         attempt.emit(ended)
         attempt.end_reported = True
 
-    def _lived(self, attempt: RunnerAttempt) -> EndedEvent:
+    def _run_steps(self, attempt: RunnerAttempt) -> EndedEvent:
         check_begun(attempt)
         make_workspace(attempt)
         kept = self._inspect(attempt)
         if kept is None:
-            _refuse_what_means_nothing(attempt)
-            attempt.is_briefed = True
+            _refuse_unsupported(attempt)
+            attempt.tried_context = True
             for step in BUILD:
                 attempt.check()
                 with attempt.step(NAMES.get(step, step.__name__)):
-                    self._take(step, attempt)
-            attempt.keep(_begin(attempt))
+                    self._run_step(step, attempt)
+            attempt.keep(_initial_record(attempt))
         else:
             attempt.recall(kept)
             attempt.emit_kept()
-            self._brief_again(attempt)
+            self._fetch_context_again(attempt)
         with attempt.step("wait"):
             return drive(attempt, self._call_target(attempt))
 
@@ -183,11 +183,11 @@ class RunnerDriver(PipelineDriver):
         """Wait until its runner has ended what it may have begun, before an end is reported. Raise
         Closed.
         """
-        kept = recall_at_last(attempt)
+        kept = await_record(attempt)
         if kept is not None and not kept.is_over:
-            if not attempt.is_briefed:
+            if not attempt.tried_context:
                 try:
-                    self._brief_again(attempt)
+                    self._fetch_context_again(attempt)
                 except DriverClosed:
                     raise
                 except Exception as error:
@@ -195,11 +195,11 @@ class RunnerDriver(PipelineDriver):
             abort_for(attempt, self._call_target(attempt), failure)
         return failed(attempt, failure)
 
-    def _brief_again(self, attempt: RunnerAttempt) -> None:
+    def _fetch_context_again(self, attempt: RunnerAttempt) -> None:
         """Get what an earlier process of the cell had in memory. Raises AttemptFailed."""
-        attempt.is_briefed = True
+        attempt.tried_context = True
         attempt.begin_limits()
-        for step in _AGAIN:
+        for step in _REPEATED:
             wait_for_launch_context(attempt, partial(step, attempt), LAUNCH_CONTEXT_SECONDS)
 
     def _call_target(self, attempt: RunnerAttempt) -> RunnerCallTarget:
@@ -220,23 +220,23 @@ class RunnerDriver(PipelineDriver):
             raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
         return None
 
-    def _take(self, step: Step, attempt: RunnerAttempt) -> None:
+    def _run_step(self, step: Step, attempt: RunnerAttempt) -> None:
         if step is create_container:
             with attempt.turn():
                 begin_creation(attempt)
                 self.runners.engine.write_order(attempt.ordered)
-        elif step not in _NEEDLESS:
+        elif step not in _SKIPPED:
             step(attempt)
 
     def close(self) -> None:
         """Let go of threads; what surrounds it is closed by the driver that it shares it with."""
-        self._around.closed.set()
+        self._context.closed.set()
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
         self.runners.engine.close()
 
 
-def _begin(attempt: RunnerAttempt) -> RunnerRecord:
+def _initial_record(attempt: RunnerAttempt) -> RunnerRecord:
     """Where its runner begins: with what the attempt before left, if anything."""
     try:
         return RunnerRecord(state=records.checked_state(attempt.launch_context.plugin_state, {}))
@@ -244,7 +244,7 @@ def _begin(attempt: RunnerAttempt) -> RunnerRecord:
         return RunnerRecord()
 
 
-def _refuse_what_means_nothing(attempt: RunnerAttempt) -> None:
+def _refuse_unsupported(attempt: RunnerAttempt) -> None:
     """Raises AttemptFailed for what only a container can have."""
     spec = attempt.launch.spec
     given = {

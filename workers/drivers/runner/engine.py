@@ -129,7 +129,7 @@ class RunnerEngine:
             uid = order.parent.parent.name
             view = self.view(uid)
             if view is not None:
-                yield FoundContainer(uid, view.life is ContainerStatus.RUNNING)
+                yield FoundContainer(uid, view.status is ContainerStatus.RUNNING)
 
     def knows(self, uid: str) -> bool:
         """Whether anything is left here of an attempt."""

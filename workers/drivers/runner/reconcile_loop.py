@@ -93,18 +93,18 @@ class RunnerAttempt(AttemptRun):
     def __init__(
         self,
         launch: Launch,
-        around: DriverContext,
+        context: DriverContext,
         on_running: Callable[[AttemptRun], None],
         *,
         is_adopted: bool,
     ) -> None:
-        super().__init__(launch, around, on_running, is_adopted=is_adopted)
+        super().__init__(launch, context, on_running, is_adopted=is_adopted)
         self.paths = Paths.of(self.workspace)
         self.ordered = launch  # without what the launch context adds
         self.wake = Wake()
         self.kept = RunnerRecord()
         self.is_known = False  # `kept` is the last answer of its runner
-        self.is_briefed = False  # it was tried to get what the order did not carry
+        self.tried_context = False  # it was tried to get what the order did not carry
         self._has_limits = False
 
     def recall(self, kept: RunnerRecord) -> None:
@@ -152,8 +152,8 @@ class RunnerAttempt(AttemptRun):
     def emit_kept(self) -> None:
         """Report the last answer of the runner."""
         kept = self.kept
-        words = kept.words or str(kept.phase)
-        self.emit(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
+        text = kept.words or str(kept.phase)
+        self.emit(ReconciledEvent(self.uid, text, kept.state, self.context.now()))
 
 
 def drive(attempt: RunnerAttempt, runner: RunnerCallTarget) -> EndedEvent:
@@ -170,7 +170,7 @@ def drive(attempt: RunnerAttempt, runner: RunnerCallTarget) -> EndedEvent:
 
 def _reconcile_until_end(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
     """Return at an end, or when the attempt has to be aborted."""
-    faults, pauses = 0, attempt.around.back_off
+    faults, pauses = 0, attempt.context.back_off
     while not attempt.wake.is_stopped and not attempt.kept.stopped_for:
         attempt.rest(0)
         try:
@@ -187,11 +187,11 @@ def _reconcile_until_end(attempt: RunnerAttempt, runner: RunnerCallTarget) -> No
             return
         except Exception as error:  # other people's code, or a full disk
             faults += 1
-            words = f"{type(error).__name__}: {error}"
-            attempt.log.warning("runner_failed", error=words, exc_info=True)
-            runner.log.err(f"[cellrun: its runner failed: {words}]")
+            text = f"{type(error).__name__}: {error}"
+            attempt.log.warning("runner_failed", error=text, exc_info=True)
+            runner.log.err(f"[cellrun: its runner failed: {text}]")
             if faults > len(pauses):
-                _give_up(attempt, runner, f"reconcile failed {faults} times in a row: {words}")
+                _give_up(attempt, runner, f"reconcile failed {faults} times in a row: {text}")
                 return
             attempt.wake.wait(pauses[faults - 1])
             continue
@@ -220,14 +220,14 @@ def _give_up(
         message=clean_text(message, MESSAGE_CHARS),
         reason="",
     )
-    _keep_at_last(attempt, failed)
+    _try_to_keep(attempt, failed)
 
 
 def _abort_until_done(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
     """Abort, however long it takes: what is not over holds its place."""
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         reason = attempt.stopped_for or FAILED
-        _keep_at_last(attempt, replace(attempt.kept, stopped_for=reason))
+        _try_to_keep(attempt, replace(attempt.kept, stopped_for=reason))
     tries = 0
     while not attempt.kept.is_over:
         attempt.rest(0)
@@ -235,18 +235,18 @@ def _abort_until_done(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
         try:
             kept, pause = runner.abort(attempt.kept, stop)
         except Exception as error:
-            words = f"abort: {type(error).__name__}: {error}"
-            attempt.log.warning("abort_failed", error=words)
-            runner.log.err(f"[cellrun: {words}]")
+            text = f"abort: {type(error).__name__}: {error}"
+            attempt.log.warning("abort_failed", error=text)
+            runner.log.err(f"[cellrun: {text}]")
             attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
             tries += 1
             continue
-        _keep_at_last(attempt, kept)
+        _try_to_keep(attempt, kept)
         if not kept.is_over:
             attempt.wake.wait(pause)
 
 
-def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
+def _try_to_keep(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
     """Keep it, or continue without on a full disk: a successor would only abort once more."""
     try:
         attempt.keep(kept)
@@ -255,7 +255,7 @@ def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
         attempt.recall(kept)
 
 
-def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
+def await_record(attempt: RunnerAttempt) -> RunnerRecord | None:
     """Return the last answer of its runner, waiting until it can be read; None: it was never
     called.
     """
@@ -287,7 +287,7 @@ def abort_for(attempt: RunnerAttempt, runner: RunnerCallTarget, failure: Attempt
         attempt.log.exception("stop_not_taken")
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         if failure.kind is None:
-            _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
+            _try_to_keep(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
         else:
             fault = FailureOrigin.USER if failure.kind is FailureKind.USER else FailureOrigin.SYSTEM
             _give_up(attempt, runner, failure.message or "it failed", fault)
@@ -318,8 +318,8 @@ def _ended(attempt: RunnerAttempt) -> EndedEvent:
 
 
 def _explain(kept: RunnerRecord) -> str:
-    words = ": ".join(filter(None, (kept.reason, kept.message)))
-    return clean_text(words or "its runner gave no reason", MESSAGE_CHARS)
+    text = ": ".join(filter(None, (kept.reason, kept.message)))
+    return clean_text(text or "its runner gave no reason", MESSAGE_CHARS)
 
 
 def _end(
@@ -327,7 +327,7 @@ def _end(
 ) -> EndedEvent:
     return EndedEvent(
         attempt.uid,
-        attempt.around.now(),
+        attempt.context.now(),
         failure_kind=kind,
         reason=reason,
         message=message,
@@ -356,7 +356,7 @@ def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
     attempt.mark_ended()
     with attempt.step("checkpoint"):
         keep_checkpoint(attempt)
-    attempt.around.shipper.finish(attempt.uid, 0.0)
+    attempt.context.shipper.finish(attempt.uid, 0.0)
     ended = _end(attempt, failure.kind, failure.reason, clean_text(failure.message, MESSAGE_CHARS))
     return replace(ended, exit_code=failure.exit_code, never_created=attempt.never_created)
 

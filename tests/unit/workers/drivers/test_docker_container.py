@@ -19,8 +19,8 @@ from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
 from workers.drivers.docker.container import (
     container_body,
     mounts_for,
-    not_of_the_host,
     view_of,
+    without_host_paths,
 )
 from workers.drivers.docker.images import digest_of
 from workers.drivers.docker.networks import joining
@@ -87,7 +87,7 @@ def test_bound_files_and_files_of_read_only_containers_are_mounted(
         PlacedFile("/database", writable=True),
         PlacedFile("/run/key", tmp_path / "key", bound=True),
     ]
-    ours = not_of_the_host(launch(mounts=(Mount("/srv", "/data/"),)).spec, placed)
+    ours = without_host_paths(launch(mounts=(Mount("/srv", "/data/"),)).spec, placed)
     assert [item.path for item in ours] == ["/in/text", "/database", "/run/key"]
     by_read_only = {
         read_only: [m["Target"] for m in mounts_for(ours, tmp_path / "made", read_only=read_only)]
@@ -139,11 +139,11 @@ def test_podman_container_states_are_mapped() -> None:
     state = {"StartedAt": "0001-01-01T00:00:00Z", "Running": False}
     for status in ("created", "configured", "initialized"):
         assert (
-            view_of({"Id": "x", "State": {**state, "Status": status}}).life
+            view_of({"Id": "x", "State": {**state, "Status": status}}).status
             is ContainerStatus.CREATED
         )
     stopping = {**state, "StartedAt": "2026-01-01T00:00:00.5+00:00", "Status": "stopping"}
-    assert view_of({"Id": "x", "State": stopping}).life is ContainerStatus.RUNNING
+    assert view_of({"Id": "x", "State": stopping}).status is ContainerStatus.RUNNING
 
 
 # ----------------------------------------------------------------------------- images
