@@ -1,4 +1,4 @@
-"""Files into and out of a container by the Engine's archive calls, which need nothing inside it."""
+"""Copy files into and out of a container by the Engine's archive calls, without tools inside it."""
 
 import base64
 import binascii
@@ -31,7 +31,7 @@ class Stat:
 
     @classmethod
     def read(cls, header: str | None) -> "Stat":
-        """From X-Docker-Container-Path-Stat. Raises EngineError."""
+        """Parse X-Docker-Container-Path-Stat. Raise EngineError."""
         try:
             body = json.loads(base64.b64decode(header or ""))
             return cls(int(body["mode"]), str(body.get("linkTarget") or ""))
@@ -40,7 +40,7 @@ class Stat:
 
     @property
     def is_regular(self) -> bool:
-        """A plain file, no link to one."""
+        """Whether it is a regular file, not a link."""
         return not self.mode & GO_NOT_REGULAR
 
 
@@ -53,9 +53,9 @@ class ContainerFiles:
 
 
 def write_tar(target: Path, placed: Sequence[PlacedFile], container: ContainerFiles) -> bool:
-    """A tar, to be unpacked at /, that makes `placed` stand; False when nothing is missing.
+    """Write a tar that places `placed` when unpacked at /; return False if nothing is missing.
 
-    Only what must change stands in it: parents that are missing are made by the engine.
+    It has only the entries that must change; the engine creates missing parents.
     """
     missing = False
     with tarfile.open(target, "w") as tar:
@@ -101,7 +101,7 @@ def _folder(item: PlacedFile, container: ContainerFiles) -> tarfile.TarInfo | No
 
 
 def first_header(stream: IO[bytes]) -> tarfile.TarInfo:
-    """The header of the first entry of a tar. Raises EngineError."""
+    """Return the header of the first entry of a tar. Raise EngineError."""
     with _opened(stream) as tar:
         entry = tar.next()
         if entry is None:
@@ -110,7 +110,7 @@ def first_header(stream: IO[bytes]) -> tarfile.TarInfo:
 
 
 def first_file(stream: IO[bytes], limit: int) -> bytes | None:
-    """The first `limit` bytes of a tar's first entry, if that is a file. Raises EngineError."""
+    """Return the first `limit` bytes of a tar's first entry, if it is a file. Raise EngineError."""
     with _opened(stream) as tar:
         entry = tar.next()
         file = tar.extractfile(entry) if entry is not None and entry.isreg() else None

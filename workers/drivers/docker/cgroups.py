@@ -1,9 +1,9 @@
-"""Measure what a container has used in all, after its end, by a control group around its own.
+"""Measure the total usage of an ended container by a parent cgroup of its own.
 
-The engine removes a container's group, with its counters, after the last process. So each container
-gets its own parent in the engine's group, where the engine creates groups itself (its driver
-cgroupfs) and this process may remove them. Elsewhere a container is sampled while it runs; see
-`CgroupSamples`.
+The engine removes a container's cgroup, with its counters, after the last process. So each
+container gets its own parent in the engine's cgroup, if the engine uses the driver cgroupfs and
+this process may remove cgroups there. Otherwise a container is sampled while it runs
+(`CgroupSamples`).
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from workers.attempt.runtime import ContainerView, ResourceUsage
 log = structlog.get_logger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
-# Where the engine has its containers. If another parent is configured, containers stay there.
+# The engine's default cgroup. If another parent is configured, no own parents are used.
 ENGINE_GROUP = "docker"
-ABANDONED_SECONDS = 86_400.0  # seconds: by then its creator has read it
-# Between samples of a running container: most end soon, and each costs the engine two calls.
+ABANDONED_SECONDS = 86_400.0  # by then the cell that created it has read it
+# Between samples of a running container: most end soon, and each sample takes two engine calls.
 POLL_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Cgroups:
-    """The parents of one cell's containers, by uid. Until `settle`, and where none can be: none."""
+    """Parent cgroups of one cell's containers, by uid; none before `settle`, or if unsupported."""
 
     def __init__(self, *, installation: str, cell: str, root: Path = ROOT) -> None:
         digest = hashlib.sha256(f"{installation}/{cell}".encode()).hexdigest()[:12]
@@ -41,7 +41,7 @@ class Cgroups:
         self._is_confirmed = False
 
     def settle(self, info: Mapping[str, Any]) -> None:
-        """Find out from the engine's own description whether parents are possible."""
+        """Determine from the engine's `info` whether parents are possible."""
         self._controllers, self._is_confirmed = (), False
         self._may_appear = info.get("CgroupDriver") == "cgroupfs"
         self._is_v2 = (self._root / "cgroup.controllers").exists()
@@ -51,7 +51,7 @@ class Cgroups:
             self._find_engine_group()
 
     def _find_engine_group(self) -> None:
-        """The engine makes its group with its first container."""
+        """Find the engine's cgroup, which exists from its first container on."""
         if not all(os.access(path / ENGINE_GROUP, os.W_OK) for path in (self._memory, self._cpu)):
             return
         names = [""] if self._is_v2 else os.listdir(self._root)
@@ -60,35 +60,35 @@ class Cgroups:
         self._may_appear = False
 
     def parent(self, uid: str) -> str:
-        """The parent for a container that is to be created; empty: the engine's own."""
+        """Return the parent for a new container; "": the engine's default."""
         if self._may_appear:
             self._find_engine_group()
         return f"/{ENGINE_GROUP}/{self._name(uid)}" if self._controllers else ""
 
     def sample(self, uid: str) -> None:
-        """A container of that parent was started: if nothing is seen, the engine is elsewhere."""
+        """Check after a start that the parent exists; if not, the engine has other cgroups."""
         if self._controllers and not self._is_confirmed:
             self._is_confirmed = self._folder(self._memory, uid).exists()
             if not self._is_confirmed:
                 self._controllers = ()
 
     def has(self, uid: str) -> bool:
-        """Whether what its container uses will be known at its end."""
+        """Return whether the container has a parent, so that its usage is known at its end."""
         return bool(self._controllers) and self._folder(self._memory, uid).exists()
 
     def use(self, uid: str) -> ResourceUsage | None:
-        """Return what the containers of that parent used in all; None: unknown."""
+        """Return the total usage of the container; None: unknown."""
         if not self._controllers:
             return None
         memory, cpu = self._folder(self._memory, uid), self._folder(self._cpu, uid)
         return _read_v2(memory) if self._is_v2 else _read_v1(memory, cpu)
 
     def remove(self, uid: str) -> None:
-        """The container is gone: so goes its parent."""
+        """Remove the parent of a removed container."""
         self._remove(self._name(uid))
 
     def list(self) -> Set[str]:
-        """The uids that have a parent."""
+        """Return the uids that have a parent."""
         try:
             names = os.listdir(self._memory / ENGINE_GROUP) if self._controllers else ()
         except OSError:
@@ -96,7 +96,7 @@ class Cgroups:
         return {name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)}
 
     def sweep(self, now: float) -> None:
-        """Remove what cells that are gone for good left a day ago; what is in use, stays."""
+        """Remove unused parents that other cells left more than a day ago."""
         folder = self._memory / ENGINE_GROUP
         try:
             names = os.listdir(folder) if self._controllers else ()
@@ -106,7 +106,7 @@ class Cgroups:
                 if name.startswith("cellrun-")
                 and (folder / name).stat().st_mtime < now - ABANDONED_SECONDS
             ]
-        except OSError:  # one of them went meanwhile
+        except OSError:  # one was removed meanwhile
             return
         for name in old:
             if not name.startswith(self._prefix):
@@ -118,7 +118,7 @@ class Cgroups:
                 os.rmdir(controller / ENGINE_GROUP / name)
             except FileNotFoundError:
                 continue
-            except OSError as error:  # a process may be on its way out: the reaper comes again
+            except OSError as error:  # a process may be exiting; the reaper retries
                 log.debug("cgroup_not_removed", cgroup=str(name), error=str(error))
 
     def _folder(self, controller: Path, uid: str) -> Path:
@@ -129,10 +129,10 @@ class Cgroups:
 
 
 class CgroupSamples:
-    """Samples of containers while they ran, where they have no parent of their own.
+    """Usage samples of running containers without a parent cgroup of their own.
 
-    Their own groups are read, found by their main process. The engine's statistics are not used: a
-    call takes a second, in which an end would stay unnoticed (measured with Docker 20.10).
+    A sample reads the container's cgroup, found by its main process. The engine's statistics are
+    not used: a call takes a second and delays the detection of an end (measured with Docker 20.10).
     """
 
     def __init__(self, root: Path = ROOT, processes: Path = Path("/proc")) -> None:
@@ -155,7 +155,7 @@ class CgroupSamples:
                 self._last_samples[uid] = usage
 
     def last(self, uid: str) -> ResourceUsage | None:
-        """What was seen last, which is the most; None: nothing was."""
+        """Return the last sample, which is the highest; None: there is none."""
         return self._last_samples.get(uid)
 
     def forget(self, uid: str) -> None:
@@ -172,7 +172,7 @@ class CgroupSamples:
         folders = {}
         for line in lines.splitlines():
             _, controllers, path = line.split(":", 2)
-            # In a namespace of our own the same number is another process, and has another group.
+            # In a pid namespace the same pid may be another process, with another cgroup.
             if view.container_id in path:
                 for controller in controllers.split(","):
                     folders[controller] = self._root / controller / path.lstrip("/")
@@ -190,7 +190,7 @@ def _read_v1(memory: Path, cpu: Path) -> ResourceUsage | None:
 
 
 def _read_v2(folder: Path) -> ResourceUsage | None:
-    """Kernels before 5.19 keep no peak."""
+    """Return the usage of a cgroup v2; kernels before 5.19 have no memory peak."""
     try:
         lines = (folder / "cpu.stat").read_text().splitlines()
         cpu_microseconds = int(dict(line.split() for line in lines)["usage_usec"])

@@ -1,7 +1,7 @@
 """Containers on Docker Engine, or on Podman's socket, by the Engine API.
 
-Never `attach`: what a container does is learnt by wait and inspect, so that an engine or a cell
-that restarts loses nothing.
+The driver uses wait and inspect, never `attach`, so that a restart of the engine or the cell loses
+nothing.
 """
 
 import threading
@@ -54,7 +54,7 @@ from workers.drivers.docker.gateway import Gateway, is_loopback
 from workers.drivers.docker.networks import GANG_LABEL, GangNetworks
 from workers.drivers.docker.volumes import volume_bytes
 
-FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
+FOLLOW_SECONDS = 120.0  # without output, before the stream is reopened, in case it hangs
 LOOPBACK = "127.0.0.1"
 BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
 
@@ -76,15 +76,15 @@ class DockerEngine:
         address: Callable[[], str] = lambda: LOOPBACK,
         gpus: int = 0,
     ) -> None:
-        """Connects at the first call: an engine that is down must not stop a cell from starting.
+        """Create the engine client, which connects at the first call: a cell starts without it.
 
-        `address`: where others reach the ports of this host. `gpus`: how many there are, numbered
-        from 0.
+        `address`: the address at which other hosts reach the ports of this host. `gpus`: their
+        count; they are numbered from 0.
         """
         self._address = address
         self._gpus = gpus
-        self._gpu_lock = threading.Lock()  # of GPUs, until the container holds them
-        self._ids: dict[str, str] = {}  # of containers, by attempt
+        self._gpu_lock = threading.Lock()  # held until the container with the GPUs is created
+        self._ids: dict[str, str] = {}  # container ids by attempt
         self._checks = RunningChecks()
         self._gateway = Gateway()
         self._networks = GangNetworks(installation=installation, cell=cell)
@@ -101,7 +101,7 @@ class DockerEngine:
         self._is_podman = False
 
     def find_image(self, image: str) -> str | None:
-        """The digest of `image` on the engine."""
+        """Return the digest of `image` on the engine."""
         try:
             with translated_errors():
                 return images.digest_of(self._api.inspect_image(image), image)
@@ -111,16 +111,16 @@ class DockerEngine:
     def pull(
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
-        """Pull `image`; report the downloaded share of the known size in percent."""
+        """Pull `image`; report the downloaded percentage of the known size."""
         with translated_errors():
             return images.pull(self._api, image, on_progress, registry)
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
-        """Make the container; the name makes a second one impossible."""
+        """Create the container; its name excludes a second one."""
         folders = self._workspace(launch.uid) / "folders"
         files = without_host_paths(launch.spec, placed)
         mounts = mounts_for(files, folders, read_only=launch.spec.read_only)
-        # All that we read are written, if only as empty: an image's own labels stay otherwise.
+        # Every label that the driver reads is set, if only to "": else the image's own applies.
         labels = {
             **attempt_labels(launch, installation=self._installation, cell=self._cell),
             GANG_LABEL: str(launch.spec.job_id) if launch.spec.network == "gang" else "",
@@ -132,7 +132,7 @@ class DockerEngine:
             with (
                 self._reserve_gpus(launch) as gpus,
                 translated_errors(),
-                self._networks.joined(api, launch) as joining,
+                self._networks.joined(api, launch) as network,
             ):
                 body = container_body(
                     launch,
@@ -141,7 +141,7 @@ class DockerEngine:
                     log_driver=self._log_driver,
                     publish_on=publish_on,
                     gpus=gpus,
-                    joining=joining,
+                    network=network,
                     cgroup_parent=self._cgroups.parent(launch.uid),
                 )
                 if self._is_podman:
@@ -158,7 +158,7 @@ class DockerEngine:
             return CreateResult(view.container_id, is_new=False)
 
     def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
-        """Copy into the container, but what is mounted: all in a read-only one."""
+        """Copy files into the container, except mounted ones (in a read-only container: all)."""
         copied = [item for item in without_host_paths(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
@@ -179,7 +179,7 @@ class DockerEngine:
         self._cgroups.sample(uid)
 
     def view(self, uid: str) -> ContainerView | None:
-        """The container now."""
+        """Return the current state of the container."""
         body = self._inspect(uid)
         if body is None:
             return None
@@ -189,7 +189,7 @@ class DockerEngine:
         return replace(view, use=self._cgroups.use(uid) or self._samples.last(uid))
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """Wait for the end, `seconds` at most."""
+        """Wait for the end, `seconds` at most; sample its usage if it has no cgroup of its own."""
         if self._cgroups.has(uid):
             return self._wait(uid, seconds)
         while seconds > 0:
@@ -222,25 +222,25 @@ class DockerEngine:
         return True
 
     def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
-        """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
+        """Return whether the engine recorded a signal. Raise EngineAway also if it is stopping."""
         name, ended_at = self._reference(launch.uid), view.ended_at or 0.0
         stop_signal = launch.spec.stop_signal
         with translated_errors():
             if events.was_stopped(self._api, name, ended_at, stop_signal):
                 return True
             if view.exit_code == SIGTERMED:
-                # A stopping engine serves its open connections to the end, but accepts no new ones.
+                # A stopping engine serves open connections, but accepts no new ones.
                 connect(self._call_seconds).close()
         return False
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
-        """The ports that the engine chose."""
+        """Return the host ports that the engine chose."""
         with translated_errors():
             body = self._api.inspect_container(self._reference(launch.uid))
         return ports_of(body, launch.spec.ports)
 
     def host(self, launch: Launch, address: str) -> str:
-        """The address, but where that leads nowhere from the containers of a gang."""
+        """Return `address`, or the gateway's if a gang's containers cannot reach a loopback one."""
         if not launch.spec.is_gang or not is_loopback(address):
             return address
         with translated_errors():
@@ -255,7 +255,7 @@ class DockerEngine:
         return use_of(found)
 
     def disk_bytes(self, uid: str) -> int:
-        """The container's own layer, the folders that stand for it in a read-only one, volumes."""
+        """Return the size of the container's layer, its writable mounted folders and volumes."""
         api = self._api
         with translated_errors():
             url = api._url("/containers/{0}/json", self._reference(uid))
@@ -265,19 +265,19 @@ class DockerEngine:
         return layer + volumes + bytes_below(self._workspace(uid) / "folders")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """Run a command beside the main process."""
+        """Run a command in the container."""
         with translated_errors():
             return self._checks.run(self._api, self._reference(launch.uid), command, seconds)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """The head of a regular file; a link is not followed."""
+        """Return the head of a regular file; links are not followed."""
         name = self._reference(launch.uid)
         with translated_errors(), closing(self._archive(name, path)) as answer:
             stat = archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
             return archive.first_file(answer.raw, limit) if stat.is_regular else None
 
     def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
-        """Copy out of the container by its archive call, which follows no link at `path`."""
+        """Copy out of the container by the archive call, which does not follow a link at `path`."""
         name = self._reference(launch.uid)
         try:
             with translated_errors(), closing(self._archive(name, path)) as answer:
@@ -287,12 +287,12 @@ class DockerEngine:
         return True
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
-        """Copy into the created container by its archive call."""
+        """Copy into the created container by the archive call."""
         with translated_errors(), open(source, "rb") as file:
             self._api.put_archive(self._reference(launch.uid), path, file)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Copy the output from where `capture` stands."""
+        """Copy the output that `capture` does not have yet."""
         reader, cursors = capture.begin()
         api = self._api
         with translated_errors():
@@ -331,7 +331,7 @@ class DockerEngine:
             self._networks.leave(self._api, uid)
 
     def find(self) -> Iterable[FoundContainer]:
-        """The containers with our labels."""
+        """Return the containers with the labels of this cell."""
         self._cgroups.sweep(clock.wall_seconds())
         grouped = self._cgroups.list()
         with translated_errors():
@@ -353,14 +353,11 @@ class DockerEngine:
                 self._client.close()
 
     def _reference(self, uid: str) -> str:
-        """Return how to address the container: by its id, once that is known.
-
-        People may rename a container; it is still the attempt's.
-        """
+        """Return the container's id if known, else its name, which people may change."""
         return self._ids.get(uid) or container_name(uid)
 
     def _inspect(self, uid: str) -> dict[str, Any] | None:
-        """The container as the engine has it: by id, by name, or (renamed) by its label."""
+        """Return the engine's description: by id, by name, or (renamed) by its label."""
         try:
             with translated_errors():
                 body: dict[str, Any] = self._api.inspect_container(self._reference(uid))
@@ -372,7 +369,7 @@ class DockerEngine:
         return body
 
     def _find_by_label(self, uid: str) -> bool:
-        """Whether a container of another name has the attempt's label; its id is known then."""
+        """Return whether a renamed container has the attempt's label; remember its id."""
         labels = [*self._own_labels, f"cellrun.attempt={uid}"]
         with translated_errors():
             rows = self._api.containers(all=True, filters={"label": labels})
@@ -382,7 +379,7 @@ class DockerEngine:
 
     @property
     def _api(self) -> Any:
-        """The client, connected at the first use. Raises EngineAway."""
+        """Return the client, connected at the first use. Raise EngineAway."""
         with self._lock:
             if self._client is None:
                 with translated_errors():
@@ -400,14 +397,14 @@ class DockerEngine:
             return self._client
 
     def _publish_on(self, launch: Launch) -> str:
-        """Where ports are published: on this machine only, if others reach no more."""
+        """Return the address to publish ports on: a local one if the cell's address is loopback."""
         if not launch.spec.ports or not is_loopback(self._address()):
             return ""
         return self.host(launch, self._address())
 
     @contextmanager
     def _reserve_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
-        """GPUs that no other container of this cell holds, held from the end of the block on."""
+        """Yield GPUs that no other container of this cell holds; create the container within."""
         count = launch.spec.resources.get("gpu", 0)
         if not count:
             yield ()
@@ -448,7 +445,7 @@ class DockerEngine:
     def _archive(self, name: str, path: str) -> Any:
         api = self._api
         url = api._url("/containers/{0}/archive", name)
-        plain = {"Accept-Encoding": "identity"}  # what is read in pieces must not be compressed
+        plain = {"Accept-Encoding": "identity"}  # the stream is read in pieces
         answer = api._get(url, params={"path": path}, headers=plain, stream=True)
         try:
             api._raise_for_status(answer)
