@@ -1,8 +1,8 @@
-"""Run plain processes without a thread of their own: reports of the spawner drive them.
+"""Run plain processes without a thread for each, driven by the spawner's reports.
 
-Walking the pipeline's steps, which have nothing to do for them, took longer than running them.
-Every unusual case continues in the pipeline: a failed start, an early stop, output or a result to
-be collected, the loss of the spawner.
+The steps of the pipeline, which do nothing for such tasks, took longer than the tasks. Every
+unusual case continues in the pipeline: a failed start, an early stop, output or a result to
+collect, the loss of the spawner.
 """
 
 import collections
@@ -27,16 +27,18 @@ from workers.drivers.process.spawner_client import TaskMirror
 log = structlog.get_logger(__name__)
 
 MAX_RUNNING = 4096  # the spawner has two pipes for each
-# Requests that the spawner has not answered yet: work for some 20 ms, and little more than fits
-# into the socket, so that no thread waits there.
+# Unanswered requests to the spawner: about 20 ms of work, and little more than the socket buffer
+# holds, so that no thread blocks in a send.
 MAX_ORDERED = 48
 MAX_ENVIRONMENT = 2048  # characters
-FORGET_SECONDS = 0.05  # for company
+FORGET_SECONDS = 0.05  # delay that collects several uids into one message
 
 
 class PlainProcesses:
-    """Thread-safe. `carry_on` continues in the pipeline; `leave` is called after the end was
-    reported.
+    """Attempts on the fast path. Thread-safe.
+
+    `continue_in_pipeline` runs an attempt from the given steps on in a thread; `on_ended` is called
+    after the end was reported.
     """
 
     def __init__(
@@ -56,13 +58,13 @@ class PlainProcesses:
         self._waiting: collections.OrderedDict[str, AttemptRun] = collections.OrderedDict()
         self._ordered: dict[str, AttemptRun] = {}
         self._running: dict[str, AttemptRun] = {}
-        self._watched: set[str] = set()  # whose output is being sent
-        self._swept: set[str] = set()  # over, with nothing to be removed
+        self._watched: set[str] = set()  # attempts whose output is being uploaded
+        self._swept: set[str] = set()  # ended attempts without files to remove
         self._forgotten: list[str] = []  # not yet reported to the spawner
         engine.link.subscribe(self)
 
     def take(self, attempt: AttemptRun) -> bool:
-        """Begin it, if it is plain."""
+        """Begin the attempt and return True, if the fast path can run it."""
         if not is_plain(attempt.launch) or os.path.exists(attempt.workspace):
             return False
         attempt.is_uncreated = True
@@ -73,14 +75,14 @@ class PlainProcesses:
         return True
 
     def withdraw(self, attempt: AttemptRun) -> None:
-        """A stop was ordered: what was not begun never is."""
+        """After a stop order, let the pipeline end an attempt that was not sent to the spawner."""
         with self._lock:
             is_waiting = self._waiting.pop(attempt.uid, None) is not None
         if is_waiting:
             self._run_thread(attempt, START)
 
     def forget(self, uid: str) -> bool:
-        """Whether that is all there is to be done to remove it."""
+        """Forget an ended attempt; return False if the caller must remove its files."""
         with self._lock:
             if uid not in self._swept:
                 return False
@@ -93,7 +95,7 @@ class PlainProcesses:
         return True
 
     def on_begun(self, uid: str, words: list[Any]) -> None:
-        """It runs, or the pipeline tries again what did not work."""
+        """Report RUNNING; after a failed start, retry in the pipeline."""
         with self._lock:
             attempt = self._ordered.pop(uid, None)
             if attempt is not None and words[0] == "running":
@@ -113,14 +115,14 @@ class PlainProcesses:
             attempt.log.debug("left_running")
 
     def on_output(self, uid: str) -> None:
-        """Send its output, as it comes."""
+        """Begin to upload the output."""
         attempt = self._running.get(uid)
         if attempt is not None and uid not in self._watched:
             self._watched.add(uid)
             self._context.shipper.watch(uid, attempt.log_folder)
 
     def on_over(self, uid: str, task: TaskMirror) -> None:
-        """Report its end, at once if nothing is to be collected."""
+        """Report the end, at once if there is nothing to collect."""
         if task.has_output:
             self.on_output(uid)
         with self._lock:
@@ -139,12 +141,12 @@ class PlainProcesses:
         self._on_ended(attempt)
 
     def on_batch_end(self) -> None:
-        """Ask for more, when there is room."""
+        """Send waiting attempts after a batch of reports, which may have made room."""
         if self._waiting or self._forgotten:
             self._send()
 
     def on_hung_up(self) -> None:
-        """Only the next spawner knows what became of them."""
+        """Continue all attempts in the pipeline, which queries the next spawner."""
         with self._lock:
             ordered, self._ordered = list(self._ordered.values()), {}
             running, self._running = list(self._running.values()), {}
@@ -181,17 +183,17 @@ class PlainProcesses:
             if requests and not (is_connected and self._engine.link.send(requests)):
                 self._requeue(new, forgotten)
         except EngineAway:
-            log.debug("spawner_disconnected")  # which is noticed soon
+            log.debug("spawner_disconnected")  # `on_hung_up` follows
 
     def _requeue(self, new: list[AttemptRun], forgotten: list[str]) -> None:
-        """Handle a failed request: there is no spawner yet, or its socket is full."""
+        """Queue attempts again after a failed send: no spawner yet, or its socket is full."""
         is_connected = self._engine.link.is_connected
         with self._lock:
             self._forgotten += forgotten
             kept = [attempt for attempt in new if self._ordered.pop(attempt.uid, None) is not None]
             for attempt in kept:
                 attempt.may_exist = False
-            if self._ordered or not is_connected:  # whose answers are the moment to try again
+            if self._ordered or not is_connected:  # an answer, or the connection, triggers a retry
                 for attempt in reversed(kept):
                     self._waiting[attempt.uid] = attempt
                     self._waiting.move_to_end(attempt.uid, last=False)
@@ -221,12 +223,12 @@ class PlainProcesses:
 
 
 def is_plain(launch: Launch) -> bool:
-    """Whether it needs a process, and nothing else of what the pipeline's steps do."""
+    """Return whether the attempt needs only a process, and none of the pipeline's other steps."""
     spec = launch.spec
     return not (
         spec.needs_launch_context
         or spec.inputs
-        or spec.result_file  # its folder is made
+        or spec.result_file  # its folder must be created
         or spec.exclusive
         or launch.permit is not always
         or spec.workdir
