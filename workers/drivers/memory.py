@@ -1,18 +1,20 @@
-"""Attempts without processes, for scale tests and simulations: a table and a heap.
+"""Simulated attempts without processes, for scale tests and simulations: a table and a heap.
 
-It isolates nothing and runs nothing; the command of an attempt describes its course:
+The driver runs nothing; the command of an attempt is a script of its course:
 
     noop                 end at once with exit status 0
-    sleep SECONDS        run so long, then continue with the rest of the command
-    build SECONDS        be building so long (only at the beginning)
+    sleep SECONDS        run for this time, then continue with the rest of the command
+    build SECONDS        stay BUILDING for this time (only at the beginning)
     exit CODE            end with this status
     fail-first N         exit 1 in attempts numbered N and below, 0 in later ones
-    result TEXT          leave this text in the result file
-    deaf                 ignore the stop signal from here on: only the end of the grace stops it
-    oom | vanish | fail-system    end like that
+    result TEXT          write this text to the result file
+    deaf                 ignore the stop signal: only the end of the grace period stops it
+    oom                  end as killed for memory
+    vanish               end as if the container vanished
+    fail-system          fail with kind SYSTEM before the start
 
-Words follow each other: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that
-was stopped while it was building, or fails the system, is reported as never created. Every health
+Words can be combined: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that was
+stopped while it was building, or has `fail-system`, is reported as never created. Every health
 check passes at once, nothing is ever idle, and ports are not published.
 """
 
@@ -82,7 +84,7 @@ class MemoryEngine:
     """
 
     def __init__(self, *, counts_starts: bool = True) -> None:
-        """Create an engine; `counts_starts` keeps every uid: not for a cell that runs for long."""
+        """Create an engine; `counts_starts` keeps every uid, so long-lived cells do not use it."""
         self.lives: dict[str, FakeContainer] = {}
         self.starts: Counter[str] = Counter()
         self.counts_starts = counts_starts
@@ -170,9 +172,10 @@ class MemoryDriver:
         moments: TimerHeap | None = None,
         threaded: bool = False,
     ) -> None:
-        """`clock` returns wall seconds; `threaded` delivers events without calls of `advance`.
+        """Create a driver; `clock` returns wall seconds.
 
-        Drivers with the same `moments` are advanced together.
+        `threaded`: events are delivered without calls of `advance`. Drivers with the same `moments`
+        are advanced together.
         """
         self.engine = engine or MemoryEngine(counts_starts=False)
         self.engine.on_change = self._notify
@@ -335,7 +338,7 @@ def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> EndedE
 
 
 def _vanished(uid: str, now: float) -> EndedEvent:
-    message = "its container is gone, or was never made, and will not come"
+    message = "its container is gone or was never created, and will not be created"
     return EndedEvent(uid, now, None, FailureKind.OUTSIDE, VANISHED, message)
 
 

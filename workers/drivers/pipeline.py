@@ -24,8 +24,8 @@ from workers.attempt.threads import DaemonPool, ThreadGate, Timer
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.process.fast_path import PlainProcesses
 
-# Concurrent builds of attempts that build quickly: a thread each for hundreds of
-# them took three times their CPU time (measured).
+# Concurrent builds of attempts that build quickly: one thread for each of hundreds of attempts
+# tripled the CPU time (measured).
 MAX_QUICK = 4
 MAX_ATTEMPTS = 1024  # threads for attempts of one cell; further ones queue
 STOPPING_THREADS = 8  # an unanswered signal occupies one of them
@@ -68,7 +68,7 @@ class PipelineDriver:
         self._order_stop(uid, STOPPED, grace_seconds, force)
 
     def find(self) -> Iterable[FoundContainer]:
-        """Return the containers of this installation and cell. Raises EngineAway."""
+        """Return the containers of this installation and cell. Raise EngineAway."""
         try:
             return list(self._engine.find())
         except EngineError as error:
@@ -132,7 +132,7 @@ class PipelineDriver:
         self._on_ended(attempt)
 
     def _continue_in_thread(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
-        """Run an attempt in a thread from these steps; without any, wait for its end."""
+        """Run an attempt in a thread from these steps on; without steps, wait for its end."""
         self._running.submit(partial(self._run, attempt, steps))
 
     def _on_ended(self, attempt: AttemptRun) -> None:
@@ -183,7 +183,7 @@ class PipelineDriver:
         def pause(seconds: float) -> bool:
             return self._context.closed.wait(seconds)
 
-        # Without images, removal is no heavy call.
+        # Only engines with images have slow removals.
         turn = self._context.turns.take(lambda: None, is_new=True)
         with turn if self._engine.needs_image else contextlib.nullcontext():
             if remove_all(self._engine, uid, self._context.home / "work" / uid, pause):

@@ -1,6 +1,6 @@
-"""Attempts that runners of other packages drive; stops, limits, files and logs are as everywhere.
+"""Attempts that runners of other packages drive; stops, limits, files and logs work as usual.
 
-There is no container: see `runner_life` for what takes its place.
+There is no container: `reconcile_loop` calls the runner instead.
 """
 
 import errno
@@ -42,13 +42,13 @@ from workers.runners.requests import RunnerCallTarget, describe_task
 
 LAUNCH_CONTEXT_SECONDS = 5.0  # between requests for the launch context of a running attempt
 _SKIPPED = (ensure_image, await_permit, start_container)
-# What is in memory only, and so lost with a process of the cell.
+# Steps whose results are only in memory: a new process of the cell repeats them.
 _REPEATED = (read_launch_context, write_secrets, join_gang)
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledRunners:
-    """Runners by task type, and how long a call of one may take."""
+    """Runners by task type, and the time limit of one call."""
 
     runners: Mapping[str, Runner]
     call_seconds: float = CALL_SECONDS
@@ -58,10 +58,10 @@ class Runners:
     """The runners that a cell offers, and how to call them."""
 
     def __init__(self, offered: InstalledRunners, *, cell: str, context: DriverContext) -> None:
-        """`around`: of the cell's other attempts."""
+        """Create the runners; `context` is that of the cell's other attempts."""
         self._runners = offered.runners
         self._cell = cell
-        # One that hangs takes neither turns nor threads of the others.
+        # Separate, so that a hanging runner does not block the others.
         self._calls = {name: RunnerCalls() for name in offered.runners}
         self._call_seconds = offered.call_seconds
         self._max_log_bytes = context.max_log_bytes
@@ -69,11 +69,11 @@ class Runners:
         self.engine = RunnerEngine(home=context.home, open_runner=self.open)
 
     def offers(self, task_type: str) -> bool:
-        """Whether there is a runner for attempts of this type."""
+        """Return whether there is a runner for this task type."""
         return task_type in self._runners
 
     def open(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> RunnerCallTarget:
-        """What asks the runner of an attempt."""
+        """Return the target for calls of an attempt's runner."""
         spec = launch.spec
         root = self.engine.root(launch.uid)
         return RunnerCallTarget(
@@ -89,8 +89,9 @@ class Runners:
 
 
 class _UninstalledRunner:
-    """Placeholder for a runner that was installed when the attempt began: until it is back, what it
-    drives outside cannot be ended or reported as ended.
+    """Placeholder for a runner that is not installed any more.
+
+    Until it is installed again, its work outside can be neither stopped nor reported as ended.
     """
 
     def __init__(self, name: str) -> None:
@@ -104,15 +105,15 @@ class _UninstalledRunner:
 
 
 class RunnerDriver(PipelineDriver):
-    """See workers.drivers.base for what it promises; shares its surroundings with another."""
+    """See workers.drivers.base. It shares its context with the driver of the engine."""
 
     def __init__(self, context: DriverContext, runners: Runners) -> None:
-        """`around.engine` is `runners.engine`."""
+        """Create the driver; `context.engine` is `runners.engine`."""
         super().__init__(context)
         self.runners = runners
 
     def knows(self, uid: str) -> bool:
-        """Whether an attempt is in charge, or anything is left of it here."""
+        """Return whether an attempt is in charge, or has files here."""
         with self._lock:
             is_here = uid in self._attempts
         return is_here or self.runners.engine.knows(uid)
@@ -180,8 +181,9 @@ class RunnerDriver(PipelineDriver):
             return drive(attempt, self._call_target(attempt))
 
     def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
-        """Wait until its runner has ended what it may have begun, before an end is reported. Raise
-        Closed.
+        """Return the end of a failed attempt, once its runner has aborted its work.
+
+        Raise DriverClosed.
         """
         kept = await_record(attempt)
         if kept is not None and not kept.is_over:
@@ -196,7 +198,7 @@ class RunnerDriver(PipelineDriver):
         return failed(attempt, failure)
 
     def _fetch_context_again(self, attempt: RunnerAttempt) -> None:
-        """Get what an earlier process of the cell had in memory. Raises AttemptFailed."""
+        """Fetch what an earlier process of the cell had in memory. Raise AttemptFailed."""
         attempt.tried_context = True
         attempt.begin_limits()
         for step in _REPEATED:
@@ -211,12 +213,12 @@ class RunnerDriver(PipelineDriver):
             super()._begin_limits(attempt)
 
     def _inspect(self, attempt: RunnerAttempt) -> RunnerRecord | None:
-        """What an earlier process of the cell kept; None: it had not come so far."""
+        """Return the record of an earlier process of the cell; None: it kept none."""
         if attempt.paths.order.exists():
             return records.read(attempt.paths.kept)
         if attempt.is_adopted:
             attempt.may_exist = False
-            message = "its runner had not been asked, and will not be"
+            message = "its runner was not called, and will not be"
             raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
         return None
 
@@ -229,7 +231,7 @@ class RunnerDriver(PipelineDriver):
             step(attempt)
 
     def close(self) -> None:
-        """Let go of threads; what surrounds it is closed by the driver that it shares it with."""
+        """End threads; the engine's driver closes the shared context."""
         self._context.closed.set()
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
@@ -237,7 +239,7 @@ class RunnerDriver(PipelineDriver):
 
 
 def _initial_record(attempt: RunnerAttempt) -> RunnerRecord:
-    """Where its runner begins: with what the attempt before left, if anything."""
+    """Return the first record: with the state that the previous attempt left, if any."""
     try:
         return RunnerRecord(state=records.checked_state(attempt.launch_context.plugin_state, {}))
     except StateNotStorable:
@@ -245,7 +247,7 @@ def _initial_record(attempt: RunnerAttempt) -> RunnerRecord:
 
 
 def _refuse_unsupported(attempt: RunnerAttempt) -> None:
-    """Raises AttemptFailed for what only a container can have."""
+    """Raise AttemptFailed if the task has options that only containers support."""
     spec = attempt.launch.spec
     given = {
         "exclusive": spec.exclusive,

@@ -1,7 +1,8 @@
 """The files of attempts that runners drive, as an engine.
 
-`runner/` in an attempt's workspace has the order, without secrets, and the last answer of its
-runner: with these the successor of a killed cell continues, or ends unknown attempts.
+`runner/` in an attempt's workspace holds the order, without secrets, and the last answer of its
+runner. After a kill, the next process of the cell uses them to continue, or to abort unknown
+attempts.
 """
 
 import json
@@ -31,29 +32,29 @@ from workers.runners import records
 from workers.runners.interface import Stop
 from workers.runners.requests import RunnerCallTarget
 
-UNKNOWN = "unknown"  # why an attempt is aborted that its cell does not know
+UNKNOWN = "unknown"  # stop reason for an attempt that the cell has no record of
 
 
 class RunnerEngine:
-    """An Engine (workers.attempt.runtime) as far as attempts without a process need one."""
+    """An Engine (workers.attempt.runtime) for attempts without a process."""
 
     name = "runner"
     needs_image = False
     keeps_logs = False
 
     def __init__(self, *, home: Path, open_runner: Callable[[Launch], RunnerCallTarget]) -> None:
-        """`open_runner` returns the target of the calls for an attempt."""
+        """Create the engine; `open_runner` returns the target of the calls for an attempt."""
         self._work = home.absolute() / "work"
         self._open_runner = open_runner
         self._lock = threading.Lock()
         self._wakes: dict[str, Wake] = {}
 
     def root(self, uid: str) -> Path:
-        """Below it stands every path of the task."""
+        """Return the folder that holds all paths of the task."""
         return self._work / uid / "root"
 
     def write_order(self, launch: Launch) -> None:
-        """From now on the attempt is known here. Raises OSError."""
+        """Write the order file, from which on the attempt is known here. Raise OSError."""
         paths = self._paths(launch.uid)
         paths.folder.mkdir(parents=True, exist_ok=True)
         self.root(launch.uid).mkdir(parents=True, exist_ok=True)
@@ -61,17 +62,17 @@ class RunnerEngine:
         records.write_whole(paths.order, body)
 
     def attach(self, uid: str, wake: Wake) -> None:
-        """Signals to this attempt wake its thread."""
+        """Let signals to this attempt wake its thread."""
         with self._lock:
             self._wakes[uid] = wake
 
     def detach(self, uid: str) -> None:
-        """Its thread has done with it."""
+        """Forget the thread of an attempt."""
         with self._lock:
             self._wakes.pop(uid, None)
 
     def signal(self, uid: str, name: str) -> bool:
-        """Have the attempt aborted, with KILL at once; False: nothing of it runs here."""
+        """Have the attempt aborted, with KILL at once; False: it has no thread here."""
         with self._lock:
             wake = self._wakes.get(uid)
         if wake is None:
@@ -80,7 +81,7 @@ class RunnerEngine:
         return True
 
     def view(self, uid: str) -> ContainerView | None:
-        """How far the attempt is, as it was kept."""
+        """Return the state of the attempt from its record."""
         paths = self._paths(uid)
         if not paths.order.exists():
             return None
@@ -94,23 +95,23 @@ class RunnerEngine:
         )
 
     def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
-        """Copy, or link what is bound, below the attempt's root."""
+        """Copy files below the attempt's root; link bound ones."""
         place_below(self.root(launch.uid), placed)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """The head of a regular file; a link is not followed."""
+        """Return the head of a regular file; links are not followed."""
         return read_head_below(self.root(launch.uid), path, limit)
 
     def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
-        """Pack what lies below the attempt's root."""
+        """Pack a path below the attempt's root."""
         return save_below(self.root(launch.uid), path, target, take)
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
-        """Unpack below the attempt's root."""
+        """Unpack `source` below the attempt's root."""
         restore_below(self.root(launch.uid), path, source)
 
     def remove(self, uid: str) -> None:
-        """Have it aborted if it is not over, and forget it. Raises EngineError."""
+        """Abort the attempt if it has not ended, and forget it. Raise EngineError."""
         paths = self._paths(uid)
         kept = records.read(paths.kept)
         if kept is not None and not kept.is_over:
@@ -124,7 +125,7 @@ class RunnerEngine:
         paths.order.unlink(missing_ok=True)
 
     def find(self) -> Iterable[FoundContainer]:
-        """The attempts that have an order here."""
+        """Return the attempts that have an order file."""
         for order in self._work.glob("*/runner/order.json"):
             uid = order.parent.parent.name
             view = self.view(uid)
@@ -132,11 +133,11 @@ class RunnerEngine:
                 yield FoundContainer(uid, view.status is ContainerStatus.RUNNING)
 
     def knows(self, uid: str) -> bool:
-        """Whether anything is left here of an attempt."""
+        """Return whether the attempt has files here."""
         return self._paths(uid).folder.exists()
 
     def close(self) -> None:
-        """Wake the waiting thread."""
+        """Wake the waiting threads."""
         with self._lock:
             for wake in self._wakes.values():
                 wake.shake()
@@ -162,40 +163,40 @@ class RunnerEngine:
         return 0
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def start(self, uid: str) -> None:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
-        """There are none."""
+        """Return no ports."""
         return {}
 
     def disk_bytes(self, uid: str) -> int:
-        """All that lies in the attempt's own folder."""
+        """Return the size of the attempt's folder."""
         return bytes_below(self.root(uid))
 
     def host(self, launch: Launch, address: str) -> str:
-        """Return no addresses."""
+        """Return `address` unchanged."""
         return address
 
     def use(self, uid: str) -> ResourceUsage:
-        """Return None: its use elsewhere is unknown."""
+        """Raise NoSuchContainer: the usage outside is unknown."""
         raise NoSuchContainer("a runner has no container")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
-        """There is no process to send signals to."""
+        """Return False: there is no process that could receive a signal."""
         return False
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Nothing to copy: its lines are written where they belong."""
+        """Do nothing: LineWriter writes to the log folder itself."""
