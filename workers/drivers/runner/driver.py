@@ -72,7 +72,9 @@ class Runners:
         """Return whether there is a runner for this task type."""
         return task_type in self._runners
 
-    def open(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> RunnerCallTarget:
+    def open(
+        self, launch: Launch, encoded_secrets: Mapping[str, str] | None = None
+    ) -> RunnerCallTarget:
         """Return the target for calls of an attempt's runner."""
         spec = launch.spec
         root = self.engine.root(launch.uid)
@@ -83,7 +85,7 @@ class Runners:
             log=LineWriter(self._home / "logs" / launch.uid, self._max_log_bytes),
             now=clock.wall_seconds,
             timeout_seconds=spec.timeout_seconds,
-            sealed=sealed or {},
+            encoded_secrets=encoded_secrets or {},
             call_seconds=self._call_seconds,
         )
 
