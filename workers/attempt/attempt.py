@@ -34,7 +34,7 @@ from workers.secret_folder import SecretFolder
 
 log = structlog.get_logger(__name__)
 
-TURN_SECONDS = 0.2  # interval of the checks for a stop order before the start
+STOP_CHECK_SECONDS = 0.2  # interval of the checks for a stop order before the start
 
 
 class DriverClosed(Exception):
@@ -43,7 +43,7 @@ class DriverClosed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """What all attempts of a driver share.
+    """The resources that all attempts of a driver share.
 
     `back_off`: seconds between the tries of a stage. `address`: the host at which others reach the
     ports of this cell. `max_files_bytes`: the limit for the inputs, the outputs, or the checkpoint
@@ -109,15 +109,15 @@ class AttemptRun:
         self.capture: Capture | None = None
         self.may_exist = False  # a container may have been created
         self.process_started_at = 0.0
-        self.started_at: float | None = None  # of RUNNING; with a health check: when it passed
+        self.started_at: float | None = None  # time of RUNNING; with a health check: of its success
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
         self.launch_context = LaunchContext()
-        # Files that were kept: {name, size, sha256, uri}.
+        # Stored outputs: {name, size, sha256, uri}.
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
         self.usage: dict[str, Any] = {}  # reported at the end as usage
         self.step_seconds: dict[str, float] = {}
-        self.unhealthy = ""  # why a watcher stopped the attempt, in words
+        self.unhealthy = ""  # the message of a watcher that stopped the attempt
         self.over = threading.Event()  # no process runs any more
         self.end_reported = False
         # Held while Started is reported, so that an end follows it.
@@ -166,11 +166,10 @@ class AttemptRun:
         self.emit(StageFailedEvent(self.uid, text, self.context.now()))
 
     def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
-        """Record that the main process started: report it, start its limits, deliver an earlier
-        stop.
+        """Record and report the start; begin limits, and deliver an earlier stop order.
 
-        An attempt with a health check is reported RUNNING once the check has passed, which may have
-        been in an earlier process of the cell.
+        With a health check, RUNNING is reported once the check has passed, which may have been in
+        an earlier process of the cell.
         """
         self.is_started = True
         self.container_id = view.container_id
@@ -215,7 +214,7 @@ class AttemptRun:
                 file.write(reason)
         except FileExistsError:
             return
-        except OSError as error:  # a full disk must not keep it running
+        except OSError as error:  # a full disk must not prevent the stop
             self.log.warning("stop_reason_not_kept", error=str(error))
 
     def recall_limit(self) -> None:
@@ -266,8 +265,7 @@ class AttemptRun:
 
     @property
     def stopped_for(self) -> str | None:
-        """The reason of the cell's stop; None: the process ended before any signal of the cell
-        arrived.
+        """The reason of the cell's stop; None: no signal of the cell reached the process.
 
         Waits for a signal that is being sent, because it may have ended the process.
         """
@@ -283,17 +281,15 @@ class AttemptRun:
                 raise AttemptFailed(None, self._stop.reason, "stopped before it started")
 
     def pause(self, seconds: float) -> None:
-        """Wait before the start; a stop order and the close of the driver end the wait (see
-        `check`).
-        """
+        """Wait before the start; a stop order or the driver's close ends the wait as in `check`."""
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
             self.check()
-            self._stop_ordered.wait(min(rest, TURN_SECONDS))
+            self._stop_ordered.wait(min(rest, STOP_CHECK_SECONDS))
         self.check()
 
     def rest(self, seconds: float) -> None:
-        """Wait regardless of stop orders. Raises DriverClosed."""
+        """Wait regardless of stop orders. Raise DriverClosed."""
         if self.context.closed.wait(seconds):
             raise DriverClosed
 
@@ -340,8 +336,8 @@ class AttemptRun:
     def turn(self) -> Iterator[None]:
         """Hold one of the few places for heavy calls to the engine.
 
-        An attempt whose container is being created precedes those that have not begun: its wait is
-        part of `creating`, which has a time limit; theirs is not.
+        An attempt in the phase `creating`, which has a time limit, precedes those in earlier
+        phases.
         """
         is_new = self._phase is None or self._phase[0] is not Phase.CREATING
         with self.context.turns.take(self.check, is_new=is_new):

@@ -46,7 +46,7 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     last = read_sample(path)
     while not attempt.ended and not attempt.context.closed.is_set():
         last = _sample(attempt, last)
-        _keep(path, last)
+        _write_sample(path, last)
         if last.at - last.active_at >= limit:
             stop()
             return
@@ -92,10 +92,10 @@ def read_sample(path: Path) -> ActivitySample | None:
         return None
 
 
-def _keep(path: Path, sample: ActivitySample) -> None:
-    fresh = path.with_suffix(".new")
+def _write_sample(path: Path, sample: ActivitySample) -> None:
+    draft = path.with_suffix(".new")
     try:
-        fresh.write_text(json.dumps(asdict(sample)), encoding="ascii")
-        os.replace(fresh, path)
+        draft.write_text(json.dumps(asdict(sample)), encoding="ascii")
+        os.replace(draft, path)
     except OSError as error:
         log.warning("activity_not_kept", attempt=path.parent.name, error=str(error))

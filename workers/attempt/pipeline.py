@@ -26,7 +26,7 @@ from workers.attempt.steps.checkpoint import (
     keep_checkpoint,
     place_checkpoint,
 )
-from workers.attempt.steps.clean import make_sure_it_is_over
+from workers.attempt.steps.clean import ensure_ended
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
@@ -191,7 +191,7 @@ def _keep_checkpoint(attempt: AttemptRun) -> None:
 def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
     """Return the end of an attempt that failed in a step."""
     attempt.mark_ended()
-    make_sure_it_is_over(attempt)
+    ensure_ended(attempt)
     _keep_checkpoint(attempt)
     try:
         attempt.context.shipper.finish(attempt.uid, 0.0)

@@ -1,4 +1,4 @@
-"""Each stage is tried three times with pauses; what only the user can cure is not tried again."""
+"""Retry the stages of an attempt, with pauses; failures of kind USER are not retried."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -29,7 +29,7 @@ def with_tries(
         try:
             return action()
         except (EngineAway, EngineError, AttemptFailed) as error:
-            failure = _judged(stage, error, judge)
+            failure = _to_failure(stage, error, judge)
             if failure.kind is not FailureKind.SYSTEM:
                 raise failure from error
         note(f"try {number} of {tries} failed: {failure.message}")
@@ -37,13 +37,13 @@ def with_tries(
     try:
         return action()
     except (EngineAway, EngineError, AttemptFailed) as error:
-        failure = _judged(stage, error, judge)
+        failure = _to_failure(stage, error, judge)
         if failure.kind is FailureKind.SYSTEM:
             failure.message += f" (tried {tries} times)"
         raise failure from error
 
 
-def _judged(stage: str, error: Exception, judge: Judge) -> AttemptFailed:
+def _to_failure(stage: str, error: Exception, judge: Judge) -> AttemptFailed:
     if isinstance(error, AttemptFailed):
         return error
     if isinstance(error, EngineError):

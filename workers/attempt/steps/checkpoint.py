@@ -1,8 +1,8 @@
-"""What an attempt leaves in its `checkpoint_path` stands there again when the next one starts.
+"""Store the folder `checkpoint_path` of an attempt, and restore it for the next attempt.
 
-It is kept at every end but success: of a failure, of a stop, also by preemption. It is not copied
-while the program runs: of a folder that changes meanwhile a copy would be worth nothing. So what is
-lost with its machine begins where its last attempt that ended elsewhere left off.
+It is stored at every end except success: after a failure or a stop, including preemption. It is not
+copied while the program runs, because a copy of a changing folder would be inconsistent. So after
+the loss of a machine, the next attempt starts from the checkpoint of an earlier attempt.
 """
 
 from contextlib import suppress
@@ -17,19 +17,24 @@ from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed, judge_start_
 from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.inputs import checked_path
-from workers.attempt.steps.outputs import save, tried
-from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
+from workers.attempt.steps.outputs import save, with_output_tries
+from workers.attempt.transfer.transfers import (
+    DiskAllowance,
+    OutputTransfer,
+    fetch,
+    save_output_base,
+)
 
-# A stopped attempt keeps its resources until this has ended; 60 s after its grace period the
-# control plane would quarantine its cell for a stop that is not confirmed.
+# A stopped attempt holds its resources meanwhile. 60 s after the grace period the control plane
+# would quarantine the cell for an unconfirmed stop.
 KEEP_SECONDS = 40.0
 
 
 def fetch_checkpoint(attempt: AttemptRun) -> None:
-    """Fetch what the last attempt left; note where this one will. Raises AttemptFailed."""
+    """Fetch the last checkpoint; record the output base of this attempt. Raise AttemptFailed."""
     spec = attempt.launch.spec
     if spec.outputs or spec.checkpoint_path:
-        remember_base(attempt)
+        save_output_base(attempt)
     if spec.checkpoint_path is None:
         return
     path = checked_path("checkpoint_path", spec.checkpoint_path, INPUTS)
@@ -37,22 +42,26 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
     found = attempt.launch_context.checkpoint
     if found is None:
         return
-    room = DiskAllowance("checkpoint", attempt.workspace, attempt.context.max_files_bytes, INPUTS)
+    allowance = DiskAllowance(
+        "checkpoint", attempt.workspace, attempt.context.max_files_bytes, INPUTS
+    )
     url = str(found.get("url") or found["uri"])
 
     def fetch_once() -> None:
         tar, sha256 = attempt.workspace / CHECKPOINT, str(found["sha256"])
         try:
-            fetch(attempt, "checkpoint", url, tar, room, named="url" not in found, sha256=sha256)
+            fetch(
+                attempt, "checkpoint", url, tar, allowance, named="url" not in found, sha256=sha256
+            )
         except AttemptFailed as failure:
-            if failure.kind is FailureKind.USER:  # it existed, and was reported
+            if failure.kind is FailureKind.USER:  # the checkpoint was stored, so it must exist
                 failure.kind = FailureKind.SYSTEM
             raise
 
     with_tries(
         "checkpoint",
         fetch_once,
-        judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, words),
+        judge=lambda text, status: AttemptFailed(FailureKind.SYSTEM, INPUTS, text),
         pause=attempt.pause,
         back_off=attempt.context.back_off,
         note=attempt.note_try,
@@ -60,7 +69,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
 
 
 def place_checkpoint(attempt: AttemptRun) -> None:
-    """Put it into the created container. Raises AttemptFailed."""
+    """Restore the checkpoint in the created container. Raise AttemptFailed."""
     path, tar = attempt.launch.spec.checkpoint_path, attempt.workspace / CHECKPOINT
     if path is None or attempt.launch_context.checkpoint is None:
         return
@@ -72,7 +81,7 @@ def place_checkpoint(attempt: AttemptRun) -> None:
     with_tries(
         "checkpoint",
         place,
-        judge=lambda words, status: judge_start_error("checkpoint", words, status),
+        judge=lambda text, status: judge_start_error("checkpoint", text, status),
         pause=attempt.pause,
         back_off=attempt.context.back_off,
         note=attempt.note_try,
@@ -81,29 +90,29 @@ def place_checkpoint(attempt: AttemptRun) -> None:
 
 
 def keep_checkpoint(attempt: AttemptRun) -> None:
-    """Store the content of the folder if that is possible in time; otherwise log it and go on."""
+    """Store the checkpoint, for KEEP_SECONDS at most; log a failure and continue."""
     path = attempt.launch.spec.checkpoint_path
     if path is None or not attempt.is_started:
         return
-    keeping = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
+    transfer = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
     tar = attempt.workspace / CHECKPOINT
-    most = attempt.context.max_files_bytes
+    limit = attempt.context.max_files_bytes
     try:
         save(
-            keeping,
+            transfer,
             path,
             tar,
-            DiskAllowance("checkpoint", attempt.workspace, most, OUTPUTS),
+            DiskAllowance("checkpoint", attempt.workspace, limit, OUTPUTS),
             "checkpoint",
         )
-        put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
-        attempt.outputs = (tried(keeping, "checkpoint", put),)
+        put = partial(transfer.put, CHECKPOINT, lambda: tar.open("rb"))
+        attempt.outputs = (with_output_tries(transfer, "checkpoint", put),)
     except DriverClosed:
         raise
     except Exception as failure:  # any error: the end itself is reported
-        words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
-        attempt.log.warning("checkpoint_lost", error=words)
-        attempt.usage["checkpoint_lost"] = words
+        text = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
+        attempt.log.warning("checkpoint_lost", error=text)
+        attempt.usage["checkpoint_lost"] = text
     finally:
         with suppress(OSError):
             tar.unlink(missing_ok=True)

@@ -11,22 +11,22 @@ from workers.attempt.runtime import (
     NoSuchContainer,
 )
 
-PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
+RETRY_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
 
 
 def inspect_container(attempt: AttemptRun) -> ContainerView | None:
     """Return the state of the container; wait for an engine that does not answer."""
-    return inspect_patiently(attempt)[0]
+    return inspect_with_retries(attempt)[0]
 
 
-def inspect_patiently(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
+def inspect_with_retries(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
     """Return the state of the container, and whether the engine was unavailable before."""
     tries = 0
     while True:
         try:
             return attempt.engine.view(attempt.uid), tries > 0
         except (EngineAway, EngineError):
-            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            attempt.rest(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
 
 
@@ -45,8 +45,8 @@ def inspect_adopted(attempt: AttemptRun) -> None:
     if view is None:
         if attempt.is_uncreated and attempt.context.now() < attempt.launch.run.start_before:
             return
-        what = "was never made" if attempt.is_uncreated else "is gone, or was never made"
-        message = f"its container {what}, and will not come"
+        what = "was never created" if attempt.is_uncreated else "is gone or was never created"
+        message = f"its container {what}, and will not be created"
         attempt.may_exist = False
         raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
     take_over(attempt, view)
@@ -65,7 +65,7 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
         except NoSuchContainer:
             return None
         except (EngineAway, EngineError):
-            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            attempt.rest(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
     host = f"[{host}]" if ":" in host else host
     return {name: f"{host}:{port}" for name, port in found.items()} or None

@@ -1,6 +1,6 @@
-"""Keep all outputs of a task that succeeded before its success is reported.
+"""Store all outputs of a successful task before its success is reported.
 
-The next process of the cell repeats interrupted uploads: the content is the same.
+The next process of the cell repeats interrupted uploads; the content is the same.
 """
 
 import json
@@ -20,55 +20,57 @@ from workers.attempt.stage_retry import with_tries
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer
 
 T = TypeVar("T")
-# The list of them is part of a report, and a message has 1 MiB.
+# The list of outputs is part of a report, and a message is limited to 1 MiB.
 MAX_LIST_BYTES = 256 * 1024
-# Pauses between further tries than a stage has else, as multiples of its last one: 52 s in all.
-LONGER = (2, 4, 7)
+# Pauses of additional tries, as multiples of the last pause of other stages: 52 s in all.
+EXTRA_BACK_OFF_FACTORS = (2, 4, 7)
 
 
 def keep_outputs(attempt: AttemptRun) -> None:
-    """Keep all outputs; return what was kept. Raise AttemptFailed."""
+    """Store all outputs, and record their descriptions. Raise AttemptFailed."""
     outputs = attempt.launch.spec.outputs
     if not outputs:
         return
-    keeping = OutputTransfer(attempt)
-    most = attempt.context.max_files_bytes
-    room = DiskAllowance("outputs", attempt.workspace, most, OUTPUTS)
+    transfer = OutputTransfer(attempt)
+    limit = attempt.context.max_files_bytes
+    allowance = DiskAllowance("outputs", attempt.workspace, limit, OUTPUTS)
     kept: list[dict[str, object]] = []
     for output in outputs:
         tar = attempt.workspace / "output.tar"
-        save(keeping, output.path, tar, room, f"output {output.name}")
+        save(transfer, output.path, tar, allowance, f"output {output.name}")
         try:
             for name, source in _files(output, tar):
-                put = partial(keeping.put, name, source)
-                kept.append(tried(keeping, f"output {name}", put))
+                put = partial(transfer.put, name, source)
+                kept.append(with_output_tries(transfer, f"output {name}", put))
                 _check_list(kept)
         finally:
             tar.unlink(missing_ok=True)
     attempt.outputs = tuple(kept)
 
 
-def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, what: str) -> None:
-    """Have the engine write the file or folder at `path` to `tar`. Raises AttemptFailed."""
-    attempt = keeping.attempt
+def save(
+    transfer: OutputTransfer, path: str, tar: Path, allowance: DiskAllowance, what: str
+) -> None:
+    """Have the engine write the file or folder at `path` to `tar`. Raise AttemptFailed."""
+    attempt = transfer.attempt
 
     def take(count: int) -> None:
-        keeping.check()
-        room.take(count)
+        transfer.check()
+        allowance.take(count)
 
     def save_once() -> bool:
-        keeping.check()
-        before = room.taken
+        transfer.check()
+        before = allowance.taken
         try:
             found = attempt.engine.save(attempt.launch, path, tar, take)
         except BaseException:
-            room.taken = before
+            allowance.taken = before
             raise
         if not found:
-            room.taken = before
+            allowance.taken = before
         return found
 
-    if tried(keeping, what, save_once):
+    if with_output_tries(transfer, what, save_once):
         return
     if attempt.engine.view(attempt.uid) is None:
         message = f"{what}: its container is gone"
@@ -77,41 +79,40 @@ def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, wha
 
 
 def _files(output: Output, tar: Path) -> Iterator[tuple[str, Callable[[], BinaryIO]]]:
-    """The files of what was saved, by the names under which they are kept. Links are not."""
+    """Yield the saved files by the names under which they are stored, without symbolic links."""
 
-    def refused(words: str) -> AttemptFailed:
-        return AttemptFailed(FailureKind.USER, OUTPUTS, f"output {output.name}: {words}", 0)
+    def refused(text: str) -> AttemptFailed:
+        return AttemptFailed(FailureKind.USER, OUTPUTS, f"output {output.name}: {text}", 0)
 
     with tarfile.open(tar) as saved:
         root = saved.next()
         if root is None or not (root.isreg() or root.isdir()):
-            raise refused(f"{output.path} is no file and no folder")
+            raise refused(f"{output.path} is neither a file nor a folder")
         for entry in saved:
             is_root = entry.name == "."
             if not (entry.isreg() or entry.islnk()):
                 continue
             name = output.name if is_root else f"{output.name}/{entry.name}"
             if not is_name(name):
-                raise refused(f"{entry.name!r} is too long or strange a name")
+                raise refused(f"{entry.name!r} is too long or contains invalid characters")
             yield name, cast("Callable[[], BinaryIO]", partial(saved.extractfile, entry))
 
 
-def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
-    """Return the value of `action`, retried for about a minute: a restart must not lose hours of
-    work.
+def with_output_tries(transfer: OutputTransfer, what: str, action: Callable[[], T]) -> T:
+    """Return the value of `action`, retried for about a minute, longer than a restart takes.
 
-    The message of a failure states that the program had ended successfully.
+    A failure has exit code 0, because the program had ended successfully.
     """
-    back_off = keeping.attempt.context.back_off
-    longer = tuple(back_off[-1] * factor for factor in LONGER) if back_off else ()
+    back_off = transfer.attempt.context.back_off
+    extra = tuple(back_off[-1] * factor for factor in EXTRA_BACK_OFF_FACTORS) if back_off else ()
     try:
         return with_tries(
             what,
             action,
-            judge=lambda words, status: AttemptFailed(FailureKind.SYSTEM, OUTPUTS, words),
-            pause=keeping.pause,
-            back_off=back_off + longer,
-            note=keeping.attempt.note_try,
+            judge=lambda text, status: AttemptFailed(FailureKind.SYSTEM, OUTPUTS, text),
+            pause=transfer.pause,
+            back_off=back_off + extra,
+            note=transfer.attempt.note_try,
         )
     except AttemptFailed as failure:
         failure.exit_code = 0
@@ -120,5 +121,5 @@ def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
 
 def _check_list(kept: list[dict[str, object]]) -> None:
     if len(kept) > MAX_OUTPUTS or len(json.dumps(kept)) > MAX_LIST_BYTES:
-        message = f"outputs: more than {MAX_OUTPUTS} files, or names too long: keep an archive"
+        message = f"outputs: more than {MAX_OUTPUTS} files, or names too long: use an archive"
         raise AttemptFailed(FailureKind.USER, OUTPUTS, message, 0)

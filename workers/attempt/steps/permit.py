@@ -18,6 +18,6 @@ def await_permit(attempt: AttemptRun) -> None:
             message = "the lease of its cell was over, or nearly so, before it could start"
             raise AttemptFailed(FailureKind.OUTSIDE, LEASE_OVER, message)
         if waited >= WAIT_SECONDS:
-            raise AttemptFailed(FailureKind.SYSTEM, GUARD, "its guard does not answer")
+            raise AttemptFailed(FailureKind.SYSTEM, GUARD, "the guard of its cell does not answer")
         attempt.pause(POLL_SECONDS)
         waited += POLL_SECONDS

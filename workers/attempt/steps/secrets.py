@@ -1,7 +1,7 @@
 """Provide secrets to the task: in its environment, or in files in memory.
 
-They are in no journal and no log. Every user of the engine can read the environment of a container,
-but not the content of a file.
+Secrets are never written to a journal or log. Every user of the engine can read the environment of
+a container, but not the content of a file.
 """
 
 import base64

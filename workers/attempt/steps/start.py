@@ -1,4 +1,4 @@
-"""The container's main process runs, and was started once."""
+"""Start the container's main process, once."""
 
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import judge_start_error
@@ -10,7 +10,7 @@ from workers.attempt.steps.permit import await_permit
 
 
 def start_container(attempt: AttemptRun) -> None:
-    """Start it; before each retry check whether the last try succeeded. Raise AttemptFailed."""
+    """Start the container; before a retry, check if the last try succeeded. Raise AttemptFailed."""
     tried = False
 
     def start() -> ContainerView:
@@ -31,7 +31,7 @@ def start_container(attempt: AttemptRun) -> None:
     view = with_tries(
         "start",
         start,
-        judge=lambda words, status: judge_start_error("start", words, status),
+        judge=lambda text, status: judge_start_error("start", text, status),
         pause=attempt.pause,
         back_off=attempt.context.back_off,
         note=attempt.note_try,
