@@ -343,7 +343,7 @@ def _vanished(uid: str, now: float) -> EndedEvent:
 
 
 def _refused(uid: str, now: float) -> EndedEvent:
-    message = "the lease of its cell was over, or nearly so, before it could start"
+    message = "the lease of its cell had expired, or was about to, before the start"
     return EndedEvent(uid, now, None, FailureKind.OUTSIDE, LEASE_OVER, message, never_created=True)
 
 
