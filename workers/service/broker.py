@@ -26,7 +26,7 @@ RETRY_SECONDS_MAX = 5
 
 SHOWN_CHARS = 200
 
-OF_THE_BROKER = (
+BROKER_ERRORS = (
     *(Empty, OSError, RedisError),
     *kombu_redis.virtual.Transport.connection_errors,
     *kombu_redis.virtual.Transport.channel_errors,
@@ -57,7 +57,7 @@ class CellChannel(kombu_redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except Exception as error:
-            if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
+            if isinstance(error, BROKER_ERRORS) and not isinstance(error, DataError):
                 raise
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
             log.warning("message_dropped", error=text)

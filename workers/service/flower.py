@@ -48,8 +48,8 @@ class FlowerEvents:
 
     def attempt_running(self, record: CellAttempt, *, received: float) -> None:
         """The attempt runs, and will for a while."""
-        self._put("task-received", {**_names(record), "timestamp": received})
-        self._put("task-started", {**_names(record), "timestamp": record.started_at or received})
+        self._put("task-received", {**_identity(record), "timestamp": received})
+        self._put("task-started", {**_identity(record), "timestamp": record.started_at or received})
 
     def attempt_ended(self, record: CellAttempt) -> None:
         """The attempt is over."""
@@ -59,7 +59,7 @@ class FlowerEvents:
         finished = report.finished_at or 0.0
         started = report.started_at or finished
         fields = {
-            **_names(record),
+            **_identity(record),
             "received": started,
             "started": started,
             "timestamp": finished,
@@ -110,7 +110,7 @@ class FlowerEvents:
         return self._dispatcher
 
 
-def _names(record: CellAttempt) -> dict[str, Any]:
+def _identity(record: CellAttempt) -> dict[str, Any]:
     return {
         "uuid": record.uid,
         "name": f"attempt.{record.spec.job_name}",

@@ -38,7 +38,7 @@ ANNOUNCE_SECONDS = 1.0
 _MAX_SLEEP_SECONDS = 1.0
 _MAX_ROUND = 2_000
 # A restart does not wait longer for a loop that hangs.
-ANEW_SECONDS = 5.0
+RESTART_SECONDS = 5.0
 # The longest grace in an evacuation: supervisors kill a cell after 60 s, and ours does.
 EVACUATION_SECONDS = 50.0
 # So long it waits for what was killed, once that grace is over.
@@ -90,12 +90,12 @@ class CellHost:
         self._thread = threading.Thread(target=self._run, name="host", daemon=True)
         self._first_news: float | None = None
         self._flushed_at = float("-inf")
-        self._paced_at = float("-inf")
+        self._round_at = float("-inf")
         self._announced: set[str] = set()
         self._next_announcement = 0.0
         self._incarnations: dict[str, str] = {}
         self._on_new_incarnation: Callable[[], None] = restart_process
-        self._is_beginning_anew = False
+        self._is_restarting = False
         self._evacuate_for: float | None = None
         self._expected_seconds = 0
 
@@ -133,16 +133,16 @@ class CellHost:
         for cell in self._cells.values():
             cell.driver.close()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart the process: in order, unless the loop hangs; from any other thread."""
-        self._is_beginning_anew = True
+        self._is_restarting = True
         self._incoming.put(None)
-        self._thread.join(ANEW_SECONDS)
+        self._thread.join(RESTART_SECONDS)
         self._on_new_incarnation()
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set() and not self._is_beginning_anew:
+            while not self._stopping.is_set() and not self._is_restarting:
                 self._round(self._sleep_seconds())
             if self._stopping.is_set():
                 self._leave()
@@ -189,7 +189,7 @@ class CellHost:
             item = (
                 self._incoming.get(timeout=timeout) if timeout > 0 else self._incoming.get_nowait()
             )
-            self._pace()
+            self._limit_rate()
             while True:
                 if item is not None:
                     batch.append(item)
@@ -200,12 +200,12 @@ class CellHost:
             pass
         return batch
 
-    def _pace(self) -> None:
+    def _limit_rate(self) -> None:
         """Wait for company, if the last round was just now."""
-        rest = self._paced_at + ROUND_SECONDS - clock.boot_seconds()
+        rest = self._round_at + ROUND_SECONDS - clock.boot_seconds()
         if rest > 0:
             self._stopping.wait(rest)
-        self._paced_at = clock.boot_seconds()
+        self._round_at = clock.boot_seconds()
 
     def _sleep_seconds(self) -> float:
         now = clock.boot_seconds()

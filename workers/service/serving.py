@@ -64,14 +64,23 @@ def serve(
     journals = JournalFile(FileStore(config.home / "journal"))
     host = CellHost(journals, RedisBrokerClient(config.broker_url), schedule)
     cells, reapers = [], []
-    for one in configs:
-        driver = make_driver(one, _teller(host, one.name))
-        cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
+    for cell_config in configs:
+        driver = make_driver(cell_config, _receiver(host, cell_config.name))
+        cells.append(
+            Cell(
+                cell_config,
+                journals.journal(cell_config.name),
+                driver,
+                guard=make_link(cell_config, driver),
+            )
+        )
         host.add(cells[-1])
         if isinstance(driver, MemoryDriver):  # what it pretends ended with the process before
-            host.put(one.name, ScanResult((), ()))
+            host.put(cell_config.name, ScanResult((), ()))
         else:
-            reapers.append(Reaper(driver, one.home / "work", _teller(host, one.name)))
+            reapers.append(
+                Reaper(driver, cell_config.home / "work", _receiver(host, cell_config.name))
+            )
     _run(host, cells, reapers, name, config)
     return 0
 
@@ -84,7 +93,7 @@ def _run(
     app = make_app(config.broker_url, [cell.queue for cell in cells])
     events = FlowerEvents(app, name)
     host.watch(events)
-    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.begin_anew)
+    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.restart)
 
     watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
 
@@ -102,9 +111,9 @@ def _run(
             cell.exclusives.dismiss()
         events.stop()
 
-    leaver = ShutdownThread(leave)
-    worker_shutting_down.connect(leaver.request, weak=False)
-    leaver.start()
+    shutdown = ShutdownThread(leave)
+    worker_shutting_down.connect(shutdown.request, weak=False)
+    shutdown.start()
     events.start()
     host.start()
     for watcher in watchers:
@@ -113,9 +122,9 @@ def _run(
         log.info("cell_started", cell=cell.name, incarnation=cell.incarnation)
     try:
         app.worker_main(worker_arguments(name))
-        leaver.request()
+        shutdown.request()
     finally:
-        leaver.join()
+        shutdown.join()
 
 
 class ShutdownThread:
@@ -153,7 +162,7 @@ class ShutdownThread:
         self._leave()
 
 
-def _teller(host: CellHost, cell: str) -> Callable[[CellInput], None]:
+def _receiver(host: CellHost, cell: str) -> Callable[[CellInput], None]:
     return lambda event: host.put(cell, event)
 
 

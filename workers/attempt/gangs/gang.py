@@ -190,7 +190,7 @@ def hosts_path(attempt: AttemptRun) -> Path:
 
 def ssh_folder(attempt: AttemptRun) -> Path:
     """Return what is mounted at `files.SSH_FOLDER` in the container."""
-    return attempt.context.secrets.room(attempt.uid, "ssh")
+    return attempt.context.secrets.subfolder(attempt.uid, "ssh")
 
 
 def key_path(attempt: AttemptRun) -> str:
@@ -205,7 +205,7 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
     gang_folder(attempt).chmod(0o755)  # for any user of the task
-    folder = attempt.context.secrets.make_room(attempt.uid, "ssh")
+    folder = attempt.context.secrets.make_subfolder(attempt.uid, "ssh")
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
