@@ -1,4 +1,4 @@
-"""`python -m workers`: one cell, as the environment describes it (see `workers.config`)."""
+"""`python -m workers`: one cell, configured by the environment (see `workers.config`)."""
 
 import os
 import sys

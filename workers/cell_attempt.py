@@ -99,7 +99,7 @@ class CellAttempt:
         self.crashes += 1
 
     def apply_reach(self, stage: int) -> None:
-        """The attempt got further than ever: it has not killed a process."""
+        """The attempt made progress: it does not kill processes."""
         self.crashes, self.stage = 0, stage
 
     def apply_move(self) -> None:

@@ -1,4 +1,4 @@
-"""The only module of a cell that reads the system's clocks; others get it as an argument."""
+"""The only module of a cell that reads the system's clocks; others get the time as an argument."""
 
 import time
 from functools import lru_cache
@@ -8,12 +8,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def wall_seconds() -> float:
-    """Seconds since 1970, for what people read and what is compared across machines."""
+    """Return seconds since 1970, for times that people read or other machines compare."""
     return time.time()
 
 
 def boot_seconds() -> float:
-    """Seconds since boot, sleep included (CLOCK_BOOTTIME, if it exists): what leases run on."""
+    """Return seconds since boot including sleep (CLOCK_BOOTTIME if it exists), used for leases."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -1,4 +1,4 @@
-"""A cell's settings, read once from the environment: all valid, or one error that names the bad."""
+"""A cell's settings, read once from the environment; an error names all invalid ones."""
 
 import ipaddress
 import os
@@ -24,10 +24,10 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+-]{0,63}")
 RESOURCE = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,39}")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt: enough to debug, small enough to keep
+MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt
 MAX_FILES_BYTES = 10 * 2**30
-MEMORY_KEPT_MIB = 512  # of the host's memory, left to the engine and to the cell itself
-# What these are called here, where they have units.
+MEMORY_KEPT_MIB = 512  # of the host's memory, for the engine and the cell itself
+# Resources with units, and their names in CELLRUN_CELL_CAPACITY.
 _UNITS_OF = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 _UNITS = {
     "": 1,
@@ -46,7 +46,7 @@ class MalformedSettings(ValueError):
 
 
 def default_concurrency() -> int:
-    """Engine calls at once: twice the cores; more only lengthens each start (measured on two)."""
+    """Return twice the number of cores: more concurrency only lengthens each start (measured)."""
     return 2 * (os.cpu_count() or 1)
 
 
@@ -54,15 +54,14 @@ def default_concurrency() -> int:
 class CellConfig:
     """All settings of one cell.
 
-    `capacity` counts cpu_millis, memory_mib, disk_mib, gpu and named resources. `tags` as written:
-    `a` is required of a task, `b?` is optional. `home` is this cell's own folder for journal,
-    workspaces and logs. `address`: the host at which others reach ports published here; empty: the
-    one that web sees. An empty `control_url` means that logs stay here (used by tests).
-    `file_roots`, `file_systems`, `allowed_networks`: see workers.remote_files. `max_files_bytes`:
-    what the inputs, the outputs or the checkpoint of one attempt may have.
-    `runners`: task types, beside the driver's, that installed packages run.
-    `secrets`: where those lie that tasks get as files; None: in a folder of its own in /dev/shm.
-    `concurrency` bounds the engine calls made at once, not the attempts running.
+    `capacity`: cpu_millis, memory_mib, disk_mib, gpu and named resources. `tags`: `a` is required
+    of a task, `b?` is optional. `home`: folder for journal, workspaces and logs. `address`: the
+    host at which published ports are reached; empty: the local address of the route to web. An
+    empty `control_url` disables uploads of logs (used by tests). `file_roots`, `file_systems`,
+    `allowed_networks`: see workers.remote_files. `max_files_bytes`: limit for the inputs, the
+    outputs or the checkpoint of one attempt. `runners`: task types of installed packages.
+    `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
+    `concurrency`: limit of concurrent engine calls, not of running attempts.
     """
 
     name: str
@@ -91,7 +90,7 @@ class CellConfig:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "CellConfig":
-        """Settings in `env`; `CELLRUN_CELL_KEY_FILE` is read. Raises MalformedSettings."""
+        """Read the settings in `env`, and the key file. Raise MalformedSettings."""
         read = _Reader(env)
         name = read("CELLRUN_CELL_NAME", _name)
         home = read("CELLRUN_CELL_HOME", _folder, f".cellrun/cells/{name or 'unnamed'}")
@@ -113,7 +112,7 @@ class CellConfig:
             secrets_on_disk=on_disk,
             evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
             file_roots=read("CELLRUN_CELL_FILE_ROOTS", _roots, ""),
-            file_systems=read("CELLRUN_CELL_FILE_SYSTEMS", _words, "s3,s3a,gs,gcs,az,abfs,abfss"),
+            file_systems=read("CELLRUN_CELL_FILE_SYSTEMS", _split, "s3,s3a,gs,gcs,az,abfs,abfss"),
             allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
             max_log_bytes=read("CELLRUN_CELL_MAX_LOG_MIB", _mebibytes, "10"),
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
@@ -125,14 +124,17 @@ class CellConfig:
 
 
 class _Reader:
-    """Reads settings one by one and gathers what is wrong with them."""
+    """Reads settings one by one and collects problems."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
         self.problems = [f"{name} is not a setting" for name in settings_names.unknown_names(env)]
 
     def __call__(self, name: str, parse: Callable[[str], Any], default: str | None = None) -> Any:
-        """The value of `name`, or None with a problem noted. Without default it must be set."""
+        """Return the value of `name`; record a problem and return None if it is missing or invalid.
+
+        A setting without a default must be set.
+        """
         text = self.env.get(name, "").strip() or default
         if text is None:
             self.problems.append(f"{name} is not set")
@@ -144,7 +146,7 @@ class _Reader:
             return None
 
     def raise_problems(self) -> None:
-        """Raises MalformedSettings if any reading failed."""
+        """Raise MalformedSettings if there were problems."""
         if self.problems:
             raise MalformedSettings("; ".join(self.problems))
 
@@ -159,12 +161,12 @@ def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (piece.strip() for piece in text.split(","))))
 
 
 def _roots(text: str) -> tuple[Path, ...]:
-    roots = tuple(map(Path, _words(text)))
+    roots = tuple(map(Path, _split(text)))
     for root in roots:
         if not root.is_absolute() or root == Path("/"):
             raise ValueError(f"{root} is not the absolute path of a folder below /")
@@ -172,12 +174,12 @@ def _roots(text: str) -> tuple[Path, ...]:
 
 
 def _networks(text: str) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(word) for word in _words(text))
+    return tuple(ipaddress.ip_network(word) for word in _split(text))
 
 
 def _mebibytes(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2**30:
-        raise ValueError(f"{text!r} is not a whole number of MiB, from 1 on")
+        raise ValueError(f"{text!r} is not a whole number of MiB of at least 1")
     return int(text) * 2**20
 
 
@@ -204,7 +206,7 @@ def _key_in_file(text: str) -> bytes:
 def _url(text: str, schemes: tuple[str, ...]) -> str:
     parts = urlsplit(text)
     if parts.scheme not in schemes or not (parts.hostname or parts.path):
-        raise ValueError(f"an address is expected; it begins with one of {', '.join(schemes)}")
+        raise ValueError(f"a URL is expected, with one of the schemes {', '.join(schemes)}")
     return text
 
 
@@ -221,7 +223,7 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
         for choice in choices:
             if choice.lower() == text.lower():
                 return choice
-        raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+        raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
 
     return parse
 
@@ -237,7 +239,7 @@ def _flag(text: str) -> bool:
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """`k=v,k=v` as pairs; no key twice."""
+    """Return `k=v,k=v` as pairs. Raise ValueError if a key is repeated."""
     pairs: list[tuple[str, str]] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, sign, value = part.partition("=")
@@ -260,22 +262,22 @@ def _tags(text: str) -> tuple[str, ...]:
     tags = tuple(filter(None, (piece.strip() for piece in text.split(","))))
     for tag in tags:
         if not NAME.fullmatch(tag.removesuffix("?")):
-            raise ValueError(f"{tag!r} is not a tag (a name; with ? behind it, an optional one)")
+            raise ValueError(f"{tag!r} is not a tag (a name; an optional one ends with ?)")
     if len({tag.removesuffix("?") for tag in tags}) != len(tags):
         raise ValueError("a tag is given twice")
     return tags
 
 
 def _capacity(read: _Reader, home: Path | None) -> Mapping[str, int]:
-    """The capacity given, completed by what the host has."""
+    """Return the configured capacity, completed by the host's."""
     given = read("CELLRUN_CELL_CAPACITY", parse_capacity, "") or {}
     return MappingProxyType({**host_capacity(home or Path.cwd()), **given})
 
 
 def parse_capacity(text: str) -> dict[str, int]:
-    """What `cpu=2,memory=2048Mi,disk=10Gi,gpu=0,licence=3` means, in thousandths, MiB and pieces.
+    """Parse `cpu=2,memory=2048Mi,disk=10Gi,gpu=0,licence=3` to cpu_millis, MiB and counts.
 
-    Raises ValueError.
+    Raise ValueError.
     """
     capacity: dict[str, int] = {}
     for key, value in _pairs(text):
@@ -284,7 +286,7 @@ def parse_capacity(text: str) -> dict[str, int]:
         elif key in ("memory", "disk"):
             capacity[f"{key}_mib"] = _bytes(key, value) // 2**20
         elif key in _UNITS_OF:
-            raise ValueError(f"{key}={value}: say {_UNITS_OF[key]}")
+            raise ValueError(f"{key}={value}: use {_UNITS_OF[key]}")
         elif RESOURCE.fullmatch(key) and value.isdecimal() and int(value) < 2**53:
             capacity[key] = int(value)
         else:
@@ -310,7 +312,7 @@ def _bytes(key: str, text: str) -> int:
 
 
 def host_capacity(folder: Path) -> dict[str, int]:
-    """What this machine has: cores, memory less what is kept back, the disk free under `folder`."""
+    """Return this machine's cores, memory minus a reserve, and free disk space at `folder`."""
     while not folder.exists():
         folder = folder.parent
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20

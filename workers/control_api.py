@@ -1,4 +1,4 @@
-"""What a cell asks the control plane's web process, each request signed with the cell's key."""
+"""Requests of a cell to the control plane's web process, signed with the cell's key."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ _POOL = 16
 
 
 class ControlPlaneUnavailable(Exception):
-    """Web did not answer, or not as it should: the request may be repeated."""
+    """Web did not answer, or answered with an error: the request may be repeated."""
 
 
 class ControlPlaneRefused(Exception):
-    """Web answered that this will not be: the attempt is not ours, or has ended, or too large."""
+    """Web refused the request permanently: unknown or ended attempt, or too large a body."""
 
-    def __init__(self, words: str, status: int = 0) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
         self.status = status
 
 
 class Web:
-    """Asks web; one for all threads of a cell."""
+    """A client of web for all threads of a cell."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Web:
         key: bytes,
         now: Callable[[], float] = clock.wall_seconds,
     ) -> None:
-        """Take `control_url`; with an empty one, every call raises ControlPlaneUnavailable."""
+        """Create a client; with an empty `control_url` each call raises ControlPlaneUnavailable."""
         self._url = control_url
         self._cell = cell
         self._mac_key = keys.mac_key(key, keys.UPLOAD)
         self._seal_key = keys.mac_key(key, keys.SEAL)
         self._now = now
         self._session = requests.Session()
-        # No proxy and no netrc between a cell and its control plane.
+        # Ignores proxy settings and netrc.
         self._session.trust_env = False
         adapter = requests.adapters.HTTPAdapter(pool_maxsize=_POOL)
         self._session.mount(control_url or "http://", adapter)
@@ -58,9 +58,9 @@ class Web:
         return LaunchContext.read(self.fetch(uid, "briefing"))
 
     def fetch(self, uid: str, what: str, body: bytes = b"") -> object:
-        """Return the opened JSON response to a request about an attempt.
+        """Return the decrypted JSON response to a request about an attempt.
 
-        Raises ControlPlaneUnavailable, ControlPlaneRefused.
+        Raise ControlPlaneUnavailable, ControlPlaneRefused.
         """
         path = f"/api/v1/attempts/{uid}/{what}"
         headers = self._headers(path, body)
@@ -82,7 +82,7 @@ class Web:
     def call(self, method: str, path: str, body: bytes, seconds: float = HTTP_SECONDS) -> bytes:
         """Return the body of the response to a signed request, within `seconds`.
 
-        Raises ControlPlaneUnavailable, ControlPlaneRefused.
+        Raise ControlPlaneUnavailable, ControlPlaneRefused.
         """
         return self._send(method, path, body, self._headers(path, body), seconds)
 
@@ -94,7 +94,7 @@ class Web:
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
     ) -> bytes:
         if not self._url:
-            raise ControlPlaneUnavailable("this cell has no address of web")
+            raise ControlPlaneUnavailable("this cell has no URL of web")
         url = self._url + path
         try:
             answer = self._session.request(
@@ -108,18 +108,20 @@ class Web:
         except requests.RequestException as error:
             raise ControlPlaneUnavailable(str(error)) from error
         if answer.status_code in (400, 404, 409, 410, 413):
-            words = f"HTTP status {answer.status_code}: {_words(answer)}"
-            raise ControlPlaneRefused(words, answer.status_code)
+            message = f"HTTP status {answer.status_code}: {_error_detail(answer)}"
+            raise ControlPlaneRefused(message, answer.status_code)
         if answer.status_code != 200:
-            raise ControlPlaneUnavailable(f"HTTP status {answer.status_code}: {_words(answer)}")
+            raise ControlPlaneUnavailable(
+                f"HTTP status {answer.status_code}: {_error_detail(answer)}"
+            )
         return answer.content
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._session.close()
 
 
-def _words(answer: requests.Response) -> str:
+def _error_detail(answer: requests.Response) -> str:
     try:
         return str(answer.json().get("detail", ""))[:500]
     except (ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""`python -m workers.fleet`: one process that is many cells, for scale tests and benchmarks.
+"""`python -m workers.fleet`: many cells in one process, for scale tests and benchmarks.
 
-Each is a cell in full, with its own key, incarnation, queue, lease and journal; they share a loop,
-a file with one fsync a round, and a Celery worker. What they run is only pretended (memory driver).
+Each cell has its own key, incarnation, queue, lease and journal. They share a loop, a journal file
+with one fsync per round, and a Celery worker. Their attempts are simulated by the memory driver.
 Settings: see `workers.fleet_config`.
 """
 

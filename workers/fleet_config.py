@@ -1,8 +1,8 @@
-"""A fleet's settings, read once from the environment: all valid, or one error that names the bad.
+"""A fleet's settings, read once from the environment; an error names all invalid ones.
 
-A fleet reads what a cell reads (see `workers.config`), and beside it how many cells it is
-(`CELLRUN_FLEET_SIZE`), how their names begin (`CELLRUN_FLEET_PREFIX`) and the folder with one key
-file for each of them, named like the cell (`CELLRUN_FLEET_KEYS`).
+A fleet reads the settings of a cell (see `workers.config`), the number of its cells
+(`CELLRUN_FLEET_SIZE`), the prefix of their names (`CELLRUN_FLEET_PREFIX`) and the folder with one
+key file for each, named like the cell (`CELLRUN_FLEET_KEYS`).
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ DEFAULT_HOME = ".cellrun/fleet"
 
 
 def read_fleet(env: Mapping[str, str]) -> list[CellConfig]:
-    """The settings of each cell of the fleet that `env` describes. Raises MalformedSettings."""
+    """Return the settings of each cell of the fleet in `env`. Raise MalformedSettings."""
     size = _size(env.get("CELLRUN_FLEET_SIZE", ""))
     prefix = env.get("CELLRUN_FLEET_PREFIX") or DEFAULT_PREFIX
     keys = Path(_needed(env, "CELLRUN_FLEET_KEYS")).expanduser()
     if (env.get("CELLRUN_CELL_DRIVER") or "memory") != "memory":
-        raise MalformedSettings("CELLRUN_CELL_DRIVER: a fleet has no driver but memory")
+        raise MalformedSettings("CELLRUN_CELL_DRIVER: a fleet supports only the driver memory")
     shared = {
         **env,
         "CELLRUN_CELL_DRIVER": "memory",
@@ -36,7 +36,7 @@ def read_fleet(env: Mapping[str, str]) -> list[CellConfig]:
 
 
 def fleet_names(prefix: str, size: int) -> list[str]:
-    """fleet-000, fleet-001, …"""
+    """Return the names of the cells: fleet-000, fleet-001, …"""
     return [f"{prefix}{number:03d}" for number in range(size)]
 
 

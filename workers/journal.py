@@ -1,8 +1,7 @@
-"""The state that a cell must not lose, on disk before it acts or reports: orders, ends,
-acknowledgements.
+"""The durable state of a cell, on disk before it acts or reports: orders, ends, acknowledgements.
 
-One line an entry: a CRC, then JSON. A torn last line is cut off. Many cells of one process may
-share a file (`JournalFile`), so that one fsync serves all; each has its own `CellJournal` on it.
+Each line is an entry: a CRC, then JSON. A torn last line is cut off. The cells of a process may
+share a file (`JournalFile`) with one fsync for all; each has its own `CellJournal`.
 """
 
 import json
@@ -26,9 +25,9 @@ from workers.journal_file import NO_ROOM, JournalStore
 
 log = structlog.get_logger(__name__)
 
-# A file is compacted when it has grown at least so far beyond its size after the last compaction.
+# A file is compacted when it has grown by at least this since the last compaction.
 COMPACT_BYTES = 16 << 20
-# How long a uid stays known after its order cannot arrive any more.
+# How long a uid stays known after the deadline of its order.
 KNOWN_SECONDS = 24 * 3600.0
 
 
@@ -44,9 +43,9 @@ class FinishedAttempt:
 class JournalState:
     """The durable state of one cell. Each entry is applied by one method, live and in a replay.
 
-    `written`: entries ever, more than the file has. `claim`: what `written` was at the first of the
-    `starts` since the last acceptance. `done`: attempts that ended and were acknowledged, or that
-    were refused.
+    `written`: number of all entries so far, including compacted ones. `starts`: starts of processes
+    since the last acceptance. `claim`: value of `written` at the first of these. `done`: attempts
+    whose end was acknowledged, or that were refused.
     """
 
     incarnation: str = ""
@@ -60,7 +59,7 @@ class JournalState:
 
     @property
     def is_blank(self) -> bool:
-        """Whether what may run is unknown: no attempts, and no acceptance of this incarnation."""
+        """Whether no attempts are known, and this incarnation was never accepted."""
         return not self.attempts and (not self.incarnation or self.claim is not None)
 
     def used_specs(self) -> set[int]:
@@ -68,7 +67,7 @@ class JournalState:
         return {record.run.spec_id for record in self.attempts.values()}
 
     def apply(self, kind: str, rest: list[Any]) -> None:
-        """Apply an entry that was read from the file; one of an unknown kind is ignored."""
+        """Apply an entry of the file; unknown kinds are ignored."""
         match kind, rest:
             case "incarnation", [incarnation]:
                 self.begin(incarnation)
@@ -89,7 +88,7 @@ class JournalState:
                 run = RunAttempt.read(body)
                 if run.spec_id in self.specs:
                     self.take(run, self.specs[run.spec_id])
-                else:  # without a spec, its end is all that can be reported
+                else:  # without a spec, only the end can be reported
                     log.error("spec_not_in_journal", task=run.task_id, attempt=run.uid)
                     self.finish(run.uid, run.start_before + KNOWN_SECONDS, False)
             case "done", [uid, until, *never_created]:
@@ -102,7 +101,7 @@ class JournalState:
                 self._apply_to_attempt(self.attempts[uid], kind, facts)
 
     def begin(self, incarnation: str) -> None:
-        """Begin another incarnation: only the number of entries is kept."""
+        """Begin a new incarnation: keep only the number of entries."""
         self.incarnation = incarnation
         self.acked = 0
         self.claim = None
@@ -112,40 +111,40 @@ class JournalState:
         self.done.clear()
 
     def boot(self, written: int) -> None:
-        """Count a start of a process."""
+        """Count the start of a process."""
         self.claim = written if self.claim is None else self.claim
         self.starts += 1
 
     def accept(self) -> None:
-        """The control plane has accepted the process."""
+        """Record that the control plane has accepted the process."""
         self.claim, self.starts = None, 0
 
     def leave(self) -> None:
-        """A process ends in order."""
+        """Record the orderly end of a process, which clears the crash counts."""
         for record in self.attempts.values():
             record.crashes = 0
 
     def acknowledge(self, number: int) -> None:
-        """The control plane has all reports up to `number`."""
+        """Record that the control plane has all reports up to `number`."""
         self.acked = max(self.acked, number)
 
     def take(self, run: RunAttempt, spec: GroupSpec) -> CellAttempt:
-        """Add an attempt and return its record; an existing record stays as it is."""
+        """Add an attempt and return its record; keep an existing record."""
         self.specs[spec.id] = spec
         return self.attempts.setdefault(run.uid, CellAttempt(run, spec))
 
     def stop(self, stop: StopAttempt) -> None:
-        """A stop is ordered."""
+        """Record a stop order."""
         if stop.uid in self.attempts:
             self.attempts[stop.uid].stop = stop
 
     def end(self, report: AttemptReport) -> None:
-        """The attempt has ended."""
+        """Record the end of an attempt."""
         if report.uid in self.attempts:
             self.attempts[report.uid].end = report
 
     def finish(self, uid: str, until: float, never_created: bool) -> None:
-        """The end of the attempt is acknowledged, or it was refused."""
+        """Replace the record of an acknowledged or refused attempt by its uid."""
         self.attempts.pop(uid, None)
         self.done[uid] = FinishedAttempt(until, never_created)
 
@@ -177,20 +176,20 @@ class JournalFile:
         self._compact_at = _next_compaction(intact)
 
     def journal(self, cell: str) -> "CellJournal":
-        """The journal of one cell, with what it remembers."""
+        """Return the journal of one cell."""
         if cell not in self._journals:
             self._journals[cell] = CellJournal(self, cell, self._memories.get(cell, JournalState()))
         return self._journals[cell]
 
     def add(self, cell: str, entry: list[Any]) -> None:
-        """Note an entry; it is safe after `sync`."""
+        """Buffer an entry, which is durable after `sync`."""
         self._buffer.append(_line([cell, *entry]))
 
     def sync(self) -> bool:
-        """Make all entries safe: one write and one fsync for all cells.
+        """Make all entries durable with one write and one fsync.
 
-        False: the disk is full. The entries are kept and written with those that follow; until then
-        nothing that depends on them may be done or reported.
+        Return False if the disk is full. The next sync writes the entries again; until it succeeds,
+        no action or report that depends on them is allowed.
         """
         if not self._buffer:
             return True
@@ -224,7 +223,7 @@ class JournalFile:
             self._compact_at = self._store.size() + COMPACT_BYTES
 
     def compact(self) -> None:
-        """Rewrite the file with only what is still needed. Raise OSError."""
+        """Rewrite the file with only the needed entries. Raise OSError."""
         lines = [
             _line([cell, *entry])
             for cell, journal in sorted(self._journals.items())
@@ -267,7 +266,7 @@ class CellJournal:
         return [record for record in self.memory.attempts.values() if record.end is None]
 
     def begin(self, incarnation: str) -> None:
-        """A process of this incarnation starts."""
+        """Record the start of a process of this incarnation."""
         if incarnation != self.memory.incarnation:
             self._write("incarnation", incarnation)
             self.memory.begin(incarnation)
@@ -276,19 +275,19 @@ class CellJournal:
         self.memory.boot(written)
 
     def accept(self) -> None:
-        """The control plane has accepted the process: its messages are newer than all before."""
+        """Record that the control plane has accepted the process."""
         self._write("accepted", True)
         self.memory.accept()
 
     def take(self, run: RunAttempt, spec: GroupSpec) -> CellAttempt:
-        """The cell takes an order; return its record."""
+        """Record an accepted order, and return the attempt's record."""
         if self.memory.specs.get(spec.id) != spec:
             self._write("spec", spec.body())
         self._write("take", run.body())
         return self.memory.take(run, spec)
 
     def start(self, record: CellAttempt, at: float, container_id: str | None) -> None:
-        """The attempt's container runs."""
+        """Record that the container runs since `at`."""
         self._write("start", record.uid, at, container_id)
         record.apply_start(at, container_id)
 
@@ -302,53 +301,53 @@ class CellJournal:
         record.apply_phases(count, changes)
 
     def crash(self, record: CellAttempt) -> None:
-        """A process was killed before the attempt made progress."""
+        """Record that a process was killed before the attempt made progress."""
         self._write("crash", record.uid)
         record.apply_crash()
 
     def reach(self, record: CellAttempt, stage: int) -> None:
-        """The attempt got further than before a process was killed: it is not the cause."""
+        """Record progress since the kill of a process, which the attempt did not cause."""
         self._write("reach", record.uid, stage)
         record.apply_reach(stage)
 
     def leave(self) -> None:
-        """The process ends in order: none of its attempts has killed it."""
+        """Record the orderly end of the process."""
         self._write("left", True)
         self.memory.leave()
 
     def stop(self, stop: StopAttempt) -> None:
-        """A stop is ordered."""
+        """Record a stop order."""
         self._write("stop", stop.body())
         self.memory.stop(stop)
 
     def move(self, record: CellAttempt) -> None:
-        """The cell is leaving: the attempt is stopped and will run elsewhere."""
+        """Record that the leaving cell stops the attempt, whose task will run elsewhere."""
         self._write("move", record.uid)
         record.apply_move()
 
     def end(self, report: AttemptReport) -> None:
-        """The attempt has ended; the report holds all facts, and is numbered when it is sent."""
+        """Record the end of an attempt; the report is numbered when it is sent."""
         self._write("end", report.body())
         self.memory.end(report)
 
     def finish(self, uid: str, start_before: float, *, never_created: bool = False) -> None:
-        """The end is acknowledged, or the order refused; the uid stays known for a day."""
+        """Record that the end is acknowledged, or the order refused; keep the uid for a day."""
         until = start_before + KNOWN_SECONDS
         self._write("done", uid, until, *([True] if never_created else []))
         self.memory.finish(uid, until, never_created)
 
     def acknowledge(self, number: int) -> None:
-        """The control plane has all reports up to `number`. Needs no fsync of its own."""
+        """Record that the control plane has all reports up to `number`; this needs no fsync."""
         if number > self.memory.acked:
             self._write("acked", number)
             self.memory.acknowledge(number)
 
     def lacks_room(self) -> bool:
-        """Whether the disk is full, or nearly so."""
+        """Return whether the disk is full, or nearly so."""
         return self._file.lacks_room()
 
     def forget(self, now: float) -> None:
-        """Forget uids and specs that are not needed; the file loses them when it is compacted."""
+        """Forget unneeded uids and specs; compaction removes them from the file."""
         memory = self.memory
         for uid in [uid for uid, done in memory.done.items() if done.until < now]:
             del memory.done[uid]
@@ -356,7 +355,7 @@ class CellJournal:
             del memory.specs[spec_id]
 
     def live_entries(self) -> Iterable[list[Any]]:
-        """The entries from which the present can be read again."""
+        """Yield entries that restore the current state."""
         memory = self.memory
         yield ["incarnation", memory.incarnation]
         yield ["acked", memory.acked]
@@ -388,7 +387,7 @@ class CellJournal:
 
 
 def _next_compaction(size: int) -> int:
-    """At least twice as large: so that what is rewritten stays in proportion to what is added."""
+    """Return the size of the next compaction: at least double, to bound the total work."""
     return size + max(size, COMPACT_BYTES)
 
 
@@ -398,7 +397,7 @@ def _line(entry: list[Any]) -> bytes:
 
 
 def _read_line(line: bytes) -> list[Any] | None:
-    """The entry of a line; None if the line is torn."""
+    """Return the entry of a line; None: the line is torn."""
     if not line.endswith(b"\n") or line[8:9] != b" ":
         return None
     text = line[9:-1]

@@ -1,7 +1,7 @@
-"""The file of a journal, with reserved space, so that a full disk ends no cell.
+"""The file of a journal, with reserved space, so that a cell survives a full disk.
 
-Zeros at the end of the file reserve space. It suffices to record the ends of all attempts in
-charge; a cell whose reserve is too small takes no new work, and continues with the old.
+Zeros at the end of the file reserve space, which suffices to record the ends of all attempts in
+charge. A cell whose reserve is too small takes no new work, and continues its current work.
 """
 
 import errno
@@ -11,45 +11,45 @@ from typing import Protocol
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Errors that disappear when files are deleted."""
-# File systems that cannot keep room for a file; what is free of the disk has to do then.
-_NO_RESERVES = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-# At least half of it is always ahead: room for the ends of a hundred attempts with full results.
+# Errors of file systems that cannot reserve space; then only the free space of the disk counts.
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+# At least half of it is always reserved: enough for the ends of 100 attempts with full results.
 RESERVE_BYTES = 4 << 20
-# With less on the disk no work is begun that would have to write there.
+# With less free space on the disk, the cell takes no new work.
 MIN_FREE_BYTES = 32 << 20
 _BLOCK_BYTES = 64 << 10
 
 
 class JournalStore(Protocol):
-    """Where lines are kept. What was appended is safe only after `sync`."""
+    """Stores lines. Appended lines are durable only after `sync`."""
 
     def read(self) -> bytes:
-        """Everything that survived."""
+        """Return the whole content."""
 
     def append(self, lines: bytes) -> None:
-        """Add lines at the end. Raises OSError, and then nothing was added."""
+        """Add lines at the end. Raise OSError, after which nothing was added."""
 
     def sync(self) -> None:
-        """Make everything appended survive a crash of the machine.
+        """Make all appended lines durable.
 
-        Raises OSError; what was appended since the last one that succeeded must then come again.
+        Raise OSError, after which all lines since the last successful sync must be appended again.
         """
 
     def cut(self, length: int) -> None:
-        """Drop everything behind the first `length` bytes, durably."""
+        """Truncate the content to `length` bytes, durably."""
 
     def replace(self, content: bytes) -> None:
-        """Put `content` in place of everything, atomically and durably. Raises OSError."""
+        """Replace the whole content, atomically and durably. Raise OSError."""
 
     def size(self) -> int:
-        """Bytes appended so far."""
+        """Return the number of bytes so far."""
 
     def lacks_room(self) -> bool:
-        """Whether the disk is full, or nearly so."""
+        """Return whether the disk is full, or nearly so."""
 
 
 class FileStore:
-    """A file. Its opener excludes other processes of the cell (`serving`)."""
+    """A journal in a file. `serving` holds a lock against other processes of the cell."""
 
     def __init__(
         self,
@@ -67,24 +67,24 @@ class FileStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _open(path)
         self._end = self._safe_end = _find_end(self._file)
-        self._make_room()
+        self._reserve()
 
     def read(self) -> bytes:
-        """See Store."""
+        """See JournalStore."""
         with self._path.open("rb") as file:
             return file.read(self._end)
 
     def append(self, lines: bytes) -> None:
-        """See Store. What was written of lines that do not fit is written over by the next."""
+        """See JournalStore. The next append overwrites lines that were written partly."""
         rest, at = memoryview(lines), self._end
         while rest:
             count = os.pwrite(self._file, rest, at)
             rest, at = rest[count:], at + count
         self._end = at
-        self._make_room()
+        self._reserve()
 
     def sync(self) -> None:
-        """See Store."""
+        """See JournalStore."""
         try:
             if self._fsync:
                 os.fdatasync(self._file)
@@ -94,23 +94,23 @@ class FileStore:
         self._safe_end = self._end
 
     def cut(self, length: int) -> None:
-        """See Store."""
+        """See JournalStore."""
         os.ftruncate(self._file, length)
         os.fsync(self._file)
         self._end = self._safe_end = length
-        self._make_room()
+        self._reserve()
 
     def replace(self, content: bytes) -> None:
-        """See Store."""
-        fresh = self._path.with_suffix(".new")
+        """See JournalStore."""
+        draft = self._path.with_suffix(".new")
         try:
-            with fresh.open("wb") as file:
+            with draft.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(self._path)
+            draft.replace(self._path)
         except OSError:
-            fresh.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
@@ -120,37 +120,37 @@ class FileStore:
         os.close(self._file)
         self._file = _open(self._path)
         self._end = self._safe_end = len(content)
-        self._make_room()
+        self._reserve()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def size(self) -> int:
-        """See Store."""
+        """See JournalStore."""
         return self._end
 
     def lacks_room(self) -> bool:
-        """See Store."""
-        self._make_room()
+        """See JournalStore."""
+        self._reserve()
         disk = os.fstatvfs(self._file)
-        # Twice as much until it counts as room again, or it would be full and not full by turns.
+        # Hysteresis: a full disk needs twice as much free space to count as not full.
         needed = self._min_free_bytes * (2 if self._is_full else 1)
         self._is_full = (
-            self._ahead() < self._reserve_bytes // 2 or disk.f_bavail * disk.f_frsize < needed
+            self._reserved() < self._reserve_bytes // 2 or disk.f_bavail * disk.f_frsize < needed
         )
         return self._is_full
 
-    def _ahead(self) -> int:
+    def _reserved(self) -> int:
         return os.fstat(self._file).st_size - self._end
 
-    def _make_room(self) -> None:
-        if self._ahead() >= self._reserve_bytes // 2:
+    def _reserve(self) -> None:
+        if self._reserved() >= self._reserve_bytes // 2:
             return
         try:
             os.posix_fallocate(self._file, self._end, self._reserve_bytes)
         except OSError as error:
-            if error.errno in _NO_RESERVES:
+            if error.errno in _UNSUPPORTED:
                 self._reserve_bytes = 0
             elif error.errno not in NO_ROOM:
                 raise
@@ -161,7 +161,7 @@ def _open(path: Path) -> int:
 
 
 def _find_end(file: int) -> int:
-    """Where the zeros begin with which the file ends."""
+    """Return the position of the zeros at the end of the file."""
     end = os.fstat(file).st_size
     while end:
         start = max(end - _BLOCK_BYTES, 0)

@@ -1,9 +1,8 @@
-"""Upload the output of attempts to the control plane, byte for byte, across restarts of either
-side.
+"""Upload the output of attempts to the control plane exactly once, across restarts of both sides.
 
-The files are the truth, and the server knows how much of each it has: every PUT carries an offset,
-and an answer with another size sets the next offset. So nothing is kept between runs except a mark
-(`shipped`) in the folder of an attempt whose whole output has arrived.
+Every PUT has an offset, and the server answers with the size of its copy, which is the next offset.
+So the cell stores no progress, except an empty file `shipped` in the folder of an attempt whose
+output has arrived completely.
 """
 
 import hashlib
@@ -24,37 +23,37 @@ from workers import clock
 log = structlog.get_logger(__name__)
 
 STREAMS = ("stdout", "stderr")
-ROUND_SECONDS = 0.5  # how often new output is sent: a follower gets a line in less than a second
+ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
 MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
-KEPT_SECONDS = 24 * 3600.0  # folders of ended attempts are kept so long, for people on the machine
+KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
 SWEEP_SECONDS = 600.0
 SHIPPED = "shipped"
 
 
 class UploadDeferred(Exception):
-    """The control plane did not take a chunk; the same is offered again later."""
+    """The control plane did not accept a chunk, which is sent again later."""
 
 
 class NoResponse(UploadDeferred):
-    """It did not even answer: others need not be tried."""
+    """The control plane did not answer: other chunks wait as well."""
 
 
 @dataclass(slots=True)
 class Upload:
-    """The output of one attempt on its way."""
+    """The upload of one attempt's output."""
 
     uid: str
     folder: Path
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
-    unwanted: bool = False  # the control plane does not know the attempt, or no longer
-    complete: bool = False  # nothing will be written any more
+    unwanted: bool = False  # the control plane does not know the attempt (any more)
+    complete: bool = False  # no more output will be written
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class LogShipper:
-    """Sends what is new about every second, from one thread; `finish` sends from its caller's."""
+    """Uploads new output from one thread; `finish` uploads from the caller's thread."""
 
     def __init__(
         self,
@@ -66,7 +65,10 @@ class LogShipper:
         now: Callable[[], float] = clock.wall_seconds,
         round_seconds: float = ROUND_SECONDS,
     ) -> None:
-        """`folder` holds one folder of output per attempt; an empty `control_url` sends nothing."""
+        """Create an uploader; `folder` has one folder per attempt.
+
+        With an empty `control_url` nothing is uploaded.
+        """
         self._url = control_url
         self._cell = cell
         self._key = keys.mac_key(key, keys.UPLOAD)
@@ -86,7 +88,7 @@ class LogShipper:
         self._thread = threading.Thread(target=self._serve, name="log-shipper", daemon=True)
 
     def start(self) -> None:
-        """Begin; what an earlier process of this cell left unsent is sent too."""
+        """Start the thread, which also uploads unsent output of an earlier process of this cell."""
         for folder in self._folders():
             if not (folder / SHIPPED).exists():
                 with self._lock:
@@ -95,14 +97,14 @@ class LogShipper:
         self._thread.start()
 
     def watch(self, uid: str, folder: Path) -> None:
-        """Send what is written to `folder` from now on."""
+        """Upload the output in `folder` continuously."""
         with self._lock:
             self._uploads[uid] = Upload(uid, folder)
-            # An adopted attempt continues behind the output that an earlier process had sent.
+            # An adopted attempt may write more after an earlier process uploaded all.
             (folder / SHIPPED).unlink(missing_ok=True)
 
     def finish(self, uid: str, seconds: float) -> None:
-        """Nothing more will be written: send the rest, here for `seconds` at most, then behind."""
+        """Upload the rest of a complete output: here for `seconds` at most, then in the thread."""
         with self._lock:
             upload = self._uploads.get(uid)
         if upload is None:
@@ -117,7 +119,7 @@ class LogShipper:
             log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
     def close(self) -> None:
-        """Stop sending; what is unsent is sent by the next process of this cell."""
+        """Stop uploading; the next process of this cell uploads the rest."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(HTTP_SECONDS[0])
@@ -140,7 +142,7 @@ class LogShipper:
                 log.exception("output_round_failed", cell=self._cell)
 
     def send_round(self) -> None:
-        """Offer what is new of every attempt, one chunk of each in turn. Raises UploadDeferred."""
+        """Upload one chunk of new output for every attempt. Raise UploadDeferred."""
         with self._lock:
             uploads = list(self._uploads.values())
         refused: UploadDeferred | None = None
@@ -155,7 +157,7 @@ class LogShipper:
             except NoResponse:
                 raise
             except UploadDeferred as error:
-                refused = error  # of this one: the others have their turn
+                refused = error  # other attempts may succeed
         if refused is not None:
             raise refused
 
@@ -174,26 +176,26 @@ class LogShipper:
         return [path for path in self._folder.glob("*") if path.is_dir()]
 
     def _send_some(self, upload: Upload, seconds: float) -> bool:
-        """Send a chunk of each stream in `seconds`; return True when nothing is left.
+        """Upload a chunk of each stream in `seconds`; return whether all output was uploaded.
 
-        Raises UploadDeferred.
+        Raise UploadDeferred.
         """
         if not upload.lock.acquire(timeout=seconds):
             raise UploadDeferred("another thread is sending it")
         try:
-            complete = upload.complete  # before the sizes are read: what was written then is all
-            left = False
+            complete = upload.complete  # read before the files, which are then complete
+            has_more = False
             for stream in STREAMS:
                 if not upload.unwanted:
-                    left |= self._send_chunk(upload, stream, seconds)
-            if complete and not left:
+                    has_more |= self._send_chunk(upload, stream, seconds)
+            if complete and not has_more:
                 self._forget(upload)
-            return not left
+            return not has_more
         finally:
             upload.lock.release()
 
     def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
-        """Send the next chunk of `stream`; whether there is more. Raises UploadDeferred."""
+        """Upload the next chunk of `stream`; return whether there is more. Raise UploadDeferred."""
         offset = upload.sent[stream]
         try:
             with open(upload.folder / stream, "rb") as file:
@@ -211,7 +213,10 @@ class LogShipper:
         return size != offset + len(chunk)
 
     def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int | None:
-        """The size that the server has now; None: it wants no more. Raises UploadDeferred."""
+        """Upload a chunk; return the server's size, or None if it accepts no more output.
+
+        Raise UploadDeferred.
+        """
         offset = upload.sent[stream]
         url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
         try:
@@ -249,7 +254,7 @@ class LogShipper:
 
 
 def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:
-    """The headers by which the control plane knows that `cell` sends `body` to `url`."""
+    """Return headers that authenticate a request of `cell` with `body` to `url`."""
     parts = urlsplit(url)
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path
     digest = hashlib.sha256(body).hexdigest()

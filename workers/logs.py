@@ -1,4 +1,4 @@
-"""Configure log lines of a cell's processes: JSON on standard error, as of the control plane.
+"""Configure log lines of a cell's processes: JSON on standard error, like the control plane's.
 
 An event has a name in snake_case and its facts as fields; `cell`, `job`, `task` and `attempt` are
 ids. The supervisor keeps the lines.
@@ -11,10 +11,10 @@ from controlplane.contract import log_lines
 
 
 def configure_logging(level: str, *, process: str, cell: str | None = None) -> None:
-    """Write every line of this process at `level`, and of libraries at warning and above.
+    """Log events of this package from `level` on, and those of libraries from warning on.
 
-    `process` is in every line. `cell` is in every line that names none itself; None: the process
-    serves several cells.
+    `process` is added to every line, `cell` to every line without one; None: the process serves
+    several cells.
     """
     log_lines.configure_structlog()
     logging.config.dictConfig(build_logging(level, process=process, cell=cell))

@@ -1,10 +1,11 @@
-"""Files at URLs of submitters: read whole, written whole, and only where allowed.
+"""Read and write files at URLs of submitters, where the cell allows it.
 
-http and https are read only, without proxy and netrc, and never from an address that only this
-machine should reach (loopback, link-local, a cloud's metadata) unless a network allows it: each new
-connection is checked, so neither a redirect nor a changing name leads there. `file` leads below the
-cell's allowed roots, through no link out of them. All others are fsspec's, if the cell allows them
-and their package is installed, with the access rights of this process.
+* http and https: read only, without proxy and netrc. Local addresses (loopback, link-local, a
+  cloud's metadata service) are refused unless `allowed_networks` has them. Each new connection is
+  checked, so neither a redirect nor a changing DNS name can bypass this.
+* file: below the cell's allowed roots; links out of them are refused.
+* other schemes: by fsspec, if the cell allows them and their package is installed, with the access
+  rights of this process.
 """
 
 import errno
@@ -27,17 +28,17 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from workers.config import Network
 
-HTTP_SECONDS = (3.05, 30.0)  # to connect, and between two pieces
+HTTP_SECONDS = (3.05, 30.0)  # to connect, and between two reads
 PIECE_BYTES = 256 * 1024
 MAX_REDIRECTS = 5
 WEB = ("http", "https")
-# Neither loopback nor link-local, but not for tasks: metadata services of clouds.
+# Metadata services of clouds that are neither loopback nor link-local.
 _METADATA = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
 METADATA = frozenset(map(ipaddress.ip_address, _METADATA))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# Answers after which the request may be repeated.
-_AGAIN = (408, 425, 429)
-_OUTSIDE = "it does not lie below a folder that this cell allows"
+# HTTP status codes after which the request may be repeated.
+_RETRYABLE = (408, 425, 429)
+_OUTSIDE = "it is not below a folder that this cell allows"
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _QUERY = re.compile(r"\?[^\s?]\S*")
@@ -45,15 +46,15 @@ _LOGIN = re.compile(r"//[^\s/@]+@")
 
 
 class StorageAway(Exception):
-    """It does not answer, or not as it should: the request may be repeated."""
+    """The server does not answer, or with an error: the request may be repeated."""
 
 
 class StorageRefused(Exception):
-    """There is no such thing there, or it is not allowed: asking again changes nothing."""
+    """The file does not exist, or access is not allowed: a retry is useless."""
 
 
 class Storage:
-    """Reads and writes for one cell; for all its threads."""
+    """Reads and writes files for one cell. Thread-safe."""
 
     def __init__(
         self,
@@ -62,15 +63,18 @@ class Storage:
         file_systems: Sequence[str] = (),
         allowed_networks: Sequence[Network] = (),
     ) -> None:
-        """`file_systems`: protocols of fsspec. `allowed_networks`: where http may lead, beside."""
+        """Create the storage. `file_systems`: allowed protocols of fsspec.
+
+        `allowed_networks`: local addresses that http may access.
+        """
         self._roots = [Path(os.path.realpath(root)) for root in file_roots]
         self._file_systems = frozenset(file_systems) - {*WEB, "file", "local"}
         self._adapter = _checking_adapter(tuple(allowed_networks))
 
     def read(self, url: str, *, named: bool) -> Iterator[bytes]:
-        """The content in pieces. Raises StorageAway, StorageRefused.
+        """Yield the content in pieces. Raise StorageAway, StorageRefused.
 
-        Not `named`: the control plane made the link itself, and what it leads to is not doubted.
+        `named`: a URL of the submitter; False: a link of the control plane, which is trusted.
         """
         scheme = scheme_of(url)
         if scheme in WEB:
@@ -84,19 +88,19 @@ class Storage:
                 with system.open(path, "rb") as remote:
                     yield from iter(lambda: remote.read(PIECE_BYTES), b"")
             except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-                raise StorageRefused(_words(error)) from error
-            except Exception as error:  # of any library that sends requests
-                raise StorageAway(_words(error)) from error
+                raise StorageRefused(_error_text(error)) from error
+            except Exception as error:  # of the library behind fsspec
+                raise StorageAway(_error_text(error)) from error
 
     def write(self, url: str, source: BinaryIO) -> Generator[int, None, None]:
-        """Put what `source` holds at `url`, bytes so far after each piece; at the end it is there.
+        """Write `source` to `url`; yield the number of bytes so far after each piece.
 
-        What is given up before that leaves nothing. Raises StorageAway, StorageRefused; OSError if
-        a disk is full.
+        The file appears at the end; an aborted write leaves nothing. Raise StorageAway,
+        StorageRefused; OSError if a disk is full.
         """
         scheme = scheme_of(url)
         if scheme in WEB:
-            raise StorageRefused(f"nothing can be kept at {scheme} addresses")
+            raise StorageRefused(f"{scheme} URLs cannot be written")
         if scheme == "file":
             yield from self._write_file(url, source)
             return
@@ -112,9 +116,9 @@ class Storage:
         except GeneratorExit:
             raise
         except (FileNotFoundError, PermissionError) as error:
-            raise StorageRefused(_words(error)) from error
+            raise StorageRefused(_error_text(error)) from error
         except Exception as error:
-            raise StorageAway(_words(error)) from error
+            raise StorageAway(_error_text(error)) from error
 
     def _read_web(self, url: str, *, named: bool) -> Iterator[bytes]:
         with requests.Session() as session:
@@ -127,7 +131,7 @@ class Storage:
                 with session.get(url, stream=True, timeout=HTTP_SECONDS) as answer:
                     if answer.status_code >= 400:
                         is_final = named and answer.status_code < 500
-                        is_final = is_final and answer.status_code not in _AGAIN
+                        is_final = is_final and answer.status_code not in _RETRYABLE
                         kind = StorageRefused if is_final else StorageAway
                         raise kind(f"HTTP status {answer.status_code} {answer.reason}")
                     yield from answer.iter_content(PIECE_BYTES)
@@ -144,11 +148,11 @@ class Storage:
         parts = urlsplit(url)
         path = unquote(parts.path)
         if parts.netloc or parts.query or parts.fragment or "\0" in path or not path.strip("/"):
-            raise StorageRefused("a file's address is file:///path, without host and query")
+            raise StorageRefused("a file's URL is file:///path, without host and query")
         if ".." in path.split("/"):
-            raise StorageRefused("a path with .. is not followed")
+            raise StorageRefused("a path with .. is not allowed")
         if not self._roots:
-            raise StorageRefused("this cell reads and writes no files of its own machine")
+            raise StorageRefused("this cell allows no files of its own machine")
         return Path(path)
 
     def _open_file(self, url: str) -> BinaryIO:
@@ -157,12 +161,12 @@ class Storage:
         try:
             file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
         except OSError as error:
-            raise StorageRefused(_words(error)) from error
+            raise StorageRefused(_error_text(error)) from error
         try:
-            # Once more, of what was opened: a link may have changed meanwhile.
+            # Again for the opened file: a link may have changed meanwhile.
             self._check_root(Path(f"/proc/self/fd/{file.fileno()}"))
             if not Path(f"/proc/self/fd/{file.fileno()}").is_file():
-                raise StorageRefused("it is no file")
+                raise StorageRefused("it is not a regular file")
         except BaseException:
             file.close()
             raise
@@ -191,13 +195,13 @@ class Storage:
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
-            raise StorageRefused(_words(error)) from error
+            raise StorageRefused(_error_text(error)) from error
 
     @contextmanager
     def _folder(self, path: Path) -> Iterator[int]:
-        """The folder at `path`, below a root, made and open. Raises OSError, StorageRefused.
+        """Create and open the folder at `path`, below a root. Raise OSError, StorageRefused.
 
-        Links are followed as they stand at one moment: one that comes later leads nowhere.
+        Links are resolved once; a link that is created later is not followed.
         """
         real = Path(os.path.realpath(path))
         root = next((root for root in self._roots if real.is_relative_to(root)), None)
@@ -219,10 +223,10 @@ class Storage:
     def _file_system(self, url: str) -> tuple[Any, str]:
         scheme = scheme_of(url)
         if "::" in url:
-            raise StorageRefused("addresses inside of others are not followed")
+            raise StorageRefused("chained URLs (::) are not allowed")
         if scheme not in self._file_systems:
             allowed = ", ".join(sorted(self._file_systems | set(WEB)))
-            raise StorageRefused(f"this cell reads and writes no {scheme} addresses, but {allowed}")
+            raise StorageRefused(f"this cell does not allow {scheme} URLs, only {allowed}")
         try:
             system = fsspec.filesystem(scheme)
             return system, str(system._strip_protocol(url))
@@ -231,38 +235,38 @@ class Storage:
         except ValueError as error:
             raise StorageRefused(str(error)) from error
         except Exception as error:
-            raise StorageAway(_words(error)) from error
+            raise StorageAway(_error_text(error)) from error
 
 
 def scheme_of(url: str) -> str:
-    """The part before ://, in small letters."""
+    """Return the scheme of a URL in lower case."""
     return url.partition("://")[0].lower()
 
 
 def join(base: str, name: str) -> str:
-    """The address of the artifact `name` below `base`."""
+    """Return the URL of the artifact `name` below `base`."""
     return f"{base.rstrip('/')}/{quote(name) if scheme_of(base) == 'file' else name}"
 
 
 def has_room(folder: Path, least: int) -> bool:
-    """Whether `least` bytes are free where `folder` is."""
+    """Return whether the disk of `folder` has `least` free bytes."""
     return shutil.disk_usage(folder).free >= least
 
 
-def without_secrets(words: str, url: str) -> str:
-    """`words` without what in `url` may be a signature or a password: that is for no log.
+def without_secrets(text: str, url: str) -> str:
+    """Return `text` without logins and queries of URLs, which may contain secrets.
 
-    Nor what may be one in another address, to which that one may have led.
+    This includes those of `url`, and of other URLs, such as a redirect.
     """
     parts = urlsplit(url)
     login = parts.netloc.rpartition("@")[0]
     for hidden in (parts.query, login, login.partition(":")[2]):
-        words = words.replace(hidden, "…") if hidden else words
-    return _LOGIN.sub("//…@", _QUERY.sub("?…", words))
+        text = text.replace(hidden, "…") if hidden else text
+    return _LOGIN.sub("//…@", _QUERY.sub("?…", text))
 
 
 def is_reachable(address: str, allowed: Sequence[Network]) -> bool:
-    """Whether what people name may lead to this IP address."""
+    """Return whether URLs of submitters may lead to this IP address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
@@ -279,13 +283,13 @@ def is_reachable(address: str, allowed: Sequence[Network]) -> bool:
 
 
 def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
-    """An adapter whose connections check their peer before a request is sent."""
+    """Return an adapter whose connections check their peer before a request is sent."""
 
     def checked(connection: Any) -> Any:
         address = connection.getpeername()[0]
         if not is_reachable(address, allowed):
             connection.close()
-            raise StorageRefused(f"{address} is an address that this cell does not fetch from")
+            raise StorageRefused(f"this cell does not fetch from the address {address}")
         return connection
 
     class Plain(HTTPConnection):
@@ -319,14 +323,14 @@ def _copy(source: BinaryIO, target: Any) -> Iterator[int]:
 
 
 def _discard(remote: Any) -> None:
-    """Give up a file on its way: its close would make it appear, cut short."""
-    with suppress(Exception):  # of any library that sends requests; some cannot
+    """Discard a partly written file, which a close would make appear truncated."""
+    with suppress(Exception):  # not every library supports it
         remote.discard()
     with suppress(AttributeError):
-        remote.closed = True  # else it is closed when it is collected
+        remote.closed = True  # otherwise garbage collection closes it
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

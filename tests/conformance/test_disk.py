@@ -22,7 +22,7 @@ def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
 
 def assert_stopped(ended: EndedEvent) -> None:
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, DISK_LIMIT)
-    assert ended.message == "used 12.0 MiB of disk, and asked for 10 MiB"
+    assert ended.message == "used 12.0 MiB of disk, but requested 10 MiB"
     assert ended.usage is not None
     assert ended.usage["disk_peak_mib"] == 12.0
 

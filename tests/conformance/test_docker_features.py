@@ -37,7 +37,7 @@ def output(engine: DockerEngine, launch: Launch, placed: Sequence[PlacedFile], f
     engine.create(launch, placed)
     engine.put(launch, placed)
     engine.start(launch.uid)
-    until(lambda: (view := engine.view(launch.uid)) and view.life is ContainerStatus.ENDED)
+    until(lambda: (view := engine.view(launch.uid)) and view.status is ContainerStatus.ENDED)
     engine.copy_logs(launch.uid, Capture(folder / launch.uid, 10_000), follow=False)
     return (folder / launch.uid / "stdout").read_text()
 

@@ -247,7 +247,7 @@ def test_restarted_gang_is_updated_as_fast_as_the_first_one(
     process_kit: ProcessKit, web: GangWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Longer than the test waits: who comes when all were there must not wait for the next question.
-    monkeypatch.setattr(gang, "LATER_SECONDS", 2 * SECONDS)
+    monkeypatch.setattr(gang, "LONG_SECONDS", 2 * SECONDS)
     begin(process_kit, web)
     [member] = gang_of(process_kit, 1)
     wait = "until [ -e $CELLRUN_ROOT/run/cellrun/gang/ready ]; do sleep 0.02; done"

@@ -35,7 +35,7 @@ def test_containers_get_disjoint_gpus(docker_kit: DockerKit, engine: DockerEngin
     for launch in (first, second):
         engine.create(launch, ())
     assert (asked(docker_kit, first.uid), asked(docker_kit, second.uid)) == (["0"], ["1", "2"])
-    with pytest.raises(EngineError, match="1 GPUs are asked for, and 0 of 3 are free"):
+    with pytest.raises(EngineError, match="1 GPUs are requested, and 0 of 3 are free"):
         engine.create(third, ())
     engine.remove(first.uid)
     engine.create(third, ())

@@ -58,7 +58,7 @@ def test_image_labels_cannot_forge_a_gang_or_an_attempt(
     networks = GangNetworks(installation=docker_kit.installation, cell="cell-1")
     rows = docker_kit.outside.containers(all=True, filters={"name": launch.uid})
     assert len(rows) == 1
-    assert list(networks._learn(rows)) == []
+    assert list(networks._note_members(rows)) == []
 
 
 def volumes_of(kit: DockerKit, uid: str) -> list[str]:
@@ -76,7 +76,7 @@ def test_image_volume_counts_as_disk_and_is_removed_with_the_container(
     ended = docker_kit.told.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, DISK_LIMIT)
     assert ended.message is not None
-    assert ended.message.endswith("MiB of disk, and asked for 10 MiB")
+    assert ended.message.endswith("MiB of disk, but requested 10 MiB")
     [name] = volumes_of(docker_kit, launch.uid)
     docker_kit.driver.remove(launch.uid)
 

@@ -132,7 +132,7 @@ def test_late_out_of_memory_flag_of_the_engine_is_reported(
 
     def late(body: dict[str, Any]) -> ContainerView:
         view = view_of(body)
-        if view.life is not ContainerStatus.ENDED:
+        if view.status is not ContainerStatus.ENDED:
             return view
         seen.append(view)
         return view if len(seen) > 2 else replace(view, out_of_memory=False)
@@ -338,7 +338,7 @@ def test_registry_answer_maps_to_failure_kind(refuser: DockerKit, web: Web, said
         ("127.0.0.1:1/Upper/case:1", "must be lowercase", USER),
         ("127.0.0.1:1/image:ta%g", "invalid reference format", USER),
         ("127.0.0.1:1/" + "a" * 300, "repository name", USER),
-        ("http://127.0.0.1:1/image", "is an address", USER),
+        ("http://127.0.0.1:1/image", "is a URL", USER),
         ("", "names no image", USER),
     ],
 )
@@ -398,7 +398,7 @@ RECORDED = {
     "could not find an available, non-overlapping IPv4 address pool": "needs all networks in use",
     "exec /bin/x: exec format error": "Docker 23 and later; before, it exits with 1",
 }
-RULES = (*outcome._PULL_WORDS, *outcome._START_WORDS)
+RULES = (*outcome._PULL_RULES, *outcome._START_RULES)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.reason} {rule.pattern[:20]}")

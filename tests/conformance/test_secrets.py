@@ -149,7 +149,7 @@ def test_successor_keeps_secret_files_of_running_attempts_until_their_end(
     ("secrets", "more", "use", "kind", "reason", "words"),
     [
         ({}, {"missing": ("key",)}, FILE, FailureKind.USER, SECRET, "has no key"),
-        ({}, {"unusable": ("hub",)}, FILE, FailureKind.USER, SECRET, "hub is no login"),
+        ({}, {"unusable": ("hub",)}, FILE, FailureKind.USER, SECRET, "hub is not a registry login"),
         ({"token": b"\xff"}, {}, VARIABLE, FailureKind.USER, SECRET, "TOKEN cannot hold token"),
         ({"token": b"hush\0"}, {}, VARIABLE, FailureKind.USER, SECRET, "TOKEN cannot hold token"),
         ({}, {}, FILE, FailureKind.SYSTEM, WEB, "did not send the value of key"),

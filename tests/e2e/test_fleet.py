@@ -64,7 +64,7 @@ def test_fleet_runs_a_job_end_to_end_and_sends_goodbyes(stand: Stand) -> None:
                 "CELLRUN_FLEET_KEYS": "/nowhere",
                 "CELLRUN_CELL_DRIVER": "docker",
             },
-            "CELLRUN_CELL_DRIVER: a fleet has no driver but memory",
+            "CELLRUN_CELL_DRIVER: a fleet supports only the driver memory",
         ),
         (
             {"CELLRUN_FLEET_SIZE": "2", "CELLRUN_FLEET_KEYS": "/nowhere"},

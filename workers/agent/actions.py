@@ -1,4 +1,4 @@
-"""What a cell has yet to do with its driver: in line until what it rests on is safe on disk."""
+"""Driver calls of a cell that wait until the journal entries that they depend on are on disk."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,35 +11,35 @@ from workers.drivers.base import Driver
 
 
 class DeferredActions:
-    """In the order in which they were noted, but that stops come last: they wait for nothing."""
+    """Queued driver calls, in order; stops come last, because they do not depend on the journal."""
 
     def __init__(self, driver: Driver, log: BoundLogger) -> None:
-        """`log`: bound to the cell."""
+        """Create an empty queue; `log` is bound to the cell."""
         self._driver = driver
         self._log = log
         self._actions: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
 
     def start(self, launch: Launch) -> None:
-        """Begin an attempt."""
+        """Queue the start of an attempt."""
         self._actions.append(partial(self._driver.start, launch))
 
     def adopt(self, launch: Launch) -> None:
-        """Take charge of what an earlier process began."""
+        """Queue the adoption of an attempt of an earlier process."""
         self._actions.append(partial(self._driver.adopt, launch))
 
     def stop(self, stop: StopAttempt) -> None:
-        """End an attempt. Were it forgotten, it would be ordered again: nothing has to be safe."""
+        """Queue a stop. It needs no journal entry, because a lost stop is ordered again."""
         self._stops.append(
             partial(self._driver.stop, stop.uid, grace_seconds=stop.grace_seconds, force=stop.force)
         )
 
     def remove(self, uid: str) -> None:
-        """Delete what is left of an attempt."""
+        """Queue the removal of an attempt."""
         self._actions.append(partial(self._driver.remove, uid))
 
     def carry_out(self, *, is_safe: bool) -> None:
-        """Do what may be done: all of it, or, while nothing is safe on disk, what stops only."""
+        """Call the driver: for all actions, or only for stops if the journal is not `is_safe`."""
         due = [*self._actions, *self._stops] if is_safe else self._stops
         self._stops = []
         if is_safe:
@@ -47,5 +47,5 @@ class DeferredActions:
         for action in due:
             try:
                 action()
-            except Exception:  # a driver's fault must not keep the others from being served
+            except Exception:  # an error must not prevent the other actions
                 self._log.exception("driver_action_failed")

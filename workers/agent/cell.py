@@ -1,7 +1,8 @@
 """Take orders, keep attempts, and report their progress until the reports are acknowledged.
 
-Single-threaded: `note` events, `sync` the journal, then `act`. Effects follow the fsync of what
-they depend on. Time comes in with `ClockReading`, so a simulation drives the same code.
+Single-threaded: `note` inputs, `sync` the journal, then `act`. Effects follow the fsync of the
+entries that they depend on. Time is passed as `ClockReading`, so that simulations run the same
+code.
 """
 
 import uuid
@@ -54,19 +55,19 @@ from workers.journal import CellJournal
 log = structlog.get_logger(__name__)
 
 _BLAME = "handling it crashed the cell"
-# Messages with orders that are kept until the cell is registered; Sync repeats what comes on top.
+# Messages with orders that are kept until the cell is registered; Sync repeats further ones.
 MAX_EARLY = 100
-# At most so many orphans are removed at once: attempts come first.
+# Orphans removed at once: attempts take precedence.
 MAX_SWEPT = 200
-# A process that knows of no attempt first clears away what others left: their room is what it
-# offers. It waits so long for an engine that does not answer, on which nothing starts anyway.
+# A process without attempts first removes orphans, whose resources it offers. It waits this long
+# for an engine that does not answer, and then registers.
 UNSEEN_SECONDS = 20.0
-# Up to this part sooner than it must a cell beats, each by its name.
-_SPREAD = 0.1
+# Heartbeats are up to this share early, by the cell's name.
+_BEAT_SPREAD = 0.1
 
 
 class Cell:
-    """One cell."""
+    """One cell: its orders, attempts, lease and reports."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Cell:
         guard: GuardLink | None = None,
         draw_incarnation: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """`guard`: without one, exclusive orders are refused."""
+        """Create a cell; without `guard`, exclusive orders are refused."""
         self.config = config
         self._log = log.bind(cell=config.name)
         self._draw_incarnation = draw_incarnation
@@ -90,19 +91,19 @@ class Cell:
         self.ended: list[CellAttempt] = []
         self.is_registered = False
         self.is_leaving = False
-        self.is_drawing_anew = False
+        self.is_changing_incarnation = False
         self.order_reader = OrderReader(
             name=config.name, key=config.key, incarnation=lambda: self.incarnation
         )
         self._next_beat = 0.0
-        # Cells that were answered together, after an outage, must not beat together ever after.
-        self._pace = 1.0 - _SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
+        # Spreads the heartbeats of cells that were answered together after an outage.
+        self._beat_factor = 1.0 - _BEAT_SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
         self._heartbeat_seconds = 5.0
         self._register_seq = 0
         self._evacuating = False
         self._has_swept = False
         self._may_register_at = 0.0
-        self._early: list[Orders] = []
+        self._early_orders: list[Orders] = []
         self.reporter = Reporter(self.outbox.numbers, acked=0)
         self.progress = Progress(journal, lambda report: self.reporter.add(report))
         self.unfit = ""
@@ -114,16 +115,16 @@ class Cell:
 
     @property
     def incarnation(self) -> str:
-        """The present incarnation."""
+        """The current incarnation."""
         return self.journal.memory.incarnation
 
     @property
     def queue(self) -> str:
-        """Where this incarnation takes its orders."""
+        """The queue from which this incarnation takes orders."""
         return queues.cell_queue(self.name, self.incarnation)
 
     def start(self, now: ClockReading) -> None:
-        """Read the journal, adopt what runs, end unknown containers, ask to be registered."""
+        """Begin from the journal: adopt open attempts, report ended ones, and register."""
         memory = self.journal.memory
         if memory.is_blank:
             self._may_register_at = now.boot + UNSEEN_SECONDS
@@ -139,31 +140,29 @@ class Cell:
         self.tick(now)
 
     def leave(self, now: ClockReading, *, expected_seconds: int) -> None:
-        """The process ends. With evacuation everything is stopped first; else containers run on."""
+        """Send Goodbye at the end of the process. Containers continue to run unless evacuated."""
         self.is_leaving = True
         self.progress.report_all()
         self.journal.leave()
-        # An unanswered process sends nothing newer than the Register of its successor.
+        # Before the acceptance, messages must not be newer than the Register of a successor.
         send = self.outbox.send if self.journal.memory.claim is None else self.outbox.claim
         send(Goodbye(0 if self._evacuating else expected_seconds).body())
 
     def evacuate(self, *, force: bool = False) -> None:
-        """Stop everything; what is stopped goes back to wait for another cell, free of charge."""
+        """Stop all attempts; their tasks are requeued for other cells without charge."""
         self._evacuating = True
         for record in self.journal.open_attempts():
-            if (
-                not record.is_moving
-            ):  # a successor is to know as well, should this process be killed
+            if not record.is_moving:  # also for a successor, if this process is killed
                 self.journal.move(record)
             self.actions.stop(record.order_to_move(force=force))
 
     @property
     def is_empty(self) -> bool:
-        """Whether no attempt is under way here."""
+        """Whether all attempts have ended."""
         return not self.journal.open_attempts()
 
     def note(self, received: CellInput, now: ClockReading) -> None:
-        """Take note of one thing. A message that cannot be read is dropped and stops nothing."""
+        """Handle one input. A message that cannot be read is dropped."""
         match received:
             case OrderMessage(text):
                 self._take_order(text, now)
@@ -179,42 +178,42 @@ class Cell:
                 self._take_scan(received, now)
 
     def tick(self, now: ClockReading) -> None:
-        """Advance the time: scan first, register until that is answered, then send heartbeats."""
+        """Advance the time: register after the first scan until accepted, then send heartbeats."""
         self.exclusives.tick()
         self.progress.report_due(now.boot)
         if now.boot < self._next_beat:
             return
-        self._next_beat = now.boot + self._heartbeat_seconds * self._pace
+        self._next_beat = now.boot + self._heartbeat_seconds * self._beat_factor
         self.journal.forget(now.wall)
         self._check_disk()
         self.exclusives.keep()
-        if self.is_drawing_anew:
-            self._draw_anew(now)
+        if self.is_changing_incarnation:
+            self._start_incarnation(now)
         if self.is_registered:
             held = tuple(HeldAttempt(item.uid, item.state) for item in self.journal.open_attempts())
             beat = Heartbeat(held, self.unfit, self.lease.clock_ahead)
             self.lease.note_sent(self.outbox.send(beat.body()), now.boot)
-        elif not self.is_drawing_anew and self._may_register(now):
+        elif not self.is_changing_incarnation and self._may_register(now):
             self._register(now)
 
     @property
     def wakes_at(self) -> float:
-        """When `tick` has something to do, in seconds since boot."""
+        """When `tick` must be called next, in seconds since boot."""
         return min(self._next_beat, self.exclusives.wakes_at, self.progress.wakes_at)
 
     def act(self, *, flush: bool = True, is_safe: bool = True) -> None:
-        """Do what is safe on disk now, and, with `flush`, report it.
+        """Carry out deferred actions, and, with `flush`, send reports.
 
         `is_safe`: the journal was synced. Otherwise only stops are carried out, and the rest waits.
         """
         self.exclusives.update_guard(self.lease)
         self.actions.carry_out(is_safe=is_safe)
-        if flush and is_safe and self.is_registered and not self.is_drawing_anew:
+        if flush and is_safe and self.is_registered and not self.is_changing_incarnation:
             for reports in self.reporter.flush(self.lease.clock_to_correct):
                 self.outbox.send(reports.body())
 
     def take_outgoing(self) -> list[tuple[str, str]]:
-        """The messages to send, oldest first."""
+        """Return and clear the messages to send, oldest first."""
         return self.outbox.take()
 
     def _take_order(self, text: str, now: ClockReading) -> None:
@@ -231,7 +230,7 @@ class Cell:
             return
         if answer.verdict == "draw_anew":
             self._log.warning("incarnation_rejected", why=answer.why)
-            self._begin_drawing()
+            self._begin_incarnation_change()
         elif answer.verdict == "accepted":
             self._log.info("cell_registered", why=answer.why)
             self.is_registered = True
@@ -245,7 +244,7 @@ class Cell:
                 now=now,
             )
             self._next_beat = now.boot
-            early, self._early = self._early, []
+            early, self._early_orders = self._early_orders, []
             for orders in early:
                 self._take_orders(orders, now)
         else:
@@ -255,8 +254,8 @@ class Cell:
         if not self.lease.has_sent(sync.heartbeat_seq):
             return
         if sync.draw_anew:
-            # No word of a lease: what the cell has may have been given to others.
-            self._begin_drawing()
+            # This Sync renews no lease: the cell's attempts may already run elsewhere.
+            self._begin_incarnation_change()
             return
         self.lease.renew(
             sync.heartbeat_seq,
@@ -273,8 +272,8 @@ class Cell:
 
     def _take_orders(self, orders: Orders, now: ClockReading) -> None:
         if orders.runs and self.lease.server_time(now.boot) is None:
-            # They waited for this process; once it is registered it knows whether they are late.
-            self._early = [*self._early, replace(orders, stops=())][-MAX_EARLY:]
+            # Only a registered cell knows the server time, and whether these orders are late.
+            self._early_orders = [*self._early_orders, replace(orders, stops=())][-MAX_EARLY:]
             orders = replace(orders, runs=())
         specs = {spec.id: spec for spec in orders.specs}
         for run in orders.runs:
@@ -295,7 +294,7 @@ class Cell:
             never = known.never_created
             self.reporter.add(refusal(uid, "ended here before", now.wall, never_created=never))
             return
-        why = self._why_not(run, spec, now)
+        why = self._refusal_reason(run, spec, now)
         if why is not None:
             ids = CellAttempt(run, spec).ids
             self._log.warning("attempt_refused", **ids, why=why)
@@ -308,10 +307,10 @@ class Cell:
             self.exclusives.add(record, self.lease)
         self.actions.start(self._launch(record))
 
-    def _why_not(self, run: RunAttempt, spec: GroupSpec, now: ClockReading) -> str | None:
-        """Why an order is refused; None: it is taken."""
+    def _refusal_reason(self, run: RunAttempt, spec: GroupSpec, now: ClockReading) -> str | None:
+        """Return why an order is refused; None: it is accepted."""
         server_time = self.lease.server_time(now.boot)
-        if self.is_leaving or self.is_drawing_anew or self._evacuating:
+        if self.is_leaving or self.is_changing_incarnation or self._evacuating:
             return "the cell is leaving"
         if self.unfit:
             return f"the cell takes no new work: {self.unfit}"
@@ -320,13 +319,13 @@ class Cell:
         if spec.task_type not in offered_types(self.config):
             return f"tasks of type {spec.task_type} do not run here"
         if spec.exclusive:
-            return self.exclusives.why_not(spec, self.lease, now.boot)
+            return self.exclusives.refusal_reason(spec, self.lease, now.boot)
         return None
 
     def _take_stop(self, stop: StopAttempt, now: ClockReading) -> None:
         record = self.journal.find(stop.uid)
         if record is None:
-            # Stop before run: it is known as ended from now on, and a later order is refused.
+            # The stop came before the order: record the end, so that a later order is refused.
             known = self.journal.memory.done.get(stop.uid)
             never = self._has_swept if known is None else known.never_created
             if known is None:
@@ -381,7 +380,7 @@ class Cell:
         launch, stop = self._launch(record), record.stop
         if stop is None and record.is_moving:
             stop = record.order_to_move()
-        if record.is_blamed:  # what may still run of it ends before the report
+        if record.is_blamed:  # its container, if any, must end before the report
             stop = StopAttempt(record.uid, _BLAME, 0.0, True)
         self.actions.adopt(launch)
         if stop is not None:
@@ -399,26 +398,26 @@ class Cell:
                 record.drop_phases(number)
         for report in safe:
             found = self.journal.find(report.uid)
-            # Its end may be known here and not be reported yet: only a reported end counts.
+            # The acknowledged report may precede the end: only an acknowledged end counts.
             if found is not None and found.end is not None and report.gone:
                 never = found.end.never_created
                 self.journal.finish(report.uid, found.run.start_before, never_created=never)
 
-    def _take_scan(self, seen: ScanResult, now: ClockReading) -> None:
+    def _take_scan(self, scan: ScanResult, now: ClockReading) -> None:
         """Remove unknown containers and folders.
 
-        A scanned container or folder had its record before: without a record it has ended. The
-        first scan also removes what had ended when this process began.
+        A record is written before its container or folder, so without a record the attempt has
+        ended. The first scan also removes attempts that had ended before this process began.
         """
         if self.unfit or self._evacuating:
-            return  # a successor may have to inspect what has ended
-        gone = [uid for uid in seen.containers if self._is_over(uid)]
+            return  # a successor may have to inspect ended containers
+        gone = [uid for uid in scan.containers if self._is_over(uid)]
         orphans = gone[:MAX_SWEPT]
         self._remove_orphans(orphans, now)
         self._has_swept = self._has_swept or len(gone) == len(orphans)
-        if not self._register_seq:  # it waited for this
+        if not self._register_seq:  # registration waited for the scan
             self._next_beat = now.boot
-        folders = [uid for uid in seen.folders if self.journal.find(uid) is None][:MAX_SWEPT]
+        folders = [uid for uid in scan.folders if self.journal.find(uid) is None][:MAX_SWEPT]
         for uid in (uid for uid in folders if uid not in orphans):
             self._log.info("orphaned_folder_removed", attempt=uid)
             self.actions.remove(uid)
@@ -430,7 +429,7 @@ class Cell:
     def _remove_orphans(self, uids: Iterable[str], now: ClockReading) -> None:
         for uid in uids:
             self._log.warning("orphaned_container_removed", attempt=uid)
-            # An order for it may yet come, again: it was started once, and that was enough.
+            # Refuses a late order for the same attempt, which was started already.
             if self.journal.find(uid) is None:
                 self.journal.finish(uid, now.wall)
             self.actions.remove(uid)
@@ -449,19 +448,19 @@ class Cell:
         self._register_seq = self.outbox.claim(body)
         self.lease.note_sent(self._register_seq, now.boot)
 
-    def _begin_drawing(self) -> None:
-        if self.is_drawing_anew:
+    def _begin_incarnation_change(self) -> None:
+        if self.is_changing_incarnation:
             return
-        self.is_drawing_anew = True
+        self.is_changing_incarnation = True
         self.is_registered = False
         for record in self.journal.open_attempts():
-            # Noted, so that its end is never taken for the program's own.
-            stop = StopAttempt(record.uid, "drawn anew", 0.0, True)
+            # Recorded, so that the end is not taken for the program's own.
+            stop = StopAttempt(record.uid, "new incarnation", 0.0, True)
             self.journal.stop(stop)
             self.actions.stop(stop)
 
-    def _draw_anew(self, now: ClockReading) -> None:
-        """Begin a new incarnation once nothing of the old one runs."""
+    def _start_incarnation(self, now: ClockReading) -> None:
+        """Begin a new incarnation once all attempts of the old one have ended."""
         if not self.is_empty:
             return
         for reports in self.reporter.unacknowledged():
@@ -470,5 +469,5 @@ class Cell:
         self.lease = Lease(self._log)
         self.outbox.begin()
         self.reporter = Reporter(self.outbox.numbers, acked=0)
-        self.is_drawing_anew = False
+        self.is_changing_incarnation = False
         self._log.info("incarnation_started", incarnation=self.incarnation)

@@ -1,7 +1,7 @@
-"""The exclusive attempts of a cell, and the watchlist that its guard gets before the cell acts.
+"""The exclusive attempts of a cell, and the watchlist, which the cell writes before it acts.
 
-The list is written when an attempt comes or goes, and when the lease is renewed; never for a cell
-without exclusive attempts.
+The list is written when an attempt is added or removed, and when the lease is renewed; never for a
+cell without exclusive attempts.
 """
 
 from collections.abc import Iterable
@@ -17,23 +17,21 @@ from workers.guard.watchlist import ExclusiveAttempt, Watchlist
 
 
 class Exclusives:
-    """`link`: None for a cell that can have no guard, and so no exclusive attempts.
-
-    `log`: bound to the cell.
-    """
+    """The exclusive attempts of a cell."""
 
     def __init__(self, link: GuardLink | None, log: BoundLogger) -> None:
+        """Create an empty set; without `link`, orders are refused. `log` is bound to the cell."""
         self._link = link
         self._log = log
         self._attempts: dict[str, ExclusiveAttempt] = {}
         self._orphans: dict[str, ExclusiveAttempt] = {}
         self._deadline = 0.0
-        self._is_dirty = False
+        self._has_changes = False
 
     def begin(self, records: Iterable[CellAttempt]) -> None:
-        """A process of the cell starts: what an earlier one had watched still is.
+        """Continue the watchlist of an earlier process of the cell.
 
-        An attempt on the watchlist without a record keeps its deadline, which nothing renews.
+        An attempt on the watchlist without a record keeps its deadline.
         """
         if self._link is None:
             return
@@ -44,37 +42,37 @@ class Exclusives:
             if record.spec.exclusive:
                 self._add(record, known.pop(record.uid, None))
         self._orphans = known
-        self._is_dirty = bool(earlier.attempts or self._attempts)
+        self._has_changes = bool(earlier.attempts or self._attempts)
 
     def add(self, record: CellAttempt, lease: Lease) -> None:
-        """An exclusive attempt is taken."""
+        """Add an accepted attempt."""
         self._deadline = lease.expires_at
-        self._add(record, _watched(record.spec, lease))
+        self._add(record, _watchlist_entry(record.spec, lease))
 
     def drop(self, record: CellAttempt) -> None:
-        """It is over."""
+        """Drop an attempt that has ended."""
         if self._attempts.pop(record.uid, None) is not None:
-            self._is_dirty = True
+            self._has_changes = True
 
     def _add(self, record: CellAttempt, watched: ExclusiveAttempt | None) -> None:
-        # Without a list there was no lease: whatever runs of it has to end.
-        self._attempts[record.uid] = watched or _watched(record.spec, Lease())
-        self._is_dirty = True
+        # An attempt that was not on the list has no lease: its container must end.
+        self._attempts[record.uid] = watched or _watchlist_entry(record.spec, Lease())
+        self._has_changes = True
 
-    def why_not(self, spec: GroupSpec, lease: Lease, boot: float) -> str | None:
-        """Why an exclusive order is refused now; None: it may be taken."""
+    def refusal_reason(self, spec: GroupSpec, lease: Lease, boot: float) -> str | None:
+        """Return why an exclusive order is refused now; None: it may be accepted."""
         if self._link is None:
             return "exclusive tasks do not run here"
-        if boot >= _watched(spec, lease).stops_at:
+        if boot >= _watchlist_entry(spec, lease).stops_at:
             return "the lease of the cell has expired, or is about to"
         return None if self._link.stand_by() else "the cell has no guard"
 
     def permit(self, uid: str) -> Permit:
-        """Whether its container may be created or started now; from any thread."""
+        """Return whether its container may be created or started now. Thread-safe."""
         return Permit.NEVER if self._link is None else self._link.permit(uid)
 
     def is_fenced(self, record: CellAttempt) -> bool:
-        """Return whether the guard ended it."""
+        """Return whether the guard fenced it."""
         if self._link is None or not record.spec.exclusive:
             return False
         status = self._link.status()
@@ -86,7 +84,7 @@ class Exclusives:
             return
         if self._attempts and lease.expires_at > self._deadline:
             self._renew(lease)
-        if not self._is_dirty:
+        if not self._has_changes:
             return
         over = self._link.status().over
         self._orphans = {uid: w for uid, w in self._orphans.items() if uid not in over}
@@ -95,15 +93,15 @@ class Exclusives:
         try:
             self._link.write(Watchlist(number, self._link.boot_id, watched))
         except OSError as error:
-            # What is not on the list is not started, and what is keeps the deadline it had.
+            # New attempts are not started, and listed ones keep their deadlines.
             self._log.error("watchlist_not_written", error=str(error))
             return
-        self._is_dirty = False
+        self._has_changes = False
         if watched:
             self._link.stand_by()
 
     def tick(self) -> None:
-        """Let time pass for a guard that has none of its own."""
+        """Drive a guard that is part of the cell."""
         if self._link is not None and (self._attempts or self._orphans):
             self._link.tick()
 
@@ -114,20 +112,20 @@ class Exclusives:
 
     @property
     def wakes_at(self) -> float:
-        """When `tick` has something to do, in seconds since boot."""
-        # A fleet calls this for a thousand cells in each round, and most have no such attempt.
+        """When `tick` must be called next, in seconds since boot."""
+        # A fleet calls this for a thousand cells in each round; most have no exclusive attempt.
         if self._link is None or not (self._attempts or self._orphans):
             return float("inf")
         return self._link.wakes_at
 
     def dismiss(self) -> None:
-        """The process of the cell ends."""
+        """End the guard with the process of the cell."""
         if self._link is not None:
             self._link.dismiss()
 
     def _renew(self, lease: Lease) -> None:
         self._deadline = lease.expires_at
-        self._is_dirty = True
+        self._has_changes = True
         for uid, item in self._attempts.items():
             self._attempts[uid] = ExclusiveAttempt(
                 max(item.deadline, lease.expires_at),
@@ -137,7 +135,7 @@ class Exclusives:
             )
 
 
-def _watched(spec: GroupSpec, lease: Lease) -> ExclusiveAttempt:
+def _watchlist_entry(spec: GroupSpec, lease: Lease) -> ExclusiveAttempt:
     return ExclusiveAttempt(
         lease.expires_at, lease.seconds, spec.stop_grace_seconds, spec.stop_signal
     )

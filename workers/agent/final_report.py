@@ -1,4 +1,4 @@
-"""What the end of an attempt is called in the report about it."""
+"""Build the final report of an attempt."""
 
 from dataclasses import replace
 
@@ -13,13 +13,13 @@ from workers.cell_attempt import CellAttempt
 def judge_end(record: CellAttempt, event: EndedEvent, *, is_fenced: bool = False) -> AttemptReport:
     """Return the final report: state and facts. The container is gone or stopped permanently.
 
-    `is_fenced`: the guard ended it, so that its own account of its end does not count.
+    `is_fenced`: the guard ended the attempt, which takes precedence over the driver's reason.
     """
     if is_fenced and event.reason not in (*LIMITS, STOPPED, LEASE_OVER):
-        message = "ended before the lease of its cell was over"
+        message = "ended by the guard before the lease of its cell expired"
         event = replace(event, failure_kind=FailureKind.OUTSIDE, reason=LEASE_OVER, message=message)
     if event.reason == KILLED_OUTSIDE and (record.stop is not None or record.is_moving):
-        # It ended while no process of ours was there to know that the signal had been ours.
+        # The signal was the cell's, but no cell process was running at the end.
         event = replace(event, failure_kind=None, reason=STOPPED, message="stopped by order")
     return AttemptReport(
         uid=record.uid,
@@ -55,7 +55,7 @@ def refusal(
     never_created: bool = False,
     phases: tuple[PhaseChange, ...] = (),
 ) -> AttemptReport:
-    """The attempt was not taken, and its container will not come, or (see there) come again."""
+    """Return the report of a refused attempt: no container of it will be created (again)."""
     return AttemptReport(
         uid=uid,
         seq=0,

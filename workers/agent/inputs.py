@@ -7,7 +7,7 @@ from workers.attempt.events import DriverEvent
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Now: `wall` in seconds since 1970, `boot` in seconds since boot (sleep included)."""
+    """The time: `wall` in seconds since 1970, `boot` in seconds since boot, including sleep."""
 
     wall: float
     boot: float

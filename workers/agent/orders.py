@@ -16,24 +16,24 @@ SHOWN_CHARS = 200
 
 
 class OrderReader:
-    """Reads the order messages of one cell. No text makes `read` raise."""
+    """Reads the order messages of one cell. `read` never raises."""
 
     def __init__(self, *, name: str, key: bytes, incarnation: Callable[[], str]) -> None:
-        """`incarnation`: the cell's present one; orders for another are dropped."""
+        """Create a reader; `incarnation` returns the current one. Other orders are dropped."""
         self._name = name
         self._key = keys.mac_key(key, keys.TO_CELL)
         self._incarnation = incarnation
         self.dropped: Counter[str] = Counter()
 
     def read(self, text: str) -> Order | None:
-        """The order in `text`, or None if it was dropped."""
+        """Return the order in `text`; None: it was dropped."""
         try:
             return self._read(text)
         except BadMac as error:
             self._drop("bad_mac", error)
         except MalformedMessage as error:
             self._drop("malformed", error)
-        except Exception as error:  # an order that cannot be read costs itself, not the process
+        except Exception as error:  # an unexpected error must not end the process
             self._drop("unreadable", error)
         return None
 

@@ -9,7 +9,7 @@ from workers.journal import CellJournal
 
 
 class Outbox:
-    """The messages of one incarnation; `begin` starts the next one's."""
+    """The messages of one incarnation; `begin` starts the next one."""
 
     def __init__(self, config: CellConfig, journal: CellJournal) -> None:
         self._name = config.name
@@ -23,7 +23,7 @@ class Outbox:
         self.numbers = SequenceNumbers(lambda: self._journal.memory.written)
 
     def send(self, body: dict[str, Any], number: int | None = None) -> int:
-        """Seal a message and put it in line; its number."""
+        """Seal and queue a message, and return its number."""
         seq = self.numbers.draw() if number is None else number
         incarnation = self._journal.memory.incarnation
         text = envelope.seal(
@@ -34,13 +34,11 @@ class Outbox:
         return seq
 
     def claim(self, body: dict[str, Any]) -> int:
-        """Send a Register of a process that is not accepted yet: newer than all before, older than
-        those of a successor.
-        """
+        """Send a message before the acceptance: newer than all before, older than a successor's."""
         memory = self._journal.memory
         return self.send(body, self.numbers.draw_claim(memory.claim or 0, memory.starts))
 
     def take(self) -> list[tuple[str, str]]:
-        """All that is in line, oldest first, as (queue, message)."""
+        """Return and clear the queued messages, oldest first, as (queue, message)."""
         messages, self._messages = self._messages, []
         return messages

@@ -1,9 +1,9 @@
-"""What attempts pass through on their way is noted at once, and reported in company.
+"""Record changes of attempts at once, and report them together.
 
-A phase of BUILDING waits for what comes next, so that a short life still is one report; what stays
-in a phase is reported after a moment. Of many attempts that wait in the cell for their turn, a few
-are reported at a time: a line of thousands must not cost a message more for each of them. Every
-change is in the journal before it is reported.
+The report of a BUILDING phase is delayed, so that a short attempt needs only one report; a longer
+phase is reported after a moment. Attempts that wait in the cell for their turn are reported a few
+at a time, so that a queue of thousands does not add a message for each. Every change is in the
+journal before it is reported.
 """
 
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from workers.attempt.events import BuildingEvent, ReconciledEvent, StageFailedEv
 from workers.cell_attempt import CellAttempt
 from workers.journal import CellJournal
 
-# A phase that lasts longer is reported while it lasts. A container that is created from an image
-# that is there, and started, takes about half of it.
+# A phase that lasts longer is reported before it ends. Creating and starting a container from an
+# existing image takes about half of this.
 QUIET_SECONDS = 0.5
-# Attempts in `preparing` that are reported at once, each QUIET_SECONDS; one that waits for longer
-# than LATEST_SECONDS is reported whatever their number.
+# Attempts in `preparing` that are reported in each interval of QUIET_SECONDS. Attempts that wait
+# for longer than LATEST_SECONDS are reported regardless of their number.
 MAX_PREPARING = 25
 LATEST_SECONDS = 15.0
-# An order that has less than this until `start_before` is reported like a later phase: the control
-# plane takes back what it takes for unanswered.
+# Orders that are due sooner are reported like later phases: the control plane would withdraw an
+# order without a report.
 LATE_ORDER_SECONDS = 2 * LATEST_SECONDS
-# A process that was killed so often while it handled an attempt, before that got on, blames it.
+# Kills of the cell's process while it handled an attempt, without progress, before it is blamed.
 MAX_CRASHES = 2
-# If even to stop it kills the process, so often, it is given up unseen.
+# Further kills while stopping a blamed attempt, before it is given up without an inspection.
 MAX_BLAMED = 2
-# How far an attempt got that a process was killed with. The last: it runs.
+# Stages of progress by phase; the last one means that the container runs.
 STAGES = {Phase.PULLING: 1, Phase.CREATING: 2, Phase.CHECKING: 3}
 
 
@@ -40,10 +40,10 @@ class Progress:
     def __init__(self, journal: CellJournal, send: Callable[[AttemptReport], None]) -> None:
         self._journal = journal
         self._send = send
-        # By uid, when it is due; the first is due first.
+        # The time when each report is due, by uid, in order.
         self._waiting: dict[str, float] = {}
-        self._preparing: dict[str, float] = {}  # those with no later phase than that
-        self._next_preparing = 0.0  # before then none of these is reported
+        self._preparing: dict[str, float] = {}  # attempts in `preparing`
+        self._next_preparing = 0.0  # the time of their next reports
 
     @property
     def wakes_at(self) -> float:
@@ -60,7 +60,7 @@ class Progress:
         event: BuildingEvent | StageFailedEvent | ReconciledEvent,
         now: ClockReading,
     ) -> None:
-        """Take note of a change; what a runner keeps is reported at once."""
+        """Record a change; the state of a runner is reported at once."""
         match event:
             case BuildingEvent():
                 self._note_stage(record, event.phase)
@@ -93,7 +93,7 @@ class Progress:
         self._send(record.report())
 
     def report_due(self, boot: float) -> None:
-        """Report what waited long enough at `boot` seconds."""
+        """Send the reports that are due at `boot` seconds."""
         while _first_due(self._waiting) <= boot:
             self._report_first(self._waiting)
         while _first_due(self._preparing) + LATEST_SECONDS <= boot:
@@ -106,15 +106,15 @@ class Progress:
         self._next_preparing = boot + QUIET_SECONDS
 
     def report_all(self) -> None:
-        """Report whatever waits."""
-        for line in (self._waiting, self._preparing):
-            while line:
-                self._report_first(line)
+        """Send all waiting reports."""
+        for queue in (self._waiting, self._preparing):
+            while queue:
+                self._report_first(queue)
 
-    def _report_first(self, line: dict[str, float]) -> bool:
+    def _report_first(self, queue: dict[str, float]) -> bool:
         """Take the first attempt out of `line`; return whether there was something to report."""
-        uid = next(iter(line))
-        del line[uid]
+        uid = next(iter(queue))
+        del queue[uid]
         record = self._journal.find(uid)
         if record is None or record.end is not None:
             return False
@@ -122,11 +122,11 @@ class Progress:
         return True
 
     def _note_stage(self, record: CellAttempt, phase: Phase) -> None:
-        """A process that is killed while the attempt gets on is not killed by it."""
+        """Record progress, which clears the suspicion that the attempt kills the process."""
         stage = STAGES.get(phase, 0)
         if record.crashes and stage > record.stage and not record.is_blamed:
             self._journal.reach(record, stage)
 
 
-def _first_due(line: dict[str, float]) -> float:
-    return next(iter(line.values()), float("inf"))
+def _first_due(queue: dict[str, float]) -> float:
+    return next(iter(queue.values()), float("inf"))

@@ -1,8 +1,8 @@
-"""Scan for the remains of unknown attempts, at once and each minute, and report them to the cell.
+"""Scan for containers and folders of attempts at the start and each minute, for the cell to sweep.
 
-The scan has its own thread: an engine that hangs must not delay heartbeats. Only the cell, which
-has the records, decides. Engines list what carries the labels of this installation and this cell,
-and the folder belongs to the cell alone.
+The scan has its own thread, because an engine that hangs must not delay heartbeats. The cell, which
+has the records, decides. Engines list containers with the labels of this installation and cell, and
+the folder belongs to the cell alone.
 """
 
 import threading
@@ -18,7 +18,7 @@ from workers.drivers.base import Driver
 log = structlog.get_logger(__name__)
 
 SCAN_SECONDS = 60.0
-# Until the first scan has succeeded: only then does a cell know what never existed here.
+# Interval until the first scan has succeeded.
 FIRST_SCAN_SECONDS = 5.0
 
 
@@ -41,16 +41,16 @@ class Reaper:
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop scanning; a scan that waits for the engine ends with the process."""
+        """Stop scanning, without waiting for a scan that the engine does not answer."""
         self._closed.set()
 
     def scan(self) -> ScanResult | None:
-        """What is there now; None: the engine does not answer."""
-        # Folders first: one that is made for a container that is seen is not taken for its own.
+        """Return existing containers and folders; None: the engine does not answer."""
+        # Folders first, so that every folder in the result is older than the list of containers.
         folders = _names(self._workspaces)
         try:
             containers = [item.uid for item in self._driver.find()]

@@ -1,4 +1,4 @@
-"""What a cell offers: sent with each registration, and the limit of the orders it accepts."""
+"""The resources and task types that a cell offers and accepts orders for."""
 
 from collections.abc import Iterable
 
@@ -16,13 +16,13 @@ VERSIONS = {"contract": str(envelope.VERSION)}
 
 
 def offered_types(config: CellConfig) -> tuple[str, ...]:
-    """The task types of its driver, and of its runners; what runs nothing has no runners."""
+    """Return the task types of the driver and the runners; the memory driver has no runners."""
     runners = config.runners if config.driver != "memory" else ()
     return (*TASK_TYPES[config.driver], *runners)
 
 
 def make_register(config: CellConfig, running: Iterable[CellAttempt]) -> Register:
-    """The Register of a cell that still has `running`."""
+    """Return the Register of a cell with these running attempts."""
     return Register(
         capacity=config.capacity,
         labels=config.labels,

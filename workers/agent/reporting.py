@@ -1,9 +1,9 @@
-"""Reports until they are acknowledged: numbered, coalesced, sent again from the first missing one.
+"""Reports until they are acknowledged: numbered, coalesced, repeated from the first missing one.
 
-A report is cumulative, so only the latest of each attempt is kept. Numbers only grow: the count of
-journal entries in the high bits, a counter in the low ones. Every Register of a process has the
-number of the moment when it read the journal. So the control plane recognises a cell whose journal
-was replaced by an older one: its number is not new.
+A report is cumulative, so only the latest one of each attempt is kept. Numbers only grow: the high
+bits are the count of journal entries, the low bits a counter. A Register has the number of the time
+when the process read the journal. So the control plane detects a journal that was replaced by an
+older one: the number of its Register is not new.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,93 +13,92 @@ from controlplane.contract.codec import compact_json
 from controlplane.contract.messages.phases import PhaseChange
 from controlplane.contract.messages.reports import MAX_REPORTS, AttemptReport, Reports
 
-# Bytes of reports in one message: what an envelope quotes may become twice as long, and its limit
-# is 1 MiB.
+# Bytes of reports in one message: quoting in the envelope may double them, and the limit of a
+# message is 1 MiB.
 MAX_REPORT_BYTES = 400 * 1024
-# What a report has that carries next to nothing: to write each twice to know it is not worth it.
+# Size and limits of a plain report, whose size is estimated, because serializing it costs more.
 PLAIN_BYTES, PLAIN_CHARS, PLAIN_PHASES = 800, 40, 4
-# Messages between two entries of a journal before the counter is exhausted: with a heartbeat each 5
-# s, forty years.
+# Messages between two journal entries: with a heartbeat each 5 s, enough for forty years.
 _COUNTER_BITS = 28
-# Of them for a Register: starts without an answer, and claims of each of these processes.
+# A Register uses these bits for starts without an answer, the others for its tries.
 _START_BITS = 8
 _CLAIM_BITS = _COUNTER_BITS - _START_BITS
 
 
 class SequenceNumbers:
-    """The one growing number of an incarnation."""
+    """The growing message number of an incarnation."""
 
     def __init__(self, written: Callable[[], int]) -> None:
-        """`written`: how many entries the journal has had so far."""
+        """Create a source of numbers; `written` returns the count of all journal entries so far."""
         self._written = written
         self._last = 0
         self._claims = 0
 
     def draw_claim(self, claim: int, starts: int) -> int:
-        """The number of a Register: see `workers.journal.JournalState` for both."""
+        """Return the number of a Register; for the arguments see `workers.journal.JournalState`."""
         self._claims = min(self._claims + 1, (1 << _CLAIM_BITS) - 1)
         starts = min(starts, (1 << _START_BITS) - 1)
         return (claim << _COUNTER_BITS) + (starts << _CLAIM_BITS) + self._claims
 
     def draw(self) -> int:
-        """The next number."""
+        """Return the next number."""
         self._last = max(self._last, self._written() << _COUNTER_BITS) + 1
         return self._last
 
 
 class Reporter:
-    """Which reports the control plane has not acknowledged yet."""
+    """The reports that the control plane has not acknowledged yet."""
 
     def __init__(self, numbers: SequenceNumbers, *, acked: int) -> None:
         self._numbers = numbers
-        self._dirty: dict[str, AttemptReport] = {}
+        self._unsent: dict[str, AttemptReport] = {}
         self._sent: dict[str, AttemptReport] = {}
-        # Of an attempt whose reports follow each other: an earlier one, and its newest change.
-        self._phased: dict[str, tuple[int, int]] = {}
+        # By uid: the number of a report that was sent, and that of its newest phase change.
+        self._phase_marks: dict[str, tuple[int, int]] = {}
         self._last_sent = acked
         self.acked = acked
 
     def add(self, report: AttemptReport) -> None:
-        """Put a report in line; it takes the place of an earlier one of its attempt."""
-        self._dirty[report.uid] = report
+        """Queue a report, which replaces an earlier one of the same attempt."""
+        self._unsent[report.uid] = report
 
     def accept(self, seq: int) -> None:
-        """A new incarnation was accepted with this number: nothing before it counts."""
+        """Ignore all numbers before `seq`, with which a process was accepted."""
         self._last_sent = max(self._last_sent, seq)
         self.acked = max(self.acked, seq)
 
     @property
     def has_news(self) -> bool:
-        """Whether anything waits to be sent."""
-        return bool(self._dirty)
+        """Whether any report waits to be sent."""
+        return bool(self._unsent)
 
     @property
     def news(self) -> int:
-        """How many reports wait to be sent."""
-        return len(self._dirty)
+        """The number of reports that wait to be sent."""
+        return len(self._unsent)
 
     @property
     def waiting(self) -> int:
-        """How many reports are not acknowledged."""
-        return len(self._dirty.keys() | self._sent.keys())
+        """The number of reports that are not acknowledged."""
+        return len(self._unsent.keys() | self._sent.keys())
 
     def flush(self, clock_ahead: float = 0.0) -> Iterable[Reports]:
-        """Return messages with the new reports; subtract `clock_ahead` seconds from instants."""
+        """Return messages with the new reports; subtract `clock_ahead` seconds from their times."""
         fresh = [
             replace(
                 report,
                 seq=self._numbers.draw(),
-                started_at=_put_back(report.started_at, clock_ahead),
-                finished_at=_put_back(report.finished_at, clock_ahead),
-                phases=_put_all_back(report.phases, clock_ahead),
+                started_at=_shift(report.started_at, clock_ahead),
+                finished_at=_shift(report.finished_at, clock_ahead),
+                phases=_shift_all(report.phases, clock_ahead),
             )
-            for report in self._dirty.values()
+            for report in self._unsent.values()
         ]
-        self._dirty.clear()
+        self._unsent.clear()
         for report in fresh:
             self._sent[report.uid] = report
             if report.phases:
-                self._phased.setdefault(report.uid, (report.seq, report.phases[-1].number))
+                self._phase_marks.setdefault(report.uid, (report.seq, report.phases[-1].number))
         after = self._last_sent
         if fresh:
             self._last_sent = fresh[-1].seq
@@ -108,41 +107,41 @@ class Reporter:
     def acknowledge(
         self, acked: int, *, sent_before: int
     ) -> tuple[list[AttemptReport], Iterable[Reports]]:
-        """The control plane has everything up to `acked`, as it answered our message `sent_before`.
+        """Handle the answer to message `sent_before`: the control plane has all up to `acked`.
 
-        Returns the reports that are safe now, and the messages to send again: all that is not
-        safe, if something sent before that message is missing there.
+        Return the reports that are safe now, and the messages to repeat: all unsafe reports, if
+        the control plane lacks one that was sent before that message.
         """
         self.acked = max(self.acked, acked)
         safe = [report for report in self._sent.values() if report.seq <= self.acked]
         for report in safe:
             del self._sent[report.uid]
             if report.phases:
-                self._phased[report.uid] = (report.seq, report.phases[-1].number)
+                self._phase_marks[report.uid] = (report.seq, report.phases[-1].number)
         missing = sorted(self._sent.values(), key=lambda report: report.seq)
         if not missing or missing[0].seq > sent_before:
             return safe, ()
         return safe, _messages(acked, missing)
 
     def take_safe_phases(self) -> list[tuple[str, int]]:
-        """Return by uid up to which number the changes of phase are safe, each once."""
-        phased = self._phased.items()
-        safe = [(uid, number) for uid, (seq, number) in phased if seq <= self.acked]
+        """Return (uid, number) for newly safe phase changes, up to that number."""
+        marks = self._phase_marks.items()
+        safe = [(uid, number) for uid, (seq, number) in marks if seq <= self.acked]
         for uid, _ in safe:
-            del self._phased[uid]
+            del self._phase_marks[uid]
         return safe
 
     def unacknowledged(self) -> Iterable[Reports]:
-        """Return all unacknowledged reports once more, as the last messages of a process."""
+        """Return all unacknowledged reports as messages, the last ones of an incarnation."""
         self.flush()
         return _messages(self.acked, sorted(self._sent.values(), key=lambda report: report.seq))
 
 
-def _put_back(at: float | None, seconds: float) -> float | None:
+def _shift(at: float | None, seconds: float) -> float | None:
     return None if at is None else at - seconds
 
 
-def _put_all_back(phases: tuple[PhaseChange, ...], seconds: float) -> tuple[PhaseChange, ...]:
+def _shift_all(phases: tuple[PhaseChange, ...], seconds: float) -> tuple[PhaseChange, ...]:
     if not seconds:
         return phases
     return tuple(replace(change, at=change.at - seconds) for change in phases)
@@ -157,16 +156,16 @@ def _messages(after: int, reports: list[AttemptReport]) -> list[Reports]:
 
 
 def _parts(reports: list[AttemptReport]) -> Iterable[list[AttemptReport]]:
-    """As many reports, and as many bytes, as one message takes; a large one goes alone."""
+    """Split reports by the limits of one message; a large report gets its own message."""
     part: list[AttemptReport] = []
     size = 0
     for report in reports:
-        more = _size(report)
-        if part and (len(part) >= MAX_REPORTS or size + more > MAX_REPORT_BYTES):
+        report_size = _size(report)
+        if part and (len(part) >= MAX_REPORTS or size + report_size > MAX_REPORT_BYTES):
             yield part
             part, size = [], 0
         part.append(report)
-        size += more
+        size += report_size
     if part:
         yield part
 

@@ -34,7 +34,7 @@ from workers.secret_folder import SecretFolder
 
 log = structlog.get_logger(__name__)
 
-TURN_SECONDS = 0.2  # interval of the checks for a stop order before the start
+STOP_CHECK_SECONDS = 0.2  # interval of the checks for a stop order before the start
 
 
 class DriverClosed(Exception):
@@ -43,7 +43,7 @@ class DriverClosed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """What all attempts of a driver share.
+    """The resources that all attempts of a driver share.
 
     `back_off`: seconds between the tries of a stage. `address`: the host at which others reach the
     ports of this cell. `max_files_bytes`: the limit for the inputs, the outputs, or the checkpoint
@@ -85,7 +85,7 @@ class AttemptRun:
     def __init__(
         self,
         launch: Launch,
-        around: DriverContext,
+        context: DriverContext,
         on_running: Callable[["AttemptRun"], None],
         *,
         is_adopted: bool = False,
@@ -96,11 +96,11 @@ class AttemptRun:
         """
         self._on_running = on_running
         self.launch = launch
-        self.around = around
-        self.engine = around.engine
-        self.workspace = around.home / "work" / launch.uid
+        self.context = context
+        self.engine = context.engine
+        self.workspace = context.home / "work" / launch.uid
         self.inputs_folder = self.workspace / "inputs"
-        self.log_folder = around.home / "logs" / launch.uid
+        self.log_folder = context.home / "logs" / launch.uid
         self.is_adopted = is_adopted
         self.begun_before = False
         self.is_uncreated = False  # no process of this cell ever began a create
@@ -109,15 +109,15 @@ class AttemptRun:
         self.capture: Capture | None = None
         self.may_exist = False  # a container may have been created
         self.process_started_at = 0.0
-        self.started_at: float | None = None  # of RUNNING; with a health check: when it passed
+        self.started_at: float | None = None  # time of RUNNING; with a health check: of its success
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
         self.launch_context = LaunchContext()
-        # Files that were kept: {name, size, sha256, uri}.
+        # Stored outputs: {name, size, sha256, uri}.
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
         self.usage: dict[str, Any] = {}  # reported at the end as usage
         self.step_seconds: dict[str, float] = {}
-        self.unhealthy = ""  # why a watcher stopped the attempt, in words
+        self.unhealthy = ""  # the message of a watcher that stopped the attempt
         self.over = threading.Event()  # no process runs any more
         self.end_reported = False
         # Held while Started is reported, so that an end follows it.
@@ -140,7 +140,7 @@ class AttemptRun:
         """The log, bound to this attempt, its task, its job and its cell."""
         order = self.launch
         bound: BoundLogger = log.bind(
-            job=order.spec.job_id, task=order.run.task_id, attempt=order.uid, cell=self.around.cell
+            job=order.spec.job_id, task=order.run.task_id, attempt=order.uid, cell=self.context.cell
         )
         return bound
 
@@ -151,31 +151,30 @@ class AttemptRun:
 
     def emit(self, event: DriverEvent) -> None:
         """Pass an event to the driver's listener. Raises DriverClosed."""
-        if self.around.closed.is_set():
+        if self.context.closed.is_set():
             raise DriverClosed
-        self.around.emit(event)
+        self.context.emit(event)
 
     def enter(self, phase: Phase, progress: int | None = None) -> None:
         """Report the phase of BUILDING, once per change."""
         if self._phase != (phase, progress):
             self._phase = (phase, progress)
-            self.emit(BuildingEvent(self.uid, phase, progress, self.around.now()))
+            self.emit(BuildingEvent(self.uid, phase, progress, self.context.now()))
 
     def note_try(self, text: str) -> None:
         """Report that a try of a stage failed and that another follows."""
-        self.emit(StageFailedEvent(self.uid, text, self.around.now()))
+        self.emit(StageFailedEvent(self.uid, text, self.context.now()))
 
     def mark_running(self, view: ContainerView, addresses: Mapping[str, str] | None) -> None:
-        """Record that the main process started: report it, start its limits, deliver an earlier
-        stop.
+        """Record and report the start; begin limits, and deliver an earlier stop order.
 
-        An attempt with a health check is reported RUNNING once the check has passed, which may have
-        been in an earlier process of the cell.
+        With a health check, RUNNING is reported once the check has passed, which may have been in
+        an earlier process of the cell.
         """
         self.is_started = True
         self.container_id = view.container_id
         self.addresses = addresses
-        self.process_started_at = view.started_at or self.around.now()
+        self.process_started_at = view.started_at or self.context.now()
         if self.launch.spec.health_check is None:
             self._emit_started(self.process_started_at)
         elif self.launch.started_at is not None:
@@ -191,7 +190,7 @@ class AttemptRun:
         with self._starting:
             if self.ended:
                 return False
-            self._emit_started(self.around.now())
+            self._emit_started(self.context.now())
             return True
 
     def _emit_started(self, at: float) -> None:
@@ -215,7 +214,7 @@ class AttemptRun:
                 file.write(reason)
         except FileExistsError:
             return
-        except OSError as error:  # a full disk must not keep it running
+        except OSError as error:  # a full disk must not prevent the stop
             self.log.warning("stop_reason_not_kept", error=str(error))
 
     def recall_limit(self) -> None:
@@ -266,8 +265,7 @@ class AttemptRun:
 
     @property
     def stopped_for(self) -> str | None:
-        """The reason of the cell's stop; None: the process ended before any signal of the cell
-        arrived.
+        """The reason of the cell's stop; None: no signal of the cell reached the process.
 
         Waits for a signal that is being sent, because it may have ended the process.
         """
@@ -276,25 +274,23 @@ class AttemptRun:
 
     def check(self) -> None:
         """Raise AttemptFailed after a stop order before the start, DriverClosed after a close."""
-        if self.around.closed.is_set():
+        if self.context.closed.is_set():
             raise DriverClosed
         with self._lock:
             if self._stop is not None and not self._running:
                 raise AttemptFailed(None, self._stop.reason, "stopped before it started")
 
     def pause(self, seconds: float) -> None:
-        """Wait before the start; a stop order and the close of the driver end the wait (see
-        `check`).
-        """
+        """Wait before the start; a stop order or the driver's close ends the wait as in `check`."""
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
             self.check()
-            self._stop_ordered.wait(min(rest, TURN_SECONDS))
+            self._stop_ordered.wait(min(rest, STOP_CHECK_SECONDS))
         self.check()
 
     def rest(self, seconds: float) -> None:
-        """Wait regardless of stop orders. Raises DriverClosed."""
-        if self.around.closed.wait(seconds):
+        """Wait regardless of stop orders. Raise DriverClosed."""
+        if self.context.closed.wait(seconds):
             raise DriverClosed
 
     def take_signal(self) -> bool:
@@ -340,9 +336,9 @@ class AttemptRun:
     def turn(self) -> Iterator[None]:
         """Hold one of the few places for heavy calls to the engine.
 
-        An attempt whose container is being created precedes those that have not begun: its wait is
-        part of `creating`, which has a time limit; theirs is not.
+        An attempt in the phase `creating`, which has a time limit, precedes those in earlier
+        phases.
         """
         is_new = self._phase is None or self._phase[0] is not Phase.CREATING
-        with self.around.turns.take(self.check, is_new=is_new):
+        with self.context.turns.take(self.check, is_new=is_new):
             yield

@@ -96,7 +96,7 @@ class Capture:
         self._reader = 0
         self._cursor_path = folder / "cursor"
         self._cursors = self._read_cursors()
-        self._noted_at = 0.0
+        self._cursor_written_at = 0.0
         self._sizes = {name: self._cut_back(name, self._cursors[name].size) for name in STREAMS}
 
     def _read_cursors(self) -> Cursors:
@@ -142,16 +142,16 @@ class Capture:
                 for name in STREAMS:
                     self._append(name, b"".join(e.content for e in of_stream[name]))
             except OSError as error:
-                self._take_back()
+                self._roll_back()
                 raise DiskFull(str(error)) from error
             self._cursors = {
                 name: self._cursors[name].after(of_stream[name], self._sizes[name])
                 for name in STREAMS
             }
-            if time.monotonic() - self._noted_at >= CURSOR_SECONDS:
+            if time.monotonic() - self._cursor_written_at >= CURSOR_SECONDS:
                 self._write_cursor()
 
-    def _take_back(self) -> None:
+    def _roll_back(self) -> None:
         """Truncate the files to their cursors after entries that did not all fit."""
         for name in STREAMS:
             size = self._sizes[name] = self._cursors[name].size
@@ -162,15 +162,15 @@ class Capture:
         """Write the cursor and close the files: a reader reached the end of the log."""
         with self._lock:
             self._write_cursor()
-            self._let_go()
+            self._close_files()
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
 
     def __del__(self) -> None:
         """Close the files of a reader that was aborted."""
-        self._let_go()
+        self._close_files()
 
     def _append(self, name: str, content: bytes) -> None:
         kept = self._kept(name, content)
@@ -197,4 +197,4 @@ class Capture:
         with contextlib.suppress(OSError):  # of a full disk: the old cursor lags behind
             temporary.write_text(text, encoding="ascii")
             os.replace(temporary, self._cursor_path)
-        self._noted_at = time.monotonic()
+        self._cursor_written_at = time.monotonic()

@@ -25,19 +25,19 @@ def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     Called FIRST_SECONDS after the start: most attempts have ended by then.
     """
     limit = attempt.launch.spec.resources["disk_mib"]
-    pause, most = 0.0, 0
-    while not attempt.over.wait(pause) and not attempt.around.closed.is_set():
+    pause, peak = 0.0, 0
+    while not attempt.over.wait(pause) and not attempt.context.closed.is_set():
         began = time.monotonic()
         pause = POLL_SECONDS
         try:
             used = attempt.engine.disk_bytes(attempt.uid)
         except (EngineAway, EngineError):
             continue
-        most = max(most, used)
-        attempt.usage["disk_peak_mib"] = round(most / MIB, 1)
+        peak = max(peak, used)
+        attempt.usage["disk_peak_mib"] = round(peak / MIB, 1)
         pause = max(POLL_SECONDS, SHARE * (time.monotonic() - began))
         if used > limit * MIB:
-            attempt.unhealthy = f"used {used / MIB:.1f} MiB of disk, and asked for {limit} MiB"
+            attempt.unhealthy = f"used {used / MIB:.1f} MiB of disk, but requested {limit} MiB"
             stop()
             return
 

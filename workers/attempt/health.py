@@ -22,7 +22,7 @@ STATUS_LINE = re.compile(rb"HTTP/1\.[0-9] ([0-9]{3})\b")
 MAX_STATUS_LINE = 1024
 MAX_BODY = 64 * 1024
 BLOCK = 4096
-DRAIN_SECONDS = 0.2  # for the rest of an answer, before the connection is closed
+DRAIN_SECONDS = 0.2  # to read the rest of a response before the connection is closed
 
 
 def watch_health(
@@ -33,16 +33,16 @@ def watch_health(
     assert check is not None
     failures = 0
     try:
-        while not attempt.ended and not attempt.around.closed.is_set():
-            words = _probe(attempt, check)
-            if attempt.ended or attempt.around.closed.is_set():
+        while not attempt.ended and not attempt.context.closed.is_set():
+            problem = _probe(attempt, check)
+            if attempt.ended or attempt.context.closed.is_set():
                 return
-            if words == "" and attempt.started_at is None:
+            if problem == "" and attempt.started_at is None:
                 if not attempt.mark_healthy():
                     return
                 on_healthy(attempt)
-            failures = failures + 1 if words else (0 if words == "" else failures)
-            why = _why_over(attempt, check, failures, words)
+            failures = failures + 1 if problem else (0 if problem == "" else failures)
+            why = _why_over(attempt, check, failures, problem)
             if why is not None:
                 attempt.unhealthy = why
                 stop()
@@ -55,20 +55,20 @@ def watch_health(
 
 
 def _why_over(
-    attempt: AttemptRun, check: HealthCheck, failures: int, words: str | None
+    attempt: AttemptRun, check: HealthCheck, failures: int, problem: str | None
 ) -> str | None:
-    """Return why the attempt must end after a check with the result `words`; None: it continues."""
-    if not words:
+    """Return why the attempt must end after a check with this result; None: it continues."""
+    if not problem:
         return None
     if attempt.started_at is None:
-        waited = attempt.around.now() - attempt.process_started_at
+        waited = attempt.context.now() - attempt.process_started_at
         if waited < check.start_period_seconds:
             return None
-        return f"not healthy within {check.start_period_seconds:g} s: {words}"
+        return f"not healthy within {check.start_period_seconds:g} s: {problem}"
     if failures < check.retries:
         return None
     times = f"{failures} times in a row" if failures > 1 else "once"
-    return f"its health check failed {times}: {words}"
+    return f"its health check failed {times}: {problem}"
 
 
 def _probe(attempt: AttemptRun, check: HealthCheck) -> str | None:
@@ -87,9 +87,9 @@ def _probe(attempt: AttemptRun, check: HealthCheck) -> str | None:
 
 
 def get(address: str, path: str, seconds: float) -> str:
-    """Return "" if GET is answered with a status from 200 to 399, else what came instead.
+    """Return "" if GET returns a status from 200 to 399, else the error.
 
-    Takes at most `seconds` and a moment, however slowly the answer arrives.
+    Takes little longer than `seconds`, however slowly the response arrives.
     """
     end = time.monotonic() + seconds
     host, _, port = address.rpartition(":")
@@ -105,7 +105,7 @@ def get(address: str, path: str, seconds: float) -> str:
         return f"GET {path}: {str(error) or type(error).__name__}"
     status = STATUS_LINE.match(head)
     if status is None:
-        return f"GET {path}: no answer of HTTP"
+        return f"GET {path}: not an HTTP response"
     code = int(status[1])
     return "" if 200 <= code < 400 else f"GET {path}: HTTP status {code}"
 

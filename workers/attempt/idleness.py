@@ -44,9 +44,9 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
     pause = min(max(limit / SAMPLES, MIN_INTERVAL_SECONDS), MAX_INTERVAL_SECONDS)
     path = attempt.workspace / "activity.json"
     last = read_sample(path)
-    while not attempt.ended and not attempt.around.closed.is_set():
+    while not attempt.ended and not attempt.context.closed.is_set():
         last = _sample(attempt, last)
-        _keep(path, last)
+        _write_sample(path, last)
         if last.at - last.active_at >= limit:
             stop()
             return
@@ -54,7 +54,7 @@ def watch_idleness(attempt: AttemptRun, stop: Callable[[], None]) -> None:
 
 
 def _sample(attempt: AttemptRun, last: ActivitySample | None) -> ActivitySample:
-    now = attempt.around.now()
+    now = attempt.context.now()
     try:
         use = attempt.engine.use(attempt.uid)
     except (EngineAway, EngineError):
@@ -92,10 +92,10 @@ def read_sample(path: Path) -> ActivitySample | None:
         return None
 
 
-def _keep(path: Path, sample: ActivitySample) -> None:
-    fresh = path.with_suffix(".new")
+def _write_sample(path: Path, sample: ActivitySample) -> None:
+    draft = path.with_suffix(".new")
     try:
-        fresh.write_text(json.dumps(asdict(sample)), encoding="ascii")
-        os.replace(fresh, path)
+        draft.write_text(json.dumps(asdict(sample)), encoding="ascii")
+        os.replace(draft, path)
     except OSError as error:
         log.warning("activity_not_kept", attempt=path.parent.name, error=str(error))

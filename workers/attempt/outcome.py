@@ -1,7 +1,7 @@
 """The only mapping of exits and failures to a kind, a reason and a message.
 
 The control plane reads `reason` as a code and `failure_kind` as the retry budget to charge;
-`message` is for people and includes the engine's own words.
+`message` is for people and includes the engine's error text.
 """
 
 import re
@@ -108,7 +108,7 @@ _EXITS: tuple[_ExitRule, ...] = (
         lambda e: e.stopped_for == DISK_LIMIT,
         FailureKind.USER,
         DISK_LIMIT,
-        "more on disk than it asked for",
+        "used more disk than requested",
     ),
     _ExitRule(lambda e: e.stopped_for is not None, None, STOPPED, "stopped by order"),
     _ExitRule(lambda e: e.code == 0, None, None, None),
@@ -117,13 +117,13 @@ _EXITS: tuple[_ExitRule, ...] = (
         lambda e: e.code == SIGKILLED,
         FailureKind.OUTSIDE,
         KILLED_OUTSIDE,
-        "killed from outside (SIGKILL without an order of ours, memory limit not reached)",
+        "killed from outside (SIGKILL without an order of the cell, memory limit not reached)",
     ),
     _ExitRule(
         lambda e: e.stopped,
         FailureKind.OUTSIDE,
         KILLED_OUTSIDE,
-        "stopped from outside (a signal without an order of ours); exit status {code}",
+        "stopped from outside (a signal without an order of the cell); exit status {code}",
     ),
     _ExitRule(lambda e: True, None, EXIT, "exit status {code}"),
 )
@@ -139,7 +139,7 @@ def judge_exit(ended: Exit) -> ExitClassification:
 
 @dataclass(frozen=True, slots=True)
 class _EngineErrorRule:
-    """The classification of an engine's error, by a pattern of its words (case ignored)."""
+    """The classification of engine errors whose text matches `pattern` (case ignored)."""
 
     pattern: str
     kind: FailureKind
@@ -153,7 +153,7 @@ _DISK_FULL = _EngineErrorRule(
 
 # Pull errors of Docker and containerd; any other error of a pull is the fault of the registry
 # or the network. "toomanyrequests" precedes the denials that accompany it.
-_PULL_WORDS: tuple[_EngineErrorRule, ...] = (
+_PULL_RULES: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
     # A registry, or its proxy, that refuses without the error codes of the protocol.
     _EngineErrorRule(r"parsing http 40[134] response", FailureKind.USER, IMAGE),
@@ -182,7 +182,7 @@ _PULL_WORDS: tuple[_EngineErrorRule, ...] = (
 )
 
 # Errors when a container is created or started.
-_START_WORDS: tuple[_EngineErrorRule, ...] = (
+_START_RULES: tuple[_EngineErrorRule, ...] = (
     _DISK_FULL,
     # No address is left for another network; some versions report a plain 4xx.
     _EngineErrorRule(r"address pool", FailureKind.SYSTEM, ENGINE),
@@ -219,27 +219,27 @@ _START_WORDS: tuple[_EngineErrorRule, ...] = (
 )
 
 
-def _failure(stage: str, words: str, rules: tuple[_EngineErrorRule, ...]) -> AttemptFailed | None:
+def _failure(stage: str, text: str, rules: tuple[_EngineErrorRule, ...]) -> AttemptFailed | None:
     for rule in rules:
-        if re.search(rule.pattern, words, re.IGNORECASE):
-            return AttemptFailed(rule.kind, rule.reason, f"{stage}: {words}", rule.exit_code)
+        if re.search(rule.pattern, text, re.IGNORECASE):
+            return AttemptFailed(rule.kind, rule.reason, f"{stage}: {text}", rule.exit_code)
     return None
 
 
-def judge_pull_error(words: str, status: int | None = None) -> AttemptFailed:
-    """Classify a refused pull: by its words, else a plain 4xx is USER, the rest SYSTEM."""
-    failure = _failure("pull", words, _PULL_WORDS)
+def judge_pull_error(text: str, status: int | None = None) -> AttemptFailed:
+    """Classify a refused pull: by its text, else a plain 4xx is USER, the rest SYSTEM."""
+    failure = _failure("pull", text, _PULL_RULES)
     if failure is None and status in (400, 401, 403, 404):
-        failure = AttemptFailed(FailureKind.USER, IMAGE, f"pull: {words}")
-    return failure or AttemptFailed(FailureKind.SYSTEM, REGISTRY, f"pull: {words}")
+        failure = AttemptFailed(FailureKind.USER, IMAGE, f"pull: {text}")
+    return failure or AttemptFailed(FailureKind.SYSTEM, REGISTRY, f"pull: {text}")
 
 
-def judge_start_error(stage: str, words: str, status: int | None = None) -> AttemptFailed:
-    """Classify a refused create or start: by its words, else a plain 400 is USER, the rest SYSTEM.
+def judge_start_error(stage: str, text: str, status: int | None = None) -> AttemptFailed:
+    """Classify a refused create or start: by its text, else a plain 400 is USER, the rest SYSTEM.
 
-    A 400 in words that no rule knows may be about this cell, such as the source of a mount.
+    A 400 without a matching rule may be specific to this cell, such as a missing mount source.
     """
-    failure = _failure(stage, words, _START_WORDS)
+    failure = _failure(stage, text, _START_RULES)
     if failure is None and status == 400:
-        failure = AttemptFailed(FailureKind.USER, NOT_HERE, f"{stage}: {words}")
-    return failure or AttemptFailed(FailureKind.SYSTEM, ENGINE, f"{stage}: {words}")
+        failure = AttemptFailed(FailureKind.USER, NOT_HERE, f"{stage}: {text}")
+    return failure or AttemptFailed(FailureKind.SYSTEM, ENGINE, f"{stage}: {text}")

@@ -26,7 +26,7 @@ from workers.attempt.steps.checkpoint import (
     keep_leftovers,
     place_checkpoint,
 )
-from workers.attempt.steps.clean import make_sure_it_is_over
+from workers.attempt.steps.clean import ensure_ended
 from workers.attempt.steps.collect import collect_output, collect_result
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
@@ -139,7 +139,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
         kind = None if stopped_for else FailureKind.OUTSIDE
         return EndedEvent(
             attempt.uid,
-            attempt.around.now(),
+            attempt.context.now(),
             failure_kind=kind,
             reason=stopped_for or VANISHED,
             message="its container is gone" if view is None else "its end was not recorded",
@@ -168,7 +168,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
         started_at = attempt.started_at or 0.0
     return EndedEvent(
         attempt.uid,
-        max(view.ended_at or attempt.around.now(), started_at),
+        max(view.ended_at or attempt.context.now(), started_at),
         exit_code=view.exit_code,
         failure_kind=verdict.kind,
         reason=verdict.reason,
@@ -185,15 +185,15 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
 def _failed(attempt: AttemptRun, failure: AttemptFailed) -> EndedEvent:
     """Return the end of an attempt that failed in a step."""
     attempt.mark_ended()
-    make_sure_it_is_over(attempt)
+    ensure_ended(attempt)
     keep_leftovers(attempt)
     try:
-        attempt.around.shipper.finish(attempt.uid, 0.0)
+        attempt.context.shipper.finish(attempt.uid, 0.0)
     except Exception:  # its end is reported even if its output is lost
         attempt.log.exception("output_not_sent")
     return EndedEvent(
         attempt.uid,
-        attempt.around.now(),
+        attempt.context.now(),
         exit_code=failure.exit_code,
         failure_kind=failure.kind,
         reason=failure.reason,

@@ -20,10 +20,10 @@ class EngineAway(Exception):
 
 
 class EngineError(Exception):
-    """The engine refused, in its own words; `status` is its HTTP status, if any."""
+    """The engine refused; `status` is its HTTP status, if any."""
 
-    def __init__(self, words: str, status: int | None = None) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -43,11 +43,11 @@ class ContainerStatus(StrEnum):
 class ContainerView:
     """A container as the engine reports it; times in seconds since 1970.
 
-    `pid`: the main process's while it runs, if the engine reports it. `use`: the total usage of an
-    ended container, if known.
+    `pid`: of the running main process, if the engine reports it. `use`: the total usage of an ended
+    container, if known.
     """
 
-    life: ContainerStatus
+    status: ContainerStatus
     container_id: str
     exit_code: int | None = None
     out_of_memory: bool = False
@@ -141,7 +141,7 @@ class Engine(Protocol):
         """Return the port of this host for each port name of the started container."""
 
     def host(self, launch: Launch, address: str) -> str:
-        """Return the host of those ports, in a cell that others reach at `address`."""
+        """Return the host of those ports, for a cell with this address."""
 
     def use(self, uid: str) -> ResourceUsage:
         """Return the usage of the started container so far."""
@@ -153,9 +153,7 @@ class Engine(Protocol):
         """Run `command` in the started container; return "" if it succeeded in time, else why."""
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """Return the first `limit` bytes of a regular file of the container; None: it does not
-        exist.
-        """
+        """Return the first `limit` bytes of a regular file of the container; None: no such file."""
 
     def save(self, launch: Launch, path: str, target: Path, take: Callable[[int], None]) -> bool:
         """Write the path of the ended container to `target`, a tar with relative names.

@@ -1,4 +1,4 @@
-"""Each stage is tried three times with pauses; what only the user can cure is not tried again."""
+"""Retry the stages of an attempt, with pauses; failures of kind USER are not retried."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,13 +28,13 @@ def with_tries(
     default as errors of the start. Raises AttemptFailed.
     """
     judge = judge or partial(judge_start_error, stage)
-    back_off = attempt.around.back_off + longer
+    back_off = attempt.context.back_off + longer
     tries = len(back_off) + 1
     for number, seconds in enumerate(back_off, 1):
         try:
             return action()
         except (EngineAway, EngineError, AttemptFailed) as error:
-            failure = _judged(stage, error, judge)
+            failure = _to_failure(stage, error, judge)
             if failure.kind is not FailureKind.SYSTEM:
                 raise failure from error
         attempt.note_try(f"try {number} of {tries} failed: {failure.message}")
@@ -42,7 +42,7 @@ def with_tries(
     try:
         return action()
     except (EngineAway, EngineError, AttemptFailed) as error:
-        failure = _judged(stage, error, judge)
+        failure = _to_failure(stage, error, judge)
         if failure.kind is FailureKind.SYSTEM:
             failure.message += f" (tried {tries} times)"
         raise failure from error
@@ -50,10 +50,10 @@ def with_tries(
 
 def system_failure(reason: str) -> Judge:
     """Return a judge that makes every engine error a system failure for `reason`."""
-    return lambda words, status: AttemptFailed(FailureKind.SYSTEM, reason, words)
+    return lambda text, status: AttemptFailed(FailureKind.SYSTEM, reason, text)
 
 
-def _judged(stage: str, error: Exception, judge: Judge) -> AttemptFailed:
+def _to_failure(stage: str, error: Exception, judge: Judge) -> AttemptFailed:
     if isinstance(error, AttemptFailed):
         return error
     if isinstance(error, EngineError):

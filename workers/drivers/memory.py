@@ -1,18 +1,20 @@
-"""Attempts without processes, for scale tests and simulations: a table and a heap.
+"""Simulated attempts without processes, for scale tests and simulations: a table and a heap.
 
-It isolates nothing and runs nothing; the command of an attempt describes its course:
+The driver runs nothing; the command of an attempt is a script of its course:
 
     noop                 end at once with exit status 0
-    sleep SECONDS        run so long, then continue with the rest of the command
-    build SECONDS        be building so long (only at the beginning)
+    sleep SECONDS        run for this time, then continue with the rest of the command
+    build SECONDS        stay BUILDING for this time (only at the beginning)
     exit CODE            end with this status
     fail-first N         exit 1 in attempts numbered N and below, 0 in later ones
-    result TEXT          leave this text in the result file
-    deaf                 ignore the stop signal from here on: only the end of the grace stops it
-    oom | vanish | fail-system    end like that
+    result TEXT          write this text to the result file
+    deaf                 ignore the stop signal: only the end of the grace period stops it
+    oom                  end as killed for memory
+    vanish               end as if the container vanished
+    fail-system          fail with kind SYSTEM before the start
 
-Words follow each other: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that
-was stopped while it was building, or fails the system, is reported as never created. Every health
+Words can be combined: `build 1 sleep 5 exit 3`; `exit 0` follows the last one. An attempt that was
+stopped while it was building, or has `fail-system`, is reported as never created. Every health
 check passes at once, nothing is ever idle, and ports are not published.
 """
 
@@ -51,7 +53,7 @@ from workers.attempt.outcome import (
 )
 
 TERMINATED = 143  # 128 + SIGTERM
-FOR_EVER = float("inf")
+INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class MemoryEngine:
     """
 
     def __init__(self, *, counts_starts: bool = True) -> None:
-        """Create an engine; `counts_starts` keeps every uid: not for a cell that runs for long."""
+        """Create an engine; `counts_starts` keeps every uid, so long-lived cells do not use it."""
         self.lives: dict[str, FakeContainer] = {}
         self.starts: Counter[str] = Counter()
         self.counts_starts = counts_starts
@@ -170,9 +172,10 @@ class MemoryDriver:
         moments: TimerHeap | None = None,
         threaded: bool = False,
     ) -> None:
-        """`clock` returns wall seconds; `threaded` delivers events without calls of `advance`.
+        """Create a driver; `clock` returns wall seconds.
 
-        Drivers with the same `moments` are advanced together.
+        `threaded`: events are delivered without calls of `advance`. Drivers with the same `moments`
+        are advanced together.
         """
         self.engine = engine or MemoryEngine(counts_starts=False)
         self.engine.on_change = self._notify
@@ -213,7 +216,7 @@ class MemoryDriver:
             if now < life.starts_at:
                 message = "stopped before it started"
                 end = EndedEvent(uid, now, reason=STOPPED, message=message, never_created=True)
-                life.starts_at = FOR_EVER
+                life.starts_at = INFINITE
                 self.engine.starts.pop(uid, None)
             elif force or life.script.is_deaf:
                 now += 0.0 if force else max(grace_seconds, 0.0)
@@ -270,12 +273,12 @@ class MemoryDriver:
     def _begin(self, launch: Launch) -> FakeContainer:
         now = self._clock()
         script = read_command(launch)
-        starts_at = now + script.build_seconds if script.run_seconds >= 0 else FOR_EVER
+        starts_at = now + script.build_seconds if script.run_seconds >= 0 else INFINITE
         ends_at = now + script.build_seconds + max(script.run_seconds, 0.0)
         end = script.end
         limits = ((launch.spec.timeout_seconds, TIMEOUT), (launch.spec.lifetime_seconds, LIFETIME))
         given = [(limit, reason) for limit, reason in limits if limit is not None]
-        limit, reason = min(given, key=itemgetter(0), default=(FOR_EVER, TIMEOUT))
+        limit, reason = min(given, key=itemgetter(0), default=(INFINITE, TIMEOUT))
         if starts_at + limit < ends_at:
             grace = launch.spec.stop_grace_seconds if script.is_deaf else 0.0
             code = SIGKILLED if script.is_deaf else TERMINATED
@@ -283,7 +286,7 @@ class MemoryDriver:
             end = _ended(launch.uid, code, reason)
         life = FakeContainer(launch, script, starts_at, ends_at, end)
         self.engine.lives[launch.uid] = life
-        if starts_at < FOR_EVER and self.engine.counts_starts:
+        if starts_at < INFINITE and self.engine.counts_starts:
             self.engine.starts[launch.uid] += 1
         return life
 
@@ -335,31 +338,31 @@ def _ended(uid: str, code: int | None, stopped_for: str | None = None) -> EndedE
 
 
 def _vanished(uid: str, now: float) -> EndedEvent:
-    message = "its container is gone, or was never made, and will not come"
+    message = "its container is gone or was never created, and will not be created"
     return EndedEvent(uid, now, None, FailureKind.OUTSIDE, VANISHED, message)
 
 
 def _refused(uid: str, now: float) -> EndedEvent:
-    message = "the lease of its cell was over, or nearly so, before it could start"
+    message = "the lease of its cell had expired, or was about to, before the start"
     return EndedEvent(uid, now, None, FailureKind.OUTSIDE, LEASE_OVER, message, never_created=True)
 
 
 def read_command(launch: Launch) -> Script:
     """Parse the command of `launch`; an invalid one ends with exit status 127."""
-    reading = _LogReading(launch)
+    builder = _ScriptBuilder(launch)
     words = iter(launch.spec.command)
     try:
         for word in words:
-            _WORDS[word](reading, words)
+            _WORDS[word](builder, words)
     except (KeyError, ValueError, StopIteration):
         message = f"the memory driver does not know the command {list(launch.spec.command)!r}"
         end = EndedEvent(launch.uid, 0.0, NOT_FOUND, FailureKind.USER, COMMAND, message)
         return Script(0.0, -1.0, end)
-    return reading.script()
+    return builder.script()
 
 
 @dataclass(slots=True)
-class _LogReading:
+class _ScriptBuilder:
     launch: Launch
     build_seconds: float = 0.0
     run_seconds: float = 0.0
@@ -380,63 +383,63 @@ class _LogReading:
         self.end = self.end or end
 
 
-def _sleep(reading: _LogReading, words: Iterator[str]) -> None:
-    reading.run_seconds += _seconds(next(words))
+def _sleep(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    builder.run_seconds += _seconds(next(words))
 
 
-def _build(reading: _LogReading, words: Iterator[str]) -> None:
-    reading.build_seconds += _seconds(next(words))
+def _build(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    builder.build_seconds += _seconds(next(words))
 
 
-def _exit(reading: _LogReading, words: Iterator[str]) -> None:
-    reading.finish(_ended(reading.launch.uid, int(next(words))))
+def _exit(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    builder.finish(_ended(builder.launch.uid, int(next(words))))
 
 
-def _fail_first(reading: _LogReading, words: Iterator[str]) -> None:
-    fails = reading.launch.run.number <= int(next(words))
-    reading.finish(_ended(reading.launch.uid, 1 if fails else 0))
+def _fail_first(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    fails = builder.launch.run.number <= int(next(words))
+    builder.finish(_ended(builder.launch.uid, 1 if fails else 0))
 
 
-def _result(reading: _LogReading, words: Iterator[str]) -> None:
-    reading.result = next(words)
+def _result(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    builder.result = next(words)
 
 
-def _deaf(reading: _LogReading, words: Iterator[str]) -> None:
-    reading.is_deaf = True
+def _deaf(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    builder.is_deaf = True
 
 
-def _noop(reading: _LogReading, words: Iterator[str]) -> None:
-    reading.finish(_ended(reading.launch.uid, 0))
+def _noop(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    builder.finish(_ended(builder.launch.uid, 0))
 
 
-def _oom(reading: _LogReading, words: Iterator[str]) -> None:
+def _oom(builder: _ScriptBuilder, words: Iterator[str]) -> None:
     verdict = judge_exit(Exit(SIGKILLED, out_of_memory=True))
     end = EndedEvent(
-        reading.launch.uid, 0.0, SIGKILLED, verdict.kind, verdict.reason, verdict.message
+        builder.launch.uid, 0.0, SIGKILLED, verdict.kind, verdict.reason, verdict.message
     )
-    reading.finish(end)
+    builder.finish(end)
 
 
-def _vanish(reading: _LogReading, words: Iterator[str]) -> None:
-    uid, message = reading.launch.uid, "its container is gone"
-    reading.finish(EndedEvent(uid, 0.0, None, FailureKind.OUTSIDE, VANISHED, message))
+def _vanish(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    uid, message = builder.launch.uid, "its container is gone"
+    builder.finish(EndedEvent(uid, 0.0, None, FailureKind.OUTSIDE, VANISHED, message))
 
 
-def _fail_system(reading: _LogReading, words: Iterator[str]) -> None:
-    uid, message = reading.launch.uid, "the command asks for a failure of the engine"
-    reading.never_starts = True
+def _fail_system(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    uid, message = builder.launch.uid, "the command asks for a failure of the engine"
+    builder.never_starts = True
     end = EndedEvent(uid, 0.0, None, FailureKind.SYSTEM, ENGINE, message, never_created=True)
-    reading.finish(end)
+    builder.finish(end)
 
 
 def _seconds(text: str) -> float:
     seconds = float(text)
-    if not 0 <= seconds < FOR_EVER:
+    if not 0 <= seconds < INFINITE:
         raise ValueError(text)
     return seconds
 
 
-_WORDS: dict[str, Callable[[_LogReading, Iterator[str]], None]] = {
+_WORDS: dict[str, Callable[[_ScriptBuilder, Iterator[str]], None]] = {
     "noop": _noop,
     "sleep": _sleep,
     "build": _build,

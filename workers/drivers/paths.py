@@ -1,4 +1,4 @@
-"""Files of attempts without a container: every path of the task is below its own folder."""
+"""Files of attempts without a container: all paths of the task are below the attempt's folder."""
 
 import os
 import shutil
@@ -38,14 +38,17 @@ def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
     try:
         with open(os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             found = Path(f"/proc/self/fd/{file.fileno()}")
-            lies_here = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(root))
-            return file.read(limit) if found.is_file() and lies_here else None
+            is_inside = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(root))
+            return file.read(limit) if found.is_file() and is_inside else None
     except OSError:
         return None
 
 
 def save_below(root: Path, path: str, target: Path, take: Take) -> bool:
-    """Pack the file or folder at `path` below `root`; False: absent, or a link leads out."""
+    """Pack the file or folder at `path` below `root` into `target`.
+
+    Return False if it does not exist, or a link leads out of `root`.
+    """
     source = root / path.strip("/")
     real = Path(os.path.realpath(source))
     if not real.is_relative_to(os.path.realpath(root)) or not os.path.lexists(source):

@@ -25,8 +25,8 @@ from workers.attempt.threads import DaemonPool, ThreadGate, Timer
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.process.fast_path import PlainProcesses
 
-# Concurrent builds of attempts that build quickly: a thread each for hundreds of
-# them took three times their CPU time (measured).
+# Concurrent builds of attempts that build quickly: one thread for each of hundreds of attempts
+# tripled the CPU time (measured).
 MAX_QUICK = 4
 MAX_ATTEMPTS = 1024  # threads for attempts of one cell; further ones queue
 STOPPING_THREADS = 8  # an unanswered signal occupies one of them
@@ -39,13 +39,13 @@ class PipelineDriver:
 
     attempt_type: ClassVar[type[AttemptRun]] = AttemptRun
 
-    def __init__(self, around: DriverContext) -> None:
-        self.name = around.engine.name
-        self._around = around
-        self._engine = around.engine
+    def __init__(self, context: DriverContext) -> None:
+        self.name = context.engine.name
+        self._context = context
+        self._engine = context.engine
         self._lock = threading.Lock()
         self._attempts: dict[str, AttemptRun] = {}
-        self._doomed: set[str] = set()  # in charge, removed once they have ended
+        self._to_remove: set[str] = set()  # in charge, removed once they have ended
         self._quick = ThreadGate(MAX_QUICK)
         self._running = DaemonPool("attempt", MAX_ATTEMPTS)
         self._stopping = DaemonPool("stop", STOPPING_THREADS)
@@ -53,9 +53,9 @@ class PipelineDriver:
         self._timer = Timer()
         self._gangs = GangSupervisor()
         self._plain: PlainProcesses | None = None
-        if isinstance(around.engine, ProcessEngine):
+        if isinstance(context.engine, ProcessEngine):
             self._plain = PlainProcesses(
-                around, around.engine, self._timer, self._carry_on, self._leave
+                context, context.engine, self._timer, self._continue_in_thread, self._on_ended
             )
 
     def start(self, launch: Launch) -> None:
@@ -71,7 +71,7 @@ class PipelineDriver:
         self._order_stop(uid, STOPPED, grace_seconds, force)
 
     def find(self) -> Iterable[FoundContainer]:
-        """Return the containers of this installation and cell. Raises EngineAway."""
+        """Return the containers of this installation and cell. Raise EngineAway."""
         try:
             return list(self._engine.find())
         except EngineError as error:
@@ -83,7 +83,7 @@ class PipelineDriver:
             attempt = self._attempts.get(uid)
             waits = attempt is not None and not attempt.end_reported
             if waits:
-                self._doomed.add(uid)
+                self._to_remove.add(uid)
             else:
                 self._attempts.pop(uid, None)
         if waits:
@@ -93,7 +93,7 @@ class PipelineDriver:
 
     def close(self) -> None:
         """Release threads and connections; containers keep running."""
-        self._around.closed.set()
+        self._context.closed.set()
         with self._lock:
             attempts = list(self._attempts.values())
         for attempt in attempts:
@@ -101,15 +101,15 @@ class PipelineDriver:
                 attempt.capture.begin()  # supersedes the current reader of the output
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
-        self._around.shipper.close()
-        self._around.web.close()
+        self._context.shipper.close()
+        self._context.web.close()
         self._engine.close()
 
     def _take_charge(self, launch: Launch, steps: tuple[Step, ...]) -> None:
         is_adopted = steps is ADOPT
-        attempt = self.attempt_type(launch, self._around, self._on_running, is_adopted=is_adopted)
+        attempt = self.attempt_type(launch, self._context, self._on_running, is_adopted=is_adopted)
         with self._lock:
-            if launch.uid in self._attempts or self._around.closed.is_set():
+            if launch.uid in self._attempts or self._context.closed.is_set():
                 return
             self._attempts[launch.uid] = attempt
         if not is_adopted:
@@ -119,11 +119,11 @@ class PipelineDriver:
                 return
         if self._plain is not None and steps is START and self._plain.take(attempt):
             return
-        live = partial(self._live, attempt, steps)
+        work = partial(self._run, attempt, steps)
         if steps is START and self._is_quick(launch):
-            self._quick.enter(attempt.uid, partial(self._running.submit, live))
+            self._quick.enter(attempt.uid, partial(self._running.submit, work))
         else:
-            self._running.submit(live)
+            self._running.submit(work)
 
     def _is_quick(self, launch: Launch) -> bool:
         """Return whether its start needs no fetch and no wait."""
@@ -131,23 +131,23 @@ class PipelineDriver:
         slow = spec.inputs or spec.needs_launch_context or spec.exclusive
         return self._engine.name == "process" and not slow
 
-    def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
+    def _run(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         try:
             run(attempt, steps)
         finally:
             self._quick.leave(attempt.uid)
-        self._leave(attempt)
+        self._on_ended(attempt)
 
-    def _carry_on(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
-        """Run an attempt in a thread from these steps; without any, wait for its end."""
-        self._running.submit(partial(self._live, attempt, steps))
+    def _continue_in_thread(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
+        """Run an attempt in a thread from these steps on; without steps, wait for its end."""
+        self._running.submit(partial(self._run, attempt, steps))
 
-    def _leave(self, attempt: AttemptRun) -> None:
+    def _on_ended(self, attempt: AttemptRun) -> None:
         """Forget an attempt whose end was reported, unless the driver was closed."""
         with self._lock:
-            doomed = attempt.uid in self._doomed
-            self._doomed.discard(attempt.uid)
-        if doomed and attempt.end_reported:
+            is_to_remove = attempt.uid in self._to_remove
+            self._to_remove.discard(attempt.uid)
+        if is_to_remove and attempt.end_reported:
             self.remove(attempt.uid)
 
     def _on_running(self, attempt: AttemptRun) -> None:
@@ -166,10 +166,10 @@ class PipelineDriver:
         spec, started_at = attempt.launch.spec, attempt.started_at
         assert started_at is not None
         limits = ((spec.timeout_seconds, TIMEOUT), (spec.lifetime_seconds, LIFETIME))
-        given = [(limit, reason) for limit, reason in limits if limit is not None]
-        if given:  # both count from its start: the shorter one applies
-            limit, reason = min(given, key=itemgetter(0))
-            rest = started_at + limit - self._around.now()
+        limits_set = [(limit, reason) for limit, reason in limits if limit is not None]
+        if limits_set:  # both count from its start: the shorter one applies
+            limit, reason = min(limits_set, key=itemgetter(0))
+            rest = started_at + limit - self._context.now()
             self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
         if spec.resources.get("disk_mib"):
             self._timer.call_in(FIRST_SECONDS, partial(self._begin_disk_limit, attempt))
@@ -188,13 +188,13 @@ class PipelineDriver:
 
     def _remove(self, uid: str) -> None:
         def pause(seconds: float) -> bool:
-            return self._around.closed.wait(seconds)
+            return self._context.closed.wait(seconds)
 
-        # Without images, removal is no heavy call.
-        turn = self._around.turns.take(lambda: None, is_new=True)
+        # Only engines with images have slow removals.
+        turn = self._context.turns.take(lambda: None, is_new=True)
         with turn if self._engine.needs_image else contextlib.nullcontext():
-            if remove_all(self._engine, uid, self._around.home / "work" / uid, pause):
-                self._around.secrets.remove(uid)
+            if remove_all(self._engine, uid, self._context.home / "work" / uid, pause):
+                self._context.secrets.remove(uid)
 
     def _order_stop(self, uid: str, reason: str, grace_seconds: float, force: bool) -> None:
         with self._lock:
@@ -231,7 +231,7 @@ class PipelineDriver:
 
     def _send(self, attempt: AttemptRun, signal_name: str) -> None:
         """Send a signal; repeat SIGKILL and unanswered signals until the attempt has ended."""
-        if attempt.ended or self._around.closed.is_set():
+        if attempt.ended or self._context.closed.is_set():
             return
         again: Callable[[], None] | None = partial(self._send, attempt, signal_name)
         try:

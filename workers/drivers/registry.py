@@ -1,4 +1,4 @@
-"""Drivers by name: the one place that knows which there are and what each is made of."""
+"""Drivers by name: the only module that constructs them."""
 
 import resource
 import socket
@@ -28,7 +28,7 @@ from workers.runners.discovery import load_runners
 from workers.secret_folder import SecretFolder, default_folder
 
 OPEN_FILES = 16_384  # two connections and a few files for each of a thousand attempts
-BACK_OFF_SECONDS = (1.0, 4.0)  # a stage is tried three times, and a short restart lies between
+BACK_OFF_SECONDS = (1.0, 4.0)  # three tries of a stage span a short restart of the engine
 
 
 def make_driver(
@@ -66,12 +66,12 @@ def make_pipeline(
     back_off: tuple[float, ...],
     offered: InstalledRunners | None = None,
 ) -> Driver:
-    """A driver of `engine`, and of the runners `offered`; None: those that `config` names."""
+    """Return a driver of `engine` and of the runners `offered`; None: those in `config`."""
     allow_open_files()
     work, logs = config.home / "work", config.home / "logs"
     for folder in (work, logs):
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)  # orders with their variables, and output, are for no other user here
+        folder.chmod(0o700)  # orders contain environment variables
     shipper = LogShipper(
         control_url=config.control_url,
         cell=config.name,
@@ -84,7 +84,7 @@ def make_pipeline(
         may_be_on_disk=config.secrets_on_disk,
     )
     secrets.sweep(work)
-    around = DriverContext(
+    context = DriverContext(
         cell=config.name,
         engine=engine,
         emit=emit,
@@ -104,23 +104,23 @@ def make_pipeline(
         back_off=back_off,
         address=partial(address_of, config),
     )
-    own = PipelineDriver(around)
+    own = PipelineDriver(context)
     if offered is None:
         offered = InstalledRunners(load_runners(config.runners))
     if not offered.runners:
         return own
-    runners = Runners(offered, cell=config.name, around=around)
-    return RoutedDriver(own, RunnerDriver(replace(around, engine=runners.engine), runners))
+    runners = Runners(offered, cell=config.name, context=context)
+    return RoutedDriver(own, RunnerDriver(replace(context, engine=runners.engine), runners))
 
 
 def address_of(config: CellConfig) -> str:
-    """The host at which others reach the ports of this cell: as set, or as web sees this host."""
+    """Return the configured address of this cell, or the local address of the route to web."""
     if config.address:
         return config.address
     web = urlsplit(config.control_url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: it only asks the system for the way there.
+            # Sends no packet: connect() on UDP only selects the route.
             probe.connect((web.hostname or "", web.port or 80))
             return str(probe.getsockname()[0])
     except OSError:
@@ -128,7 +128,7 @@ def address_of(config: CellConfig) -> str:
 
 
 def allow_open_files() -> None:
-    """Raise this process's limit of open files, as far as the system lets it."""
+    """Raise this process's limit of open files to OPEN_FILES, or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

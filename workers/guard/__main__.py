@@ -1,7 +1,7 @@
 """`python -m workers.guard HOME DRIVER LOCK CELL`: the guard of one cell, as `link` starts it.
 
-LOCK is the descriptor of the guard's lock, held by its starter. It ends by itself when nothing
-exclusive is left and the cell is gone; after SIGTERM, as soon as nothing is left.
+LOCK is the descriptor of the guard's lock, inherited from its starter. The guard ends when no
+exclusive attempt is left and the cell has ended; after SIGTERM, as soon as none is left.
 """
 
 import os
@@ -23,16 +23,16 @@ from workers.logs import configure_logging
 
 log = structlog.get_logger("workers.guard")
 
-# Between two reads of the list: the delay of an exclusive start.
+# Between two reads of the watchlist; it delays an exclusive start.
 POLL_SECONDS = 0.1
-# Between two checks whether the cell is alive, when there is nothing else to do.
+# Between two checks whether the cell is alive, while no attempt is watched.
 IDLE_SECONDS = 1.0
-# A call that an engine has not answered by then is made again.
+# Timeout of a call to the engine, which is then repeated.
 CALL_SECONDS = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Guard until there is nothing to guard; the exit code."""
+    """Run until no guard is needed any more; return the exit code."""
     home, driver, lock, cell = Path(arguments[0]), arguments[1], int(arguments[2]), arguments[3]
     configure_logging("INFO", process="guard", cell=cell)
     os.set_inheritable(lock, False)
@@ -40,12 +40,12 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: dismissed.set())
     log.info("guard_started", pid=os.getpid())
-    GuardLoop(GuardFolder(home), _reach(driver, home), lock, dismissed).serve()
+    GuardLoop(GuardFolder(home), _make_engine(driver, home), lock, dismissed).serve()
     log.info("guard_stopped", pid=os.getpid())
     return 0
 
 
-def _reach(driver: str, home: Path) -> KillableEngine:
+def _make_engine(driver: str, home: Path) -> KillableEngine:
     if driver == "docker":
         return DockerEngine(installation="", cell="", home=home, call_seconds=CALL_SECONDS)
     return ProcessEngine(home=home, max_log_bytes=0)
@@ -55,7 +55,7 @@ class GuardLoop:
     """The guard's loop."""
 
     def __init__(
-        self, folder: GuardFolder, reach: KillableEngine, lock: int, dismissed: threading.Event
+        self, folder: GuardFolder, engine: KillableEngine, lock: int, dismissed: threading.Event
     ) -> None:
         self._folder = folder
         self._lock: int | None = lock
@@ -65,7 +65,7 @@ class GuardLoop:
         self._fenced: set[str] = set()
         boot_id = clock.boot_id()
         self._guard = Guard(
-            ContainerEngineControl(reach),
+            ContainerEngineControl(engine),
             self._publish_status,
             boot_id=boot_id,
             status=folder.read_status(),
@@ -74,10 +74,10 @@ class GuardLoop:
     def serve(self) -> None:
         """Return when no guard is needed any more."""
         pause = threading.Event()
-        while not self._is_over():
+        while not self._is_finished():
             pause.wait(POLL_SECONDS)
 
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         now = clock.boot_seconds()
         self._read()
         self._guard.tick(self._watchlist, now)
@@ -90,10 +90,10 @@ class GuardLoop:
             self._checked_at = now
             if self._folder.is_cell_alive():
                 return False
-        return self._let_go()
+        return self._release_lock()
 
-    def _let_go(self) -> bool:
-        """Release the lock, then check whether the cell has written another list meanwhile."""
+    def _release_lock(self) -> bool:
+        """Release the lock; take it back and return False if a new watchlist was written before."""
         assert self._lock is not None
         os.close(self._lock)
         number = self._watchlist.number
@@ -104,7 +104,7 @@ class GuardLoop:
         return self._lock is None
 
     def _read(self) -> None:
-        """Read the list. One that has gone with its folder is as good as it was."""
+        """Read the watchlist; if its file is missing, keep the last one."""
         self._watchlist = self._folder.find_watchlist() or self._watchlist
 
     def _publish_status(self, status: GuardStatus) -> None:
@@ -114,7 +114,7 @@ class GuardLoop:
         try:
             self._folder.publish(status)
         except OSError as error:
-            log.error("report_not_written", error=str(error))
+            log.error("status_not_written", error=str(error))
 
 
 if __name__ == "__main__":

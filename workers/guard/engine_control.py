@@ -1,8 +1,8 @@
-"""The guard's control of a real engine: calls in threads, and a grip on each process.
+"""The guard's control of a real engine: calls in threads, and a pidfd for each main process.
 
-The grip is a descriptor of the container's main process, taken while the engine answers: through it
-the kernel carries a signal to that process and no other, though the engine be hung, stopped or
-gone. There is none where the engine is another machine's, or the container another user's.
+The guard opens the pidfd of a container's main process while the engine answers. The pidfd allows
+signals to exactly that process even if the engine hangs or has stopped. There is no pidfd if the
+engine runs on another machine or the container as another user.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from workers.guard.decisions import ContainerFacts
 
 log = structlog.get_logger(__name__)
 
-# Between two checks of a container whose lease has not expired.
+# Between two inspections of a container whose lease has not expired.
 INSPECTION_SECONDS = 1.0
 THREADS = 8
 
 
 class KillableEngine(Protocol):
-    """What is needed of an Engine (workers.attempt.runtime)."""
+    """The part of an Engine (workers.attempt.runtime) that the guard needs."""
 
     def view(self, uid: str) -> ContainerView | None:
-        """The container now; None: there is none."""
+        """Return the current state of the container; None: it does not exist."""
 
     def signal(self, uid: str, name: str) -> bool:
         """Send a signal to the main process."""
@@ -44,68 +44,68 @@ class KillableEngine(Protocol):
 class ContainerEngineControl:
     """See workers.guard.decisions.EngineControl."""
 
-    def __init__(self, reach: KillableEngine) -> None:
-        self._reach = reach
+    def __init__(self, engine: KillableEngine) -> None:
+        self._engine = engine
         self._pool = DaemonPool("guard", THREADS)
         self._lock = threading.Lock()
         self._known: dict[str, ContainerFacts] = {}
-        self._grips: dict[str, int] = {}
+        self._pidfds: dict[str, int] = {}
         self._busy: set[tuple[str, str]] = set()
         self._stopping: set[str] = set()
         self._next_inspection: dict[str, float] = {}
         self._watched: set[str] = set()
 
     def inspect(self, uid: str, now: float) -> None:
-        """See Hands."""
+        """See EngineControl."""
         self._watched.add(uid)
-        # The grip shows the end without the engine.
-        if uid not in self._grips and now >= self._next_inspection.get(uid, 0.0):
+        # A pidfd shows the end without the engine.
+        if uid not in self._pidfds and now >= self._next_inspection.get(uid, 0.0):
             self._next_inspection[uid] = now + INSPECTION_SECONDS
-            self._submit("look", uid, self._inspect)
+            self._submit("inspect", uid, self._inspect)
 
     def known(self, uid: str) -> ContainerFacts:
-        """See Hands."""
+        """See EngineControl."""
         with self._lock:
-            if self._known.get(uid) is ContainerFacts.THERE and _is_over(self._grips.get(uid)):
+            if self._known.get(uid) is ContainerFacts.THERE and _is_over(self._pidfds.get(uid)):
                 self._known[uid] = ContainerFacts.OVER
             return self._known.get(uid, ContainerFacts.NOTHING)
 
     def stop(self, uid: str, signal_name: str) -> None:
-        """See Hands."""
+        """See EngineControl."""
         self._watched.add(uid)
         if uid in self._stopping:
             return
         if self._send(uid, _number(signal_name)):
             self._stopping.add(uid)
         else:
-            self._submit("ask", uid, partial(self._stop, signal_name=signal_name))
+            self._submit("stop", uid, partial(self._stop, signal_name=signal_name))
 
     def kill(self, uid: str) -> None:
-        """See Hands."""
+        """See EngineControl."""
         self._watched.add(uid)
         self._send(uid, signal.SIGKILL)
         self._submit("kill", uid, self._kill)
 
     def forget(self, uid: str) -> None:
-        """See Hands."""
+        """See EngineControl."""
         with self._lock:
             self._watched.discard(uid)
             self._known.pop(uid, None)
             self._stopping.discard(uid)
             self._next_inspection.pop(uid, None)
-            grip = self._grips.pop(uid, None)
-            if grip is not None:
-                os.close(grip)
+            pidfd = self._pidfds.pop(uid, None)
+            if pidfd is not None:
+                os.close(pidfd)
 
     def _submit(self, what: str, uid: str, work: Callable[[str], object]) -> None:
-        """Do `work` in a thread, unless the same is under way: an engine may be hung."""
+        """Run `work` in a thread, unless the same call is pending, as in an engine that hangs."""
         call = (what, uid)
         with self._lock:
             if call in self._busy:
                 return
             self._busy.add(call)
 
-        def do() -> None:
+        def run() -> None:
             try:
                 work(uid)
             except (EngineAway, EngineError) as error:
@@ -114,83 +114,82 @@ class ContainerEngineControl:
                 with self._lock:
                     self._busy.discard(call)
 
-        self._pool.submit(do)
+        self._pool.submit(run)
 
     def _inspect(self, uid: str) -> ContainerView | None:
-        view = self._reach.view(uid)
-        grip = None if view is None or uid in self._grips else _take_grip(view)
+        view = self._engine.view(uid)
+        pidfd = None if view is None or uid in self._pidfds else _open_pidfd(view)
         with self._lock:
-            if uid not in self._watched or uid in self._grips:
-                if grip is not None:
-                    os.close(grip)
-            elif grip is not None:
-                self._grips[uid] = grip
+            if uid not in self._watched or uid in self._pidfds:
+                if pidfd is not None:
+                    os.close(pidfd)
+            elif pidfd is not None:
+                self._pidfds[uid] = pidfd
             if uid in self._watched:
                 self._known[uid] = _known(view)
         return view
 
     def _stop(self, uid: str, signal_name: str) -> None:
-        if self._reach.signal(uid, signal_name):
+        if self._engine.signal(uid, signal_name):
             self._stopping.add(uid)
         else:
             self._inspect(uid)
 
     def _kill(self, uid: str) -> None:
         view = self._inspect(uid)
-        if view is None or view.life is ContainerStatus.ENDED:
+        if view is None or view.status is ContainerStatus.ENDED:
             return
-        if view.life is ContainerStatus.CREATED:
-            # A pending start comes too late.
+        if view.status is ContainerStatus.CREATED:
+            # Removal makes a pending start fail.
             log.info("removed_before_start", attempt=uid)
-            self._reach.remove(uid)
+            self._engine.remove(uid)
         else:
-            self._reach.signal(uid, "KILL")
+            self._engine.signal(uid, "KILL")
         self._inspect(uid)
 
     def _send(self, uid: str, number: int) -> bool:
-        """Send a signal by the grip; False if there is none."""
+        """Send a signal by the pidfd; return False if there is none."""
         with self._lock:
-            grip = self._grips.get(uid)
-            if grip is None:
+            pidfd = self._pidfds.get(uid)
+            if pidfd is None:
                 return False
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(grip, number)
+                signal.pidfd_send_signal(pidfd, number)
             return True
 
 
 def _known(view: ContainerView | None) -> ContainerFacts:
     if view is None:
         return ContainerFacts.ABSENT
-    return ContainerFacts.OVER if view.life is ContainerStatus.ENDED else ContainerFacts.THERE
+    return ContainerFacts.OVER if view.status is ContainerStatus.ENDED else ContainerFacts.THERE
 
 
-def _take_grip(view: ContainerView) -> int | None:
-    """A descriptor of the container's main process; None where that is not sure, or not ours."""
-    if view.pid is None or view.life is not ContainerStatus.RUNNING:
+def _open_pidfd(view: ContainerView) -> int | None:
+    """Return a pidfd of the container's main process; None if it is not certainly that process."""
+    if view.pid is None or view.status is not ContainerStatus.RUNNING:
         return None
     try:
-        grip = os.pidfd_open(view.pid)
+        pidfd = os.pidfd_open(view.pid)
     except (AttributeError, OSError):
         return None
     try:
-        # The id is checked after the descriptor was opened, so it belongs to this process and to no
-        # later one. In a namespace of its own the same number is another process, with another
-        # group.
-        groups = Path(f"/proc/{view.pid}/cgroup").read_text(encoding="ascii", errors="replace")
-        if view.container_id in groups and not _is_over(grip):
-            signal.pidfd_send_signal(grip, 0)
-            return grip
+        # Checked after the open, so that the pidfd cannot refer to a later process of the same pid.
+        # In a pid namespace the pid may be another process, with another cgroup.
+        cgroups = Path(f"/proc/{view.pid}/cgroup").read_text(encoding="ascii", errors="replace")
+        if view.container_id in cgroups and not _is_over(pidfd):
+            signal.pidfd_send_signal(pidfd, 0)
+            return pidfd
     except OSError:
         pass
-    os.close(grip)
+    os.close(pidfd)
     return None
 
 
-def _is_over(grip: int | None) -> bool:
-    if grip is None:
+def _is_over(pidfd: int | None) -> bool:
+    if pidfd is None:
         return False
     poller = select.poll()
-    poller.register(grip, select.POLLIN)
+    poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(0))
 
 

@@ -1,7 +1,7 @@
-"""The folder that cell and guard share: the list, the guard's status, its lock and its log.
+"""The folder that cell and guard share: the watchlist, the guard's status, its lock and its log.
 
-Each file is replaced as a whole. None needs an fsync: a power cut that loses a file ends its
-containers as well.
+Files are replaced atomically. They need no fsync: a power cut that loses a file ends its containers
+as well.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ _LOG_BYTES = 1 << 20
 
 
 class GuardFolder:
-    """`guard` in the cell's home."""
+    """The folder `guard` in the cell's home."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "guard"
@@ -28,38 +28,38 @@ class GuardFolder:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def read_watchlist(self) -> Watchlist:
-        """The list; an empty one if there is none that can be read."""
+        """Return the watchlist; an empty one if none is readable."""
         return self._read("watchlist", Watchlist.read) or Watchlist()
 
     def find_watchlist(self) -> Watchlist | None:
-        """The list; None if there is none that can be read."""
+        """Return the watchlist; None if none is readable."""
         return self._read("watchlist", Watchlist.read)
 
     def write_watchlist(self, watchlist: Watchlist) -> None:
-        """Put another list in its place. Raises OSError."""
+        """Replace the watchlist. Raise OSError."""
         self._write("watchlist", watchlist.body())
 
     def read_status(self) -> GuardStatus:
-        """Return the last status of the guard; an empty one if there is none."""
+        """Return the last status of the guard; an empty one if none is readable."""
         return self._read("status", GuardStatus.read) or GuardStatus()
 
     def publish(self, status: GuardStatus) -> None:
-        """Put another status in its place. Raises OSError."""
+        """Replace the status. Raise OSError."""
         self._write("status", status.body())
 
     def take_lock(self) -> int | None:
-        """The descriptor of the lock, taken for a guard to be started; None if one has it."""
+        """Take the guard's lock and return its descriptor; None if a guard holds it."""
         return _lock(self._folder / "lock")
 
     def is_cell_alive(self) -> bool:
-        """Whether a process of the cell runs."""
+        """Return whether a process of the cell runs."""
         lock = _lock(self._cell_lock)
         if lock is not None:
             os.close(lock)
         return lock is None
 
     def open_log(self) -> IO[bytes]:
-        """Where the guard writes what people may want to know."""
+        """Open the guard's log; truncate a long one."""
         path = self._folder / "log"
         is_long = path.exists() and path.stat().st_size > _LOG_BYTES
         return path.open("wb" if is_long else "ab")

@@ -1,10 +1,10 @@
-"""The cell's connection to its guard: starts it, gives it the watchlist, reads its status.
+"""The cell's connection to its guard: starts it, writes its watchlist, reads its status.
 
-A lock ensures one guard for a cell: the cell takes it for the guard and passes it on at the start,
+A lock ensures one guard for a cell: the cell takes it and passes the descriptor to the new guard,
 so that it is held without a gap. The guard has its own session: neither Ctrl-C nor the end of the
-cell or of the cell's supervisor reaches it. Two rules exclude that attempts stay unwatched: the
-cell writes its list before it checks whether a guard is alive, and a guard that is about to end
-releases the lock before it reads the list for the last time.
+cell or of the cell's supervisor reaches it. Two rules ensure that every attempt is watched: the
+cell writes the watchlist before it checks whether a guard is alive, and a guard that is about to
+end releases the lock before it reads the watchlist for the last time.
 """
 
 import contextlib
@@ -24,54 +24,54 @@ from workers.guard.watchlist import GuardStatus, Watchlist, permit
 
 log = structlog.get_logger(__name__)
 
-# A guard that ends right after its start is broken: it is not started again at once.
+# Minimum interval between two starts, for a guard that ends right after its start.
 PAUSE_SECONDS = 5.0
 ENDING_SECONDS = 1.0
-# For the last check of a guard that is not needed any more, and may just be starting.
+# Timeout for the end of a dismissed guard, which may just be starting.
 DISMISS_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-# What the guard has no use for stays out of its environment: secrets first of all.
-_OURS = ("CELLRUN_", "CELERY_")
+# Variables that the guard does not get: they include secrets.
+_OWN_PREFIXES = ("CELLRUN_", "CELERY_")
 
 
 class GuardLink(Protocol):
-    """What a cell needs of its guard."""
+    """A cell's interface to its guard."""
 
     boot_id: str
 
     def read(self) -> Watchlist:
-        """The list as it is, an earlier process of the cell may have written it."""
+        """Return the current watchlist, possibly of an earlier process of the cell."""
 
     def status(self) -> GuardStatus:
         """Return the last status of the guard."""
 
     def write(self, watchlist: Watchlist) -> None:
-        """Show the guard another list. Raises OSError."""
+        """Replace the watchlist. Raise OSError."""
 
     def stand_by(self) -> bool:
-        """Whether a guard lives, started now if need be."""
+        """Start the guard if none is running; return whether one is running."""
 
     def permit(self, uid: str) -> Permit:
-        """Whether the container of an attempt may be created or started now; from any thread."""
+        """Return whether an attempt's container may be created or started now. Thread-safe."""
 
     def tick(self) -> None:
-        """Let a guard that lives in the cell do what is due."""
+        """Drive a guard that is part of the cell."""
 
     @property
     def wakes_at(self) -> float:
-        """When `tick` has something to do, in seconds since boot."""
+        """When `tick` must be called next, in seconds since boot."""
 
     def dismiss(self) -> None:
-        """End with the cell: a guard without attempts to watch ends, too."""
+        """End the guard with the cell, if it has no attempts to watch."""
 
 
 class ProcessLink:
-    """A Link to a guard in a process of its own."""
+    """A GuardLink to a guard in a separate process."""
 
     wakes_at = float("inf")
 
     def __init__(self, home: Path, driver: str, cell: str = "") -> None:
-        """`home` is the cell's; `driver` is docker or process; `cell` is for the guard's log."""
+        """Create a link; `driver` is docker or process, `cell` the name for the guard's log."""
         self._cell = cell
         self.boot_id = clock.boot_id()
         self._home = home
@@ -82,22 +82,22 @@ class ProcessLink:
         self._started_at = float("-inf")
 
     def read(self) -> Watchlist:
-        """See Link."""
+        """See GuardLink."""
         return self._watchlist
 
     def status(self) -> GuardStatus:
-        """See Link."""
+        """See GuardLink."""
         return self._folder.read_status()
 
     def write(self, watchlist: Watchlist) -> None:
-        """See Link. It need not survive a power cut, after which no container runs on."""
+        """See GuardLink. The file need not survive a power cut, which ends all containers."""
         self._folder.write_watchlist(watchlist)
         self._watchlist = watchlist
 
     def stand_by(self) -> bool:
-        """See Link."""
+        """See GuardLink."""
         if self._process is not None:
-            self._process.poll()  # one that is over must not stay a zombie
+            self._process.poll()  # reaps an ended guard
         try:
             lock = self._folder.take_lock()
             if lock is None:
@@ -111,22 +111,22 @@ class ProcessLink:
             return False
 
     def permit(self, uid: str) -> Permit:
-        """See Link."""
+        """See GuardLink."""
         return permit(self._watchlist, self.status(), uid, clock.boot_seconds())
 
     def tick(self) -> None:
-        """The guard has a clock of its own."""
+        """Do nothing: the guard's process has its own loop."""
 
     def dismiss(self) -> None:
-        """See Link. A guard with attempts to watch stays."""
+        """See GuardLink. A guard with attempts to watch continues."""
         if self._watchlist.attempts:
             return
         try:
-            if not self._is_alone():
+            if not self._is_guard_gone():
                 number = self._watchlist.number + 1
                 self.write(Watchlist(number, self.boot_id, is_last=True))
             end = clock.boot_seconds() + DISMISS_SECONDS
-            while not self._is_alone():
+            while not self._is_guard_gone():
                 if clock.boot_seconds() > end:
                     log.warning("guard_still_running")
                     return
@@ -136,8 +136,8 @@ class ProcessLink:
         except (OSError, subprocess.TimeoutExpired) as error:
             log.error("guard_not_dismissed", error=str(error))
 
-    def _is_alone(self) -> bool:
-        """Whether no guard lives."""
+    def _is_guard_gone(self) -> bool:
+        """Return whether no guard is running."""
         lock = self._folder.take_lock()
         if lock is not None:
             os.close(lock)
@@ -148,11 +148,13 @@ class ProcessLink:
         if now < self._started_at + PAUSE_SECONDS:
             return False
         self._started_at = now
-        if self._process is not None:  # it has let go of the lock, so it is ending
+        if self._process is not None:  # it has released the lock, so it is ending
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(ENDING_SECONDS)
         command = ["-m", "workers.guard", str(self._home), self._driver, str(lock), self._cell]
-        environment = {name: v for name, v in os.environ.items() if not name.startswith(_OURS)}
+        environment = {
+            name: v for name, v in os.environ.items() if not name.startswith(_OWN_PREFIXES)
+        }
         with self._folder.open_log() as output:
             self._process = subprocess.Popen(
                 [sys.executable, *command],

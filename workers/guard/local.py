@@ -1,4 +1,4 @@
-"""A guard inside the cell, for the memory driver: its pretended containers die with the process."""
+"""A guard inside the cell, for the memory driver, whose containers end with the process."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ from workers.guard.watchlist import GuardStatus, Watchlist, permit
 
 
 class MemoryEngineControl:
-    """Reach the lives of a memory engine. `clock` gives wall seconds."""
+    """Controls the containers of a memory engine. `clock` returns wall seconds."""
 
     def __init__(self, engine: MemoryEngine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
 
     def inspect(self, uid: str, now: float) -> None:
-        """Nothing to do: everything is seen at once."""
+        """Do nothing: `known` reads the engine."""
 
     def known(self, uid: str) -> ContainerFacts:
         """See workers.guard.decisions.EngineControl."""
@@ -26,19 +26,19 @@ class MemoryEngineControl:
         return ContainerFacts.OVER if life.ends_at <= self._clock() else ContainerFacts.THERE
 
     def stop(self, uid: str, signal_name: str) -> None:
-        """End it, unless it is deaf."""
+        """End the container, unless its command is deaf."""
         self._engine.stop_outside(uid, self._clock())
 
     def kill(self, uid: str) -> None:
-        """End it."""
+        """End the container."""
         self._engine.kill_outside(uid, self._clock())
 
     def forget(self, uid: str) -> None:
-        """Nothing was remembered."""
+        """Do nothing: nothing is stored."""
 
 
 class LocalGuardLink:
-    """A workers.guard.link.GuardLink to a guard in the same process."""
+    """A GuardLink (workers.guard.link) to a guard in the same process."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LocalGuardLink:
         boot_id: str,
         watchlist: Watchlist | None = None,
     ) -> None:
-        """`watchlist`: what an earlier guard had to watch."""
+        """Create link and guard; `watchlist` is that of an earlier process of the cell."""
         self.boot_id = boot_id
         self._boot = boot
         self._watchlist = watchlist or Watchlist()
@@ -60,7 +60,7 @@ class LocalGuardLink:
         self._status = status
 
     def read(self) -> Watchlist:
-        """The list as it is."""
+        """Return the current watchlist."""
         return self._watchlist
 
     def status(self) -> GuardStatus:
@@ -68,26 +68,26 @@ class LocalGuardLink:
         return self._status
 
     def write(self, watchlist: Watchlist) -> None:
-        """Show the guard another list."""
+        """Replace the watchlist, and drive the guard."""
         self._watchlist = watchlist
         self.tick()
 
     def stand_by(self) -> bool:
-        """The guard lives as long as the cell does."""
+        """Return True: the guard runs as long as the cell."""
         return True
 
     def permit(self, uid: str) -> Permit:
-        """Whether a start may happen now."""
+        """Return whether an attempt may be started now."""
         return permit(self._watchlist, self._status, uid, self._boot())
 
     def tick(self) -> None:
-        """Let the guard do what is due."""
+        """Drive the guard."""
         self._guard.tick(self._watchlist, self._boot())
 
     @property
     def wakes_at(self) -> float:
-        """When the guard has something to do, in seconds since boot."""
+        """When `tick` must be called next, in seconds since boot."""
         return self._guard.wakes_at(self._boot())
 
     def dismiss(self) -> None:
-        """It ends with the cell."""
+        """Do nothing: the guard ends with the cell."""

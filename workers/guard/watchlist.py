@@ -1,7 +1,6 @@
-"""The messages between cell and guard: attempts to watch with their deadlines, and the guard's
-status.
+"""The messages between cell and guard: attempts to watch with deadlines, and the guard's status.
 
-Instants are seconds since boot, which both read from the same clock; instants of another boot are
+Times are in seconds since boot, which both read from the same clock; times of another boot count as
 past.
 """
 
@@ -14,16 +13,16 @@ from workers.attempt.events import Permit
 
 # Share of the lease reserved for the kill itself and its delays.
 MARGIN = 0.05
-# Of the lease may an attempt use for its end: the rest is for its work.
+# Maximum share of the lease for the grace period of an attempt.
 GRACE = 1 / 3
-# A guard without a status for so long counts as dead or stopped: it writes one each second while it
+# After this time without a status, a guard counts as stopped: it writes one each second while it
 # has attempts to watch.
 SILENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExclusiveAttempt(Document):
-    """One exclusive attempt. `deadline`: when the lease of its cell is over."""
+    """One exclusive attempt. `deadline`: when the lease of its cell expires."""
 
     AS_LIST = True
 
@@ -34,12 +33,12 @@ class ExclusiveAttempt(Document):
 
     @property
     def kills_at(self) -> float:
-        """From when SIGKILL is sent."""
+        """The time from which SIGKILL is sent."""
         return self.deadline - self.lease_seconds * MARGIN
 
     @property
     def stops_at(self) -> float:
-        """When the stop signal is sent; the grace passes before the kill."""
+        """The time of the stop signal: the grace period before the kill."""
         longest = self.lease_seconds * GRACE
         return self.kills_at - min(max(self.grace_seconds, 0.0), longest)
 
@@ -48,7 +47,7 @@ class ExclusiveAttempt(Document):
 class Watchlist(Document):
     """The exclusive attempts of a cell, by uid. `number` grows with each list; 0: none yet.
 
-    `is_last`: the cell ends, and its guard need not wait to see it gone.
+    `is_last`: the cell is ending, and the guard need not wait for its end.
     """
 
     number: int = 0
@@ -59,10 +58,10 @@ class Watchlist(Document):
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus(Document):
-    """The guard's status: the last list it has read, and when it wrote this.
+    """The guard's status: the number of the last watchlist that it read, and when it wrote this.
 
-    `fenced`: the attempts it has fenced, or fences next, and from when it kills. `over`: the
-    attempts of which nothing runs or will run.
+    `fenced`: attempts that the guard fences, with the time of the kill. `over`: attempts of which
+    nothing runs or will run.
     """
 
     number: int = 0
@@ -75,8 +74,8 @@ class GuardStatus(Document):
 def permit(watchlist: Watchlist, status: GuardStatus, uid: str, now: float) -> Permit:
     """Return whether the container of an attempt may be created, or started, at `now`.
 
-    Not before the guard has confirmed that it watches it: otherwise a started container could
-    outlive its lease.
+    NOT_YET until the guard has confirmed that it watches the attempt: otherwise a started container
+    could outlive its lease.
     """
     item = watchlist.attempts.get(uid)
     if item is None or now >= item.stops_at:

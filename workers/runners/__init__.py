@@ -1,4 +1,4 @@
-"""Runners of other packages: reconcilers that drive what runs elsewhere, as attempts of a cell.
+"""Runners of other packages: reconcilers that drive work outside the cell, as its attempts.
 
-`interface` is what a runner promises and what it is given; docs/runners.md is the tutorial.
+`interface` declares what a runner implements and receives; docs/runners.md is the tutorial.
 """

@@ -1,4 +1,4 @@
-"""`python -m workers.runners`: the runners of this installation, and what is wrong with others."""
+"""`python -m workers.runners`: list the runners of this installation, with faults."""
 
 import sys
 
@@ -6,7 +6,7 @@ from workers.runners.discovery import BUILT_IN, discover
 
 
 def main() -> int:
-    """Print a line for each; 1 if one cannot be used."""
+    """Print a line for each runner; return 1 if one cannot be used."""
     for name, what in BUILT_IN.items():
         sys.stdout.write(f"{name:20} {what}\n")
     found = discover()

@@ -1,4 +1,4 @@
-"""Calls of other people's code, few at a time, each for a limited time: one that hangs is left."""
+"""Call runners, a few calls at a time, each with a timeout; abandon threads of hanging calls."""
 
 import threading
 from collections.abc import Callable
@@ -10,59 +10,57 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
-# Threads that do not come back hold memory and whatever they wait for.
-MAX_LEFT_BEHIND = 64
+# Abandoned threads hold memory and other resources.
+MAX_ABANDONED = 64
 
 
 class CallTimedOut(Exception):
-    """The call did not return in time; its thread was left behind."""
+    """The call did not return in time; its thread was abandoned."""
 
 
 class CallsExhausted(Exception):
-    """So many calls hang that no other is made."""
+    """Too many calls hang: no other is made."""
 
 
 class RunnerCalls:
-    """Makes calls of one runner for many attempts; each waits for its turn, then for its answer."""
+    """Calls one runner for many attempts; each call waits for its turn, then for its result."""
 
-    def __init__(
-        self, *, at_once: int = CALLS_AT_ONCE, max_left_behind: int = MAX_LEFT_BEHIND
-    ) -> None:
+    def __init__(self, *, at_once: int = CALLS_AT_ONCE, max_abandoned: int = MAX_ABANDONED) -> None:
         self._turns = threading.BoundedSemaphore(at_once)
-        self._max_left_behind = max_left_behind
+        self._max_abandoned = max_abandoned
         self._lock = threading.Lock()
-        self._left_behind = 0
+        self._abandoned = 0
 
     @property
-    def left_behind(self) -> int:
-        """How many calls were left and have not returned yet."""
+    def abandoned(self) -> int:
+        """The number of abandoned calls that have not returned yet."""
         with self._lock:
-            return self._left_behind
+            return self._abandoned
 
     def call(self, what: str, function: Callable[[], T], seconds: float) -> T:
-        """What `function` returns or raises. Raises Hung, Exhausted.
+        """Call `function`, and return or raise its result. Raise CallTimedOut, CallsExhausted.
 
-        `what` names it in the log. The time counts from the moment in which it is its turn.
+        `what` names the call in the log. The timeout starts when it is its turn.
         """
-        if self.left_behind >= self._max_left_behind:
-            raise CallsExhausted(f"{self._max_left_behind} calls of this runner hang on this cell")
+        if self.abandoned >= self._max_abandoned:
+            raise CallsExhausted(f"{self._max_abandoned} calls of this runner hang on this cell")
         with self._turns:
-            made = _RunnerCall(function, self._come_back)
-            threading.Thread(target=made.run, name=what, daemon=True).start()
-            if made.over.wait(seconds):
-                return made.outcome()
+            runner_call = _RunnerCall(function, self._handle_return)
+            threading.Thread(target=runner_call.run, name=what, daemon=True).start()
+            if runner_call.over.wait(seconds):
+                return runner_call.outcome()
             with self._lock:
-                if made.leave():
-                    self._left_behind += 1
+                if runner_call.abandon():
+                    self._abandoned += 1
                     log.error("runner_call_hung", call=what, seconds=seconds)
                     raise CallTimedOut(f"it did not return within {seconds:g} s")
-        return made.outcome()
+        return runner_call.outcome()
 
-    def _come_back(self, made: "_RunnerCall") -> None:
+    def _handle_return(self, runner_call: "_RunnerCall") -> None:
         with self._lock:
-            made.over.set()
-            if made.is_left:
-                self._left_behind -= 1
+            runner_call.over.set()
+            if runner_call.is_abandoned:
+                self._abandoned -= 1
 
 
 class _RunnerCall:
@@ -74,19 +72,19 @@ class _RunnerCall:
         self._value: Any = None
         self._error: BaseException | None = None
         self.over = threading.Event()
-        self.is_left = False
+        self.is_abandoned = False
 
     def run(self) -> None:
         try:
             self._value = self._function()
-        except BaseException as error:  # a runner that calls sys.exit ends no cell either
+        except BaseException as error:  # also sys.exit: it must not end the cell
             self._error = error
         self._on_return(self)
 
-    def leave(self) -> bool:
-        """Whether it is left behind: it is not over."""
-        self.is_left = not self.over.is_set()
-        return self.is_left
+    def abandon(self) -> bool:
+        """Abandon the call unless it has returned; return whether it is abandoned."""
+        self.is_abandoned = not self.over.is_set()
+        return self.is_abandoned
 
     def outcome(self) -> Any:
         if isinstance(self._error, Exception):

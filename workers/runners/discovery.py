@@ -1,4 +1,4 @@
-"""Runners by name: the two that are cells' own, and those of installed packages."""
+"""Runners by name: the two built-in task types, and the runners of installed packages."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 GROUP = "cellrun.runners"
 ALL = "all"
-# What a job may write as its `task_type`.
+# A valid `task_type` of a job.
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-# The cell's own are no reconcilers: their attempts live in the pipeline (workers.attempt).
+# The built-in types have no runner: their attempts run in the pipeline (workers.attempt).
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "container": "a container of the engine, by the driver docker",
@@ -35,7 +35,7 @@ class InvalidRunner(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InstalledRunner:
-    """What a package offers: its runner, or the fault for which it is not used."""
+    """The runner of a package, or the fault for which it is not used."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class InstalledRunner:
 
 
 def discover() -> list[InstalledRunner]:
-    """Everything that installed packages offer, by name."""
+    """Return all runners of installed packages, usable or not, sorted by name."""
     found: list[InstalledRunner] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
@@ -67,13 +67,13 @@ def find_runners() -> Mapping[str, Runner]:
 
 
 def load_runner(entry: EntryPoint) -> Runner:
-    """The runner that an entry point names. Raises InvalidRunner."""
+    """Load the runner that an entry point names. Raise InvalidRunner."""
     if entry.name in (*BUILT_IN, ALL) or not NAME.fullmatch(entry.name):
-        raise InvalidRunner("its name is taken, or no name")
+        raise InvalidRunner("its name is reserved or invalid")
     try:
-        made: Any = entry.load()
-        runner = made() if isinstance(made, type) else made
-    except Exception as error:  # other people's code, whatever it raises
+        loaded: Any = entry.load()
+        runner = loaded() if isinstance(loaded, type) else loaded
+    except Exception as error:  # of the package's code
         raise InvalidRunner(f"{type(error).__name__}: {error}") from error
     missing = [name for name in ("reconcile", "abort") if not callable(getattr(runner, name, None))]
     if missing:
@@ -83,18 +83,18 @@ def load_runner(entry: EntryPoint) -> Runner:
 
 
 def chosen_names(text: str) -> tuple[str, ...]:
-    """The runners that `text` names: `all` that are installed, or names. Raises ValueError."""
+    """Return the names in `text`, or for `all` the installed ones. Raise ValueError."""
     installed = tuple(find_runners())
     if text == ALL:
         return installed
     names = tuple(filter(None, (piece.strip() for piece in text.split(","))))
     unknown = [name for name in names if name not in installed]
     if unknown:
-        has = ", ".join(installed) or "none"
-        raise ValueError(f"{', '.join(unknown)}: not installed here (installed: {has})")
+        available = ", ".join(installed) or "none"
+        raise ValueError(f"{', '.join(unknown)}: not installed here (installed: {available})")
     return names
 
 
 def load_runners(names: Iterable[str]) -> Mapping[str, Runner]:
-    """The installed runners of these names. Raises KeyError."""
+    """Return the installed runners of these names. Raise KeyError."""
     return {name: find_runners()[name] for name in names}

@@ -1,10 +1,11 @@
-"""The interface of runners: a runner is called repeatedly, checks its attempt, acts, and sets the
-next call.
+"""The interface of runners.
 
-A runner keeps nothing in memory. Its state is a JSON object that is on the cell's disk before the
-runner is called again: it records what it is about to do, and does it in the next call. After a
-kill, the next process of the cell continues with the last kept state. A call may be repeated at any
-time, so every action outside needs a name of its own, such as the attempt's uid.
+The cell calls a runner repeatedly. In each call the runner checks its attempt, acts, and returns
+the time of the next call. It keeps nothing in memory: its state is a JSON object, which the cell
+writes to disk before the next call. So a runner first returns what it is about to do, and does it
+in the next call. After a kill, the next process of the cell continues with the last stored state. A
+call may be repeated at any time, so every action outside needs a unique name, such as the attempt's
+uid.
 
 Source: Flyte's plugins (phase, state, abort).
 """
@@ -27,18 +28,18 @@ CALL_SECONDS = 30.0
 
 
 class RunnerPhase(StrEnum):
-    """How far the attempt is. The last three are ends."""
+    """The phase of an attempt. The last three are ends."""
 
     QUEUED = "queued"  # accepted, and not begun
-    INITIALIZING = "initializing"  # what it needs is being made
-    RUNNING = "running"  # its own work has begun: limits of time count from here
+    INITIALIZING = "initializing"  # its resources are being created
+    RUNNING = "running"  # its work has begun: time limits count from here
     SUCCEEDED = "succeeded"
-    RETRYABLE_FAILURE = "retryable_failure"  # another attempt may do better, if the budget lasts
-    FAILED = "failed"  # for good: no budget makes another attempt
+    RETRYABLE_FAILURE = "retryable_failure"  # retried within the budget
+    FAILED = "failed"  # permanent: never retried
 
     @property
     def is_end(self) -> bool:
-        """Whether the attempt is over."""
+        """Whether the attempt has ended."""
         return self in _ENDS
 
 
@@ -46,19 +47,20 @@ _ENDS = (RunnerPhase.SUCCEEDED, RunnerPhase.RETRYABLE_FAILURE, RunnerPhase.FAILE
 
 
 class FailureOrigin(StrEnum):
-    """Whose fault a retryable failure is, and so whose budget pays."""
+    """The cause of a retryable failure, which selects the retry budget to charge."""
 
-    USER = "user"  # what the task requested
-    SYSTEM = "system"  # what the runner depends on
+    USER = "user"  # the task's own work
+    SYSTEM = "system"  # a service that the runner depends on
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerObservation:
-    """What a call of `reconcile` found.
+    """The result of a call of `reconcile`.
 
-    `state`: to be kept; None: as it was. `words`: the phase in words of the runner's own, at most
-    63 characters. `message`, `reason`: of a failure, for people and for programs. `result`: of a
-    success, in place of the result file. `poll_seconds`: when to ask again, if not an end.
+    `state`: stored for the next call; None: unchanged. `words`: the runner's own name of the phase,
+    at most 63 characters. `message`, `reason`: of a failure, for people and for programs. `result`:
+    of a success, instead of the result file. `poll_seconds`: time to the next call, unless it is an
+    end.
     """
 
     phase: RunnerPhase
@@ -73,9 +75,9 @@ class RunnerObservation:
 
 @dataclass(frozen=True, slots=True)
 class AbortResult:
-    """What a call of `abort` came to. `is_done`: nothing of the attempt runs, or will.
+    """The result of a call of `abort`. `is_done`: no work of the attempt runs or will run.
 
-    `state`: to be kept, for the next attempt of the task too; None: as it was.
+    `state`: stored, also for the next attempt of the task; None: unchanged.
     """
 
     is_done: bool
@@ -85,11 +87,11 @@ class AbortResult:
 
 @dataclass(frozen=True, slots=True)
 class RunnerTask:
-    """The attempt and its request. `resources`: cpu_millis, memory_mib, disk_mib, gpu, ….
+    """The attempt and its options. `resources`: cpu_millis, memory_mib, disk_mib, gpu, ….
 
-    `env`: the task's own variables, those of secrets, and CELLRUN_*. `inputs`, `outputs`,
-    `result_file`, `checkpoint_path`: as the job names them; they are below `root` (see `path`).
-    Inputs exist from the first call on; outputs and result file are read after a success.
+    `env`: the task's variables, those of secrets, and CELLRUN_*. `inputs`, `outputs`,
+    `result_file`, `checkpoint_path`: paths of the job, which are below `root` (see `path`). Inputs
+    exist from the first call on; outputs and the result file are read after a success.
     """
 
     uid: str
@@ -112,25 +114,25 @@ class RunnerTask:
     root: Path
 
     def path(self, path: str) -> Path:
-        """Where a path of the job stands on this host. Raises ValueError for one with `..`."""
+        """Return the path on this host for a path of the job. Raise ValueError if it has `..`."""
         if ".." in path.split("/"):
             raise ValueError(f"{path!r} leads elsewhere")
         return self.root / path.lstrip("/")
 
 
 class AttemptLog(Protocol):
-    """The attempt's own log, as a container's output is."""
+    """The attempt's log, like the output of a container."""
 
     def out(self, text: str) -> None:
-        """Add a line, or lines, to stdout."""
+        """Add lines to stdout."""
 
     def err(self, text: str) -> None:
-        """Add a line, or lines, to stderr."""
+        """Add lines to stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why and how the attempt is to end. `is_forced`: its grace is over, or it was given none."""
+    """A stop order. `is_forced`: the grace period is over, or there is none."""
 
     reason: str
     is_forced: bool
@@ -138,11 +140,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All arguments of a call. Instants in seconds since 1970.
+    """All arguments of a call. Times are in seconds since 1970.
 
-    `state` is the last kept state; in the first call of a task it is empty, in that of a later
-    attempt the state of an attempt that was lost, failed or was evicted. `secrets`: values by name.
-    `deadline`: when `timeout_seconds` end it. `stop` is None except in `abort`.
+    `state` is the last stored state; it is empty in the first call of a task. The first call of a
+    later attempt has the state of the previous one that was lost, failed or was evicted. `secrets`:
+    values by name. `deadline`: when `timeout_seconds` ends the attempt. `stop` is None except in
+    `abort`.
     """
 
     task: RunnerTask
@@ -155,18 +158,19 @@ class Context:
 
 
 class Runner(Protocol):
-    """Runs attempts of one task type. One object for all of them, called from several threads."""
+    """Runs attempts of one task type: one object for all attempts, called from several threads."""
 
     def reconcile(self, context: Context) -> RunnerObservation:
-        """See how the attempt is and bring it on. Quick: `CALL_SECONDS` at most.
+        """Check the attempt and advance it, in `CALL_SECONDS` at most.
 
-        What it raises is tried again after a pause; the third time in a row ends the attempt as a
-        failure of the system.
+        The cell retries a call that raises after a pause; the third error in a row ends the attempt
+        with a system failure.
         """
 
     def abort(self, context: Context) -> AbortResult:
-        """End what the attempt does outside, and return whether it has ended. Repeatable.
+        """Stop the attempt's work outside, and return whether it has ended. Repeatable.
 
-        Called until it is done, after a stop order or a failure; not after a success or a permanent
-        failure. With `context.stop.is_forced` at once, otherwise within the task's grace period.
+        The cell calls it until it is done, after a stop order or a failure, but not after a success
+        or a permanent failure. Stop at once with `context.stop.is_forced`, otherwise within the
+        task's grace period.
         """

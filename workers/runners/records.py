@@ -1,4 +1,4 @@
-"""What a runner must not forget, on the cell's disk before anything is done that rests on it."""
+"""The last answers of runners, on the cell's disk before the cell acts on them."""
 
 import json
 import os
@@ -18,19 +18,19 @@ from workers.runners.interface import (
     RunnerPhase,
 )
 
-# PostgreSQL stores no text with a NUL in it; an escaped backslash before it makes it other text.
+# PostgreSQL stores no text with NUL; after an escaped backslash, u0000 is ordinary text.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class StateNotStorable(Exception):
-    """The runner's answer cannot be kept; the text gives the reason."""
+    """The runner's answer cannot be stored; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerRecord:
-    """The last answer of a runner. `started_at`: when it first was RUNNING.
+    """The last answer of a runner. `started_at`: when it was first RUNNING.
 
-    `stopped_for`: why it is being aborted. `is_over`: nothing of it runs any more.
+    `stopped_for`: the reason of the abort. `is_over`: no work of the attempt runs any more.
     """
 
     phase: RunnerPhase = RunnerPhase.QUEUED
@@ -46,10 +46,10 @@ class RunnerRecord:
 
 
 def checked(observation: RunnerObservation, before: RunnerRecord, now: float) -> RunnerRecord:
-    """What is to be kept of an answer. Raises StateNotStorable."""
+    """Return the record of an answer. Raise StateNotStorable."""
     if observation.phase not in list(RunnerPhase) or observation.fault not in list(FailureOrigin):
         raise StateNotStorable(
-            f"{observation.phase!r}, {observation.fault!r}: no Phase, or no Fault"
+            f"{observation.phase!r}, {observation.fault!r}: not a RunnerPhase and a FailureOrigin"
         )
     started_at = before.started_at
     if observation.phase is RunnerPhase.RUNNING and started_at is None:
@@ -70,26 +70,26 @@ def checked(observation: RunnerObservation, before: RunnerRecord, now: float) ->
 
 
 def checked_state(state: object, before: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state that can be kept; None: the one before. Raises StateNotStorable."""
+    """Return `state` normalized as JSON, or `before` for None. Raise StateNotStorable."""
     if state is None:
         return before
     if not isinstance(state, Mapping):
-        raise StateNotStorable(f"its state is a {type(state).__name__}, and no JSON object")
+        raise StateNotStorable(f"its state is a {type(state).__name__}, not a JSON object")
     try:
         json.dumps(dict(state), allow_nan=False, ensure_ascii=False).encode()
         text = compact_json(dict(state))
-        plain: Mapping[str, Any] = json.loads(text)
+        normalized: Mapping[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise StateNotStorable(f"its state is not JSON: {error}") from error
     if _NUL.search(text):
-        raise StateNotStorable("its state has a text with a NUL in it")
+        raise StateNotStorable("its state contains a NUL character")
     if len(text) > MAX_STATE_BYTES:
         raise StateNotStorable(f"its state has {len(text)} bytes; {MAX_STATE_BYTES} are allowed")
-    return plain
+    return normalized
 
 
 def read(path: Path) -> RunnerRecord | None:
-    """What was kept last; None: nothing yet. Of what is torn only that much is known: it began."""
+    """Return the stored record; None: there is none. A corrupt one reads as a system failure."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         known = {item.name: body[item.name] for item in fields(RunnerRecord) if item.name in body}
@@ -99,19 +99,19 @@ def read(path: Path) -> RunnerRecord | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        message = f"what was kept of it cannot be read: {error!r}"
+        message = f"its stored state cannot be read: {error!r}"
         return RunnerRecord(
             RunnerPhase.RETRYABLE_FAILURE, message=message, fault=FailureOrigin.SYSTEM
         )
 
 
 def write(path: Path, kept: RunnerRecord) -> None:
-    """Keep it, as a whole or not at all, and through a power cut. Raises OSError."""
+    """Write the record atomically and durably. Raise OSError."""
     write_whole(path, asdict(kept))
 
 
 def write_whole(path: Path, body: Mapping[str, Any]) -> None:
-    """Write a JSON file that is there as a whole or not at all, and stays. Raises OSError."""
+    """Write a JSON file atomically and durably. Raise OSError."""
     temporary = path.with_suffix(".new")
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump(body, file)

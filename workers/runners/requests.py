@@ -1,4 +1,4 @@
-"""Asks the runner of one attempt: what it is given, how long it may take, what it answers."""
+"""Call the runner of one attempt: build the arguments, limit the time, check the answer."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ from workers.runners.interface import (
 )
 from workers.runners.records import RunnerRecord, StateNotStorable
 
-SHORTEST_SECONDS = 0.01  # between two calls
-LONGEST_SECONDS = 3600.0
+MIN_POLL_SECONDS = 0.01  # between two calls
+MAX_POLL_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerCallTarget:
-    """One attempt and its runner. `sealed`: secrets by name, as they came, base64."""
+    """One attempt and its runner. `encoded_secrets`: base64 values by name."""
 
     runner: Runner
     calls: RunnerCalls
@@ -34,26 +34,28 @@ class RunnerCallTarget:
     log: AttemptLog
     now: Callable[[], float]
     timeout_seconds: float | None = None
-    sealed: Mapping[str, str] = field(default_factory=dict, repr=False)
+    encoded_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     call_seconds: float = CALL_SECONDS
 
     def reconcile(self, kept: RunnerRecord) -> tuple[RunnerRecord, float]:
-        """Return what must be kept, and the seconds until the next call.
+        """Return the record to store, and the seconds until the next call.
 
-        Raise Hung, Exhausted, StateNotStorable, and the errors of the runner.
+        Raise CallTimedOut, CallsExhausted, StateNotStorable, and the errors of the runner.
         """
         context = self._context(kept)
         answer: object = self._call("reconcile", lambda: self.runner.reconcile(context))
         if not isinstance(answer, RunnerObservation):
-            raise StateNotStorable(f"reconcile answered {type(answer).__name__}, and no Look")
+            raise StateNotStorable(
+                f"reconcile returned {type(answer).__name__}, not RunnerObservation"
+            )
         return records.checked(answer, kept, context.now), _pause(answer.poll_seconds)
 
     def abort(self, kept: RunnerRecord, stop: Stop) -> tuple[RunnerRecord, float]:
-        """What is to be kept now: over, or when to ask again. Raises like `reconcile`."""
+        """Return the record to store, and the seconds until the next call, like `reconcile`."""
         context = replace(self._context(kept), stop=stop)
         answer: object = self._call("abort", lambda: self.runner.abort(context))
         if not isinstance(answer, AbortResult):
-            raise StateNotStorable(f"abort answered {type(answer).__name__}, and no Aborted")
+            raise StateNotStorable(f"abort returned {type(answer).__name__}, not AbortResult")
         state = records.checked_state(answer.state, kept.state)
         found = replace(kept, state=state, is_over=bool(answer.is_done))
         return found, _pause(answer.poll_seconds)
@@ -70,22 +72,22 @@ class RunnerCallTarget:
             state=kept.state,
             log=self.log,
             now=self.now(),
-            secrets={name: base64.b64decode(value) for name, value in self.sealed.items()},
+            secrets={name: base64.b64decode(value) for name, value in self.encoded_secrets.items()},
             deadline=deadline,
         )
 
 
 def _pause(seconds: float) -> float:
     try:
-        return min(max(float(seconds), SHORTEST_SECONDS), LONGEST_SECONDS)
+        return min(max(float(seconds), MIN_POLL_SECONDS), MAX_POLL_SECONDS)
     except (TypeError, ValueError) as error:
-        raise StateNotStorable(f"{seconds!r} is no number of seconds") from error
+        raise StateNotStorable(f"{seconds!r} is not a number of seconds") from error
 
 
 def describe_task(
     run: RunAttempt, spec: GroupSpec, env: Mapping[str, str], *, cell: str, root: Path
 ) -> RunnerTask:
-    """The attempt as its runner sees it."""
+    """Return the description of an attempt for its runner."""
     return RunnerTask(
         uid=run.uid,
         number=run.number,

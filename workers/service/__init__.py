@@ -1,1 +1,1 @@
-"""The process around a cell: its loop, its Celery worker, its connection to the broker."""
+"""The process of a cell: its loop, its Celery worker, its connection to the broker."""

@@ -1,9 +1,8 @@
-"""The connection to the broker: back soon after Redis is, closed on a stop, unharmed by any
-message.
+"""The connection to the broker: it reconnects quickly, ends on a stop, and survives any message.
 
-A list in Redis holds whatever was pushed. In Kombu the error of unpacking one entry ends the
-worker; here the entry is dropped and the worker continues. `controlplane.config.broker` has the
-same: no module serves both sides except those of the wire.
+A Redis list may hold arbitrary entries. In Kombu an error while unpacking an entry ends the worker;
+here the entry is dropped and the worker continues. `controlplane.config.broker` has the same code,
+because the two sides share only the modules of the wire.
 """
 
 import threading
@@ -22,33 +21,33 @@ from controlplane.contract.wire.broker import bound_entry, find_refusal
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS_MAX = 5
-"""Kombu would let the pauses between two tries grow to 30 s, the length of a cell's lease."""
+"""Kombu's default of 30 s is the length of a cell's lease."""
 
 SHOWN_CHARS = 200
 
-OF_THE_BROKER = (
+BROKER_ERRORS = (
     *(Empty, OSError, RedisError),
     *kombu_redis.virtual.Transport.connection_errors,
     *kombu_redis.virtual.Transport.channel_errors,
 )
-"""Errors of reading a queue that do not concern the message.
+"""Errors of reading a queue that are not caused by the message.
 
-All except DataError: Redis' client raises it for arguments that it cannot send, such as a message.
+DataError is an exception to this: the Redis client raises it for arguments that it cannot send.
 """
 
 
 class CellChannel(kombu_redis.Channel):
-    """Takes messages from lists; one that cannot be read is logged and dropped.
+    """Reads messages from lists; logs and drops unreadable ones.
 
-    Every queue of a cell is consumed with `no_ack`. Celery acknowledges each message all the same,
-    which costs a round trip to Redis for a receipt that is not there: a tenth of a fleet's time.
+    Every queue of a cell is consumed with `no_ack`. Celery acknowledges each message nevertheless,
+    with a useless round trip to Redis that took a tenth of a fleet's time.
     """
 
     def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
-        """Nothing to do: the message left the broker when it was taken."""
+        """Do nothing: the broker has already removed the message."""
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        """A client of Redis that hands on no entry over the size limit."""
+        """Return a Redis client that drops entries over the size limit."""
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
         client.set_response_callback("BRPOP", bound_entry)
         return client
@@ -57,7 +56,7 @@ class CellChannel(kombu_redis.Channel):
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except Exception as error:
-            if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
+            if isinstance(error, BROKER_ERRORS) and not isinstance(error, DataError):
                 raise
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
             log.warning("message_dropped", error=text)
@@ -65,12 +64,12 @@ class CellChannel(kombu_redis.Channel):
 
 
 class CellTransport(kombu_redis.Transport):
-    """Redis, read by our channels."""
+    """Redis transport with CellChannel."""
 
     Channel = CellChannel
 
     def _deliver(self, message: Any, queue: Any) -> None:
-        """Deliver a message, or drop it by what `find_refusal` finds."""
+        """Deliver a message, or log and drop it if `find_refusal` returns a reason."""
         refusal = find_refusal(message)
         if refusal is not None:
             log.warning("message_dropped", error=refusal)
@@ -79,25 +78,25 @@ class CellTransport(kombu_redis.Transport):
 
 
 class PromptConnection(Connection):
-    """A broker connection that comes back soon after the broker has."""
+    """A broker connection that reconnects quickly."""
 
     def get_transport_cls(self) -> Any:
-        """Ours, in place of kombu's own for Redis."""
+        """Return CellTransport instead of kombu's transport for Redis."""
         found = super().get_transport_cls()  # type: ignore[no-untyped-call]
         return CellTransport if found is kombu_redis.Transport else found
 
     def ensure_connection(
         self, errback: Any = None, max_retries: int | None = None, **options: Any
     ) -> Any:
-        """Connect, trying again after 1, 2, … 5, 5, … seconds."""
+        """Connect, with retries after 1, 2, … 5, 5, … seconds."""
         pauses = {"interval_start": 1, "interval_step": 1, "interval_max": RETRY_SECONDS_MAX}
         return super().ensure_connection(errback, max_retries, **{**pauses, **options})  # type: ignore[no-untyped-call]
 
     def ensure(self, obj: Any, fun: Any, errback: Any = None, *args: Any, **options: Any) -> Any:
-        """Retry `fun` while the broker is away, until the process is stopped.
+        """Retry `fun` while the broker is unavailable, until the process is stopped.
 
-        Otherwise a worker that is stopped while it announces itself, after the broker has gone
-        permanently, would retry without end: Celery checks for a stop only in its other loops.
+        Celery checks for a stop only in its other loops, so a worker that is stopped during its
+        start would retry without end.
         """
 
         def failed(error: Any, pause: float) -> None:
@@ -110,6 +109,6 @@ class PromptConnection(Connection):
 
 
 class PromptAmqp(AMQP):
-    """Celery's way to make connections, with ours in it."""
+    """Makes Celery use PromptConnection."""
 
     Connection = PromptConnection

@@ -1,7 +1,6 @@
-"""Push a cell's messages to the broker: all of a moment at once, within a second or not at all.
+"""Push a cell's messages to the broker, in one pipeline with a short timeout.
 
-Nothing is retried here: the control plane does not acknowledge what it did not receive, and then
-the cell sends it again.
+There are no retries here: the cell repeats messages that the control plane does not acknowledge.
 """
 
 from collections.abc import Sequence
@@ -16,14 +15,14 @@ _TIMEOUT_SECONDS = 1.0
 
 
 class BrokerClient(Protocol):
-    """Takes messages for the broker."""
+    """Sends messages to the broker."""
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
-        """Send each (queue, message); lost messages are logged, never raised."""
+        """Send each (queue, message); log lost messages, and never raise."""
 
 
 class RedisBrokerClient:
-    """Redis lists, as kombu consumes them."""
+    """Pushes to Redis lists, which kombu consumes."""
 
     def __init__(self, url: str) -> None:
         self._redis = redis.Redis.from_url(
@@ -31,7 +30,7 @@ class RedisBrokerClient:
         )
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
-        """See Bus."""
+        """See BrokerClient."""
         pipeline = self._redis.pipeline(transaction=False)
         for queue, message in messages:
             pipeline.lpush(queue, message)

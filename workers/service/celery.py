@@ -1,4 +1,4 @@
-"""The cell's Celery app: orders arrive as tasks, the worker shows in Flower as `cell@<name>`."""
+"""The cell's Celery app: orders arrive as tasks; Flower shows the worker as `cell@<name>`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from workers.service.broker import RETRY_SECONDS_MAX, PromptAmqp
 
 log = structlog.get_logger(__name__)
 
-# So long after an answer of Redis was due, kombu gives its connection up and makes another.
+# Kombu reconnects when Redis is this late with an answer.
 HEALTH_SECONDS = 5
 
 
 def make_app(broker_url: str, order_queues: list[str]) -> Celery:
-    """A Celery app that consumes these queues."""
+    """Return a Celery app that consumes these queues."""
     app = Celery("cellrun-cell", broker=broker_url, amqp=PromptAmqp, set_as_current=True)
     app.conf.update(
         accept_content=["json"],
@@ -45,7 +45,7 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
             "interval_max": RETRY_SECONDS_MAX,
         },
         task_queues=[
-            # Orders are acknowledged before they are taken: so the broker need not remember them.
+            # The cell acknowledges orders itself, so the broker need not.
             Queue(name, exchange="", routing_key=name, no_declare=True, no_ack=True)  # type: ignore[no-untyped-call]
             for name in order_queues
         ],
@@ -56,9 +56,9 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
 
 
 def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
-    """Orders go to `take(cell name, text)`, which only puts them in line."""
+    """Pass orders to `take(cell name, text)`, which only queues them."""
 
-    # Orders are the system's own messages: Flower shows attempts instead.
+    # Flower shows attempts instead of orders.
     @app.task(name=queues.ORDERS_TASK, send_events=False)
     def orders(text: Any, *_: Any, **__: Any) -> None:
         try:
@@ -70,7 +70,7 @@ def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
 
 
 def worker_arguments(hostname: str) -> list[str]:
-    """The command line of the cell's worker."""
+    """Return the command line of the cell's worker."""
     return [
         "worker",
         "--hostname",

@@ -1,8 +1,8 @@
-"""Detect that orders wait at the broker while the process takes none, and restart it.
+"""Restart the process if orders wait at the broker and the consumer takes none.
 
-A consumer may be connected and take nothing (kombu repairs a half-open connection within seconds;
-other causes were seen in each of its versions). Heartbeats without an answer prove nothing: the
-control plane may be away. Orders in the cell's own queue do.
+A connected consumer may take nothing: kombu repairs a half-open connection within seconds, but has
+bugs with this effect. Unanswered heartbeats are no evidence, because the control plane may be down;
+orders in the cell's own queue are.
 """
 
 import threading
@@ -16,13 +16,13 @@ from workers import clock
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 5.0
-# Longer than kombu needs to find out about a dead connection; shorter than a lease.
+# Longer than kombu needs to detect a dead connection, shorter than a lease.
 STUCK_SECONDS = 20.0
 _TIMEOUT_SECONDS = 2.0
 
 
 class ConsumerWatch:
-    """Checks from its own thread, by its own connection."""
+    """Checks in its own thread, with its own connection."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ConsumerWatch:
         self._thread = threading.Thread(target=self._run, name="consumer-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -53,11 +53,11 @@ class ConsumerWatch:
         self._closed.set()
 
     def note_taken(self) -> None:
-        """An order was taken; from any thread."""
+        """Record that an order was taken. Thread-safe."""
         self._taken += 1
 
     def check(self, now: float) -> bool:
-        """Whether orders have waited for long, by `now` in seconds, and none was taken."""
+        """Return whether orders have waited for STUCK_SECONDS at `now`, and none was taken."""
         taken = self._taken
         waits = self._waits()
         if not waits or taken != self._seen_taken:
@@ -75,7 +75,7 @@ class ConsumerWatch:
         try:
             return any(pipeline.execute())
         except redis.RedisError:
-            return False  # then no process could take anything
+            return False  # the broker is down, which is not the consumer's fault
 
     def _run(self) -> None:
         while not self._closed.wait(self._poll_seconds):

@@ -1,8 +1,7 @@
-"""The events that Flower shows: each attempt as a task with the attempt's uid.
+"""Events for Flower, which shows each attempt as a task with the attempt's uid.
 
-One event with received, started and runtime covers a whole short attempt; an attempt of more than a
-second is announced while it runs. Events are sent in groups, from their own thread; they may be
-lost.
+A short attempt is one event with received, started and runtime; an attempt of more than a second is
+announced while it runs. A thread sends events in groups; they may be lost.
 """
 
 import queue
@@ -17,10 +16,10 @@ from workers.cell_attempt import CellAttempt
 
 log = structlog.get_logger(__name__)
 
-# Grouped events cost 6 µs each instead of 190 (measured); this is how long a group is gathered.
+# Interval of groups: a grouped event takes 6 µs instead of 190 µs (measured).
 FLUSH_SECONDS = 0.25
 GROUP = 1_000
-# So many events may wait while the broker is away; what comes on top is dropped.
+# Events that may wait while the broker is unavailable; further ones are dropped.
 MAX_WAITING = 20_000
 
 _TYPES = {TaskState.SUCCEEDED: "task-succeeded", TaskState.KILLED: "task-revoked"}
@@ -38,28 +37,28 @@ class FlowerEvents:
         self._thread = threading.Thread(target=self._run, name="flower", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what waits, if that is possible now, and end."""
+        """Try to send waiting events, and end the thread."""
         self._stopping.set()
         self._thread.join(timeout=2.0)
 
     def attempt_running(self, record: CellAttempt, *, received: float) -> None:
-        """The attempt runs, and will for a while."""
-        self._put("task-received", {**_names(record), "timestamp": received})
-        self._put("task-started", {**_names(record), "timestamp": record.started_at or received})
+        """Queue the events of an attempt that has been running for a while."""
+        self._put("task-received", {**_identity(record), "timestamp": received})
+        self._put("task-started", {**_identity(record), "timestamp": record.started_at or received})
 
     def attempt_ended(self, record: CellAttempt) -> None:
-        """The attempt is over."""
+        """Queue the event of an ended attempt."""
         report = record.end
         if report is None:
             return
         finished = report.finished_at or 0.0
         started = report.started_at or finished
         fields = {
-            **_names(record),
+            **_identity(record),
             "received": started,
             "started": started,
             "timestamp": finished,
@@ -94,12 +93,12 @@ class FlowerEvents:
                     break
                 dispatcher.send(kind, **fields)
             dispatcher.flush()
-        except Exception as error:  # events are for eyes: a broker that is away costs nothing else
+        except Exception as error:  # events are optional: their loss has no other effect
             log.info("flower_events_lost", error=str(error))
             self._dispatcher = None
 
     def _connect(self) -> Any:
-        """A dispatcher of our own: the worker's is not safe to use from another thread."""
+        """Return a separate dispatcher: the worker's is not thread-safe."""
         self._dispatcher = self._app.events.Dispatcher(
             self._app.connection_for_write(),
             hostname=self._hostname,
@@ -110,7 +109,7 @@ class FlowerEvents:
         return self._dispatcher
 
 
-def _names(record: CellAttempt) -> dict[str, Any]:
+def _identity(record: CellAttempt) -> dict[str, Any]:
     return {
         "uuid": record.uid,
         "name": f"attempt.{record.spec.job_name}",

@@ -1,7 +1,7 @@
-"""The loop of a cell process: one thread feeds its cells, syncs their journals, lets them act.
+"""The loop of a cell process: one thread passes inputs to its cells, syncs journals, and acts.
 
-A process usually hosts one cell; a fleet hosts many, for scale tests. Orders come from Celery's
-thread, events from drivers' threads; both only put them in line here.
+A process usually hosts one cell; a fleet hosts many, for scale tests. Celery's thread queues
+orders, and the threads of drivers queue events.
 """
 
 import os
@@ -25,57 +25,57 @@ from workers.service.bus import BrokerClient
 
 log = structlog.get_logger(__name__)
 
-# Reports wait so long for company; it is the price of one message for many.
+# Delay of reports, to coalesce several into one message.
 COALESCE_SECONDS = 0.02
-# The least time between two flushes: a cell whose tasks start and end all the time reports in few
-# messages, and most short attempts in one. (Each message costs the control plane 1 ms.)
+# Minimum interval of flushes, so that a busy cell sends few messages, and reports most short
+# attempts in one. (A message takes 1 ms of the control plane's time.)
 PACE_SECONDS = 0.1
-# … and between two rounds, which cost an fsync each.
+# Minimum interval of rounds, each of which takes an fsync.
 ROUND_SECONDS = 0.004
-# An attempt that runs so long is announced to Flower while it runs.
+# An attempt is announced to Flower after running for this long.
 ANNOUNCE_SECONDS = 1.0
-# The longest sleep: what else changes is found at the next round.
+# The longest sleep between two rounds.
 _MAX_SLEEP_SECONDS = 1.0
 _MAX_ROUND = 2_000
-# A restart does not wait longer for a loop that hangs.
-ANEW_SECONDS = 5.0
-# The longest grace in an evacuation: supervisors kill a cell after 60 s, and ours does.
+# How long a restart waits for a loop that hangs.
+RESTART_SECONDS = 5.0
+# The longest grace period in an evacuation: supervisors kill a cell after 60 s.
 EVACUATION_SECONDS = 50.0
-# So long it waits for what was killed, once that grace is over.
+# How long the evacuation waits for killed attempts after the grace period.
 _EVACUATION_MARGIN_SECONDS = 5.0
-# How often evacuation checks whether the engine has ended everything.
+# Interval of checks whether the evacuated containers are removed.
 _REMOVAL_POLL_SECONDS = 0.05
 
 Incoming = tuple[str, CellInput]
 
 
 class AttemptObserver(Protocol):
-    """A receiver of the changes of attempts."""
+    """Receives changes of attempts."""
 
     def attempt_running(self, record: CellAttempt, *, received: float) -> None:
-        """The attempt runs."""
+        """Receive that the attempt runs."""
 
     def attempt_ended(self, record: CellAttempt) -> None:
-        """The attempt is over."""
+        """Receive that the attempt has ended."""
 
 
 class ScheduledComponent(Protocol):
-    """Something with moments of its own, in wall seconds, and no thread to see them come."""
+    """A component with timed events, in wall seconds, and without a thread."""
 
     def advance(self, now: float) -> int:
-        """Do what is due at `now`; how much that was."""
+        """Handle all events due at `now`; return their number."""
 
     def next_due(self) -> float | None:
-        """When there is something to do; None: not before something else happens."""
+        """Return the time of the next event; None: there is none."""
 
 
 def read_moment() -> ClockReading:
-    """Now, by both clocks of this machine."""
+    """Read both clocks of this machine."""
     return ClockReading(clock.wall_seconds(), clock.boot_seconds())
 
 
 class CellHost:
-    """Runs cells in a thread of its own until it is stopped."""
+    """Runs cells in its own thread."""
 
     def __init__(
         self, journals: JournalFile, bus: BrokerClient, schedule: ScheduledComponent | None = None
@@ -90,25 +90,25 @@ class CellHost:
         self._thread = threading.Thread(target=self._run, name="host", daemon=True)
         self._first_news: float | None = None
         self._flushed_at = float("-inf")
-        self._paced_at = float("-inf")
+        self._round_at = float("-inf")
         self._announced: set[str] = set()
         self._next_announcement = 0.0
         self._incarnations: dict[str, str] = {}
         self._on_new_incarnation: Callable[[], None] = restart_process
-        self._is_beginning_anew = False
+        self._is_restarting = False
         self._evacuate_for: float | None = None
         self._expected_seconds = 0
 
     def add(self, cell: Cell) -> None:
-        """Take a cell in; it starts with the host."""
+        """Add a cell, before the start."""
         self._cells[cell.name] = cell
 
     def watch(self, events: AttemptObserver) -> None:
-        """Send the changes of attempts to `events`; call it before the start."""
+        """Send changes of attempts to `events`; call it before the start."""
         self._events = events
 
     def put(self, cell: str, received: CellInput) -> None:
-        """Something happened to the cell of that name; thread-safe."""
+        """Queue an input for the cell of that name. Thread-safe."""
         self._incoming.put((cell, received))
 
     def prepare(self) -> None:
@@ -120,11 +120,11 @@ class CellHost:
         self._journals.sync()
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, *, expected_seconds: int, evacuate: bool) -> None:
-        """Send Goodbye and end; with `evacuate`, first stop everything and wait for it."""
+        """Send Goodbye and end the thread; with `evacuate`, first stop all attempts and wait."""
         self._evacuate_for = self._longest_grace() if evacuate else None
         self._expected_seconds = 0 if evacuate else expected_seconds
         self._stopping.set()
@@ -133,26 +133,29 @@ class CellHost:
         for cell in self._cells.values():
             cell.driver.close()
 
-    def begin_anew(self) -> None:
-        """Restart the process: in order, unless the loop hangs; from any other thread."""
-        self._is_beginning_anew = True
+    def restart(self) -> None:
+        """Restart the process after an orderly end of the loop, unless it hangs.
+
+        Called from another thread.
+        """
+        self._is_restarting = True
         self._incoming.put(None)
-        self._thread.join(ANEW_SECONDS)
+        self._thread.join(RESTART_SECONDS)
         self._on_new_incarnation()
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set() and not self._is_beginning_anew:
+            while not self._stopping.is_set() and not self._is_restarting:
                 self._round(self._sleep_seconds())
             if self._stopping.is_set():
                 self._leave()
                 return
             for cell in self._cells.values():
-                cell.progress.report_all()  # so that it is in the journal
-                cell.journal.leave()  # no attempt is to blame
+                cell.progress.report_all()  # writes phase changes to the journal
+                cell.journal.leave()  # so that no attempt is blamed
             self._journals.sync()
         except BaseException:
-            # A cell without its loop is a zombie with a heartbeat: better no process at all.
+            # Without its loop the process is useless: end it, so that a supervisor restarts it.
             log.exception("cell_loop_failed")
             os._exit(70)
 
@@ -172,7 +175,8 @@ class CellHost:
         for cell in self._cells.values():
             cell.act(flush=flush, is_safe=is_safe)
             outgoing = cell.take_outgoing()
-            # A disk that is full lets it beat on, but not under a name that may be forgotten.
+            # With a full disk a cell continues heartbeats, except under an incarnation that is not
+            # in the journal yet.
             if is_safe or self._incarnations[cell.name] == cell.incarnation:
                 messages += outgoing
         if messages:
@@ -189,7 +193,7 @@ class CellHost:
             item = (
                 self._incoming.get(timeout=timeout) if timeout > 0 else self._incoming.get_nowait()
             )
-            self._pace()
+            self._limit_rate()
             while True:
                 if item is not None:
                     batch.append(item)
@@ -200,12 +204,12 @@ class CellHost:
             pass
         return batch
 
-    def _pace(self) -> None:
-        """Wait for company, if the last round was just now."""
-        rest = self._paced_at + ROUND_SECONDS - clock.boot_seconds()
+    def _limit_rate(self) -> None:
+        """Wait until ROUND_SECONDS after the last round."""
+        rest = self._round_at + ROUND_SECONDS - clock.boot_seconds()
         if rest > 0:
             self._stopping.wait(rest)
-        self._paced_at = clock.boot_seconds()
+        self._round_at = clock.boot_seconds()
 
     def _sleep_seconds(self) -> float:
         now = clock.boot_seconds()
@@ -277,7 +281,7 @@ class CellHost:
         self._bus.push(self._final_messages(list(self._cells.values())))
 
     def _evacuate(self, until: float) -> None:
-        """Stop everything and wait for it; what has not ended `until` then is killed."""
+        """Stop all attempts and wait for their ends; kill those that have not ended at `until`."""
         deadline = until + _EVACUATION_MARGIN_SECONDS
         is_forced = False
         for cell in self._cells.values():
@@ -294,7 +298,7 @@ class CellHost:
         self._wait_until_removed(deadline)
 
     def _wait_until_removed(self, deadline: float) -> None:
-        """Drivers remove in threads of their own, which end with this process."""
+        """Wait for the removals, which drivers do in threads that end with this process."""
         for cell in self._cells.values():
             try:
                 while any(cell.driver.find()) and clock.boot_seconds() < deadline:
@@ -310,7 +314,7 @@ class CellHost:
 
 
 def without_superseded(batch: list[Incoming]) -> list[Incoming]:
-    """Return the events without the starts of attempts whose end is among them."""
+    """Return the inputs without starts of attempts whose end is also in the batch."""
     ended = {
         (name, item.uid)
         for name, item in batch
@@ -328,6 +332,6 @@ def without_superseded(batch: list[Incoming]) -> list[Incoming]:
 
 
 def restart_process() -> None:
-    """Restart in this very process, as after a kill: under a new incarnation, or unstuck."""
+    """Replace this process by a new start of the same command, with the same pid."""
     log.warning("process_restarting")
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

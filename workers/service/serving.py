@@ -1,6 +1,6 @@
-"""A cell process from start to goodbye: one lock, one journal file, one loop, one Celery worker.
+"""A cell process from start to Goodbye: one lock, one journal file, one loop, one Celery worker.
 
-`python -m workers` serves one cell, `python -m workers.fleet` many; nothing else differs.
+`python -m workers` serves one cell, `python -m workers.fleet` many.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ from workers.service.host import CellHost, ScheduledComponent
 
 log = structlog.get_logger("workers")
 
-# How long a successor may take: a restart by a supervisor, an upgrade of the package.
+# Announced time until the next start: a restart by a supervisor, an upgrade of the package.
 EXPECTED_SECONDS = 120
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05
 
@@ -51,7 +51,7 @@ def serve(
 ) -> int:
     """Serve the cells, which share the first one's home, until stopped; return the exit code.
 
-    `name`: the worker's, as Flower shows it. `schedule`: what the loop drives beside its cells.
+    `name`: of the worker in Flower. `schedule`: a component that the loop drives beside its cells.
     """
     config = configs[0]
     configure_logging(
@@ -64,14 +64,23 @@ def serve(
     journals = JournalFile(FileStore(config.home / "journal"))
     host = CellHost(journals, RedisBrokerClient(config.broker_url), schedule)
     cells, reapers = [], []
-    for one in configs:
-        driver = make_driver(one, _teller(host, one.name))
-        cells.append(Cell(one, journals.journal(one.name), driver, guard=make_link(one, driver)))
+    for cell_config in configs:
+        driver = make_driver(cell_config, _receiver(host, cell_config.name))
+        cells.append(
+            Cell(
+                cell_config,
+                journals.journal(cell_config.name),
+                driver,
+                guard=make_link(cell_config, driver),
+            )
+        )
         host.add(cells[-1])
-        if isinstance(driver, MemoryDriver):  # what it pretends ended with the process before
-            host.put(one.name, ScanResult((), ()))
+        if isinstance(driver, MemoryDriver):  # its containers ended with the previous process
+            host.put(cell_config.name, ScanResult((), ()))
         else:
-            reapers.append(Reaper(driver, one.home / "work", _teller(host, one.name)))
+            reapers.append(
+                Reaper(driver, cell_config.home / "work", _receiver(host, cell_config.name))
+            )
     _run(host, cells, reapers, name, config)
     return 0
 
@@ -79,12 +88,12 @@ def serve(
 def _run(
     host: CellHost, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
 ) -> None:
-    """Run the loop and the worker that feeds it; return when the worker was stopped."""
+    """Run the loop and the Celery worker; return when the worker was stopped."""
     host.prepare()
     app = make_app(config.broker_url, [cell.queue for cell in cells])
     events = FlowerEvents(app, name)
     host.watch(events)
-    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.begin_anew)
+    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.restart)
 
     watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
 
@@ -102,9 +111,9 @@ def _run(
             cell.exclusives.dismiss()
         events.stop()
 
-    leaver = ShutdownThread(leave)
-    worker_shutting_down.connect(leaver.request, weak=False)
-    leaver.start()
+    shutdown = ShutdownThread(leave)
+    worker_shutting_down.connect(shutdown.request, weak=False)
+    shutdown.start()
     events.start()
     host.start()
     for watcher in watchers:
@@ -113,38 +122,35 @@ def _run(
         log.info("cell_started", cell=cell.name, incarnation=cell.incarnation)
     try:
         app.worker_main(worker_arguments(name))
-        leaver.request()
+        shutdown.request()
     finally:
-        leaver.join()
+        shutdown.join()
 
 
 class ShutdownThread:
-    """Leaves from its own thread, once, when requested.
+    """Calls `leave` in its own thread, once, when requested.
 
-    Celery announces its end inside its signal handler, that is, between any two instructions of the
-    main thread: waiting there for the loop would deadlock if the loop needs a lock that the main
-    thread was about to release.
+    Celery announces its end in a signal handler, which may interrupt the main thread anywhere.
+    Waiting there for the loop would deadlock if the loop needs a lock that the main thread holds.
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:
-        self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be filled by a handler
+        self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()  # reentrant
         self._is_requested = False
         self._leave = leave
-        self._thread = threading.Thread(target=self._run, name="leaver", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="shutdown", daemon=True)
 
     def start(self) -> None:
-        """Wait for a request."""
+        """Start the thread, which waits for a request."""
         self._thread.start()
 
     def request(self, **_: object) -> None:
-        """Let it leave; from anywhere, as often as one likes."""
+        """Request the call of `leave`. Repeatable, also from a signal handler."""
         self._is_requested = True
         self._requests.put(None)
 
     def join(self) -> None:
-        """Wait until it has left, if that was requested: a crash neither sends a Goodbye nor
-        evacuates.
-        """
+        """Wait for the end of `leave`, if requested: after a crash it is not called."""
         if self._is_requested:
             self._thread.join()
 
@@ -153,26 +159,26 @@ class ShutdownThread:
         self._leave()
 
 
-def _teller(host: CellHost, cell: str) -> Callable[[CellInput], None]:
+def _receiver(host: CellHost, cell: str) -> Callable[[CellInput], None]:
     return lambda event: host.put(cell, event)
 
 
 def _lock_journal(path: Path) -> int | None:
-    """Take the lock against duplicates of the cell on this host; None if a duplicate holds it."""
+    """Take the lock of the cell's home; return None if another process of the cell holds it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
         except BlockingIOError:
-            # A guard that checks whether a cell is alive holds it for a moment.
+            # A guard holds the lock briefly to check whether a cell is alive.
             time.sleep(LOCK_PAUSE_SECONDS)
     os.close(lock)
     return None
 
 
 def make_link(config: CellConfig, driver: Driver) -> GuardLink:
-    """The way to the guard that fits the driver."""
+    """Return the link to the guard for this driver."""
     if isinstance(driver, MemoryDriver):
         return LocalGuardLink(
             driver.engine,

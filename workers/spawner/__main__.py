@@ -1,4 +1,4 @@
-"""The spawner as a program: `main` with its own folder and that of the attempts."""
+"""The spawner as a program. Arguments: its own folder, and the folder of the attempts."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Serve until it is not needed any more; 3: another one serves already."""
+    """Serve until the spawner is not needed any more; return 3 if another one runs already."""
     folder, work = sys.argv[1:3]
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -26,11 +26,11 @@ def main() -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink("socket")
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind("socket")  # by its short name: a path may have some hundred bytes only
+    listener.bind("socket")  # relative: a socket address is limited to about 100 bytes
     listener.setblocking(False)
     listener.listen()
     if os.fork():
-        os._exit(0)  # the starter need not wait for the end of this process
+        os._exit(0)  # the child serves
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     os.ftruncate(lock, len(str(os.getpid())) + 1)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""A connection to the spawner: JSON arrays, one a line."""
+"""A connection to the spawner: JSON arrays, one per line."""
 
 import json
 import socket
@@ -8,20 +8,20 @@ READ_BYTES = 262144
 
 
 class SpawnerClient:
-    """A connection: the cell's, or its guard's."""
+    """A connection of the cell or its guard."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.incoming = b""
         self.outgoing: list[bytes] = []
-        self.is_waiting = False  # until it reads on
+        self.has_unsent = False  # the socket buffer is full
 
     def send(self, *what: Any) -> None:
-        """Send it at the end of this round."""
+        """Queue a message, which is sent at the end of this round."""
         self.outgoing.append(json.dumps(what).encode() + b"\n")
 
     def requests(self) -> tuple[list[Any], bool]:
-        """What it asks, and whether it is still there."""
+        """Return the received requests, and whether the connection is open."""
         try:
             block = self.connection.recv(READ_BYTES)
         except BlockingIOError:

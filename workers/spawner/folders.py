@@ -1,6 +1,6 @@
-"""The folders of tasks that need no files: made when they start, gone when they are empty.
+"""The folders of tasks that need no files: created at the start, removed at the end if empty.
 
-To make and delete two folders for each task takes ten times what it takes to give one another name.
+Renaming a spare folder takes a tenth of the time of creating and deleting two folders.
 """
 
 import contextlib
@@ -12,25 +12,25 @@ SPARE = "spare"
 
 
 class Folders:
-    """Folders below `work`, each with `root` in it; empty ones are kept in `spare` for others."""
+    """Folders below `work`, each with a folder `root`; empty ones move to `spare` for reuse."""
 
     def __init__(self, work: str) -> None:
         self.work = work
         self.spares: list[str] = []
         self.number = 0
-        self.like: tuple[int, int, int] | None = None  # the mode of an unchanged folder
+        self.expected_identity: tuple[int, int, int] | None = None  # of an unchanged folder
 
     def begin(self) -> None:
-        """What an earlier process kept is not known."""
+        """Delete the spare folders of an earlier process."""
         shutil.rmtree(SPARE, ignore_errors=True)
         os.mkdir(SPARE)
 
     def path(self, uid: str) -> str:
-        """Of the attempt."""
+        """Return the folder of an attempt."""
         return f"{self.work}/{uid}"
 
     def make(self, folder: str) -> None:
-        """Raises OSError. One that is there may stay."""
+        """Create `folder`, or leave an existing one. Raise OSError."""
         while self.spares:
             spare = self.spares.pop()
             try:
@@ -38,16 +38,16 @@ class Folders:
                 return
             except OSError:
                 with contextlib.suppress(OSError):
-                    drop(spare)
+                    delete_empty(spare)
         os.makedirs(f"{folder}/root", exist_ok=True)
-        if self.like is None:
-            self.like = identity(f"{folder}/root")
+        if self.expected_identity is None:
+            self.expected_identity = identity(f"{folder}/root")
 
     def sweep(self, folder: str, *, may_be_reused: bool) -> bool:
-        """Whether nothing was in it, and it is gone."""
+        """Remove `folder` if it is empty and unchanged; return whether it was."""
         root = f"{folder}/root"
         try:
-            is_own = self.like == identity(root) == identity(folder)
+            is_own = self.expected_identity == identity(root) == identity(folder)
             if not is_own or os.listdir(root) or os.listdir(folder) != ["root"]:
                 return False
             if may_be_reused and len(self.spares) < MAX_SPARE:
@@ -56,19 +56,19 @@ class Folders:
                 os.rename(folder, spare)
                 self.spares.append(spare)
             else:
-                drop(folder)
+                delete_empty(folder)
         except OSError:
             return False
         return True
 
 
-def drop(folder: str) -> None:
-    """Delete it, if nothing is in it."""
+def delete_empty(folder: str) -> None:
+    """Delete `folder` with its `root`. Raise OSError if it is not empty."""
     os.rmdir(f"{folder}/root")
     os.rmdir(folder)
 
 
 def identity(folder: str) -> tuple[int, int, int]:
-    """What it is, and whose."""
-    seen = os.lstat(folder)
-    return seen.st_mode, seen.st_uid, seen.st_gid
+    """Return mode, owner and group of `folder`."""
+    found = os.lstat(folder)
+    return found.st_mode, found.st_uid, found.st_gid

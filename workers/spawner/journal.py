@@ -1,6 +1,6 @@
-"""What must be known after the spawner was killed: tasks claimed, begun, over and forgotten.
+"""The tasks claimed, begun, ended and forgotten, as the spawner needs them after it was killed.
 
-Nothing of it is forced to disk: with the machine the tasks die as well.
+The journal is not synced to disk: when the machine fails, the tasks end as well.
 """
 
 import errno
@@ -13,14 +13,14 @@ from workers.spawner.task import SpawnedTask
 
 
 class SpawnerJournal:
-    """The file `journal` here: what must be known after this program was killed."""
+    """The file `journal` in the working directory."""
 
     def __init__(self) -> None:
         self.file = -1
         self.lines = 0
 
     def read(self) -> tuple[str, dict[str, SpawnedTask]]:
-        """In which boot of the machine it was written, and the tasks that are not forgotten."""
+        """Return the boot id under which it was written, and the tasks that are not forgotten."""
         boot = ""
         tasks: dict[str, SpawnedTask] = {}
         with open("journal", "a+", encoding="utf-8") as file:
@@ -28,7 +28,7 @@ class SpawnerJournal:
             for line in file:
                 try:
                     verb, what = json.loads(line)
-                except ValueError:  # an empty line, or one that was cut short
+                except ValueError:  # an empty or truncated line
                     continue
                 if verb == "boot":
                     boot = what
@@ -41,7 +41,7 @@ class SpawnerJournal:
         return boot, tasks
 
     def rewrite(self, tasks: dict[str, SpawnedTask]) -> None:
-        """Rewrite the journal with what is known now: as a whole, or not at all."""
+        """Replace the journal atomically with the current tasks."""
         entries: list[list[Any]] = [["boot", clock.boot_id()]]
         for task in tasks.values():
             entries.append(["fact", task.facts()])
@@ -54,7 +54,7 @@ class SpawnerJournal:
         self.lines = len(entries)
 
     def add(self, verb: str, what: Any) -> None:
-        """Raises OSError; what follows a line that was cut short begins on a new one."""
+        """Append an entry. Raise OSError. The leading newline ends a truncated line before it."""
         text = f"\n{json.dumps([verb, what])}\n".encode()
         if os.write(self.file, text) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

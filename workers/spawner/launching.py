@@ -1,4 +1,4 @@
-"""A process becomes a task: in a session of its own, under its limits, with its output in pipes."""
+"""Start a task: in a session of its own, under its limits, with its output in pipes."""
 
 import contextlib
 import errno
@@ -10,26 +10,29 @@ import subprocess
 from functools import cache, lru_cache
 from typing import Any
 
-ROOMY_BYTES = 2**26  # under a limit as large as that there is room for what posix_spawn needs
-IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and so by every process that inherits it
+POSIX_SPAWN_BYTES = 2**26  # address space limits from here on suffice for posix_spawn
+IGNORED_BY_PYTHON = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)  # by Python, and so by every process that inherits it
 
 
 def spawn(order: dict[str, Any], out: int, err: int) -> int:
-    """Start the task in a session of its own; its process id. Raises OSError, ValueError."""
+    """Start the task in a session of its own; return its pid. Raise OSError, ValueError."""
     memory = order["memory_bytes"]
     if not memory:
-        return spawn_fast(order, out, err)
+        return spawn_by_vfork(order, out, err)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        # Between vfork and exec nothing of ours can run in the child, so that it has to inherit its
-        # limit from us; fork, which copies our page tables, takes 0.55 ms instead of 0.2.
+        # No Python code can run in the child between vfork and exec, so it must inherit its limit.
+        # fork, which copies page tables, takes 0.55 ms instead of 0.2 ms.
         resource.setrlimit(resource.RLIMIT_AS, (memory, hard))
-        pid = spawn_fast(order, out, err)
+        pid = spawn_by_vfork(order, out, err)
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        pid = spawn_small(order, out, err)
+        pid = spawn_by_fork(order, out, err)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     with contextlib.suppress(OSError):  # it has ended, or runs as another user
@@ -37,7 +40,7 @@ def spawn(order: dict[str, Any], out: int, err: int) -> int:
     return pid
 
 
-def spawn_fast(order: dict[str, Any], out: int, err: int) -> int:
+def spawn_by_vfork(order: dict[str, Any], out: int, err: int) -> int:
     """Start a program by vfork. All descriptors of the spawner close at exec."""
     executable = find_program(order["argv"][0], order["env"].get("PATH"))
     if executable is not None:
@@ -49,35 +52,35 @@ def spawn_fast(order: dict[str, Any], out: int, err: int) -> int:
 
 @lru_cache(maxsize=256)
 def find_program(name: str, path: str | None) -> str | None:
-    """Where it was at the first search: to try all of a long PATH takes longer than a start."""
+    """Return the path found first: searching a long PATH takes longer than a start."""
     found = None if "/" in name or path is None else shutil.which(name, path=path)
     return found if found is not None and found.startswith("/") else None
 
 
 def spawn_program(order: dict[str, Any], out: int, err: int, executable: str | None) -> int:
-    """Start the program; None: the one of its name, found in PATH."""
+    """Start the program `executable`; None: search argv[0] in PATH."""
     if executable is None and "/" in order["argv"][0]:
         executable = order["argv"][0]
-    if executable is not None and not 0 < order["memory_bytes"] < ROOMY_BYTES:
+    if executable is not None and not 0 < order["memory_bytes"] < POSIX_SPAWN_BYTES:
         return spawn_file(order, out, err, executable)
     process = subprocess.Popen(
         order["argv"],
         executable=executable,
         env=order["env"],
         cwd=order["cwd"],
-        stdin=nothing(),
+        stdin=dev_null(),
         stdout=out,
         stderr=err,
         start_new_session=True,
         close_fds=False,
     )
-    process.returncode = 0  # it is ours to wait for, not subprocess's
+    process.returncode = 0  # the spawner reaps it, not subprocess
     return process.pid
 
 
 def spawn_file(order: dict[str, Any], out: int, err: int, executable: str) -> int:
-    """Start the program of that file. In the task's folder, since a child starts in ours."""
-    own = os.open(".", os.O_PATH)
+    """Start the program by posix_spawn, from the task's folder, which the child inherits."""
+    previous = os.open(".", os.O_PATH)
     try:
         os.chdir(order["cwd"])
         return os.posix_spawn(
@@ -85,30 +88,30 @@ def spawn_file(order: dict[str, Any], out: int, err: int, executable: str) -> in
             order["argv"],
             order["env"],
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, nothing(), 0),
+                (os.POSIX_SPAWN_DUP2, dev_null(), 0),
                 (os.POSIX_SPAWN_DUP2, out, 1),
                 (os.POSIX_SPAWN_DUP2, err, 2),
             ],
             setsid=True,
-            setsigdef=IGNORED,
+            setsigdef=IGNORED_BY_PYTHON,
         )
     finally:
-        os.fchdir(own)
-        os.close(own)
+        os.fchdir(previous)
+        os.close(previous)
 
 
 @cache
-def nothing() -> int:
-    """Return an empty standard input."""
+def dev_null() -> int:
+    """Return a descriptor of /dev/null for standard inputs."""
     return os.open("/dev/null", os.O_RDONLY)
 
 
-def spawn_small(order: dict[str, Any], out: int, err: int) -> int:
-    """By fork, where there is less room under the limit than we need ourselves."""
+def spawn_by_fork(order: dict[str, Any], out: int, err: int) -> int:
+    """Start the program by fork: its memory limit is smaller than the spawner's own usage."""
     fail_read, fail_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        become_task(order, out, err, fail_write)
+        exec_task(order, out, err, fail_write)
     os.close(fail_write)
     failure = os.read(fail_read, 16)
     os.close(fail_read)
@@ -118,8 +121,8 @@ def spawn_small(order: dict[str, Any], out: int, err: int) -> int:
     return pid
 
 
-def become_task(order: dict[str, Any], out: int, err: int, fail_write: int) -> None:
-    """In the child: turn into the task; never returns."""
+def exec_task(order: dict[str, Any], out: int, err: int, fail_write: int) -> None:
+    """Set up the child process and execute the task in it; never return."""
     try:
         os.setsid()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The spawner's one loop: output, ends and requests of all tasks of a cell."""
+"""The spawner's loop: output, ends and requests of all tasks of a cell."""
 
 import contextlib
 import errno
@@ -26,13 +26,13 @@ from workers.spawner.scanning import (
 from workers.spawner.task import SpawnedTask, StreamCopy
 
 FIRST_SECONDS = 20.0  # for the starter to connect
-REWRITE_LINES = 20_000  # of the journal, before what is forgotten is left out
-# Not the command's fault that it could not be executed.
-SHORT_OF = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
+REWRITE_LINES = 20_000  # of the journal, before it is compacted
+# Errors of a start that are not caused by the command.
+RESOURCE_ERRNOS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
 class Spawner:
-    """The loop: output, ends, requests, in this order, since descriptors are reused."""
+    """The loop handles output, ends, requests, in this order, because descriptors are reused."""
 
     def __init__(self, work: str, listener: socket.socket, wake: int) -> None:
         self.work = work
@@ -41,17 +41,17 @@ class Spawner:
         self.wake = wake
         self.journal = SpawnerJournal()
         self.tasks: dict[str, SpawnedTask] = {}
-        self.running: dict[int, SpawnedTask] = {}  # by process id, until it is over
+        self.running: dict[int, SpawnedTask] = {}  # by pid, until the task has ended
         self.roots: dict[bytes, SpawnedTask] = {}
         self.ending: list[SpawnedTask] = []  # the first process has ended
-        self.has_hidden = False  # some process may be whose task is not known
-        self.orphans: dict[int, SpawnedTask] = {}  # killed ones that fell to us, by process id
+        self.has_hidden = False  # there may be a process whose task is unknown
+        self.orphans: dict[int, SpawnedTask] = {}  # killed processes to reap, by pid
         self.clients: dict[int, SpawnerClient] = {}
         self.logs: dict[int, StreamCopy] = {}
         self.poll = select.epoll()
 
     def begin(self) -> None:
-        """Read what an earlier one has written, and end what it has left."""
+        """Read the journal of an earlier spawner, and kill the tasks that it left."""
         boot, self.tasks = self.journal.read()
         open_tasks = {uid: task for uid, task in self.tasks.items() if not task.is_over}
         if open_tasks:
@@ -64,9 +64,9 @@ class Spawner:
             self.poll.register(descriptor, select.EPOLLIN)
 
     def serve(self) -> None:
-        """Return when neither a task nor a cell is left."""
-        give_up = time.monotonic() + FIRST_SECONDS
-        while self.clients or self.running or time.monotonic() < give_up:
+        """Serve until there are no tasks and no connections."""
+        deadline = time.monotonic() + FIRST_SECONDS
+        while self.clients or self.running or time.monotonic() < deadline:
             timeout = KILLED_SECONDS if self.ending else FIRST_SECONDS
             events = dict(self.poll.poll(timeout if self.clients or self.running else 1.0))
             if self.wake in events:
@@ -84,13 +84,13 @@ class Spawner:
                 for client in list(self.clients.values()):
                     while self.read_from(client):
                         pass
-                self.greet()
-                give_up = 0.0
+                self.accept_client()
+                deadline = 0.0
             for client in list(self.clients.values()):
                 self.flush(client)
 
     def copy(self, descriptor: int, mask: int) -> None:
-        """Keep output; stop reading a stream at its end."""
+        """Copy output of a task; stop reading a stream at its end."""
         log = self.logs[descriptor]
         has_more = log.copy()
         if log.file >= 0 and not log.task.has_output:
@@ -102,7 +102,7 @@ class Spawner:
             del self.logs[descriptor]
 
     def reap(self) -> None:
-        """Reap ended processes; end with each task all that is left of it."""
+        """Reap ended processes; kill the remaining processes of each ended task."""
         with contextlib.suppress(ChildProcessError):
             while (
                 seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -110,7 +110,7 @@ class Spawner:
                 pid = seen.si_pid
                 task = self.running.get(pid)
                 if task is not None:
-                    kill(pid, group=True)  # before its number can be given to another
+                    kill(pid, group=True)  # before its pid can be reused
                 _, status, used = os.wait4(pid, 0)
                 if task is not None:
                     code = os.waitstatus_to_exitcode(status)
@@ -120,15 +120,15 @@ class Spawner:
                 if owner is not None:
                     owner.count(used)
         if self.ending:
-            left = self.left_of(self.ending)
+            remaining = self.kill_remaining(self.ending)
             for task in self.ending:
-                if task not in left:
+                if task not in remaining:
                     self.close(task)
-            self.ending = left
+            self.ending = remaining
 
-    def left_of(self, ending: list[SpawnedTask]) -> list[SpawnedTask]:
-        """Kill what is left of these tasks; of which there was something."""
-        left: list[SpawnedTask] = []
+    def kill_remaining(self, ending: list[SpawnedTask]) -> list[SpawnedTask]:
+        """Kill the remaining processes of these tasks; return the tasks that had any."""
+        remaining: list[SpawnedTask] = []
         ended = {task.pid for task in ending}
         for pid in children():
             if pid in self.running and pid not in ended:
@@ -138,8 +138,8 @@ class Spawner:
                 continue
             owner = self.running.get(seen[0]) or self.roots.get(root_of(pid))
             if owner is None:
-                # It left its session and hid its environment. It may belong to any task that still
-                # runs; when none of those is left, it ends with this one.
+                # The process left its session and hid its environment. It may belong to any running
+                # task that is older; without such a task it is killed with this one.
                 others = (task for task in self.running.values() if task.pid not in ended)
                 if any(task.mark <= seen[1] for task in others):
                     self.has_hidden = True
@@ -148,11 +148,11 @@ class Spawner:
             if owner.pid in ended:
                 kill(pid)
                 self.orphans[pid] = owner
-                left.append(owner)
-        return left
+                remaining.append(owner)
+        return remaining
 
     def close(self, task: SpawnedTask) -> None:
-        """The task is over."""
+        """Record and report the end of a task."""
         for log in task.logs:
             self.logs.pop(log.descriptor, None)
             log.close()
@@ -163,37 +163,37 @@ class Spawner:
         task.is_over, task.ended_at = True, clock.wall_seconds()
         del self.running[task.pid]
         self.roots.pop(task.root, None)
-        self.note(task)
-        if task.forgetters:
+        self.publish(task)
+        if task.waiters:
             self.forget(task.uid)
-        for client, number in task.forgetters:
+        for client, number in task.waiters:
             client.send("answer", number, "forgotten")
 
-    def note(self, task: SpawnedTask, teller: SpawnerClient | None = None) -> None:
-        """Record the changed facts, and send them to all connections."""
+    def publish(self, task: SpawnedTask, origin: SpawnerClient | None = None) -> None:
+        """Record the changed facts, and send them to all connections except `origin`."""
         facts = task.facts()
-        with contextlib.suppress(OSError):  # a full disk: it is known as long as we live
+        with contextlib.suppress(OSError):  # a full disk: this process still has the facts
             self.journal.add("fact", facts)
         for client in self.clients.values():
-            if client is not teller:
+            if client is not origin:
                 client.send("fact", facts)
 
-    def forget(self, uid: str, teller: SpawnerClient | None = None) -> None:
-        """Forget a task that has ended; report it to all connections."""
+    def forget(self, uid: str, origin: SpawnerClient | None = None) -> None:
+        """Forget a task that has ended; report that to all connections except `origin`."""
         task = self.tasks.get(uid)
         if task is None or task.pid in self.running:
             return
         del self.tasks[uid]
         for client in self.clients.values():
-            if client is not teller:
+            if client is not origin:
                 client.send("forget", uid)
         with contextlib.suppress(OSError):
             self.journal.add("forget", uid)
             if self.journal.lines > REWRITE_LINES + 4 * len(self.tasks):
                 self.journal.rewrite(self.tasks)
 
-    def greet(self) -> None:
-        """Accept a connection."""
+    def accept_client(self) -> None:
+        """Accept a connection, and greet it with all tasks."""
         with contextlib.suppress(OSError):
             connection, _ = self.listener.accept()
             connection.setblocking(False)
@@ -216,30 +216,30 @@ class Spawner:
             else:
                 self.remove(uid, client, number)
         if not is_there:
-            self.drop(client)
+            self.disconnect(client)
         return bool(requests) and is_there
 
     def begin_ordered(self, uid: str, order: dict[str, Any], client: SpawnerClient) -> list[Any]:
-        """Start the task of an order that came with the request, once; its folder is made here."""
+        """Start a task, once, with the order in the request; create its folder."""
         if uid in self.tasks:
             return ["again"]
         return self.start(uid, order, client, self.folders.path(uid))
 
     def run(self, uid: str, client: SpawnerClient) -> list[Any]:
-        """Start the task of the order that stands in its folder, once."""
+        """Start a task, once, with the order in its folder."""
         if uid in self.tasks:
             return ["again"]
         try:
             with open(f"{self.work}/{uid}/order.json", encoding="utf-8") as file:
                 order = json.load(file)
-        except (FileNotFoundError, ValueError):  # none, or half of one
+        except (FileNotFoundError, ValueError):  # missing or incomplete
             return ["gone"]
         return self.start(uid, order, client, None)
 
     def start(
         self, uid: str, order: dict[str, Any], client: SpawnerClient, folder: str | None
     ) -> list[Any]:
-        """Claim it, and start it, in `folder` if that is ours to make."""
+        """Claim the task and start it; `folder`: to be created, None if the cell created it."""
         pipes: list[int] = []
         try:
             self.journal.add("claim", uid)
@@ -266,41 +266,41 @@ class Spawner:
             self.logs[log.descriptor] = log
             self.poll.register(log.descriptor, select.EPOLLIN)
         self.running[task.pid] = self.roots[task.root] = task
-        self.note(task, client)
+        self.publish(task, client)
         return ["running", task.facts()]
 
     def fail(self, uid: str, order: dict[str, Any], error: Exception) -> list[str]:
-        """It could not be started, and may be tried again."""
+        """Forget a task that could not be started, so that it can be retried; return the answer."""
         self.tasks.setdefault(uid, SpawnedTask(uid))
         self.forget(uid)
         if not isinstance(error, OSError):
             error = OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         words = (error.strerror or str(error)).lower()
-        if error.errno in SHORT_OF:
+        if error.errno in RESOURCE_ERRNOS:
             return ["failed", words]
         return ["exec", f"exec {order['argv'][0]!r}: {words}"]
 
     def pids(self, uid: str) -> list[int]:
-        """The processes of a task whose parent we are."""
+        """Return the processes of a task that are children of the spawner."""
         task = self.tasks.get(uid)
         if task is None or task.is_over:
             return []
-        fallen = [pid for pid in children() if pid not in self.running]
-        ours = [pid for pid in fallen if root_of(pid) == task.root]
-        return [task.pid, *ours]
+        others = [pid for pid in children() if pid not in self.running]
+        in_task = [pid for pid in others if root_of(pid) == task.root]
+        return [task.pid, *in_task]
 
     def remove(self, uid: str, client: SpawnerClient, number: int) -> None:
-        """Kill it if it runs; answer when it is over and forgotten."""
+        """Kill a task if it runs; answer when it has ended and is forgotten."""
         task = self.tasks.get(uid)
         if task is not None and not task.is_over:
             kill(task.pid)
-            task.forgetters.append((client, number))
+            task.waiters.append((client, number))
         else:
             self.forget(uid)
             client.send("answer", number, "forgotten")
 
     def flush(self, client: SpawnerClient) -> None:
-        """Send what is queued; the rest when the socket accepts it."""
+        """Send queued messages; send the rest when the socket is writable again."""
         if not client.outgoing:
             return
         text = b"".join(client.outgoing)
@@ -309,16 +309,16 @@ class Spawner:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self.drop(client)
+            self.disconnect(client)
             return
         client.outgoing = [text[sent:]] if sent < len(text) else []
-        if bool(client.outgoing) != client.is_waiting:
-            client.is_waiting = bool(client.outgoing)
-            mask = select.EPOLLIN | (select.EPOLLOUT if client.is_waiting else 0)
+        if bool(client.outgoing) != client.has_unsent:
+            client.has_unsent = bool(client.outgoing)
+            mask = select.EPOLLIN | (select.EPOLLOUT if client.has_unsent else 0)
             self.poll.modify(client.connection.fileno(), mask)
 
-    def drop(self, client: SpawnerClient) -> None:
-        """It hung up."""
+    def disconnect(self, client: SpawnerClient) -> None:
+        """Close the connection."""
         self.clients.pop(client.connection.fileno(), None)
         client.outgoing = []
         client.connection.close()

@@ -1,4 +1,4 @@
-"""Read /proc: the owner of each process, and what is left of unwatched tasks."""
+"""Read /proc: find the task of each process, and kill processes of an earlier spawner."""
 
 import contextlib
 import os
@@ -7,14 +7,14 @@ import time
 
 from workers.spawner.task import SpawnedTask
 
-KILLED_SECONDS = 0.01  # between checks whether the killed processes are gone
+KILLED_SECONDS = 0.01  # between polls until killed processes are gone
 MARKER = (
     b"CELLRUN_ROOT="  # in the environment of each task: identifies processes that left the session
 )
 
 
 def inspect_process(pid: int) -> tuple[int, int] | None:
-    """The session of a process and the mark of its start; None: there is none any more."""
+    """Return the session and the start mark of a process; None: it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -24,13 +24,13 @@ def inspect_process(pid: int) -> tuple[int, int] | None:
 
 
 def mark_of(pid: int) -> int:
-    """The mark of a child that was not waited for."""
+    """Return the start mark of a child that was not reaped yet."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def root_of(pid: int) -> bytes:
-    """The task's root that stands in the environment of a process; empty: none."""
+    """Return the task's root from the environment of a process; empty: none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             for entry in file.read().split(b"\0"):
@@ -42,7 +42,7 @@ def root_of(pid: int) -> bytes:
 
 
 def children() -> list[int]:
-    """Our children, those that fell to us as their reaper too."""
+    """Return the spawner's children, including those reparented to it as subreaper."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -51,29 +51,29 @@ def children() -> list[int]:
 
 
 def kill(pid: int, *, group: bool = False) -> None:
-    """SIGKILL, to a process or its group, if it is there."""
+    """Send SIGKILL to a process or its group, if it exists."""
     with contextlib.suppress(OSError):
         (os.killpg if group else os.kill)(pid, signal.SIGKILL)
 
 
 def end_left_behind(tasks: dict[str, SpawnedTask], work: str, *, is_same_boot: bool) -> None:
-    """End what tasks of a spawner that was killed have left; returns when nothing is there."""
+    """Kill all processes of tasks of a killed spawner; return when none is left."""
     sessions = {task.pid: task.mark for task in tasks.values() if is_same_boot and task.pid}
     roots = os.fsencode(work) + b"/"
-    left = True
-    while left:
-        left = False
+    has_processes = True
+    while has_processes:
+        has_processes = False
         for name in os.listdir("/proc"):
             seen = inspect_process(int(name)) if name.isdigit() else None
             if seen is None:
                 continue
-            # The kernel reuses no session number while a process is in it: every process in a
-            # session of a task began after its leader, so that its marks need no check.
+            # The kernel does not reuse a session id while a process is in the session. So every
+            # process in a task's session belongs to the task, and its own mark needs no check.
             session = seen[0]
             leader = inspect_process(session)
             is_ours = session in sessions and (leader is None or leader[1] == sessions[session])
             if is_ours or root_of(int(name)).startswith(roots):
-                left = True
+                has_processes = True
                 kill(int(name))
-        if left:
+        if has_processes:
             time.sleep(KILLED_SECONDS)

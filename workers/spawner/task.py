@@ -1,4 +1,4 @@
-"""One task: what is known of it, and its output on the way to the log files."""
+"""One task: its facts, and the copying of its output to the log files."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ Facts = list[Any]
 
 
 class StreamCopy:
-    """One stream of a task, copied to its file up to the limit; no output, no file."""
+    """Copies one stream of a task to its file up to the limit; without output there is no file."""
 
     def __init__(
         self, task: "SpawnedTask", order: dict[str, Any], name: str, descriptor: int
@@ -21,13 +21,13 @@ class StreamCopy:
         self.name = name
         self.descriptor = descriptor
         self.file = -1
-        self.room: int = order["max_log_bytes"]
+        self.remaining: int = order["max_log_bytes"]
         self.cut_note: bytes = order["cut_note"].encode()
         self.is_cut = False
         os.set_blocking(descriptor, False)
 
     def copy(self) -> bool:
-        """Copy what is there, a block at most; False if there is nothing more now."""
+        """Copy available output, a block at most; return False if there is no more now."""
         try:
             block = os.read(self.descriptor, PIPE_BYTES)
         except BlockingIOError:
@@ -37,8 +37,8 @@ class StreamCopy:
         return bool(block)
 
     def _keep(self, block: bytes) -> None:
-        kept = block[: self.room]
-        self.room -= len(kept)
+        kept = block[: self.remaining]
+        self.remaining -= len(kept)
         if len(kept) < len(block):
             self.is_cut = True
             kept += self.cut_note
@@ -52,10 +52,8 @@ class StreamCopy:
             self.is_cut = True  # a full disk must not stop the task
 
     def close(self) -> None:
-        """Close the output after what was written so far, without waiting for processes that kept
-        the pipe.
-        """
-        for _ in range(1 + 2**20 // PIPE_BYTES):  # no pipe holds more
+        """Copy the rest of the output and close, also if a process still has the pipe open."""
+        for _ in range(1 + 2**20 // PIPE_BYTES):  # the maximum size of a pipe
             if not self.copy():
                 break
         os.close(self.descriptor)
@@ -64,12 +62,12 @@ class StreamCopy:
 
 
 class SpawnedTask:
-    """What is known of one task."""
+    """The state of one task."""
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
         self.pid = 0
-        self.mark = 0  # when its first process started, in the kernel's own count
+        self.mark = 0  # start time of its first process, in kernel ticks
         self.began_at: float | None = None
         self.is_over = False
         self.code: int | None = None
@@ -78,12 +76,12 @@ class SpawnedTask:
         self.peak_bytes = 0
         self.root = b""
         self.has_output = False
-        self.folder: str | None = None  # of ours, and made for this task, if we made it
-        self.is_swept = False  # … which was empty at the end, and is gone
+        self.folder: str | None = None  # if the spawner created it
+        self.is_swept = False  # the folder was empty at the end, and is removed
         self.logs: list[StreamCopy] = []
-        self.forgetters: list[
+        self.waiters: list[
             tuple[SpawnerClient, int]
-        ] = []  # connections that wait until it has ended and is forgotten
+        ] = []  # connections and requests to answer when it is forgotten
 
     def facts(self) -> Facts:
         """Return the facts as they are reported and recorded."""
@@ -94,7 +92,7 @@ class SpawnedTask:
 
     @classmethod
     def of(cls, facts: Facts) -> Self:
-        """The task of such facts."""
+        """Return a task with these facts."""
         task = cls(facts[0])
         task.pid, task.mark, task.began_at, task.is_over, task.code = facts[1:6]
         task.ended_at, task.cpu_seconds, task.peak_bytes = facts[6:9]
@@ -102,6 +100,6 @@ class SpawnedTask:
         return task
 
     def count(self, used: resource.struct_rusage) -> None:
-        """Add what a process of it, which has ended, and those it waited for have used."""
+        """Add the usage of an ended process of the task, and of the children that it reaped."""
         self.cpu_seconds += used.ru_utime + used.ru_stime
         self.peak_bytes = max(self.peak_bytes, used.ru_maxrss * 1024)

@@ -91,14 +91,14 @@ def test_folder_of_another_user_and_symlink_are_refused(
     (tmp_path / "theirs").mkdir()
     place.parent.mkdir()
     place.symlink_to(tmp_path / "theirs")
-    with pytest.raises(UnsafeSecretFolder, match="no folder of the cell's own"):
+    with pytest.raises(UnsafeSecretFolder, match="not a folder of the cell's own user"):
         folder.write("a", [b"one"])
     folder.sweep(tmp_path / "work")
     place.unlink()
     place.mkdir()
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    with pytest.raises(UnsafeSecretFolder, match="no folder of the cell's own"):
+    with pytest.raises(UnsafeSecretFolder, match="not a folder of the cell's own user"):
         folder.write("a", [b"one"])
     assert os.listdir(tmp_path / "theirs") == os.listdir(place) == []
 

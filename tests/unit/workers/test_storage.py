@@ -156,7 +156,7 @@ def test_file_swapped_for_a_symlink_after_the_check_is_not_read(
         return really_open(name, *rest, **more)
 
     monkeypatch.setattr(os, "open", open_late)
-    with pytest.raises(StorageRefused, match="does not lie below"):
+    with pytest.raises(StorageRefused, match="is not below"):
         read(Storage(file_roots=[root]), f"file://{root}/deep/a%20b")
 
 

@@ -63,8 +63,10 @@ def keep(tmp_path: Path, size: int, seconds: float = float("inf")) -> list[float
     (tmp_path / "kept.json").write_text('{"base": null}')
     with (tmp_path / "file").open("wb") as file:
         file.truncate(size)
-    around = SimpleNamespace(web=web, closed=SimpleNamespace(is_set=lambda: False))
-    attempt: Any = SimpleNamespace(uid="u", workspace=tmp_path, around=around, is_broken_off=False)
+    context = SimpleNamespace(web=web, closed=SimpleNamespace(is_set=lambda: False))
+    attempt: Any = SimpleNamespace(
+        uid="u", workspace=tmp_path, context=context, is_broken_off=False
+    )
     OutputTransfer(attempt, seconds=seconds).put("file", lambda: (tmp_path / "file").open("rb"))
     return web.seconds
 

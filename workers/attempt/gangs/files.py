@@ -41,12 +41,12 @@ class Peer:
     why: str = ""
 
 
-def see_peers(gang: Gang, me: GangMember) -> list[Peer]:
+def list_peers(gang: Gang, me: GangMember) -> list[Peer]:
     """Return all members as `me` reaches them, by rank."""
-    return [_see(me, member) for member in gang.members]
+    return [_peer_of(me, member) for member in gang.members]
 
 
-def _see(me: GangMember, other: GangMember) -> Peer:
+def _peer_of(me: GangMember, other: GangMember) -> Peer:
     is_here = me.cell is not None and me.cell == other.cell
     if other.rank == me.rank:
         host = me.name if me.group.network == "gang" and _is_contained(me) else "127.0.0.1"

@@ -18,17 +18,17 @@ from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.gang import Gang, GangMember
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.gangs import files
-from workers.attempt.gangs.files import KEY_FILE, see_peers, split_address
+from workers.attempt.gangs.files import KEY_FILE, list_peers, split_address
 from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
 
 log = structlog.get_logger(__name__)
 
 FIRST_SECONDS = (0.2, 0.4, 0.8)  # the members of a small gang start within a second
-SOON_SECONDS, LATER_SECONDS = 1.0, 5.0
-# Requests: a member that is missing after a minute will not start within a second.
-PATIENT_AFTER = 60
-LEISURE = 4  # minimum interval, as a multiple of the duration of an update of all local members
-KEY_OWNER = 2**31 - 2  # a user of no task
+SHORT_SECONDS, LONG_SECONDS = 1.0, 5.0
+# Members that are missing after a minute are unlikely to start within the next second.
+SLOW_AFTER_REQUESTS = 60
+MIN_INTERVAL_FACTOR = 4  # minimum interval as a multiple of the duration of an update
+KEY_OWNER = 2**31 - 2  # a uid that no task runs as
 AWAY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
@@ -60,21 +60,21 @@ class GangSupervisor:
             threading.Thread(target=self._follow, args=call, name=name, daemon=True).start()
 
     def _follow(self, job_id: int, has_new: threading.Event) -> None:
-        pace, news = GangPollInterval(), WrittenStates()
+        interval, written = GangPollInterval(), WrittenStates()
         while members := self._living(job_id):
             if has_new.is_set():
                 has_new.clear()
-                pace = GangPollInterval()  # others usually follow
+                interval = GangPollInterval()  # others usually follow
             gang, took = None, 0.0
             try:
                 gang = fetch_gang(members)
                 began = time.monotonic()
                 if gang is not None:
-                    news.spread(gang, members)
+                    written.write_changes(gang, members)
                 took = time.monotonic() - began
             except Exception:  # the next response may succeed, and no other thread retries
                 log.exception("gang_not_updated", job=job_id)
-            has_new.wait(max(pace.after(gang), took * LEISURE))
+            has_new.wait(max(interval.after(gang), took * MIN_INTERVAL_FACTOR))
 
     def _living(self, job_id: int) -> list[AttemptRun]:
         """Return the local members that have not ended; forget the gang if there are none."""
@@ -83,7 +83,7 @@ class GangSupervisor:
             watched.members = {
                 uid: attempt
                 for uid, attempt in watched.members.items()
-                if not attempt.ended and not attempt.around.closed.is_set()
+                if not attempt.ended and not attempt.context.closed.is_set()
             }
             if not watched.members:
                 del self._watched[job_id]
@@ -99,13 +99,13 @@ class GangStatus:
 
 
 class WrittenStates:
-    """The status last written for each local member, to skip unchanged files."""
+    """The last written status of each local member, to skip unchanged files."""
 
     def __init__(self) -> None:
         self._last: GangStatus | None = None
         self._written: dict[str, GangStatus] = {}
 
-    def spread(self, gang: Gang, members: list[AttemptRun]) -> None:
+    def write_changes(self, gang: Gang, members: list[AttemptRun]) -> None:
         """Write the gang for each member whose files differ."""
         status = GangStatus(gang, resolve_addresses(gang))
         if self._last is None or status != self._last:
@@ -114,12 +114,12 @@ class WrittenStates:
         self._written = {
             attempt.uid: latest
             for attempt in members
-            if self._written.get(attempt.uid) is latest or keep_up(attempt, latest)
+            if self._written.get(attempt.uid) is latest or update_member(attempt, latest)
         }
 
 
 class GangPollInterval:
-    """The interval between two requests, by their results."""
+    """The interval between two requests, which depends on their results."""
 
     def __init__(self) -> None:
         self._polls = 0
@@ -133,10 +133,10 @@ class GangPollInterval:
         self._unanswered = 0
         self._polls += 1
         if gang.is_settled:
-            return LATER_SECONDS
+            return LONG_SECONDS
         if self._polls <= len(FIRST_SECONDS):
             return FIRST_SECONDS[self._polls - 1]
-        return SOON_SECONDS if self._polls < PATIENT_AFTER else LATER_SECONDS
+        return SHORT_SECONDS if self._polls < SLOW_AFTER_REQUESTS else LONG_SECONDS
 
 
 def fetch_gang(members: list[AttemptRun]) -> Gang | None:
@@ -146,7 +146,7 @@ def fetch_gang(members: list[AttemptRun]) -> Gang | None:
     """
     for attempt in members:
         try:
-            return Gang.read(attempt.around.web.fetch(attempt.uid, "gang"))
+            return Gang.read(attempt.context.web.fetch(attempt.uid, "gang"))
         except (ControlPlaneUnavailable, MalformedMessage) as error:
             attempt.log.warning("gang_not_read", error=str(error))
             return None
@@ -155,7 +155,7 @@ def fetch_gang(members: list[AttemptRun]) -> Gang | None:
     return None
 
 
-def keep_up(attempt: AttemptRun, status: GangStatus) -> bool:
+def update_member(attempt: AttemptRun, status: GangStatus) -> bool:
     """Write the gang into the files of one member; return whether that succeeded.
 
     A member that the control plane does not know is skipped, and removed files are not created
@@ -190,7 +190,7 @@ def hosts_path(attempt: AttemptRun) -> Path:
 
 def ssh_folder(attempt: AttemptRun) -> Path:
     """Return what is mounted at `files.SSH_FOLDER` in the container."""
-    return attempt.around.secrets.room(attempt.uid, "ssh")
+    return attempt.context.secrets.subfolder(attempt.uid, "ssh")
 
 
 def key_path(attempt: AttemptRun) -> str:
@@ -205,7 +205,7 @@ def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
     gang_folder(attempt).chmod(0o755)  # for any user of the task
-    folder = attempt.around.secrets.make_room(attempt.uid, "ssh")
+    folder = attempt.context.secrets.make_subfolder(attempt.uid, "ssh")
     write_whole(folder / f"{KEY_FILE}.pub", f"{gang.key.public}\n")
     write_whole(folder / "authorized_keys", f"{gang.key.public}\n")
     _write_key(folder / KEY_FILE, gang.key.private, attempt.launch.spec.task_type == "container")
@@ -226,7 +226,7 @@ def _write_key(path: Path, text: str, is_contained: bool) -> None:
 def write_files(attempt: AttemptRun, status: GangStatus, me: GangMember) -> None:
     """Write all files that change while the gang runs. Raises OSError."""
     gang = status.gang
-    peers = see_peers(gang, me)
+    peers = list_peers(gang, me)
     folder = gang_folder(attempt)
     if attempt.launch.spec.task_type == "container":
         write_in_place(hosts_path(attempt), files.hosts_text(me, peers, status.addresses.get))
@@ -258,13 +258,13 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     content = text.encode()
     if path.exists() and path.read_bytes() == content:
         return
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(file, "wb") as stream:
         stream.write(content)
-    fresh.chmod(mode)
-    os.replace(fresh, path)
+    draft.chmod(mode)
+    os.replace(draft, path)
 
 
 def resolve_addresses(gang: Gang) -> dict[str, str | None]:

@@ -1,8 +1,8 @@
-"""What an attempt leaves in its `checkpoint_path` stands there again when the next one starts.
+"""Store the folder `checkpoint_path` of an attempt, and restore it for the next attempt.
 
-It is kept at every end but success: of a failure, of a stop, also by preemption. It is not copied
-while the program runs: of a folder that changes meanwhile a copy would be worth nothing. So what is
-lost with its machine begins where its last attempt that ended elsewhere left off.
+It is stored at every end except success: after a failure or a stop, including preemption. It is not
+copied while the program runs, because a copy of a changing folder would be inconsistent. So after
+the loss of a machine, the next attempt starts from the checkpoint of an earlier attempt.
 """
 
 from contextlib import suppress
@@ -17,19 +17,24 @@ from workers.attempt.outcome import INPUTS, OUTPUTS, AttemptFailed
 from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import system_failure, with_tries
 from workers.attempt.steps.inputs import checked_path
-from workers.attempt.steps.outputs import keep_outputs_of_failure, save, tried
-from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer, fetch, remember_base
+from workers.attempt.steps.outputs import keep_outputs_of_failure, save, with_output_tries
+from workers.attempt.transfer.transfers import (
+    DiskAllowance,
+    OutputTransfer,
+    fetch,
+    save_output_base,
+)
 
-# A stopped attempt keeps its resources until this has ended; 60 s after its grace period the
-# control plane would quarantine its cell for a stop that is not confirmed.
+# A stopped attempt holds its resources meanwhile. 60 s after the grace period the control plane
+# would quarantine the cell for an unconfirmed stop.
 KEEP_SECONDS = 40.0
 
 
 def fetch_checkpoint(attempt: AttemptRun) -> None:
-    """Fetch what the last attempt left; note where this one will. Raises AttemptFailed."""
+    """Fetch the last checkpoint; record the output base of this attempt. Raise AttemptFailed."""
     spec = attempt.launch.spec
     if spec.outputs or spec.checkpoint_path:
-        remember_base(attempt)
+        save_output_base(attempt)
     if spec.checkpoint_path is None:
         return
     path = checked_path("checkpoint_path", spec.checkpoint_path, INPUTS)
@@ -37,15 +42,19 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
     found = attempt.launch_context.checkpoint
     if found is None:
         return
-    room = DiskAllowance("checkpoint", attempt.workspace, attempt.around.max_files_bytes, INPUTS)
+    allowance = DiskAllowance(
+        "checkpoint", attempt.workspace, attempt.context.max_files_bytes, INPUTS
+    )
     url = str(found.get("url") or found["uri"])
 
     def fetch_once() -> None:
         tar, sha256 = attempt.workspace / CHECKPOINT, str(found["sha256"])
         try:
-            fetch(attempt, "checkpoint", url, tar, room, named="url" not in found, sha256=sha256)
+            fetch(
+                attempt, "checkpoint", url, tar, allowance, named="url" not in found, sha256=sha256
+            )
         except AttemptFailed as failure:
-            if failure.kind is FailureKind.USER:  # it existed, and was reported
+            if failure.kind is FailureKind.USER:  # the checkpoint was stored, so it must exist
                 failure.kind = FailureKind.SYSTEM
             raise
 
@@ -53,7 +62,7 @@ def fetch_checkpoint(attempt: AttemptRun) -> None:
 
 
 def place_checkpoint(attempt: AttemptRun) -> None:
-    """Put it into the created container. Raises AttemptFailed."""
+    """Restore the checkpoint in the created container. Raise AttemptFailed."""
     path, tar = attempt.launch.spec.checkpoint_path, attempt.workspace / CHECKPOINT
     if path is None or attempt.launch_context.checkpoint is None:
         return
@@ -74,31 +83,31 @@ def keep_leftovers(attempt: AttemptRun) -> None:
     spec = attempt.launch.spec
     if not attempt.is_started:
         return
-    keeping = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
+    transfer = OutputTransfer(attempt, seconds=KEEP_SECONDS, may_break=False)
     if spec.checkpoint_path is not None:
         with attempt.step("checkpoint"):
-            _keep_checkpoint(keeping, spec.checkpoint_path)
+            _keep_checkpoint(transfer, spec.checkpoint_path)
     if any(output.keep_on_failure for output in spec.outputs):
         with attempt.step("outputs"):
-            keep_outputs_of_failure(keeping)
+            keep_outputs_of_failure(transfer)
 
 
-def _keep_checkpoint(keeping: OutputTransfer, path: str) -> None:
+def _keep_checkpoint(transfer: OutputTransfer, path: str) -> None:
     """Store the content of the folder; log an error and go on."""
-    attempt = keeping.attempt
+    attempt = transfer.attempt
     tar = attempt.workspace / CHECKPOINT
-    most = attempt.around.max_files_bytes
+    limit = attempt.context.max_files_bytes
     try:
-        room = DiskAllowance("checkpoint", attempt.workspace, most, OUTPUTS)
-        save(keeping, path, tar, room, "checkpoint")
-        put = partial(keeping.put, CHECKPOINT, lambda: tar.open("rb"))
-        attempt.outputs = (tried(keeping, "checkpoint", put),)
+        allowance = DiskAllowance("checkpoint", attempt.workspace, limit, OUTPUTS)
+        save(transfer, path, tar, allowance, "checkpoint")
+        put = partial(transfer.put, CHECKPOINT, lambda: tar.open("rb"))
+        attempt.outputs = (with_output_tries(transfer, "checkpoint", put),)
     except DriverClosed:
         raise
     except Exception as failure:  # any error: the end itself is reported
-        words = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
-        attempt.log.warning("checkpoint_lost", error=words)
-        attempt.usage["checkpoint_lost"] = words
+        text = clean_text(getattr(failure, "message", str(failure)), MESSAGE_CHARS)
+        attempt.log.warning("checkpoint_lost", error=text)
+        attempt.usage["checkpoint_lost"] = text
     finally:
         with suppress(OSError):
             tar.unlink(missing_ok=True)

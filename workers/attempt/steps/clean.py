@@ -9,18 +9,18 @@ import structlog
 
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.runtime import ContainerStatus, Engine, EngineAway, EngineError
-from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, inspect_container
+from workers.attempt.steps.inspect_container import RETRY_SECONDS, inspect_container
 
 log = structlog.get_logger(__name__)
 
 
-def make_sure_it_is_over(attempt: AttemptRun) -> None:
+def ensure_ended(attempt: AttemptRun) -> None:
     """Return only when no process of this attempt runs or can start, however long it takes."""
     tries = 0
     while attempt.may_exist:
         try:
             view = inspect_container(attempt)
-            if view is None or view.life is ContainerStatus.ENDED:
+            if view is None or view.status is ContainerStatus.ENDED:
                 return
             attempt.engine.remove(attempt.uid)
             return
@@ -28,7 +28,7 @@ def make_sure_it_is_over(attempt: AttemptRun) -> None:
             raise
         except Exception as error:  # also unexpected errors: otherwise no end is reported
             attempt.log.warning("container_not_removed", error=str(error))
-            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            attempt.rest(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
 
 
@@ -51,7 +51,7 @@ def _delete_empty(folder: str) -> None:
 
 def remove_all(engine: Engine, uid: str, workspace: Path, pause: Callable[[float], bool]) -> bool:
     """Delete container and workspace; return whether a try succeeded. `pause` may end the tries."""
-    for seconds in (*PATIENCE_SECONDS, 0.0):
+    for seconds in (*RETRY_SECONDS, 0.0):
         try:
             engine.remove(uid)
             delete_folder(workspace)

@@ -4,7 +4,7 @@ from controlplane.contract.messages.reports import RESULT_BYTES, head_of_result
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.capture import Capture, CaptureSuperseded, DiskFull
 from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
-from workers.attempt.steps.inspect_container import PATIENCE_SECONDS
+from workers.attempt.steps.inspect_container import RETRY_SECONDS
 
 FLUSH_SECONDS = 5.0  # how long an end waits for its output; the rest is uploaded later
 
@@ -13,12 +13,12 @@ def collect_output(attempt: AttemptRun) -> None:
     """Copy the remaining output, then upload it, for a bounded time."""
     if attempt.capture is not None and not attempt.capture.is_over:
         _copy_rest(attempt, attempt.capture)
-    attempt.around.shipper.finish(attempt.uid, FLUSH_SECONDS)
+    attempt.context.shipper.finish(attempt.uid, FLUSH_SECONDS)
 
 
 def _copy_rest(attempt: AttemptRun, capture: Capture) -> None:
     """Copy the remaining output; wait a limited time for an engine that restarts."""
-    for seconds in (*PATIENCE_SECONDS, 0.0):
+    for seconds in (*RETRY_SECONDS, 0.0):
         try:
             attempt.engine.copy_logs(attempt.uid, capture, follow=False)
             return
@@ -42,7 +42,7 @@ def collect_result(attempt: AttemptRun) -> tuple[str | None, bool]:
 
 
 def _read(attempt: AttemptRun, path: str) -> bytes | None:
-    for seconds in (*PATIENCE_SECONDS, 0.0):
+    for seconds in (*RETRY_SECONDS, 0.0):
         try:
             return attempt.engine.read_head(attempt.launch, path, RESULT_BYTES + 1)
         except NoSuchContainer:

@@ -1,4 +1,4 @@
-"""The container exists, made by us or found, with the attempt's name, labels and limits."""
+"""Create the container with the attempt's name, labels and limits, or take over an existing one."""
 
 import os
 
@@ -12,7 +12,7 @@ from workers.attempt.steps.workspace import begin_creation
 
 
 def create_container(attempt: AttemptRun) -> None:
-    """Create it, or take over the one of the same name. Raises AttemptFailed."""
+    """Create the container, or take over the one of the same name. Raise AttemptFailed."""
 
     check_mounts(attempt, "create")
 
@@ -29,10 +29,10 @@ def create_container(attempt: AttemptRun) -> None:
 
 
 def check_mounts(attempt: AttemptRun, stage: str) -> None:
-    """No mount leads through a link, which some task may have put there. Raises AttemptFailed.
+    """Raise AttemptFailed if the source of a mount contains a symbolic link.
 
-    The pool's list was compared with names: the engine follows links, also out of what is allowed,
-    and that at the start.
+    The control plane compared only names with the pool's allowed mounts. The engine follows links
+    at the start, and a task may have created one that leads to a folder that is not allowed.
     """
     for mount in attempt.launch.spec.mounts:
         source = mount.source.rstrip("/") or "/"

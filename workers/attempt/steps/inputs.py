@@ -1,8 +1,8 @@
-"""Place every input at its path before the start, with its bytes checked.
+"""Place every input at its path before the start, with its checksum verified.
 
-Inputs are fetched into the attempt's workspace and then placed into the container: by signed links
-of the control plane, whose failures are system failures, or from URLs of the submitter. The folders
-of the result file and of outputs are created writable for the task's user.
+The cell fetches inputs into the attempt's workspace and then places them into the container. They
+come from signed links of the control plane, whose failures are system failures, or from URLs of the
+submitter. The folders of the result file and of outputs are created writable for the task's user.
 """
 
 import json
@@ -22,22 +22,26 @@ from workers.attempt.transfer.transfers import DiskAllowance, fetch
 
 
 def fetch_inputs(attempt: AttemptRun) -> None:
-    """Fetch all inputs; return what must be placed. Raise AttemptFailed."""
+    """Fetch all inputs, and record what to place. Raise AttemptFailed."""
     spec = attempt.launch.spec
     placed = [PlacedFile(folder, writable=True) for folder in _folders(spec)]
-    room = DiskAllowance("inputs", attempt.inputs_folder, attempt.around.max_files_bytes, INPUTS)
+    allowance = DiskAllowance(
+        "inputs", attempt.inputs_folder, attempt.context.max_files_bytes, INPUTS
+    )
     for number, item in enumerate(spec.inputs):
         path = checked_path("input", item.path, INPUTS)
         target = attempt.inputs_folder / str(number)
-        _fetch(attempt, item, target, room)
+        _fetch(attempt, item, target, allowance)
         placed += (
-            _expanded(attempt, path, target, room) if item.bundle else [PlacedFile(path, target)]
+            _expanded(attempt, path, target, allowance)
+            if item.bundle
+            else [PlacedFile(path, target)]
         )
     attempt.placed = [*attempt.placed, *placed]
 
 
 def _folders(spec: GroupSpec) -> list[str]:
-    """Where the task leaves its result and its outputs, each once. Raises AttemptFailed."""
+    """Return the distinct folders of the task's result and outputs. Raise AttemptFailed."""
     left = [("result_file", spec.result_file)] if spec.result_file is not None else []
     left += [(f"output {item.name}", item.path) for item in spec.outputs]
     folders = (posixpath.dirname(checked_path(what, path, SPEC)) for what, path in left)
@@ -45,7 +49,7 @@ def _folders(spec: GroupSpec) -> list[str]:
 
 
 def place_inputs(attempt: AttemptRun) -> None:
-    """Put what was fetched into the created container. Raises AttemptFailed."""
+    """Place the fetched files into the created container. Raise AttemptFailed."""
     if not attempt.placed:
         return
 
@@ -57,42 +61,42 @@ def place_inputs(attempt: AttemptRun) -> None:
 
 
 def checked_path(what: str, path: str, reason: str) -> str:
-    """`path`, absolute and plain. Raises AttemptFailed for one that leads elsewhere."""
+    """Return `path` normalized. Raise AttemptFailed if it is not absolute, or contains `..`."""
     parts = path.split("/")
     if not path.startswith("/") or path.endswith("/.") or ".." in parts or "\0" in path:
         message = f"{what}: {path!r} is not an absolute path without .."
         raise AttemptFailed(FailureKind.USER, reason, message)
     plain = posixpath.normpath("/" + path.strip("/"))
     if plain == "/":
-        raise AttemptFailed(FailureKind.USER, reason, f"{what}: {path!r} names no file")
+        raise AttemptFailed(FailureKind.USER, reason, f"{what}: {path!r} does not name a file")
     return plain
 
 
-def _fetch(attempt: AttemptRun, item: Input, target: Path, room: DiskAllowance) -> None:
+def _fetch(attempt: AttemptRun, item: Input, target: Path, allowance: DiskAllowance) -> None:
     what, sha256 = f"input {item.path}", item.sha256 or ""
 
     def fetch_once() -> None:
-        fetch(attempt, what, item.url, target, room, named=item.named, sha256=sha256)
+        fetch(attempt, what, item.url, target, allowance, named=item.named, sha256=sha256)
 
     with_tries(attempt, "inputs", fetch_once, system_failure(INPUTS))
 
 
 def _expanded(
-    attempt: AttemptRun, folder: str, bundle: Path, room: DiskAllowance
+    attempt: AttemptRun, folder: str, bundle: Path, allowance: DiskAllowance
 ) -> list[PlacedFile]:
-    """The files of a bundle, each in a file beside the bundle; those that it has links to, too."""
+    """Extract or fetch each file of a bundle to a file beside it; return what to place."""
     placed = [PlacedFile(folder)]
     for number, entry in enumerate(_entries(folder, bundle)):
         name = entry["name"]
         if not isinstance(name, str) or name in ("", ".") or name.startswith("/"):
-            message = f"input {folder}: {name!r} is no name of a file in it"
+            message = f"input {folder}: {name!r} is not a valid file name in a bundle"
             raise AttemptFailed(FailureKind.USER, INPUTS, message)
         path = checked_path("input", f"{folder}/{name}", INPUTS)
         source = bundle.with_name(f"{bundle.name}-{number}")
         if "url" in entry:
             named = bool(entry.get("named"))
             item = Input(path, str(entry["url"]), str(entry["sha256"]), named=named)
-            _fetch(attempt, item, source, room)
+            _fetch(attempt, item, source, allowance)
         else:
             source.write_text(entry["content"], encoding="utf-8", errors="surrogatepass")
         placed.append(PlacedFile(path, source))
@@ -109,6 +113,6 @@ def _entries(folder: str, bundle: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, AttributeError):
                 is_text = is_link = False
             if not is_text and not is_link:
-                message = f"input {folder}: line {number + 1} of the bundle is no name and content"
+                message = f"input {folder}: line {number + 1} of the bundle is not a valid entry"
                 raise AttemptFailed(FailureKind.SYSTEM, INPUTS, message)
             yield entry

@@ -11,22 +11,22 @@ from workers.attempt.runtime import (
     NoSuchContainer,
 )
 
-PATIENCE_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
+RETRY_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
 
 
 def inspect_container(attempt: AttemptRun) -> ContainerView | None:
     """Return the state of the container; wait for an engine that does not answer."""
-    return inspect_patiently(attempt)[0]
+    return inspect_with_retries(attempt)[0]
 
 
-def inspect_patiently(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
+def inspect_with_retries(attempt: AttemptRun) -> tuple[ContainerView | None, bool]:
     """Return the state of the container, and whether the engine was unavailable before."""
     tries = 0
     while True:
         try:
             return attempt.engine.view(attempt.uid), tries > 0
         except (EngineAway, EngineError):
-            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            attempt.rest(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
 
 
@@ -43,10 +43,10 @@ def inspect_adopted(attempt: AttemptRun) -> None:
     """
     view = inspect_container(attempt)
     if view is None:
-        if attempt.is_uncreated and attempt.around.now() < attempt.launch.run.start_before:
+        if attempt.is_uncreated and attempt.context.now() < attempt.launch.run.start_before:
             return
-        what = "was never made" if attempt.is_uncreated else "is gone, or was never made"
-        message = f"its container {what}, and will not come"
+        what = "was never created" if attempt.is_uncreated else "is gone or was never created"
+        message = f"its container {what}, and will not be created"
         attempt.may_exist = False
         raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
     take_over(attempt, view)
@@ -60,12 +60,12 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
     while True:
         try:
             found = attempt.engine.ports(attempt.launch)
-            host = attempt.engine.host(attempt.launch, attempt.around.address())
+            host = attempt.engine.host(attempt.launch, attempt.context.address())
             break
         except NoSuchContainer:
             return None
         except (EngineAway, EngineError):
-            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            attempt.rest(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
     host = f"[{host}]" if ":" in host else host
     return {name: f"{host}:{port}" for name, port in found.items()} or None
@@ -76,5 +76,5 @@ def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
     if view is None:
         return
     attempt.may_exist = True
-    if view.life is not ContainerStatus.CREATED:
+    if view.status is not ContainerStatus.CREATED:
         attempt.mark_running(view, find_addresses(attempt))

@@ -1,4 +1,4 @@
-"""Fetch what the order did not contain: secrets, the last checkpoint, the state of a runner."""
+"""Fetch the launch context: secrets, the last checkpoint, the state of a runner."""
 
 from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.messages.launch_context import LaunchContext
@@ -7,8 +7,8 @@ from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import SECRET, WEB, AttemptFailed
 from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable
 
-# A restart of web, or a short outage, must not cost a task one of its tries.
-PATIENCE_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+# Long enough for a restart or a short outage of web, which must not fail an attempt.
+RETRY_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
 
 def read_launch_context(attempt: AttemptRun) -> None:
@@ -21,19 +21,19 @@ def read_launch_context(attempt: AttemptRun) -> None:
         raise AttemptFailed(FailureKind.USER, SECRET, f"secrets: the project has no {names}")
     if attempt.launch_context.unusable:
         names = ", ".join(attempt.launch_context.unusable)
-        message = f"registry_secret: {names} is no login (username and password) to a registry"
+        message = f"registry_secret: {names} is not a registry login (username and password)"
         raise AttemptFailed(FailureKind.USER, SECRET, message)
 
 
 def _fetch(attempt: AttemptRun) -> LaunchContext:
-    words = ""
-    for seconds in (*PATIENCE_SECONDS, None):
+    text = ""
+    for seconds in (*RETRY_SECONDS, None):
         try:
-            return attempt.around.web.launch_context(attempt.uid)
+            return attempt.context.web.launch_context(attempt.uid)
         except (ControlPlaneUnavailable, MalformedMessage) as error:
-            words = str(error)
+            text = str(error)
         except ControlPlaneRefused as error:
-            raise AttemptFailed(FailureKind.SYSTEM, WEB, f"briefing: {error}") from error
+            raise AttemptFailed(FailureKind.SYSTEM, WEB, f"launch context: {error}") from error
         if seconds is not None:
             attempt.pause(seconds)
-    raise AttemptFailed(FailureKind.SYSTEM, WEB, f"briefing: web does not answer: {words}")
+    raise AttemptFailed(FailureKind.SYSTEM, WEB, f"launch context: web does not answer: {text}")

@@ -1,7 +1,7 @@
-"""Keep all outputs of a task that succeeded before its success is reported.
+"""Store all outputs of a successful task before its success is reported.
 
-After a failure, keep those with `keep_on_failure` before the failure is reported. The next process
-of the cell repeats interrupted uploads: the content is the same.
+Outputs with `keep_on_failure` are also stored before a failure is reported. The next process of the
+cell repeats interrupted uploads; the content is the same.
 """
 
 import json
@@ -22,38 +22,35 @@ from workers.attempt.stage_retry import system_failure, with_tries
 from workers.attempt.transfer.transfers import DiskAllowance, OutputTransfer
 
 T = TypeVar("T")
-# The list of them is part of a report, and a message has 1 MiB.
+# The list of outputs is part of a report, and a message is limited to 1 MiB.
 MAX_LIST_BYTES = 256 * 1024
 LOST_CHARS = 200  # of the reason why an output of a failed attempt was not kept
-# Pauses between further tries than a stage has else, as multiples of its last one: 52 s in all.
-LONGER = (2, 4, 7)
+# Pauses of additional tries, as multiples of the last pause of other stages: 52 s in all.
+EXTRA_BACK_OFF_FACTORS = (2, 4, 7)
 
 
 def keep_outputs(attempt: AttemptRun) -> None:
-    """Keep all outputs of an attempt that succeeded. Raise AttemptFailed."""
+    """Store all outputs of a successful attempt. Raise AttemptFailed."""
     outputs = attempt.launch.spec.outputs
     if not outputs:
         return
-    keeping, room = OutputTransfer(attempt), _room(attempt)
+    transfer, allowance = OutputTransfer(attempt), _allowance(attempt)
     kept: list[dict[str, object]] = []
     for output in outputs:
-        _keep(keeping, output, room, kept)
+        _store(transfer, output, allowance, kept)
     attempt.outputs = tuple(kept)
 
 
-def keep_outputs_of_failure(keeping: OutputTransfer) -> None:
-    """Keep the outputs that the job wants after a failure too, as far as possible in time.
-
-    One that is missing or cannot be stored is named in the attempt's usage.
-    """
-    attempt = keeping.attempt
-    room, lost = _room(attempt), []
+def keep_outputs_of_failure(transfer: OutputTransfer) -> None:
+    """Store the outputs with `keep_on_failure`; name those that are not stored in the usage."""
+    attempt = transfer.attempt
+    allowance, lost = _allowance(attempt), []
     kept: list[dict[str, object]] = [dict(item) for item in attempt.outputs or ()]
     for output in attempt.launch.spec.outputs:
         if not output.keep_on_failure:
             continue
         try:
-            _keep(keeping, output, room, kept)
+            _store(transfer, output, allowance, kept)
         except DriverClosed:
             raise
         except Exception as failure:  # any error: the end itself is reported
@@ -64,39 +61,44 @@ def keep_outputs_of_failure(keeping: OutputTransfer) -> None:
         attempt.usage["outputs_lost"] = lost
 
 
-def _room(attempt: AttemptRun) -> DiskAllowance:
-    return DiskAllowance("outputs", attempt.workspace, attempt.around.max_files_bytes, OUTPUTS)
+def _allowance(attempt: AttemptRun) -> DiskAllowance:
+    return DiskAllowance("outputs", attempt.workspace, attempt.context.max_files_bytes, OUTPUTS)
 
 
-def _keep(
-    keeping: OutputTransfer, output: Output, room: DiskAllowance, kept: list[dict[str, object]]
+def _store(
+    transfer: OutputTransfer,
+    output: Output,
+    allowance: DiskAllowance,
+    kept: list[dict[str, object]],
 ) -> None:
     """Store the files of one output and append each to `kept`. Raise AttemptFailed."""
-    tar = keeping.attempt.workspace / "output.tar"
+    tar = transfer.attempt.workspace / "output.tar"
     try:
-        save(keeping, output.path, tar, room, f"output {output.name}")
+        save(transfer, output.path, tar, allowance, f"output {output.name}")
         for name, source in _files(output, tar):
-            put = partial(keeping.put, name, source)
-            kept.append(tried(keeping, f"output {name}", put))
+            put = partial(transfer.put, name, source)
+            kept.append(with_output_tries(transfer, f"output {name}", put))
             _check_list(kept)
     finally:
         tar.unlink(missing_ok=True)
 
 
-def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, what: str) -> None:
-    """Have the engine write the file or folder at `path` to `tar`. Raises AttemptFailed."""
-    attempt = keeping.attempt
+def save(
+    transfer: OutputTransfer, path: str, tar: Path, allowance: DiskAllowance, what: str
+) -> None:
+    """Have the engine write the file or folder at `path` to `tar`. Raise AttemptFailed."""
+    attempt = transfer.attempt
 
     def take(count: int) -> None:
-        keeping.check()
-        room.take(count)
+        transfer.check()
+        allowance.take(count)
 
     def save_once() -> bool:
-        keeping.check()
-        with room.undone_on_error():
+        transfer.check()
+        with allowance.undone_on_error():
             return attempt.engine.save(attempt.launch, path, tar, take)
 
-    if tried(keeping, what, save_once):
+    if with_output_tries(transfer, what, save_once):
         return
     if attempt.engine.view(attempt.uid) is None:
         message = f"{what}: its container is gone"
@@ -105,35 +107,35 @@ def save(keeping: OutputTransfer, path: str, tar: Path, room: DiskAllowance, wha
 
 
 def _files(output: Output, tar: Path) -> Iterator[tuple[str, Callable[[], BinaryIO]]]:
-    """The files of what was saved, by the names under which they are kept. Links are not."""
+    """Yield the saved files by the names under which they are stored, without symbolic links."""
 
-    def refused(words: str) -> AttemptFailed:
-        return AttemptFailed(FailureKind.USER, OUTPUTS, f"output {output.name}: {words}", 0)
+    def refused(text: str) -> AttemptFailed:
+        return AttemptFailed(FailureKind.USER, OUTPUTS, f"output {output.name}: {text}", 0)
 
     with tarfile.open(tar) as saved:
         root = saved.next()
         if root is None or not (root.isreg() or root.isdir()):
-            raise refused(f"{output.path} is no file and no folder")
+            raise refused(f"{output.path} is neither a file nor a folder")
         for entry in saved:
             is_root = entry.name == "."
             if not (entry.isreg() or entry.islnk()):
                 continue
             name = output.name if is_root else f"{output.name}/{entry.name}"
             if not is_name(name):
-                raise refused(f"{entry.name!r} is too long or strange a name")
+                raise refused(f"{entry.name!r} is too long or contains invalid characters")
             yield name, cast("Callable[[], BinaryIO]", partial(saved.extractfile, entry))
 
 
-def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
-    """Return the value of `action`, retried for about a minute: a restart must not lose hours of
-    work.
+def with_output_tries(transfer: OutputTransfer, what: str, action: Callable[[], T]) -> T:
+    """Return the value of `action`, retried for about a minute, longer than a restart takes.
 
-    The message of a failure states that the program had ended successfully.
+    A failure has exit code 0, because the program had ended successfully.
     """
-    attempt, judge = keeping.attempt, system_failure(OUTPUTS)
-    longer = tuple(last * factor for last in attempt.around.back_off[-1:] for factor in LONGER)
+    attempt, judge = transfer.attempt, system_failure(OUTPUTS)
+    last = attempt.context.back_off[-1:]
+    longer = tuple(pause * factor for pause in last for factor in EXTRA_BACK_OFF_FACTORS)
     try:
-        return with_tries(attempt, what, action, judge, pause=keeping.pause, longer=longer)
+        return with_tries(attempt, what, action, judge, pause=transfer.pause, longer=longer)
     except AttemptFailed as failure:
         failure.exit_code = 0
         raise
@@ -141,5 +143,5 @@ def tried(keeping: OutputTransfer, what: str, action: Callable[[], T]) -> T:
 
 def _check_list(kept: list[dict[str, object]]) -> None:
     if len(kept) > MAX_OUTPUTS or len(json.dumps(kept)) > MAX_LIST_BYTES:
-        message = f"outputs: more than {MAX_OUTPUTS} files, or names too long: keep an archive"
+        message = f"outputs: more than {MAX_OUTPUTS} files, or names too long: use an archive"
         raise AttemptFailed(FailureKind.USER, OUTPUTS, message, 0)

@@ -15,9 +15,9 @@ def await_permit(attempt: AttemptRun) -> None:
     waited = 0.0
     while (answer := attempt.launch.permit()) is not Permit.YES:
         if answer is Permit.NEVER:
-            message = "the lease of its cell was over, or nearly so, before it could start"
+            message = "the lease of its cell had expired, or was about to, before the start"
             raise AttemptFailed(FailureKind.OUTSIDE, LEASE_OVER, message)
         if waited >= WAIT_SECONDS:
-            raise AttemptFailed(FailureKind.SYSTEM, GUARD, "its guard does not answer")
+            raise AttemptFailed(FailureKind.SYSTEM, GUARD, "the guard of its cell does not answer")
         attempt.pause(POLL_SECONDS)
         waited += POLL_SECONDS

@@ -2,20 +2,20 @@
 
 from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase
-from workers.attempt.attempt import TURN_SECONDS, AttemptRun
+from workers.attempt.attempt import STOP_CHECK_SECONDS, AttemptRun
 from workers.attempt.outcome import AttemptFailed, judge_pull_error
 from workers.attempt.stage_retry import with_tries
 
 
 def ensure_image(attempt: AttemptRun) -> None:
-    """Pull unless the policy and what the engine has make it needless. Raises AttemptFailed."""
+    """Pull the image if the policy requires it, or the engine lacks it. Raise AttemptFailed."""
     if not attempt.engine.needs_image:
         return
     image = attempt.launch.spec.image
     if not image:
         raise AttemptFailed(FailureKind.USER, IMAGE, "pull: the task names no image")
     if "://" in image:
-        message = f"pull: {image} is an address, and no image's name"
+        message = f"pull: {image} is a URL, not the name of an image"
         raise AttemptFailed(FailureKind.USER, IMAGE, message)
 
     def get_image() -> None:
@@ -36,14 +36,14 @@ def ensure_image(attempt: AttemptRun) -> None:
 
 def _pull(attempt: AttemptRun, image: str) -> None:
     attempt.enter(Phase.PULLING)
-    pull = attempt.around.pulls.join(image, attempt.launch_context.registry)
+    pull = attempt.context.pulls.join(image, attempt.launch_context.registry)
     try:
-        while not pull.wait(TURN_SECONDS):
+        while not pull.wait(STOP_CHECK_SECONDS):
             attempt.check()
             if pull.progress is not None:
                 attempt.enter(Phase.PULLING, pull.progress)
     finally:
-        attempt.around.pulls.leave(pull)
+        attempt.context.pulls.leave(pull)
     if pull.error is not None:
         raise pull.error
     if pull.bytes:  # Podman reports no bytes, and existing layers are not fetched again

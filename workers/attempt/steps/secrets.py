@@ -1,7 +1,7 @@
 """Provide secrets to the task: in its environment, or in files in memory.
 
-They are in no journal and no log. Every user of the engine can read the environment of a container,
-but not the content of a file.
+Secrets are never written to a journal or log. Every user of the engine can read the environment of
+a container, but not the content of a file.
 """
 
 import base64
@@ -30,7 +30,9 @@ def write_secrets(attempt: AttemptRun) -> None:
         return
     paths = [checked_path("secret", use.path or "", SECRET) for use in files]
     try:
-        sources = attempt.around.secrets.write(attempt.uid, [_value(attempt, use) for use in files])
+        sources = attempt.context.secrets.write(
+            attempt.uid, [_value(attempt, use) for use in files]
+        )
     except (OSError, UnsafeSecretFolder) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = DISK if is_full else SECRET

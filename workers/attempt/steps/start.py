@@ -1,4 +1,4 @@
-"""The container's main process runs, and was started once."""
+"""Start the container's main process, once."""
 
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import ContainerStatus, ContainerView, NoSuchContainer
@@ -9,7 +9,7 @@ from workers.attempt.steps.permit import await_permit
 
 
 def start_container(attempt: AttemptRun) -> None:
-    """Start it; before each retry check whether the last try succeeded. Raise AttemptFailed."""
+    """Start the container; before a retry, check if the last try succeeded. Raise AttemptFailed."""
     tried = False
 
     def start() -> ContainerView:
@@ -18,7 +18,7 @@ def start_container(attempt: AttemptRun) -> None:
             view = attempt.engine.view(attempt.uid)
             if view is None:
                 raise NoSuchContainer("the container vanished before its start")
-            if view.life is not ContainerStatus.CREATED:
+            if view.status is not ContainerStatus.CREATED:
                 return view
         tried = True
         with attempt.turn():

@@ -1,4 +1,4 @@
-"""Wait for the process, through a restart of the engine, while its output is copied."""
+"""Wait for the end of the process, also across restarts of the engine, and copy its output."""
 
 import threading
 from dataclasses import replace
@@ -13,17 +13,17 @@ from workers.attempt.runtime import (
     EngineError,
     NoSuchContainer,
 )
-from workers.attempt.steps.inspect_container import PATIENCE_SECONDS, inspect_patiently
+from workers.attempt.steps.inspect_container import RETRY_SECONDS, inspect_with_retries
 
-SHORT_SECONDS = 0.5  # a process that ends sooner has its output read once, at its end
-LONG_SECONDS = 30.0  # then inspect: an engine may forget a waiting call
+SHORT_SECONDS = 0.5  # the output of a process that ends sooner is read once, at its end
+LONG_SECONDS = 30.0  # between inspections: an engine may lose a waiting call
 # An engine may record the cause of an end after the end.
 LATE_POLL_SECONDS = (0.05, 0.15, 0.3, 0.5)
 FOLLOWER_SECONDS = 2.0  # for the follower to reach the end of the output
 
 
 def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
-    """Wait and return the ended container; None: it vanished."""
+    """Wait for the end, and return the ended container; None: it vanished."""
     follower: threading.Thread | None = None
     seconds = SHORT_SECONDS
     tries = 0
@@ -36,13 +36,13 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
             over = True
         except (EngineAway, EngineError):
             over = was_away = True
-            attempt.rest(PATIENCE_SECONDS[min(tries, len(PATIENCE_SECONDS) - 1)])
+            attempt.rest(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
         attempt.rest(0)
         if over:
-            view, had_to_wait = inspect_patiently(attempt)
-            was_away = was_away or had_to_wait
-            if view is None or view.life is ContainerStatus.ENDED:
+            view, was_unavailable = inspect_with_retries(attempt)
+            was_away = was_away or was_unavailable
+            if view is None or view.status is ContainerStatus.ENDED:
                 break
         if follower is None and attempt.capture is not None:
             follower = _follow(attempt, attempt.capture)
@@ -52,16 +52,16 @@ def wait_for_end(attempt: AttemptRun) -> ContainerView | None:
         follower.join(FOLLOWER_SECONDS)
     if view is None or not view.exit_code or attempt.stopped_for is not None:
         return view
-    # An engine without live-restore ends all its containers when it ends, and does not record that.
+    # An engine without live-restore stops all containers when it stops, and does not record that.
     ended_with_engine = was_away and view.exit_code == SIGTERMED
     view = replace(view, stopped=ended_with_engine or _was_stopped(attempt, view))
     if view.exit_code == SIGKILLED and not view.stopped and not view.out_of_memory:
-        return replace(view, out_of_memory=_lacked_memory_after_all(attempt))
+        return replace(view, out_of_memory=_was_oom_recorded_late(attempt))
     return view
 
 
-def _lacked_memory_after_all(attempt: AttemptRun) -> bool:
-    """Return whether the engine records, soon after the end, a kill for memory."""
+def _was_oom_recorded_late(attempt: AttemptRun) -> bool:
+    """Return whether the engine records an out-of-memory kill soon after the end."""
     if not attempt.launch.spec.resources.get("memory_mib"):
         return False
     for seconds in LATE_POLL_SECONDS:
@@ -79,7 +79,7 @@ def _was_stopped(attempt: AttemptRun, view: ContainerView) -> bool:
     try:
         return attempt.engine.was_stopped(attempt.launch, view)
     except EngineAway:
-        return view.exit_code == SIGTERMED  # the engine is ending, with all its containers
+        return view.exit_code == SIGTERMED  # the engine is stopping, with all its containers
     except EngineError as error:
         attempt.log.info("cause_of_end_unknown", error=str(error))
         return False
@@ -89,7 +89,7 @@ def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
     """Copy the output continuously in a thread."""
 
     def follow() -> None:
-        while not (attempt.ended or attempt.around.closed.is_set() or capture.is_over):
+        while not (attempt.ended or attempt.context.closed.is_set() or capture.is_over):
             try:
                 attempt.engine.copy_logs(attempt.uid, capture, follow=True)
             except (CaptureSuperseded, DriverClosed):
@@ -97,7 +97,7 @@ def _follow(attempt: AttemptRun, capture: Capture) -> threading.Thread:
             except (EngineAway, EngineError, DiskFull):
                 pass
             # The stream ended before the container: the engine restarted, or closed the connection.
-            attempt.around.closed.wait(PATIENCE_SECONDS[0] if not attempt.ended else 0)
+            attempt.context.closed.wait(RETRY_SECONDS[0] if not attempt.ended else 0)
 
     thread = threading.Thread(target=follow, name=f"logs-{attempt.uid}", daemon=True)
     thread.start()

@@ -18,9 +18,9 @@ from workers.attempt.outcome import DISK, ENGINE, AttemptFailed
 
 
 def check_begun(attempt: AttemptRun) -> None:
-    """Read from the files of an earlier process of this cell how far the attempt may have come."""
+    """Read from the files of an earlier process whether a container may exist."""
     attempt.begun_before = attempt.is_adopted or attempt.workspace.exists()
-    attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_proof(attempt))
+    attempt.is_uncreated = not attempt.begun_before or _names_this_boot(_uncreated_file(attempt))
     attempt.may_exist = not attempt.is_uncreated
     if attempt.begun_before:
         attempt.recall_limit()
@@ -29,7 +29,7 @@ def check_begun(attempt: AttemptRun) -> None:
 def begin_creation(attempt: AttemptRun) -> None:
     """Record that a container may exist from now on, even if this process ends."""
     attempt.may_exist = True
-    _proof(attempt).unlink(missing_ok=True)
+    _uncreated_file(attempt).unlink(missing_ok=True)
 
 
 def make_workspace(attempt: AttemptRun) -> None:
@@ -41,25 +41,25 @@ def make_workspace(attempt: AttemptRun) -> None:
         if attempt.engine.name != "process":  # created there with the first output
             attempt.log_folder.mkdir(parents=True, exist_ok=True)
         if not attempt.begun_before:
-            _leave_proof(attempt)
+            _write_uncreated_file(attempt)
         if attempt.engine.keeps_logs:
-            attempt.capture = Capture(attempt.log_folder, attempt.around.max_log_bytes)
+            attempt.capture = Capture(attempt.log_folder, attempt.context.max_log_bytes)
     except OSError as error:
         reason = DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ENGINE
         raise AttemptFailed(FailureKind.SYSTEM, reason, f"workspace: {error}") from error
-    attempt.around.shipper.watch(attempt.uid, attempt.log_folder)
+    attempt.context.shipper.watch(attempt.uid, attempt.log_folder)
 
 
-def _proof(attempt: AttemptRun) -> Path:
+def _uncreated_file(attempt: AttemptRun) -> Path:
     return attempt.workspace / "uncreated"
 
 
-def _leave_proof(attempt: AttemptRun) -> None:
+def _write_uncreated_file(attempt: AttemptRun) -> None:
     """Link the file that names this boot, or write a copy if the file system has no links."""
     try:
-        os.link(_boot_file(attempt.around.home), _proof(attempt))
+        os.link(_boot_file(attempt.context.home), _uncreated_file(attempt))
     except OSError:
-        _proof(attempt).write_text(clock.boot_id(), encoding="ascii")
+        _uncreated_file(attempt).write_text(clock.boot_id(), encoding="ascii")
 
 
 @lru_cache(maxsize=8)
@@ -71,9 +71,9 @@ def _boot_file(home: Path) -> Path:
     return path
 
 
-def _names_this_boot(proof: Path) -> bool:
+def _names_this_boot(path: Path) -> bool:
     try:
-        boot = proof.read_text(encoding="ascii")
+        boot = path.read_text(encoding="ascii")
     except (OSError, ValueError):
         return False
     return boot != "" and boot == clock.boot_id()

@@ -30,7 +30,7 @@ class _WatchedFile(io.RawIOBase):
         self._take = take
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next piece. Raises as `take`."""
+        """Return the next piece. Raise like `take`."""
         self._take(0)
         return self._file.read(size)
 
@@ -44,12 +44,12 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
     try:
         with (
             tarfile.open(fileobj=stream, mode="r|", bufsize=tarfile.RECORDSIZE) as source,
-            tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as made,
+            tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as output,
         ):
             for entry in source:
-                plain = entry.name.strip("/")
-                root = plain if root is None else root
-                name = _relative(plain, root)
+                stripped = entry.name.strip("/")
+                root = stripped if root is None else root
+                name = _relative(stripped, root)
                 if name is None or not (_is_kept(entry)):
                     continue
                 entry.name = name
@@ -61,7 +61,7 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
                 entry.pax_headers = {}
                 take(entry.size + tarfile.BLOCKSIZE)
                 content = source.extractfile(entry) if entry.isreg() else None
-                made.addfile(entry, _WatchedFile(content, take) if content is not None else None)
+                output.addfile(entry, _WatchedFile(content, take) if content is not None else None)
     except tarfile.TarError as error:
         raise EngineError(f"the engine sent an unreadable archive: {error}") from error
     except OSError as error:
@@ -75,13 +75,13 @@ def pack(path: Path, target: Path, take: Take) -> None:
 
     Links are stored as links, and not followed.
     """
-    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as made:
-        _add(made, path, ".", take)
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as output:
+        _add(output, path, ".", take)
         if path.is_dir() and not path.is_symlink():
             for folder, folders, files in os.walk(path):
                 for name in sorted((*folders, *files)):
                     inner = Path(folder, name)
-                    _add(made, inner, inner.relative_to(path).as_posix(), take)
+                    _add(output, inner, inner.relative_to(path).as_posix(), take)
 
 
 def unpack(source: Path, folder: Path) -> None:
@@ -96,7 +96,7 @@ def unpack(source: Path, folder: Path) -> None:
             tar.extraction_filter = lambda entry, path: entry
             tar.extractall(folder, members=_checked(tar, folder), numeric_owner=True)
     except (tarfile.TarError, KeyError) as error:  # KeyError: a link without a target
-        raise EngineError(f"what was kept cannot be unpacked: {error}") from error
+        raise EngineError(f"the archive cannot be unpacked: {error}") from error
 
 
 def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
@@ -124,22 +124,22 @@ def _inner(name: str, folder: Path) -> str:
         real = Path(os.path.realpath((folder / inner).parent if inner != "." else folder))
         if real.is_relative_to(os.path.realpath(folder)):
             return inner
-    raise EngineError(f"what was kept cannot be unpacked: {name!r} lies outside")
+    raise EngineError(f"the archive cannot be unpacked: {name!r} is outside its folder")
 
 
-def _add(made: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
+def _add(output: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
     try:
-        entry: Any = made.gettarinfo(path, arcname=name)
+        entry: Any = output.gettarinfo(path, arcname=name)
     except FileNotFoundError:
         return  # removed by a program that still runs
     if entry is None or not _is_kept(entry):
         return
     take(entry.size + tarfile.BLOCKSIZE)
     if not entry.isreg():
-        made.addfile(entry)
+        output.addfile(entry)
         return
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        made.addfile(entry, _WatchedFile(file, take))
+        output.addfile(entry, _WatchedFile(file, take))
 
 
 def _is_kept(entry: tarfile.TarInfo) -> bool:

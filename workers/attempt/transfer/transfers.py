@@ -16,15 +16,15 @@ from typing import BinaryIO
 
 from controlplane.contract.artifacts import PIECE_BYTES, path_of
 from controlplane.contract.states import FailureKind
-from workers.attempt.attempt import TURN_SECONDS, AttemptRun, DriverClosed
+from workers.attempt.attempt import STOP_CHECK_SECONDS, AttemptRun, DriverClosed
 from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
 from workers.control_api import HTTP_SECONDS, ControlPlaneRefused, ControlPlaneUnavailable
 from workers.remote_files import StorageAway, StorageRefused, has_room, join, without_secrets
 
-# So much of a disk is left to others; of a small one a tenth.
+# Space left free on the disk; on a small disk a tenth.
 FREE_BYTES = 64 * 2**20
 _CHECK_BYTES = 16 * 2**20
-# With its last piece web writes a whole file to its disk and reads it again.
+# After the last piece, web syncs the whole file to its disk and reads it again.
 LARGE_BYTES = 16 * 2**20
 LARGE_SECONDS = 120.0
 SECONDS_PER_GIB = 30.0
@@ -34,16 +34,16 @@ _USER, _SYSTEM = FailureKind.USER, FailureKind.SYSTEM
 class DiskAllowance:
     """Count the bytes that an attempt puts on the cell's disk, up to a limit."""
 
-    def __init__(self, what: str, folder: Path, most: int, reason: str) -> None:
-        self._what, self._folder, self._most, self._reason = what, folder, most, reason
+    def __init__(self, what: str, folder: Path, limit: int, reason: str) -> None:
+        self._what, self._folder, self._limit, self._reason = what, folder, limit, reason
         self.taken = 0
         self._checked_at = -_CHECK_BYTES
 
     def take(self, count: int) -> None:
-        """So many more. Raises AttemptFailed."""
+        """Count `count` more bytes. Raise AttemptFailed if the limit or the disk is exceeded."""
         self.taken += count
-        if self.taken > self._most:
-            message = f"{self._what}: more than the {self._most} bytes that this cell takes"
+        if self.taken > self._limit:
+            message = f"{self._what}: more than the {self._limit} bytes that this cell accepts"
             raise AttemptFailed(_USER, self._reason, message)
         if abs(self.taken - self._checked_at) >= _CHECK_BYTES:
             spare = min(FREE_BYTES, shutil.disk_usage(self._folder).total // 10)
@@ -67,7 +67,7 @@ def fetch(
     what: str,
     url: str,
     target: Path,
-    room: DiskAllowance,
+    allowance: DiskAllowance,
     *,
     named: bool,
     sha256: str,
@@ -78,15 +78,15 @@ def fetch(
     """
     digest = hashlib.sha256()
 
-    def failed(kind: FailureKind, words: str, reason: str = INPUTS) -> AttemptFailed:
-        return AttemptFailed(kind, reason, f"{what}: {without_secrets(words, url)}")
+    def failed(kind: FailureKind, text: str, reason: str = INPUTS) -> AttemptFailed:
+        return AttemptFailed(kind, reason, f"{what}: {without_secrets(text, url)}")
 
-    with room.undone_on_error():
+    with allowance.undone_on_error():
         try:
             with open(target, "wb") as file:
-                for piece in attempt.around.storage.read(url, named=named):
+                for piece in attempt.context.storage.read(url, named=named):
                     attempt.check()
-                    room.take(len(piece))
+                    allowance.take(len(piece))
                     digest.update(piece)
                     file.write(piece)
         except StorageRefused as error:
@@ -97,12 +97,12 @@ def fetch(
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise failed(_SYSTEM, str(error), DISK if is_full else INPUTS) from error
         if sha256 and digest.hexdigest() != sha256.lower():
-            words = f"sha256 is {digest.hexdigest()}, {sha256} was expected"
-            raise failed(_USER if named else _SYSTEM, words)
+            text = f"sha256 is {digest.hexdigest()}, {sha256} was expected"
+            raise failed(_USER if named else _SYSTEM, text)
 
 
 class OutputTransfer:
-    """Keeps what an ended process left, until `seconds` are over or a stop breaks it off."""
+    """Stores outputs of an ended process, for `seconds` at most, or until a stop aborts it."""
 
     def __init__(
         self, attempt: AttemptRun, *, seconds: float = float("inf"), may_break: bool = True
@@ -112,26 +112,24 @@ class OutputTransfer:
         self._may_break = may_break
 
     def check(self) -> None:
-        """Raises AttemptFailed if it is broken off, Closed if all is let go."""
-        if self.attempt.around.closed.is_set():
+        """Raise AttemptFailed after a stop or the time limit, DriverClosed after a close."""
+        if self.attempt.context.closed.is_set():
             raise DriverClosed
         if self._may_break and self.attempt.is_broken_off:
-            raise AttemptFailed(None, STOPPED, "stopped while its outputs were being kept", 0)
+            raise AttemptFailed(None, STOPPED, "stopped while its outputs were being stored", 0)
         if time.monotonic() > self._end:
-            raise AttemptFailed(_SYSTEM, OUTPUTS, "it took too long to keep what was left")
+            raise AttemptFailed(_SYSTEM, OUTPUTS, "storing the outputs took too long")
 
     def pause(self, seconds: float) -> None:
-        """Wait between two tries. Raises as check."""
+        """Wait between two tries. Raise like `check`."""
         end = time.monotonic() + seconds
         self.check()
         while (rest := end - time.monotonic()) > 0:
-            self.attempt.around.closed.wait(min(rest, TURN_SECONDS))
+            self.attempt.context.closed.wait(min(rest, STOP_CHECK_SECONDS))
             self.check()
 
     def put(self, name: str, source: Callable[[], BinaryIO]) -> dict[str, object]:
-        """Store the artifact `name`, once; return its description for the report. Raise
-        AttemptFailed.
-        """
+        """Store the artifact `name`; return its description for the report. Raise AttemptFailed."""
         with source() as file:
             digest, size = hashlib.sha256(), 0
             for piece in iter(lambda: file.read(PIECE_BYTES), b""):
@@ -140,7 +138,7 @@ class OutputTransfer:
                 size += len(piece)
             sha256 = digest.hexdigest()
             file.seek(0)
-            base = find_base(self.attempt)
+            base = load_output_base(self.attempt)
             if base is None:
                 uri = self._put_to_web(name, file, size, sha256)
             else:
@@ -148,21 +146,21 @@ class OutputTransfer:
         return {"name": name, "size": size, "sha256": sha256, "uri": uri}
 
     def _put_to_web(self, name: str, file: BinaryIO, size: int, sha256: str) -> str:
-        path, here, begun = path_of(self.attempt.uid, name), 0, False
+        path, offset, has_sent = path_of(self.attempt.uid, name), 0, False
         try:
-            while here < size or not begun:
+            while offset < size or not has_sent:
                 self.check()
-                begun = True
-                file.seek(here)
-                query = f"?offset={here}&size={size}&sha256={sha256}"
+                has_sent = True
+                file.seek(offset)
+                query = f"?offset={offset}&size={size}&sha256={sha256}"
                 piece = file.read(PIECE_BYTES)
-                is_last = here + len(piece) >= size
+                is_last = offset + len(piece) >= size
                 seconds = self._seconds_of_last(size) if is_last else HTTP_SECONDS
-                web = self.attempt.around.web
+                web = self.attempt.context.web
                 answer = json.loads(web.call("PUT", path + query, piece, seconds))
-                if answer["size"] == here and piece:
-                    raise ControlPlaneUnavailable("it took nothing")
-                here = answer["size"]
+                if answer["size"] == offset and piece:
+                    raise ControlPlaneUnavailable("it accepted no bytes")
+                offset = answer["size"]
         except ControlPlaneRefused as error:
             kind = _USER if error.status == 413 else _SYSTEM
             raise AttemptFailed(kind, OUTPUTS, f"{name}: {error}") from error
@@ -171,7 +169,7 @@ class OutputTransfer:
         return path
 
     def _seconds_of_last(self, size: int) -> float:
-        """How long web may take to answer the last piece of a file of `size` bytes."""
+        """Return the timeout for the last piece of a file of `size` bytes."""
         if size < LARGE_BYTES:
             return HTTP_SECONDS
         left = max(self._end - time.monotonic(), HTTP_SECONDS)
@@ -179,11 +177,11 @@ class OutputTransfer:
 
     def _put_to_storage(self, url: str, name: str, file: BinaryIO) -> str:
         def failed(kind: FailureKind, error: Exception, reason: str = OUTPUTS) -> AttemptFailed:
-            words = without_secrets(str(error), url)
-            return AttemptFailed(kind, reason, f"{name}: {words}")
+            text = without_secrets(str(error), url)
+            return AttemptFailed(kind, reason, f"{name}: {text}")
 
         try:
-            for _ in self.attempt.around.storage.write(url, file):
+            for _ in self.attempt.context.storage.write(url, file):
                 self.check()
         except StorageRefused as error:
             raise failed(_USER, error) from error
@@ -194,23 +192,26 @@ class OutputTransfer:
         return url
 
 
-def remember_base(attempt: AttemptRun) -> None:
+def save_output_base(attempt: AttemptRun) -> None:
     """Record the output base of this attempt from its launch context."""
-    note = _note(attempt)
-    draft = note.with_suffix(".new")
+    path = _base_file(attempt)
+    draft = path.with_suffix(".new")
     draft.write_text(json.dumps({"base": attempt.launch_context.output_base}), encoding="utf-8")
-    draft.replace(note)
+    draft.replace(path)
 
 
-def find_base(attempt: AttemptRun) -> str | None:
-    """The address below which it does; None: in the control plane's store. Raises AttemptFailed."""
+def load_output_base(attempt: AttemptRun) -> str | None:
+    """Return the base URL of this attempt's outputs; None: the control plane's store.
+
+    Raise AttemptFailed.
+    """
     try:
-        base = json.loads(_note(attempt).read_text(encoding="utf-8"))["base"]
+        base = json.loads(_base_file(attempt).read_text(encoding="utf-8"))["base"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"where this attempt keeps what it leaves is not known any more: {error}"
+        message = f"the destination of its outputs is unknown: {error}"
         raise AttemptFailed(_SYSTEM, OUTPUTS, message) from error
     return None if base is None else str(base)
 
 
-def _note(attempt: AttemptRun) -> Path:
+def _base_file(attempt: AttemptRun) -> Path:
     return attempt.workspace / "kept.json"

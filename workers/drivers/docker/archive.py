@@ -1,4 +1,4 @@
-"""Files into and out of a container by the Engine's archive calls, which need nothing inside it."""
+"""Copy files into and out of a container by the Engine's archive calls, without tools inside it."""
 
 import base64
 import binascii
@@ -31,7 +31,7 @@ class Stat:
 
     @classmethod
     def read(cls, header: str | None) -> "Stat":
-        """From X-Docker-Container-Path-Stat. Raises EngineError."""
+        """Parse X-Docker-Container-Path-Stat. Raise EngineError."""
         try:
             body = json.loads(base64.b64decode(header or ""))
             return cls(int(body["mode"]), str(body.get("linkTarget") or ""))
@@ -40,7 +40,7 @@ class Stat:
 
     @property
     def is_regular(self) -> bool:
-        """A plain file, no link to one."""
+        """Whether it is a regular file, not a link."""
         return not self.mode & GO_NOT_REGULAR
 
 
@@ -52,15 +52,15 @@ class ContainerFiles:
     header: Callable[[str], tarfile.TarInfo]
 
 
-def write_tar(target: Path, placed: Sequence[PlacedFile], inside: ContainerFiles) -> bool:
-    """A tar, to be unpacked at /, that makes `placed` stand; False when nothing is missing.
+def write_tar(target: Path, placed: Sequence[PlacedFile], container: ContainerFiles) -> bool:
+    """Write a tar that places `placed` when unpacked at /; return False if nothing is missing.
 
-    Only what must change stands in it: parents that are missing are made by the engine.
+    It has only the entries that must change; the engine creates missing parents.
     """
     missing = False
     with tarfile.open(target, "w") as tar:
         for item in placed:
-            entry = _file(item) if item.source else _folder(item, inside)
+            entry = _file(item) if item.source else _folder(item, container)
             if entry is None:
                 continue
             missing = True
@@ -79,14 +79,14 @@ def _file(item: PlacedFile) -> tarfile.TarInfo:
     return entry
 
 
-def _folder(item: PlacedFile, inside: ContainerFiles) -> tarfile.TarInfo | None:
+def _folder(item: PlacedFile, container: ContainerFiles) -> tarfile.TarInfo | None:
     path = item.path
-    stat = inside.stat(path)
+    stat = container.stat(path)
     for _ in range(MAX_LINKS):
         if stat is None or not stat.mode & GO_SYMLINK:
             break
         path = posixpath.normpath(posixpath.join(posixpath.dirname(path), stat.link_target))
-        stat = inside.stat(path)
+        stat = container.stat(path)
     entry = tarfile.TarInfo(path.lstrip("/"))
     entry.type = tarfile.DIRTYPE
     if stat is None:
@@ -94,14 +94,14 @@ def _folder(item: PlacedFile, inside: ContainerFiles) -> tarfile.TarInfo | None:
         return entry
     if not item.writable or stat.mode & FOR_ALL == FOR_ALL or path == "/":
         return None
-    old = inside.header(path)
-    entry.uid, entry.gid = old.uid, old.gid
-    entry.mode = old.mode | FOR_ALL
+    existing = container.header(path)
+    entry.uid, entry.gid = existing.uid, existing.gid
+    entry.mode = existing.mode | FOR_ALL
     return entry
 
 
 def first_header(stream: IO[bytes]) -> tarfile.TarInfo:
-    """The header of the first entry of a tar. Raises EngineError."""
+    """Return the header of the first entry of a tar. Raise EngineError."""
     with _opened(stream) as tar:
         entry = tar.next()
         if entry is None:
@@ -110,7 +110,7 @@ def first_header(stream: IO[bytes]) -> tarfile.TarInfo:
 
 
 def first_file(stream: IO[bytes], limit: int) -> bytes | None:
-    """The first `limit` bytes of a tar's first entry, if that is a file. Raises EngineError."""
+    """Return the first `limit` bytes of a tar's first entry, if it is a file. Raise EngineError."""
     with _opened(stream) as tar:
         entry = tar.next()
         file = tar.extractfile(entry) if entry is not None and entry.isreg() else None

@@ -1,7 +1,7 @@
-"""Commands run in a container by `exec`, bounded in time, at most one at once in each container.
+"""Commands run in a container by `exec`, with a timeout, at most one at a time in each container.
 
-The engine cannot end such a command: after its timeout it continues, and meanwhile no other is
-begun, so that a check that hangs does not fill its container with processes.
+The engine cannot kill such a command. After its timeout it continues, and no other is started
+meanwhile, so that a hanging check does not fill its container with processes.
 """
 
 import threading
@@ -11,26 +11,26 @@ from typing import Any
 
 from workers.attempt.runtime import EngineError
 
-POLL_SECONDS = (0.02, 0.05, 0.1, 0.2)  # between checks whether it has ended; the last one repeats
+POLL_SECONDS = (0.02, 0.05, 0.1, 0.2)  # between polls for the end; the last value repeats
 
 
 class RunningChecks:
-    """The commands that were begun and not seen to end."""
+    """The commands that were started and may still run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._unended: dict[str, str] = {}
+        self._running: dict[str, str] = {}
 
     def run(self, api: Any, name: str, command: Sequence[str], seconds: float) -> str:
-        """Empty if it ended with exit status 0 within `seconds`, else why not."""
+        """Return "" if the command ended with exit status 0 within `seconds`, else the reason."""
         end = time.monotonic() + seconds
         with self._lock:
-            earlier = self._unended.get(name)
+            earlier = self._running.get(name)
         if earlier is not None and api.exec_inspect(earlier)["Running"]:
             return "an earlier check has not ended"
         exec_id = str(api.exec_create(name, list(command), stdout=False, stderr=False)["Id"])
         with self._lock:
-            self._unended[name] = exec_id
+            self._running[name] = exec_id
         api.exec_start(exec_id, detach=True)
         for tries in range(1_000_000):
             found = api.exec_inspect(exec_id)
@@ -45,18 +45,18 @@ class RunningChecks:
         return f"not ended within {seconds:g} s"
 
     def forget(self, name: str) -> None:
-        """Nothing of it is under way in that container."""
+        """Forget the command of that container."""
         with self._lock:
-            self._unended.pop(name, None)
+            self._running.pop(name, None)
 
 
 def choose_gpus(count: int, capacity: int, held: Sequence[str]) -> tuple[int, ...]:
-    """The lowest `count` numbers below `capacity` that are in none of `held`. Raises EngineError.
+    """Return the lowest `count` free numbers below `capacity`. Raise EngineError.
 
-    `held`: what containers hold, like "0,2".
+    `held`: the numbers that each container holds, like "0,2".
     """
     taken = {int(number) for item in held for number in item.split(",") if number.isdecimal()}
     free = [number for number in range(capacity) if number not in taken]
     if len(free) < count:
-        raise EngineError(f"{count} GPUs are asked for, and {len(free)} of {capacity} are free")
+        raise EngineError(f"{count} GPUs are requested, and {len(free)} of {capacity} are free")
     return tuple(free[:count])

@@ -1,4 +1,4 @@
-"""How the Docker SDK reaches the engine, and what it raises, in our own words."""
+"""Connect to the engine by the Docker SDK, and translate the SDK's exceptions."""
 
 import os
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ from workers.attempt.runtime import EngineAway, EngineError, NoSuchContainer
 
 SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 USER_SOCKETS = ("docker.sock", "podman/podman.sock")  # under XDG_RUNTIME_DIR
-CALL_SECONDS = 60.0  # a create or start takes about a second when many are made at once
+CALL_SECONDS = 60.0  # a create or start takes about a second under load
 
 
 class EngineTimeout(EngineAway):
-    """The engine was silent for as long as the call was to last."""
+    """The engine did not answer within the timeout of the call."""
 
 
 @contextmanager
-def answered() -> Iterator[None]:
-    """Turn what the Docker SDK raises into the Engine's own words."""
+def translated_errors() -> Iterator[None]:
+    """Translate exceptions of the Docker SDK into EngineError and EngineAway."""
     try:
         yield
     except docker.errors.NotFound as error:
-        raise NoSuchContainer(_words(error), 404) from error
+        raise NoSuchContainer(_error_text(error), 404) from error
     except docker.errors.APIError as error:
-        raise EngineError(_words(error), error.status_code) from error
+        raise EngineError(_error_text(error), error.status_code) from error
     except (
         docker.errors.DockerException,
         requests.RequestException,
@@ -41,12 +41,12 @@ def answered() -> Iterator[None]:
         raise EngineAway(str(error)) from error
 
 
-def _words(error: docker.errors.APIError) -> str:
+def _error_text(error: docker.errors.APIError) -> str:
     return str(error.explanation or error).strip()
 
 
 def connect(call_seconds: float = CALL_SECONDS) -> docker.APIClient:
-    """A client at DOCKER_HOST or at the first of the usual sockets. Raises DockerException."""
+    """Return a client for DOCKER_HOST or the first usual socket. Raise DockerException."""
     options: dict[str, Any] = {**kwargs_from_env()}
     options.setdefault("base_url", f"unix://{find_socket()}")
     return docker.APIClient(
@@ -55,7 +55,7 @@ def connect(call_seconds: float = CALL_SECONDS) -> docker.APIClient:
 
 
 def find_socket() -> str:
-    """The engine's socket on this machine; Docker's usual one if there is none."""
+    """Return the path of the engine's socket; Docker's default if none exists."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [f"{runtime}/{name}" for name in USER_SOCKETS] if runtime else []
     return next((path for path in (*SOCKETS, *own) if os.path.exists(path)), SOCKETS[0])

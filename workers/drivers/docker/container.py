@@ -1,4 +1,4 @@
-"""How a task's wishes become an Engine API container: limits, isolation, name and labels."""
+"""Translate a task's spec into an Engine API container: limits, isolation, name and labels."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ from workers.attempt.runtime import ContainerStatus, ContainerView, PlacedFile, 
 from workers.drivers.docker import logs
 from workers.drivers.docker.networks import MAX_HOST_NAME, member_name
 
-LEAST_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
+MIN_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
 GPUS_LABEL = "cellrun.gpus"
-NEVER = "0001-01-01T00:00:00Z"
+ZERO_TIME = "0001-01-01T00:00:00Z"
 ALIVE = ("running", "paused", "restarting", "stopping")
-# What the engine keeps of the output, five files, all but the last compressed: so far a cell that
-# was away, or is slow, may lag behind a task without missing anything.
+# The engine keeps five files of output, all but the last compressed. A cell that was down, or is
+# slow, loses no output while it lags behind a task by less than that.
 LOG_BOUNDS = {"max-size": "20m", "max-file": "5"}
 
 
@@ -29,13 +29,14 @@ def container_body(
     log_driver: str,
     publish_on: str = "",
     gpus: Sequence[int] = (),
-    joining: Mapping[str, Any] | None = None,
+    network: Mapping[str, Any] | None = None,
     cgroup_parent: str = "",
 ) -> dict[str, Any]:
-    """The body of POST /containers/create for `launch`.
+    """Return the body of POST /containers/create for `launch`.
 
-    `publish_on`: the address of the host at which ports are published; empty: all. `gpus`: which.
-    `joining`: what it needs to stand in its gang's network. `cgroup_parent`: empty: the engine's.
+    `publish_on`: the host address on which ports are published; empty: all. `gpus`: the numbers of
+    its GPUs. `network`: the parts of the body that join its gang's network. `cgroup_parent`: empty
+    for the engine's default.
     """
     spec = launch.spec
     env = {**spec.env, **launch.env}
@@ -51,7 +52,7 @@ def container_body(
     if spec.ports:
         keys = [f"{port}/tcp" for port in inner_ports(spec.ports).values()]
         body["ExposedPorts"] = {key: {} for key in keys}
-        # Port 0: the engine chooses one that is free.
+        # Port 0: the engine chooses a free one.
         bound = [{"HostIp": publish_on, "HostPort": "0"}]
         body["HostConfig"]["PortBindings"] = dict.fromkeys(keys, bound)
     if gpus:
@@ -61,15 +62,15 @@ def container_body(
         ]
     if spec.is_gang and len(name := member_name(launch)) <= MAX_HOST_NAME:
         body["Hostname"] = name
-    if joining is not None:
-        body["HostConfig"] |= joining["HostConfig"]
-        body |= {name: part for name, part in joining.items() if name != "HostConfig"}
+    if network is not None:
+        body["HostConfig"] |= network["HostConfig"]
+        body |= {name: part for name, part in network.items() if name != "HostConfig"}
     if cgroup_parent:
         body["HostConfig"]["CgroupParent"] = cgroup_parent
     if spec.command:
         body["Cmd"] = list(spec.command)
     if spec.entrypoint is not None:
-        body["Entrypoint"] = list(spec.entrypoint) or [""]  # [""]: none, not even the image's
+        body["Entrypoint"] = list(spec.entrypoint) or [""]  # [""] overrides the image's with none
     if spec.workdir is not None:
         body["WorkingDir"] = spec.workdir
     if spec.user is not None:
@@ -78,7 +79,7 @@ def container_body(
 
 
 def ports_of(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
-    """At which port of the host each name is reached, as an inspected container shows it."""
+    """Return the host port of each port name, from an inspected container."""
     published = (body.get("NetworkSettings") or {}).get("Ports") or {}
     found = {}
     for name, port in inner_ports(names).items():
@@ -89,37 +90,37 @@ def ports_of(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
 
 
 def use_of(body: Mapping[str, Any]) -> ResourceUsage:
-    """What a container has used, as the engine's statistics show it."""
+    """Return the usage of a container, from the engine's statistics."""
     cpu = ((body.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage") or 0
     networks = (body.get("networks") or {}).values()
     return ResourceUsage(int(cpu) / 1e9, sum(int(item.get("tx_bytes") or 0) for item in networks))
 
 
 def view_of(body: dict[str, Any]) -> ContainerView:
-    """What an inspected container shows."""
+    """Return the view of an inspected container."""
     state = body["State"]
-    status = str(state.get("Status")).lower()
+    state_name = str(state.get("Status")).lower()
     started_at = _instant(state.get("StartedAt"))
-    if state.get("Running") or status in ALIVE:
-        life = ContainerStatus.RUNNING
-    elif started_at is None or status in ("created", "configured", "initialized"):
-        life = ContainerStatus.CREATED
+    if state.get("Running") or state_name in ALIVE:
+        status = ContainerStatus.RUNNING
+    elif started_at is None or state_name in ("created", "configured", "initialized"):
+        status = ContainerStatus.CREATED
     else:
-        life = ContainerStatus.ENDED
+        status = ContainerStatus.ENDED
     return ContainerView(
-        life,
+        status,
         container_id=str(body["Id"]),
-        exit_code=int(state.get("ExitCode") or 0) if life is ContainerStatus.ENDED else None,
+        exit_code=int(state.get("ExitCode") or 0) if status is ContainerStatus.ENDED else None,
         out_of_memory=bool(state.get("OOMKilled")),
         started_at=started_at,
-        ended_at=_instant(state.get("FinishedAt")) if life is ContainerStatus.ENDED else None,
+        ended_at=_instant(state.get("FinishedAt")) if status is ContainerStatus.ENDED else None,
         error=str(state.get("Error") or ""),
         pid=int(state.get("Pid") or 0) or None,
     )
 
 
 def _instant(stamp: Any) -> float | None:
-    if not stamp or str(stamp).startswith(NEVER[:4]):
+    if not stamp or str(stamp).startswith(ZERO_TIME[:4]):
         return None
     return logs.nanoseconds(str(stamp)) / 1e9
 
@@ -127,7 +128,7 @@ def _instant(stamp: Any) -> float | None:
 def host_config(
     launch: Launch, *, mounts: Sequence[Mapping[str, Any]], log_driver: str
 ) -> dict[str, Any]:
-    """Limits and isolation. A resource that is not requested is not limited."""
+    """Return limits and isolation. A resource that is not requested is not limited."""
     spec = launch.spec
     config: dict[str, Any] = {
         **privileges(spec),
@@ -139,24 +140,24 @@ def host_config(
     }
     if log_driver:
         config["LogConfig"] = {"Type": log_driver, "Config": LOG_BOUNDS}
-    wished = [
+    requested = [
         bind_mount(item.source, item.target, read_only=item.read_only) for item in spec.mounts
     ]
-    if mounts or wished:
-        config["Mounts"] = [*wished, *mounts]
+    if mounts or requested:
+        config["Mounts"] = [*requested, *mounts]
     if spec.tmpfs:
-        # The rest is the engine's: files there are not executable, and every user may write.
+        # The engine's other defaults apply: noexec, and writable for every user.
         config["Tmpfs"] = {item.path: f"size={item.size_mib}m" for item in spec.tmpfs}
     if cpu_millis := spec.resources.get("cpu_millis"):
-        config["NanoCpus"] = max(cpu_millis, LEAST_CPU_MILLIS) * 1_000_000
+        config["NanoCpus"] = max(cpu_millis, MIN_CPU_MILLIS) * 1_000_000
     if memory_mib := spec.resources.get("memory_mib"):
         config["Memory"] = memory_mib * 2**20
-        config["MemorySwap"] = memory_mib * 2**20  # memory and swap together: so no swap
+        config["MemorySwap"] = memory_mib * 2**20  # memory plus swap: an equal value allows no swap
     return config
 
 
 def privileges(spec: GroupSpec) -> dict[str, Any]:
-    """What the main process may do beyond an ordinary one. A privileged container may do all."""
+    """Return the capabilities and security options of the main process."""
     if spec.privileged:
         return {"Privileged": True}
     more = sorted(
@@ -169,26 +170,26 @@ def privileges(spec: GroupSpec) -> dict[str, Any]:
     }
 
 
-def not_of_the_host(spec: GroupSpec, placed: Sequence[PlacedFile]) -> list[PlacedFile]:
-    """`placed` less what would be made, or made writable for all, in the task's mounts.
+def without_host_paths(spec: GroupSpec, placed: Sequence[PlacedFile]) -> list[PlacedFile]:
+    """Return `placed` without files to create, or to make writable, below the task's mounts.
 
-    There nothing is ours to change: the folders are the host's.
+    Those folders belong to the host, and the cell must not change them.
     """
     targets = [item.target.rstrip("/") for item in spec.mounts]
 
-    def is_of_the_host(item: PlacedFile) -> bool:
+    def is_on_host(item: PlacedFile) -> bool:
         return any(item.path == one or item.path.startswith(f"{one}/") for one in targets)
 
-    return [item for item in placed if item.bound or not is_of_the_host(item)]
+    return [item for item in placed if item.bound or not is_on_host(item)]
 
 
 def mounts_for(
     placed: Sequence[PlacedFile], folder: Path, *, read_only: bool
 ) -> list[dict[str, Any]]:
-    """Bind mounts for what is bound, and for all of `placed` where nothing can be copied to.
+    """Return bind mounts for bound files, and, in a read-only container, for all of `placed`.
 
-    `folder`: of the host, for folders that are to be writable. Unlike a copy, a mount hides what
-    the image has in a folder of the same path.
+    `folder`: host folder for the sources of writable folders. Unlike a copy, a mount hides the
+    content of the image at the same path.
     """
     mounts: list[dict[str, Any]] = []
     for number, item in enumerate(placed):
@@ -204,5 +205,5 @@ def mounts_for(
 
 
 def bind_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
-    """The host's `source` stands at `target`; the engine refuses one that does not exist."""
+    """Return a bind mount of the host's `source`; the engine refuses a missing one."""
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}

@@ -1,7 +1,7 @@
 """Containers on Docker Engine, or on Podman's socket, by the Engine API.
 
-Never `attach`: what a container does is learnt by wait and inspect, so that an engine or a cell
-that restarts loses nothing.
+The driver uses wait and inspect, never `attach`, so that a restart of the engine or the cell loses
+nothing.
 """
 
 import threading
@@ -34,22 +34,27 @@ from workers.attempt.transfer.tars import Take, rebase
 from workers.drivers.docker import archive, events, images, logs, podman
 from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
 from workers.drivers.docker.checks import RunningChecks, choose_gpus
-from workers.drivers.docker.connection import CALL_SECONDS, EngineTimeout, answered, connect
+from workers.drivers.docker.connection import (
+    CALL_SECONDS,
+    EngineTimeout,
+    connect,
+    translated_errors,
+)
 from workers.drivers.docker.container import (
     ALIVE,
     GPUS_LABEL,
     container_body,
     mounts_for,
-    not_of_the_host,
     ports_of,
     use_of,
     view_of,
+    without_host_paths,
 )
 from workers.drivers.docker.gateway import Gateway, is_loopback
 from workers.drivers.docker.networks import GANG_LABEL, GangNetworks
 from workers.drivers.docker.volumes import volume_bytes
 
-FOLLOW_SECONDS = 120.0  # without output; then the stream is opened again, in case it hangs
+FOLLOW_SECONDS = 120.0  # without output, before the stream is reopened, in case it hangs
 LOOPBACK = "127.0.0.1"
 BINARY_SAFE_LOGS = "local"  # json-file replaces bytes that are not UTF-8
 
@@ -71,15 +76,15 @@ class DockerEngine:
         address: Callable[[], str] = lambda: LOOPBACK,
         gpus: int = 0,
     ) -> None:
-        """Connects at the first call: an engine that is down must not stop a cell from starting.
+        """Create the engine client, which connects at the first call: a cell starts without it.
 
-        `address`: where others reach the ports of this host. `gpus`: how many there are, numbered
-        from 0.
+        `address`: the address at which other hosts reach the ports of this host. `gpus`: their
+        count; they are numbered from 0.
         """
         self._address = address
         self._gpus = gpus
-        self._choosing = threading.Lock()  # of GPUs, until the container holds them
-        self._ids: dict[str, str] = {}  # of containers, by attempt
+        self._gpu_lock = threading.Lock()  # held until the container with the GPUs is created
+        self._ids: dict[str, str] = {}  # container ids by attempt
         self._checks = RunningChecks()
         self._gateway = Gateway()
         self._networks = GangNetworks(installation=installation, cell=cell)
@@ -96,9 +101,9 @@ class DockerEngine:
         self._is_podman = False
 
     def find_image(self, image: str) -> str | None:
-        """The digest of `image` on the engine."""
+        """Return the digest of `image` on the engine."""
         try:
-            with answered():
+            with translated_errors():
                 return images.digest_of(self._api.inspect_image(image), image)
         except NoSuchContainer:
             return None
@@ -106,16 +111,16 @@ class DockerEngine:
     def pull(
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
-        """Pull `image`; report the downloaded share of the known size in percent."""
-        with answered():
+        """Pull `image`; report the downloaded percentage of the known size."""
+        with translated_errors():
             return images.pull(self._api, image, on_progress, registry)
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
-        """Make the container; the name makes a second one impossible."""
+        """Create the container; its name excludes a second one."""
         folders = self._workspace(launch.uid) / "folders"
-        ours = not_of_the_host(launch.spec, placed)
-        mounts = mounts_for(ours, folders, read_only=launch.spec.read_only)
-        # All that we read are written, if only as empty: an image's own labels stay otherwise.
+        files = without_host_paths(launch.spec, placed)
+        mounts = mounts_for(files, folders, read_only=launch.spec.read_only)
+        # Every label that the driver reads is set, if only to "": else the image's own applies.
         labels = {
             **attempt_labels(launch, installation=self._installation, cell=self._cell),
             GANG_LABEL: str(launch.spec.job_id) if launch.spec.network == "gang" else "",
@@ -125,9 +130,9 @@ class DockerEngine:
         api = self._api
         try:
             with (
-                self._chosen_gpus(launch) as gpus,
-                answered(),
-                self._networks.joined(api, launch) as joining,
+                self._reserve_gpus(launch) as gpus,
+                translated_errors(),
+                self._networks.joined(api, launch) as network,
             ):
                 body = container_body(
                     launch,
@@ -136,7 +141,7 @@ class DockerEngine:
                     log_driver=self._log_driver,
                     publish_on=publish_on,
                     gpus=gpus,
-                    joining=joining,
+                    network=network,
                     cgroup_parent=self._cgroups.parent(launch.uid),
                 )
                 if self._is_podman:
@@ -153,38 +158,38 @@ class DockerEngine:
             return CreateResult(view.container_id, is_new=False)
 
     def put(self, launch: Launch, placed: Sequence[PlacedFile]) -> None:
-        """Copy into the container, but what is mounted: all in a read-only one."""
-        copied = [item for item in not_of_the_host(launch.spec, placed) if not item.bound]
+        """Copy files into the container, except mounted ones (in a read-only container: all)."""
+        copied = [item for item in without_host_paths(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
-        name = self._of(launch.uid)
+        name = self._reference(launch.uid)
         inside = archive.ContainerFiles(
             stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
         )
         tar = self._workspace(launch.uid) / "placed.tar"
         if archive.write_tar(tar, copied, inside):
-            with answered(), open(tar, "rb") as file:
+            with translated_errors(), open(tar, "rb") as file:
                 self._api.put_archive(name, "/", file)
         tar.unlink(missing_ok=True)
 
     def start(self, uid: str) -> None:
         """Start the created container."""
-        with answered():
-            self._api.start(self._of(uid))
+        with translated_errors():
+            self._api.start(self._reference(uid))
         self._cgroups.sample(uid)
 
     def view(self, uid: str) -> ContainerView | None:
-        """The container now."""
+        """Return the current state of the container."""
         body = self._inspect(uid)
         if body is None:
             return None
         view = view_of(body)
-        if view.life is not ContainerStatus.ENDED:
+        if view.status is not ContainerStatus.ENDED:
             return view
         return replace(view, use=self._cgroups.use(uid) or self._samples.last(uid))
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """Wait for the end, `seconds` at most."""
+        """Wait for the end, `seconds` at most; sample its usage if it has no cgroup of its own."""
         if self._cgroups.has(uid):
             return self._wait(uid, seconds)
         while seconds > 0:
@@ -197,8 +202,8 @@ class DockerEngine:
 
     def _wait(self, uid: str, seconds: float) -> bool:
         try:
-            with answered():
-                self._api.wait(self._of(uid), timeout=seconds)
+            with translated_errors():
+                self._api.wait(self._reference(uid), timeout=seconds)
         except EngineTimeout:
             return False
         return True
@@ -206,8 +211,8 @@ class DockerEngine:
     def signal(self, uid: str, name: str) -> bool:
         """Send a signal to the main process."""
         try:
-            with answered():
-                self._api.kill(self._of(uid), f"SIG{name.removeprefix('SIG')}")
+            with translated_errors():
+                self._api.kill(self._reference(uid), f"SIG{name.removeprefix('SIG')}")
         except NoSuchContainer:
             return False
         except EngineError as error:
@@ -217,82 +222,82 @@ class DockerEngine:
         return True
 
     def was_stopped(self, launch: Launch, view: ContainerView) -> bool:
-        """Whether the engine noted a signal. Raises EngineAway too if it is about to end."""
-        name, ended_at = self._of(launch.uid), view.ended_at or 0.0
+        """Return whether the engine recorded a signal. Raise EngineAway also if it is stopping."""
+        name, ended_at = self._reference(launch.uid), view.ended_at or 0.0
         stop_signal = launch.spec.stop_signal
-        with answered():
+        with translated_errors():
             if events.was_stopped(self._api, name, ended_at, stop_signal):
                 return True
             if view.exit_code == SIGTERMED:
-                # A stopping engine serves its open connections to the end, but accepts no new ones.
+                # A stopping engine serves open connections, but accepts no new ones.
                 connect(self._call_seconds).close()
         return False
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
-        """The ports that the engine chose."""
-        with answered():
-            body = self._api.inspect_container(self._of(launch.uid))
+        """Return the host ports that the engine chose."""
+        with translated_errors():
+            body = self._api.inspect_container(self._reference(launch.uid))
         return ports_of(body, launch.spec.ports)
 
     def host(self, launch: Launch, address: str) -> str:
-        """The address, but where that leads nowhere from the containers of a gang."""
+        """Return `address`, or the gateway's if a gang's containers cannot reach a loopback one."""
         if not launch.spec.is_gang or not is_loopback(address):
             return address
-        with answered():
+        with translated_errors():
             return self._gateway.address(self._api) or address
 
     def use(self, uid: str) -> ResourceUsage:
         """Return one sample of the container's statistics."""
         api = self._api
-        with answered():
-            url = api._url("/containers/{0}/stats", self._of(uid))
+        with translated_errors():
+            url = api._url("/containers/{0}/stats", self._reference(uid))
             found = api._result(api._get(url, params={"stream": 0, "one-shot": 1}), True)
         return use_of(found)
 
     def disk_bytes(self, uid: str) -> int:
-        """The container's own layer, the folders that stand for it in a read-only one, volumes."""
+        """Return the size of the container's layer, its writable mounted folders and volumes."""
         api = self._api
-        with answered():
-            url = api._url("/containers/{0}/json", self._of(uid))
+        with translated_errors():
+            url = api._url("/containers/{0}/json", self._reference(uid))
             found = api._result(api._get(url, params={"size": 1}), True)
             volumes = volume_bytes(api, found.get("Mounts") or ())
         layer = int(found.get("SizeRw") or 0)
         return layer + volumes + bytes_below(self._workspace(uid) / "folders")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """Run a command beside the main process."""
-        with answered():
-            return self._checks.run(self._api, self._of(launch.uid), command, seconds)
+        """Run a command in the container."""
+        with translated_errors():
+            return self._checks.run(self._api, self._reference(launch.uid), command, seconds)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
-        """The head of a regular file; a link is not followed."""
-        name = self._of(launch.uid)
-        with answered(), closing(self._archive(name, path)) as answer:
+        """Return the head of a regular file; links are not followed."""
+        name = self._reference(launch.uid)
+        with translated_errors(), closing(self._archive(name, path)) as answer:
             stat = archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
             return archive.first_file(answer.raw, limit) if stat.is_regular else None
 
     def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
-        """Copy out of the container by its archive call, which follows no link at `path`."""
-        name = self._of(launch.uid)
+        """Copy out of the container by the archive call, which does not follow a link at `path`."""
+        name = self._reference(launch.uid)
         try:
-            with answered(), closing(self._archive(name, path)) as answer:
+            with translated_errors(), closing(self._archive(name, path)) as answer:
                 rebase(answer.raw, target, take)
         except NoSuchContainer:
             return False
         return True
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
-        """Copy into the created container by its archive call."""
-        with answered(), open(source, "rb") as file:
-            self._api.put_archive(self._of(launch.uid), path, file)
+        """Copy into the created container by the archive call."""
+        with translated_errors(), open(source, "rb") as file:
+            self._api.put_archive(self._reference(launch.uid), path, file)
 
     def copy_logs(self, uid: str, capture: Capture, *, follow: bool) -> None:
-        """Copy the output from where `capture` stands."""
+        """Copy the output that `capture` does not have yet."""
         reader, cursors = capture.begin()
         api = self._api
-        with answered():
+        with translated_errors():
             answer = api._get(
-                api._url("/containers/{0}/logs", self._of(uid)),
+                api._url("/containers/{0}/logs", self._reference(uid)),
                 params={
                     "stdout": 1,
                     "stderr": 1,
@@ -312,29 +317,29 @@ class DockerEngine:
 
     def remove(self, uid: str) -> None:
         """Delete the container with its anonymous volumes."""
-        found = self._of(uid)
+        found = self._reference(uid)
         self._checks.forget(found)
         try:
-            with answered():
+            with translated_errors():
                 self._api.remove_container(found, v=True, force=True)
         except NoSuchContainer:
             pass
         self._ids.pop(uid, None)
         self._cgroups.remove(uid)
         self._samples.forget(uid)
-        with answered():
+        with translated_errors():
             self._networks.leave(self._api, uid)
 
     def find(self) -> Iterable[FoundContainer]:
-        """The containers with our labels."""
+        """Return the containers with the labels of this cell."""
         self._cgroups.sweep(clock.wall_seconds())
         grouped = self._cgroups.list()
-        with answered():
+        with translated_errors():
             self._networks.sweep(self._api)
             rows = self._api.containers(all=True, filters={"label": self._own_labels})
-        there = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
-        for left_over in grouped - there:
-            self._cgroups.remove(left_over)
+        existing = {(row.get("Labels") or {}).get("cellrun.attempt") for row in rows}
+        for orphan in grouped - existing:
+            self._cgroups.remove(orphan)
         for row in rows:
             uid = (row.get("Labels") or {}).get("cellrun.attempt")
             if uid:
@@ -347,29 +352,26 @@ class DockerEngine:
             if self._client is not None:
                 self._client.close()
 
-    def _of(self, uid: str) -> str:
-        """Return how to address the container: by its id, once that is known.
-
-        People may rename a container; it is still the attempt's.
-        """
+    def _reference(self, uid: str) -> str:
+        """Return the container's id if known, else its name, which people may change."""
         return self._ids.get(uid) or container_name(uid)
 
     def _inspect(self, uid: str) -> dict[str, Any] | None:
-        """The container as the engine has it: by id, by name, or (renamed) by its label."""
+        """Return the engine's description: by id, by name, or (renamed) by its label."""
         try:
-            with answered():
-                body: dict[str, Any] = self._api.inspect_container(self._of(uid))
+            with translated_errors():
+                body: dict[str, Any] = self._api.inspect_container(self._reference(uid))
         except NoSuchContainer:
-            if uid in self._ids or not self._is_elsewhere(uid):
+            if uid in self._ids or not self._find_by_label(uid):
                 return None
             return self._inspect(uid)
         self._ids[uid] = str(body["Id"])
         return body
 
-    def _is_elsewhere(self, uid: str) -> bool:
-        """Whether a container of another name has the attempt's label; its id is known then."""
+    def _find_by_label(self, uid: str) -> bool:
+        """Return whether a renamed container has the attempt's label; remember its id."""
         labels = [*self._own_labels, f"cellrun.attempt={uid}"]
-        with answered():
+        with translated_errors():
             rows = self._api.containers(all=True, filters={"label": labels})
         for row in rows:
             self._ids[uid] = str(row["Id"])
@@ -377,10 +379,10 @@ class DockerEngine:
 
     @property
     def _api(self) -> Any:
-        """The client, connected at the first use. Raises EngineAway."""
+        """Return the client, connected at the first use. Raise EngineAway."""
         with self._lock:
             if self._client is None:
-                with answered():
+                with translated_errors():
                     client = connect(self._call_seconds)
                     try:
                         info, version = client.info(), client.version()
@@ -395,20 +397,20 @@ class DockerEngine:
             return self._client
 
     def _publish_on(self, launch: Launch) -> str:
-        """Where ports are published: on this machine only, if others reach no more."""
+        """Return the address to publish ports on: a local one if the cell's address is loopback."""
         if not launch.spec.ports or not is_loopback(self._address()):
             return ""
         return self.host(launch, self._address())
 
     @contextmanager
-    def _chosen_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
-        """GPUs that no other container of this cell holds, held from the end of the block on."""
+    def _reserve_gpus(self, launch: Launch) -> Iterator[Sequence[int]]:
+        """Yield GPUs that no other container of this cell holds; create the container within."""
         count = launch.spec.resources.get("gpu", 0)
         if not count:
             yield ()
             return
-        with self._choosing:
-            with answered():
+        with self._gpu_lock:
+            with translated_errors():
                 rows = self._api.containers(
                     all=True, filters={"label": [*self._own_labels, GPUS_LABEL]}
                 )
@@ -425,7 +427,7 @@ class DockerEngine:
 
     def _stat(self, name: str, path: str) -> archive.Stat | None:
         api = self._api
-        with answered():
+        with translated_errors():
             answer = api.head(
                 api._url("/containers/{0}/archive", name),
                 params={"path": path},
@@ -437,13 +439,13 @@ class DockerEngine:
         return archive.Stat.read(answer.headers.get("x-docker-container-path-stat"))
 
     def _header(self, name: str, path: str) -> Any:
-        with answered(), closing(self._archive(name, path)) as answer:
+        with translated_errors(), closing(self._archive(name, path)) as answer:
             return archive.first_header(answer.raw)
 
     def _archive(self, name: str, path: str) -> Any:
         api = self._api
         url = api._url("/containers/{0}/archive", name)
-        plain = {"Accept-Encoding": "identity"}  # what is read in pieces must not be compressed
+        plain = {"Accept-Encoding": "identity"}  # the stream is read in pieces
         answer = api._get(url, params={"path": path}, headers=plain, stream=True)
         try:
             api._raise_for_status(answer)

@@ -1,7 +1,7 @@
-"""Where containers of any network reach their own host: at the gateway of the engine's bridge.
+"""Find the gateway of the engine's bridge, at which containers of any network reach their host.
 
-The loopback address, at which the ports of a cell for one machine alone are published, is in a
-container the container itself. Members of a gang on two such cells meet at the gateway.
+A cell with a loopback address publishes its ports only locally, and in a container the loopback
+address is the container itself. Gang members on two such cells connect through the gateway.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ class Gateway:
         self._found: str | None = None
 
     def address(self, api: Any) -> str:
-        """The address; empty: the engine has no such bridge, or it is not in this network."""
+        """Return the address; "": the engine has no such bridge, or it is not on this machine."""
         with self._lock:
             if self._found is None:
                 self._found = _find(api)
@@ -30,34 +30,32 @@ class Gateway:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches itself there."""
+    """Return whether `address` is a loopback address."""
     return address == "::1" or address.startswith("127.")
 
 
 def _find(api: Any) -> str:
     try:
         ipam = api.inspect_network(BRIDGE).get("IPAM") or {}
-    except NotFound:  # Podman's has another name, and its containers another way
+    except NotFound:  # Podman has no network of this name
         return ""
     for config in ipam.get("Config") or ():
-        gateway = str(config.get("Gateway") or _first_of(str(config.get("Subnet") or "")))
-        if gateway and _is_ours(gateway):
+        gateway = str(config.get("Gateway") or _first_host(str(config.get("Subnet") or "")))
+        if gateway and _is_local(gateway):
             return gateway
     return ""
 
 
-def _first_of(subnet: str) -> str:
-    """Return the gateway of a bridge that the engine just created: its API lists it only after a
-    restart.
-    """
+def _first_host(subnet: str) -> str:
+    """Return the gateway of a new bridge, which the API lists only after a restart."""
     try:
         return str(next(ipaddress.ip_network(subnet).hosts()))
     except (ValueError, StopIteration):
         return ""
 
 
-def _is_ours(address: str) -> bool:
-    """Return whether a program on this machine could listen there: not with a rootless engine."""
+def _is_local(address: str) -> bool:
+    """Return whether this machine can listen at `address`; not so with a rootless engine."""
     try:
         version = ipaddress.ip_address(address).version
         family = socket.AF_INET if version == 4 else socket.AF_INET6

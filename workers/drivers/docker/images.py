@@ -1,4 +1,4 @@
-"""Images of an engine: which image a name stands for, and pulls, each with its own credentials."""
+"""Images of an engine: digests, and pulls with the credentials of the task."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from workers.attempt.runtime import EngineError
 
 
 def digest_of(body: Mapping[str, Any], image: str) -> str:
-    """The digest that a registry has for an inspected image, that of `image` first.
+    """Return the registry digest of an inspected image, preferably that of `image`'s repository.
 
-    One that no registry knows, as it was built here, has the engine's own.
+    An image that was built locally has only the engine's own id.
     """
     repository, _ = parse_repository_tag(image)
     known = [str(item).rpartition("@") for item in body.get("RepoDigests") or ()]
@@ -23,10 +23,9 @@ def digest_of(body: Mapping[str, Any], image: str) -> str:
 def pull(
     api: Any, image: str, on_progress: Callable[[int], None], registry: Registry | None
 ) -> int:
-    """Pull `image`, reporting the downloaded share of the known size; return its bytes.
+    """Pull `image`, report the downloaded percentage of the known size, and return its bytes.
 
-    Without `registry` it is pulled as the user of this process, whose `~/.docker/config.json` may
-    have credentials.
+    Without `registry`, the credentials in `~/.docker/config.json` of this process apply.
     """
     repository, tag = parse_repository_tag(image)
     auth = None

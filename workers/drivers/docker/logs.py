@@ -1,4 +1,4 @@
-"""The Engine's log stream, taken apart: which stream, at which nanosecond, which bytes."""
+"""Parse the Engine's log stream into entries: stream, time in nanoseconds, bytes."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -11,15 +11,16 @@ from workers.attempt.runtime import EngineError
 HEADER = struct.Struct(">BxxxL")
 STREAM_OF = {0: "stdout", 1: "stdout", 2: "stderr"}
 BLOCK_BYTES = 64 * 1024
-# A line gets its time before it is logged, and those of the other stream may come between: up to
-# 0.7 ms later ones were seen before it, on two cores that both streams kept busy.
+# The engine stamps a line before it logs it, so entries of the other stream may precede it with
+# later times: up to 0.7 ms later (measured on two cores that both streams kept busy).
 OVERTAKING_NANOSECONDS = 2 * 10**9
 
 
 def since(cursors: Cursors) -> str:
-    """The `since` parameter that gives the cursors' own entries (it is inclusive) and all after.
+    """Return the `since` parameter (inclusive) that returns all entries from the cursors on.
 
-    Also what another stream may have overtaken, and the rest of a line whose first part is read.
+    This includes entries that another stream may have overtaken, and the rest of a partly read
+    line.
     """
     latest = max(cursor.nanoseconds for cursor in cursors.values())
     begun = [cursor.nanoseconds for cursor in cursors.values() if cursor.is_within]
@@ -36,7 +37,7 @@ def copy_entries(
     *,
     joins_lines: bool,
 ) -> None:
-    """Add to `capture` what `read` gives, from the cursors on, block by block. Raises Superseded.
+    """Add entries that `read` returns to `capture`, from the cursors on. Raise CaptureSuperseded.
 
     `joins_lines`: the last part of a long line has no newline (Docker's local log driver).
     """
@@ -58,7 +59,7 @@ def copy_entries(
 
 
 def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[LogEntry]]:
-    """The whole entries of each block that `read` gives as it comes; the end is an empty block."""
+    """Yield the complete entries of each block that `read` returns; an empty block is the end."""
     rest = b""
     while block := read(BLOCK_BYTES):
         rest += block
@@ -76,7 +77,7 @@ def blocks_of_entries(read: Callable[[int], bytes]) -> Iterator[list[LogEntry]]:
 
 
 def with_newline(entry: LogEntry) -> LogEntry:
-    """Return an entry that follows a part, with its newline.
+    """Return an entry that follows a part of a line, with a newline.
 
     At the end of a stream it is unknown whether the last line had one; nearly all have.
     """
@@ -86,7 +87,7 @@ def with_newline(entry: LogEntry) -> LogEntry:
 
 
 def parse_entry(stream: int, frame: bytes) -> LogEntry:
-    """One frame: the time, a space, the bytes. Raises EngineError."""
+    """Parse one frame: the time, a space, the bytes. Raise EngineError."""
     stamp, _, content = frame.partition(b" ")
     try:
         return LogEntry(STREAM_OF[stream], nanoseconds(stamp.decode("ascii")), content)
@@ -95,7 +96,7 @@ def parse_entry(stream: int, frame: bytes) -> LogEntry:
 
 
 def nanoseconds(stamp: str) -> int:
-    """Nanoseconds since 1970 of an RFC 3339 time with up to nine digits. Raises ValueError."""
+    """Return nanoseconds since 1970 of an RFC 3339 time with up to 9 digits. Raise ValueError."""
     moment, _, fraction = stamp.partition(".")
     digits = fraction.rstrip("Z").partition("+")[0].partition("-")[0]
     zone = fraction[len(digits) :] if fraction else ""

@@ -1,7 +1,7 @@
 """One private network for each gang on a cell, which exists while any container of the gang does.
 
-The engine accepts two networks of one name, and removes a network that created containers will
-need. So networks are found by labels, and creation, joining and removal run one after the other.
+The engine accepts two networks of the same name, and removes a network that created containers
+still need. So networks are found by labels, and creation, joining and removal are serialized.
 """
 
 import threading
@@ -19,7 +19,7 @@ from workers.drivers.docker.subnets import RANGE, free_subnets, ipam_of, is_exha
 log = structlog.get_logger(__name__)
 
 GANG_LABEL = "cellrun.gang"
-MAX_HOST_NAME = 63  # of bytes, in Linux
+MAX_HOST_NAME = 63  # bytes, Linux' limit
 # Cells that share an engine may choose the same subnet at the same moment.
 _SUBNETS_TRIED = 10
 
@@ -31,13 +31,13 @@ class GangNetworks:
         self._installation = installation
         self._cell = cell
         self._lock = threading.Lock()
-        self._members: dict[str, str] = {}  # job by uid, of those that we know
+        self._members: dict[str, str] = {}  # known members: job by uid
 
     @contextmanager
     def joined(self, api: Any, launch: Launch) -> Iterator[dict[str, Any] | None]:
-        """What a container's body needs to join its gang; the container is made in the block.
+        """Yield the parts of a container's body that join its gang; create it within the block.
 
-        None: it asks for no such network.
+        None: the task requests no such network.
         """
         if launch.spec.network != "gang":
             yield None
@@ -45,10 +45,10 @@ class GangNetworks:
         job = str(launch.spec.job_id)
         with self._lock:
             self._members[launch.uid] = job
-            yield joining(self._find_or_make(api, job), member_name(launch))
+            yield network_parts(self._find_or_create(api, job), member_name(launch))
 
     def leave(self, api: Any, uid: str) -> None:
-        """The container of `uid` is gone; with the last one its network goes."""
+        """Forget a removed container, and remove the network with its last member."""
         with self._lock:
             job = self._members.pop(uid, None)
             is_last = job is not None and job not in self._members.values()
@@ -56,43 +56,45 @@ class GangNetworks:
             self.sweep(api, str(job))
 
     def sweep(self, api: Any, job: str = "") -> None:
-        """Remove the networks, of `job` or all, of whose gangs no container is left."""
+        """Remove the networks of gangs without containers: of `job`, or all."""
         with self._lock:
             found = self._list(api, job)
             if not found:
                 return
-            used = set(self._learn(api.containers(all=True, filters={"label": self._labels()})))
+            used = set(
+                self._note_members(api.containers(all=True, filters={"label": self._labels()}))
+            )
             for network in found:
                 if network["Labels"][GANG_LABEL] not in used:
                     self._remove(api, network["Id"])
 
-    def _learn(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """Return the jobs whose gangs have containers; their members are remembered."""
+    def _note_members(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """Yield the jobs whose gangs have containers, and remember the members."""
         for row in rows:
             labels = row.get("Labels") or {}
             if labels.get(GANG_LABEL):  # empty: the container is in no gang
                 self._members[labels.get("cellrun.attempt", "")] = labels[GANG_LABEL]
                 yield labels[GANG_LABEL]
 
-    def _find_or_make(self, api: Any, job: str) -> str:
+    def _find_or_create(self, api: Any, job: str) -> str:
         found = self._list(api, job)
         if found:
-            # Of several, which only a cell that died in the midst can have made, all take one.
+            # A cell that died meanwhile may have left several; all members use the same one.
             return str(min(found, key=lambda one: (one.get("Created") or "", one["Id"]))["Id"])
         try:
-            return self._make(api, job)
+            return self._create(api, job)
         except APIError as error:
             if not is_exhausted(error):
                 raise
         for subnet in islice(free_subnets(api.networks()), _SUBNETS_TRIED):
             try:
-                return self._make(api, job, ipam=ipam_of(subnet))
+                return self._create(api, job, ipam=ipam_of(subnet))
             except APIError as error:
                 if not is_taken(error):
                     raise
         raise DockerException(f"no subnet of {RANGE} is free for the network of a gang")
 
-    def _make(self, api: Any, job: str, **options: Any) -> str:
+    def _create(self, api: Any, job: str, **options: Any) -> str:
         labels = {
             "cellrun.installation": self._installation,
             "cellrun.cell": self._cell,
@@ -117,12 +119,12 @@ class GangNetworks:
 
 
 def member_name(launch: Launch) -> str:
-    """What the others of its gang call it."""
+    """Return the host name of a member within its gang."""
     return f"{launch.spec.group}-{launch.run.task_index}"
 
 
-def joining(network_id: str, name: str) -> dict[str, Any]:
-    """The parts of a container's body by which it stands in the network as `name`."""
+def network_parts(network_id: str, name: str) -> dict[str, Any]:
+    """Return the parts of a container's body that put it into the network as `name`."""
     parts: dict[str, Any] = {
         "NetworkingConfig": {"EndpointsConfig": {network_id: {"Aliases": [name]}}},
         "HostConfig": {"NetworkMode": network_id},

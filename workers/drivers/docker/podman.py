@@ -1,8 +1,8 @@
-"""Where Podman's socket differs from Docker's: the same calls, and bodies that mean the same there.
+"""Adapt requests to Podman's socket, which has the same calls but other fields.
 
-Podman ignores, without a word, what it does not know in a container's body, and makes what a mount
-names and the host lacks. Read from its source (pkg/api/handlers/compat), versions 4 to 6; not run
-here: the bodies are tested, and the rest of the driver is the same code.
+Podman silently ignores unknown fields in a container's body, and creates missing sources of mounts.
+Based on its source (pkg/api/handlers/compat), versions 4 to 6. Only the bodies are tested, not a
+running Podman; the rest of the driver is the same code.
 """
 
 import os
@@ -11,23 +11,24 @@ from typing import Any
 
 from workers.attempt.runtime import EngineError
 
-GPU_DEVICE = "nvidia.com/gpu={}"  # as NVIDIA's own tool names them for CDI
+GPU_DEVICE = "nvidia.com/gpu={}"  # CDI device names as nvidia-ctk generates them
 
 
 def is_podman(version: Mapping[str, Any]) -> bool:
-    """Return whether the answer of /version is that of Podman."""
+    """Return whether a response of /version comes from Podman."""
     return any("Podman" in str(part.get("Name")) for part in version.get("Components") or ())
 
 
 def is_name_taken(error: EngineError) -> bool:
-    """Return whether a container was refused for its name: Docker answers 409, Podman 500 with a
-    text.
-    """
+    """Return whether the container's name exists: Docker answers 409, Podman 500 with a text."""
     return error.status == 409 or "is already in use" in str(error)
 
 
 def adapt(body: dict[str, Any]) -> dict[str, Any]:
-    """The body of POST /containers/create for Podman. Raises EngineError: a mount of nothing."""
+    """Return the body of POST /containers/create for Podman.
+
+    Raise EngineError if the source of a mount does not exist.
+    """
     host = dict(body["HostConfig"])
     adapted = {name: part for name, part in body.items() if name != "NetworkDisabled"}
     if body.get("NetworkDisabled"):

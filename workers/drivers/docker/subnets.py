@@ -1,4 +1,4 @@
-"""Addresses for a gang's network once the engine has given all its own address pools away."""
+"""Subnets for gang networks when the engine's own address pools are exhausted."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from docker.types import IPAMConfig, IPAMPool
 
 Network = ipaddress.IPv4Network
 
-# 256 networks of 1,021 members each, which is as many as a bridge of Linux takes.
+# 256 networks of 1,021 members each, the maximum of a Linux bridge.
 RANGE = Network("10.208.0.0/14")
 _PREFIX = 22
 _ROUTES = Path("/proc/net/route")

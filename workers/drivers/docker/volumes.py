@@ -1,4 +1,4 @@
-"""Anonymous volumes, which the engine makes for each VOLUME of an image: part of a task's disk."""
+"""Sizes of anonymous volumes, which the engine creates for each VOLUME of an image."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -9,37 +9,37 @@ from workers.attempt.disk import bytes_below
 
 
 def volume_bytes(api: Any, mounts: Iterable[Mapping[str, Any]]) -> int:
-    """The sizes of the volumes among the mounts of an inspected container.
+    """Return the total size of the volumes among the mounts of an inspected container.
 
-    Cellrun mounts none, so all are anonymous. The cell reads them itself where it may. If any of
-    their folders is closed to it, it asks the engine, which then sizes all its volumes: only for
-    tasks with such an image and a limit.
+    Cellrun mounts no volumes, so all are anonymous. The cell reads readable ones itself. For the
+    others it calls the engine, which then measures all its volumes; this is slow, and happens only
+    for tasks with such an image and a disk limit.
     """
-    total, hidden = 0, set()
+    total, unreadable = 0, set()
     for mount in mounts:
         if mount.get("Type") != "volume":
             continue
         size = _readable_bytes(Path(mount.get("Source") or "/nonexistent"))
         if size is None:
-            hidden.add(mount.get("Name"))
+            unreadable.add(mount.get("Name"))
         else:
             total += size
-    if hidden:
+    if unreadable:
         for volume in api.df().get("Volumes") or ():
-            if volume.get("Name") in hidden:
+            if volume.get("Name") in unreadable:
                 total += max(int((volume.get("UsageData") or {}).get("Size") or 0), 0)
     return total
 
 
 def _readable_bytes(source: Path) -> int | None:
-    """The size of what is below `source`; None if the cell cannot see all of it."""
-    closed: list[OSError] = []
+    """Return the size of all files below `source`; None if the cell cannot read all of it."""
+    denied: list[OSError] = []
 
     def note(error: OSError) -> None:
         if isinstance(error, PermissionError):
-            closed.append(error)
+            denied.append(error)
 
     if not source.is_absolute() or not os.access(source, os.R_OK | os.X_OK):
         return None
     size = bytes_below(source, on_error=note)
-    return None if closed else size
+    return None if denied else size

@@ -1,11 +1,11 @@
 """Tasks as plain processes of this machine: no image and NO ISOLATION, only separate folders.
 
-A task sees the whole machine, as the user the cell runs as; `user`, `network`, `read_only` and
-`max_pids` are not enforced, cpu is not limited, and memory only by address space (RLIMIT_AS). Every
-path of a task lies under CELLRUN_ROOT, a folder of the attempt's own, where it also starts.
+A task has access to the whole machine, as the user of the cell. `user`, `network`, `read_only` and
+`max_pids` are not enforced, cpu is not limited, and memory only by address space (RLIMIT_AS). All
+paths of a task are below CELLRUN_ROOT, a folder of the attempt, where it also starts.
 
-One spawner (workers.spawner) for the cell starts all tasks and outlives the cell: it writes down
-what started and how it ended, so that a new cell process learns the real exit status.
+One spawner (workers.spawner) for the cell starts all tasks and outlives the cell: it records starts
+and ends, so that a new cell process gets the real exit status.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
 from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
 from workers.spawner.scanning import inspect_process
 
-# Of the cell's own environment a task gets only these; the cell's secrets are none of its business.
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+# The only variables of the cell's environment that a task gets: the others include secrets.
+PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
 class ProcessEngine(FolderEngine):
@@ -48,11 +48,13 @@ class ProcessEngine(FolderEngine):
         self._logs = home.absolute() / "logs"
         self._max_log_bytes = max_log_bytes
         self._ports = Ports()
-        self._own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self._passed_env = {
+            name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ
+        }
         self._link = SpawnerLink(home)
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
-        """Write down what is to be run, as one step."""
+        """Write the order file: what the spawner is to run."""
         order_path = self._order_path(launch.uid)
         is_new = read_whole(order_path) is None
         if is_new:
@@ -63,28 +65,28 @@ class ProcessEngine(FolderEngine):
             if not (launch.spec.entrypoint or ()) + launch.spec.command:
                 raise EngineError("no command specified", 400)
             workdir.mkdir(parents=True, exist_ok=True)
-            # Half a file of a process that was killed is no JSON, and written again.
+            # A partial file of a killed process is not valid JSON, and is written again.
             with open(order_path, "w", encoding="utf-8") as file:
                 file.write(json.dumps(self._order(launch, str(root), str(workdir))))
         return CreateResult(container_name(launch.uid), is_new)
 
     @property
     def link(self) -> SpawnerLink:
-        """To the spawner."""
+        """The connection to the spawner."""
         return self._link
 
     def plain_order(self, launch: Launch) -> dict[str, Any]:
-        """What is to be run, of a task that needs no files: the spawner makes its folder."""
+        """Return the order of a task that needs no files: the spawner creates its folder."""
         root = f"{self._work}/{launch.uid}/root"
         return self._order(launch, root, root)
 
     def _order(self, launch: Launch, root: str, workdir: str) -> dict[str, Any]:
         spec = launch.spec
         ports = self._ports.choose(launch.uid, spec.ports)
-        listens = {port_variable(name): str(port) for name, port in ports.items()}
+        port_env = {port_variable(name): str(port) for name, port in ports.items()}
         return {
             "argv": [*(spec.entrypoint or ()), *spec.command],
-            "env": {**self._own, **spec.env, **launch.env, **listens, "CELLRUN_ROOT": root},
+            "env": {**self._passed_env, **spec.env, **launch.env, **port_env, "CELLRUN_ROOT": root},
             "ports": ports,
             "cwd": workdir,
             "root": root,
@@ -95,7 +97,7 @@ class ProcessEngine(FolderEngine):
         }
 
     def start(self, uid: str) -> None:
-        """Order the start, once; a second call reports that."""
+        """Have the spawner start the process, once; raise EngineError at a second call."""
         word, *words = self._link.call("run", uid)
         match word:
             case "running":
@@ -110,7 +112,7 @@ class ProcessEngine(FolderEngine):
                 raise EngineError(f"it could not be started: {words[0]}")
 
     def view(self, uid: str) -> ContainerView | None:
-        """Return the process as the spawner last reported it."""
+        """Return the state of the process as the spawner last reported it."""
         task = self._link.find(uid)
         name = container_name(uid)
         if task is None:
@@ -123,7 +125,7 @@ class ProcessEngine(FolderEngine):
             return ContainerView(
                 ContainerStatus.RUNNING, name, started_at=task.began_at, pid=task.pid
             )
-        # Without a code its spawner was killed, and it was ended by the next one.
+        # Without a code, its spawner was killed, and the next spawner killed the process.
         use = None
         if task.code is not None:
             use = ResourceUsage(task.cpu_seconds, memory_peak_bytes=task.peak_bytes or None)
@@ -137,19 +139,19 @@ class ProcessEngine(FolderEngine):
         )
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """Wait until the spawner reports the end, or is gone."""
+        """Wait until the spawner reports the end, or hangs up."""
         task = self._link.find(uid)
         return task is None or task.is_over or task.news.wait(seconds)
 
     def signal(self, uid: str, name: str) -> bool:
-        """Send a signal to the task's first process; the spawner ends the others after it."""
+        """Send a signal to the task's first process; after its end the spawner kills the others."""
         number = _signal_number(name)
         task = self._link.find(uid)
         if task is None or task.is_over:
             return False
         try:
-            # By a descriptor, which stands for this process and no later one; and not by the
-            # spawner, which may be stopped.
+            # A descriptor refers to this process, never to a later one of the same pid. The spawner
+            # could not send the signal while it is stopped.
             descriptor = os.pidfd_open(task.pid)
             try:
                 seen = inspect_process(task.pid)
@@ -165,29 +167,29 @@ class ProcessEngine(FolderEngine):
         return True
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
-        """The ports that were chosen for it: it shares the network of this machine."""
+        """Return the ports chosen for the task, which shares the network of this machine."""
         order = read_whole(self._order_path(launch.uid))
         if order is None:
             raise NoSuchContainer("there is no such process")
         return dict(order.get("ports") or {})
 
     def use(self, uid: str) -> ResourceUsage:
-        """Return the time of its processes and their children; the bytes sent are unknown."""
+        """Return the CPU time of its processes and their children; sent bytes are unknown."""
         pids = self._link.call("pids", uid)[1:]
         if not pids:
             raise NoSuchContainer("the process is over")
         return ResourceUsage(sum(cpu_seconds_of(pid) for pid in pids))
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """Run a command with the task's own environment, in its folder."""
+        """Run a command with the task's environment, in its folder."""
         order = read_whole(self._order_path(launch.uid))
         if order is None:
             raise NoSuchContainer("there is no such process")
         return run_check(command, order, seconds)
 
     def remove(self, uid: str) -> None:
-        """Kill it if it runs, and forget it."""
-        # Without its order a pending start cannot happen any more.
+        """Kill the process if it runs, and forget it."""
+        # Without the order file, a pending start fails.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._order_path(uid))
         task = self._link.find(uid)
@@ -201,7 +203,7 @@ class ProcessEngine(FolderEngine):
         self._ports.forget(uid)
 
     def find(self) -> Iterable[FoundContainer]:
-        """The attempts that have an order here, and those that run without."""
+        """Return the attempts that the spawner has reported, and those with an order file."""
         found = {uid: not task.is_over for uid, task in self._link.known()}
         for order in self._work.glob("*/order.json"):
             found.setdefault(order.parent.name, False)
@@ -209,7 +211,7 @@ class ProcessEngine(FolderEngine):
             yield FoundContainer(uid, is_running, container_name(uid))
 
     def close(self) -> None:
-        """Hang up; what runs has its spawner still."""
+        """Close the connection; tasks continue to run under the spawner."""
         self._link.close()
 
     def _order_path(self, uid: str) -> str:
@@ -222,7 +224,7 @@ def _read(path: str) -> bytes:
 
 
 def read_whole(path: str) -> dict[str, Any] | None:
-    """A JSON object, or None if it is not there (yet)."""
+    """Return the JSON object in a file; None if it does not exist or is incomplete."""
     try:
         return dict(json.loads(_read(path)))
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Run plain processes without a thread of their own: reports of the spawner drive them.
+"""Run plain processes without a thread for each, driven by the spawner's reports.
 
-Walking the pipeline's steps, which have nothing to do for them, took longer than running them.
-Every unusual case continues in the pipeline: a failed start, an early stop, output or a result to
-be collected, the loss of the spawner.
+The steps of the pipeline, which do nothing for such tasks, took longer than the tasks. Every
+unusual case continues in the pipeline: a failed start, an early stop, output or a result to
+collect, the loss of the spawner.
 """
 
 import collections
@@ -26,43 +26,45 @@ from workers.drivers.process.spawner_client import TaskMirror
 
 log = structlog.get_logger(__name__)
 
-MAX_LIVES = 4096  # the spawner has two pipes for each
-# Requests that the spawner has not answered yet: work for some 20 ms, and little more than fits
-# into the socket, so that no thread waits there.
+MAX_RUNNING = 4096  # the spawner has two pipes for each
+# Unanswered requests to the spawner: about 20 ms of work, and little more than the socket buffer
+# holds, so that no thread blocks in a send.
 MAX_ORDERED = 48
 MAX_ENVIRONMENT = 2048  # characters
-FORGET_SECONDS = 0.05  # for company
+FORGET_SECONDS = 0.05  # delay that collects several uids into one message
 
 
 class PlainProcesses:
-    """Thread-safe. `carry_on` continues in the pipeline; `leave` is called after the end was
-    reported.
+    """Attempts on the fast path. Thread-safe.
+
+    `continue_in_pipeline` runs an attempt from the given steps on in a thread; `on_ended` is called
+    after the end was reported.
     """
 
     def __init__(
         self,
-        around: DriverContext,
+        context: DriverContext,
         engine: ProcessEngine,
         timer: Timer,
-        carry_on: Callable[[AttemptRun, tuple[Step, ...]], None],
-        leave: Callable[[AttemptRun], None],
+        continue_in_pipeline: Callable[[AttemptRun, tuple[Step, ...]], None],
+        on_ended: Callable[[AttemptRun], None],
     ) -> None:
-        self._around = around
+        self._context = context
         self._engine = engine
         self._timer = timer
-        self._carry_on = carry_on
-        self._leave = leave
+        self._continue_in_pipeline = continue_in_pipeline
+        self._on_ended = on_ended
         self._lock = threading.Lock()
         self._waiting: collections.OrderedDict[str, AttemptRun] = collections.OrderedDict()
         self._ordered: dict[str, AttemptRun] = {}
         self._running: dict[str, AttemptRun] = {}
-        self._watched: set[str] = set()  # whose output is being sent
-        self._swept: set[str] = set()  # over, with nothing to be removed
+        self._watched: set[str] = set()  # attempts whose output is being uploaded
+        self._swept: set[str] = set()  # ended attempts without files to remove
         self._forgotten: list[str] = []  # not yet reported to the spawner
         engine.link.subscribe(self)
 
     def take(self, attempt: AttemptRun) -> bool:
-        """Begin it, if it is plain."""
+        """Begin the attempt and return True, if the fast path can run it."""
         if not is_plain(attempt.launch) or os.path.exists(attempt.workspace):
             return False
         attempt.is_uncreated = True
@@ -73,14 +75,14 @@ class PlainProcesses:
         return True
 
     def withdraw(self, attempt: AttemptRun) -> None:
-        """A stop was ordered: what was not begun never is."""
+        """After a stop order, let the pipeline end an attempt that was not sent to the spawner."""
         with self._lock:
             is_waiting = self._waiting.pop(attempt.uid, None) is not None
         if is_waiting:
             self._run_thread(attempt, START)
 
     def forget(self, uid: str) -> bool:
-        """Whether that is all there is to be done to remove it."""
+        """Forget an ended attempt; return False if the caller must remove its files."""
         with self._lock:
             if uid not in self._swept:
                 return False
@@ -93,7 +95,7 @@ class PlainProcesses:
         return True
 
     def on_begun(self, uid: str, words: list[Any]) -> None:
-        """It runs, or the pipeline tries again what did not work."""
+        """Report RUNNING; after a failed start, retry in the pipeline."""
         with self._lock:
             attempt = self._ordered.pop(uid, None)
             if attempt is not None and words[0] == "running":
@@ -113,14 +115,14 @@ class PlainProcesses:
             attempt.log.debug("left_running")
 
     def on_output(self, uid: str) -> None:
-        """Send its output, as it comes."""
+        """Begin to upload the output."""
         attempt = self._running.get(uid)
         if attempt is not None and uid not in self._watched:
             self._watched.add(uid)
-            self._around.shipper.watch(uid, attempt.log_folder)
+            self._context.shipper.watch(uid, attempt.log_folder)
 
     def on_over(self, uid: str, task: TaskMirror) -> None:
-        """Report its end, at once if nothing is to be collected."""
+        """Report the end, at once if there is nothing to collect."""
         if task.has_output:
             self.on_output(uid)
         with self._lock:
@@ -130,21 +132,21 @@ class PlainProcesses:
         attempt.step_seconds["wait"] += time.monotonic()
         self._watched.discard(uid)
         view = self._engine.view(uid)
-        is_nothing_left = task.is_swept and not task.has_output
-        if view is None or view.life is not ContainerStatus.ENDED or not is_nothing_left:
+        has_no_files = task.is_swept and not task.has_output
+        if view is None or view.status is not ContainerStatus.ENDED or not has_no_files:
             self._run_thread(attempt, ())
             return
         self._swept.add(uid)
         end_at_once(attempt, view)
-        self._leave(attempt)
+        self._on_ended(attempt)
 
-    def on_rest(self) -> None:
-        """Ask for more, when there is room."""
+    def on_batch_end(self) -> None:
+        """Send waiting attempts after a batch of reports, which may have made room."""
         if self._waiting or self._forgotten:
             self._send()
 
     def on_hung_up(self) -> None:
-        """Only the next spawner knows what became of them."""
+        """Continue all attempts in the pipeline, which queries the next spawner."""
         with self._lock:
             ordered, self._ordered = list(self._ordered.values()), {}
             running, self._running = list(self._running.values()), {}
@@ -158,42 +160,40 @@ class PlainProcesses:
 
     def _send(self) -> None:
         """Send as many requests as allowed, and the uids to forget."""
-        if self._around.closed.is_set():
+        if self._context.closed.is_set():
             return
         with self._lock:
-            fresh: list[AttemptRun] = []
-            room = min(MAX_ORDERED, MAX_LIVES - len(self._running)) - len(self._ordered)
-            while self._waiting and len(fresh) < room:
+            new: list[AttemptRun] = []
+            room = min(MAX_ORDERED, MAX_RUNNING - len(self._running)) - len(self._ordered)
+            while self._waiting and len(new) < room:
                 uid, attempt = self._waiting.popitem(last=False)
                 self._ordered[uid] = attempt
-                fresh.append(attempt)
+                new.append(attempt)
             forgotten, self._forgotten = self._forgotten, []
-        is_there = self._engine.link.is_connected
+        is_connected = self._engine.link.is_connected
         requests: list[list[Any]] = [[0, "forget", uid] for uid in forgotten]
-        for attempt in fresh:
+        for attempt in new:
             attempt.may_exist = True
-            if is_there:
+            if is_connected:
                 with suppress(DriverClosed):
                     attempt.enter(Phase.CREATING)
             order = self._engine.plain_order(attempt.launch)
             requests.append([0, "begin", attempt.uid, order])
         try:
-            if requests and not (is_there and self._engine.link.send(requests)):
-                self._take_back(fresh, forgotten)
+            if requests and not (is_connected and self._engine.link.send(requests)):
+                self._requeue(new, forgotten)
         except EngineAway:
-            log.debug("spawner_disconnected")  # which is noticed soon
+            log.debug("spawner_disconnected")  # `on_hung_up` follows
 
-    def _take_back(self, fresh: list[AttemptRun], forgotten: list[str]) -> None:
-        """Handle a failed request: there is no spawner yet, or its socket is full."""
-        is_there = self._engine.link.is_connected
+    def _requeue(self, new: list[AttemptRun], forgotten: list[str]) -> None:
+        """Queue attempts again after a failed send: no spawner yet, or its socket is full."""
+        is_connected = self._engine.link.is_connected
         with self._lock:
             self._forgotten += forgotten
-            kept = [
-                attempt for attempt in fresh if self._ordered.pop(attempt.uid, None) is not None
-            ]
+            kept = [attempt for attempt in new if self._ordered.pop(attempt.uid, None) is not None]
             for attempt in kept:
                 attempt.may_exist = False
-            if self._ordered or not is_there:  # whose answers are the moment to try again
+            if self._ordered or not is_connected:  # an answer, or the connection, triggers a retry
                 for attempt in reversed(kept):
                     self._waiting[attempt.uid] = attempt
                     self._waiting.move_to_end(attempt.uid, last=False)
@@ -202,7 +202,7 @@ class PlainProcesses:
                 kept = []
         for attempt in kept:
             self._run_thread(attempt, START)
-        if fresh and not is_there:
+        if new and not is_connected:
             threading.Thread(target=self._connect, name="spawner-wanted", daemon=True).start()
 
     def _connect(self) -> None:
@@ -218,17 +218,17 @@ class PlainProcesses:
 
     def _run_thread(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         attempt.step_seconds.clear()
-        if not self._around.closed.is_set():
-            self._carry_on(attempt, steps)
+        if not self._context.closed.is_set():
+            self._continue_in_pipeline(attempt, steps)
 
 
 def is_plain(launch: Launch) -> bool:
-    """Whether it needs a process, and nothing else of what the pipeline's steps do."""
+    """Return whether the attempt needs only a process, and none of the pipeline's other steps."""
     spec = launch.spec
     return not (
         spec.needs_launch_context
         or spec.inputs
-        or spec.result_file  # its folder is made
+        or spec.result_file  # its folder must be created
         or spec.exclusive
         or launch.permit is not always
         or spec.workdir

@@ -1,4 +1,4 @@
-"""Facts about plain processes beside their life: time used, health, and free ports."""
+"""CPU time, health checks and free ports of plain processes."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Time of a process and of all below it, those that have ended and were waited for too."""
-    ticks, waiting = 0, [pid]
-    while waiting:
-        current = waiting.pop()
+    """Return the CPU seconds of a process and its descendants, including reaped ones."""
+    ticks, pending = 0, [pid]
+    while pending:
+        current = pending.pop()
         folder = Path(f"/proc/{current}")
         try:
             stat = (folder / "stat").read_text(encoding="ascii", errors="replace")
@@ -26,15 +26,15 @@ def cpu_seconds_of(pid: int) -> float:
                 for task in (folder / "task").iterdir()
                 for child in (task / "children").read_text(encoding="ascii").split()
             ]
-        except OSError:  # it has just ended: its parent has its time now, or soon
+        except OSError:  # just ended: its time counts for its parent now, or soon
             continue
         ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
-        waiting += children
+        pending += children
     return ticks / _TICKS
 
 
 def run_check(command: Sequence[str], order: Mapping[str, Any], seconds: float) -> str:
-    """Empty if `command` ended with exit status 0 within `seconds`, else why not."""
+    """Return "" if `command` ended with exit status 0 within `seconds`, else the reason."""
     try:
         process = subprocess.Popen(
             list(command),
@@ -58,35 +58,35 @@ def run_check(command: Sequence[str], order: Mapping[str, Any], seconds: float) 
 
 
 class Ports:
-    """Ports of this machine for tasks to listen at.
+    """Ports of this machine for tasks to listen on.
 
-    A port is free when it is chosen; until its task listens another program may take it. Two tasks
-    of this process of the cell never get the same.
+    A port is free when it is chosen, but another program may take it before the task listens. Two
+    tasks of one cell process never get the same port.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given: dict[str, frozenset[int]] = {}
+        self._reserved: dict[str, frozenset[int]] = {}
 
     def choose(self, uid: str, names: Sequence[str]) -> dict[str, int]:
-        """A free port for each name."""
+        """Reserve a free port for each name."""
         with self._lock:
-            taken = frozenset().union(*self._given.values())
+            taken = frozenset().union(*self._reserved.values())
             chosen: dict[str, int] = {}
             with contextlib.ExitStack() as open_sockets:
                 while len(chosen) < len(names):
-                    # Held open until all are chosen: else the same one may come twice.
+                    # Held open until all are chosen: otherwise a port could be chosen twice.
                     port = _free_port(open_sockets)
                     if port not in taken:
                         chosen[names[len(chosen)]] = port
             if chosen:
-                self._given[uid] = frozenset(chosen.values())
+                self._reserved[uid] = frozenset(chosen.values())
             return chosen
 
     def forget(self, uid: str) -> None:
-        """The task is over."""
+        """Release the ports of a task that has ended."""
         with self._lock:
-            self._given.pop(uid, None)
+            self._reserved.pop(uid, None)
 
 
 def _free_port(open_sockets: contextlib.ExitStack) -> int:

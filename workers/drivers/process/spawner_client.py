@@ -1,9 +1,8 @@
-"""The connection to the spawner of a cell's home: sends requests, and mirrors the facts of its
-tasks.
+"""The connection to a cell's spawner: sends requests, and mirrors the facts of its tasks.
 
 The first connection starts the spawner; cell and guard may use it at the same time. When it hangs
-up, all waiting threads are woken, and the next request starts another spawner, which ends what its
-predecessor left before it answers.
+up, all waiting threads wake, and the next request starts another spawner, which kills the tasks of
+its predecessor before it answers.
 """
 
 import contextlib
@@ -24,9 +23,9 @@ from typing import Any, Protocol
 import workers
 from workers.attempt.runtime import EngineAway
 
-READY_SECONDS = 20.0  # for a spawner to come up, or an answer, on a machine under load
-POLL_SECONDS = 0.01  # between tries to connect to one that is just starting
-LOCK_SECONDS = 0.2  # another thread is sending to a spawner that does not read
+READY_SECONDS = 20.0  # for the start of a spawner, or an answer, on a machine under load
+POLL_SECONDS = 0.01  # between tries to connect to a starting spawner
+LOCK_SECONDS = 0.2  # to wait for another thread whose send blocks
 BLOCK_BYTES = 262144
 LOG_TAIL_BYTES = 1024
 SEND_TIMEOUT = struct.pack("@ll", int(READY_SECONDS), 0)  # a struct timeval
@@ -35,20 +34,20 @@ PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1));"
     " from workers.spawner.__main__ import main; sys.exit(main())"
 )
-IS_SERVED = 3  # the exit code of a spawner that finds another one in its folder
+ALREADY_RUNNING = 3  # exit code of a spawner if another one serves its folder
 OPTIONS = ("-I", "-S", "-X", "utf8", "-c", PROGRAM)  # no site-packages
 
 
 class RequestPending(EngineAway):
-    """The spawner is there, but has not done it yet."""
+    """The spawner is connected, but has not carried out the request yet."""
 
 
 @dataclass(slots=True)
 class TaskMirror:
-    """A task as the spawner last reported it. `news`: something changed, or it hung up."""
+    """A task as the spawner last reported it. `news`: it has ended, or the spawner hung up."""
 
     pid: int
-    mark: int  # start by the kernel's count, which a later process of this pid has not
+    mark: int  # start time in kernel ticks; it differs for a later process of the same pid
     began_at: float | None
     is_over: bool
     code: int | None
@@ -56,73 +55,73 @@ class TaskMirror:
     cpu_seconds: float
     peak_bytes: int
     has_output: bool
-    is_swept: bool  # its folder, which was empty, is gone
+    is_swept: bool  # its folder was empty, and is removed
     news: threading.Event = field(default_factory=threading.Event)
 
 
 class SpawnerResponse:
-    """What comes back for one request."""
+    """The response to one request."""
 
     def __init__(self) -> None:
-        self.came = threading.Event()
-        self.words: list[Any] | None = None  # None: it hung up
+        self.arrived = threading.Event()
+        self.words: list[Any] | None = None  # None: the spawner hung up
 
 
 class SpawnerListeners(Protocol):
-    """A receiver of the spawner's reports, called from the one thread that reads."""
+    """Receives the spawner's reports, called from the one thread that reads."""
 
     def on_begun(self, uid: str, words: list[Any]) -> None:
-        """The answer to a "begin"."""
+        """Receive the answer to a "begin"."""
 
     def on_output(self, uid: str) -> None:
-        """A task has written something."""
+        """Receive that a task has written its first output."""
 
     def on_over(self, uid: str, task: TaskMirror) -> None:
-        """It is over."""
+        """Receive that a task has ended."""
 
-    def on_rest(self) -> None:
-        """That was all for now."""
+    def on_batch_end(self) -> None:
+        """Receive that no further report is waiting."""
 
     def on_hung_up(self) -> None:
-        """There is no spawner any more."""
+        """Receive that the connection to the spawner has ended."""
 
 
 class SpawnerLink:
-    """Thread-safe; every call raises EngineAway when there is no spawner to be had."""
+    """Thread-safe; every call raises EngineAway if no spawner can be started."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home.absolute() / "spawner"
         self._work = home.absolute() / "work"
         self._connecting = threading.Lock()
-        self._lock = threading.Lock()  # held for moments, and never while asking
+        self._lock = threading.Lock()  # never held while waiting for an answer
         self._connection: socket.socket | None = None
         self._tasks: dict[str, TaskMirror] = {}
         self._answers: dict[int, SpawnerResponse] = {}
         self._numbers = itertools.count(1)
         self._is_closed = False
-        self._audience: SpawnerListeners | None = None
+        self._listener: SpawnerListeners | None = None
 
-    def subscribe(self, audience: SpawnerListeners) -> None:
+    def subscribe(self, listener: SpawnerListeners) -> None:
         """Add a receiver, before the first request."""
-        self._audience = audience
+        self._listener = listener
 
     def connect(self) -> None:
-        """Have a spawner."""
+        """Connect to the spawner, and start one if there is none."""
         self._connect()
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a spawner, as far as is known."""
+        """Whether the connection is open, as far as is known."""
         return self._connection is not None
 
     def send(self, requests: list[list[Any]]) -> bool:
-        """Send what no one waits for, if that is possible at once. Raises EngineAway."""
+        """Send requests without waiting for answers; False: not possible at once."""
         text = b"".join(json.dumps(request).encode() + b"\n" for request in requests)
         if not self._lock.acquire(timeout=LOCK_SECONDS):
             return False
         try:
             connection = self._connection
-            if connection is None or not _takes(connection):
+            if connection is None or not _is_writable(connection):
                 return False
             try:
                 connection.sendall(text)
@@ -139,18 +138,18 @@ class SpawnerLink:
             self._tasks.pop(uid, None)
 
     def find(self, uid: str) -> TaskMirror | None:
-        """The task; None: it has not begun."""
+        """Return the task; None: it has not begun."""
         self._connect()
         return self._tasks.get(uid)
 
     def known(self) -> list[tuple[str, TaskMirror]]:
-        """All tasks that are not forgotten."""
+        """Return all tasks that are not forgotten."""
         self._connect()
         with self._lock:
             return list(self._tasks.items())
 
     def call(self, verb: str, uid: str) -> list[Any]:
-        """The answer to a request: a word, and what belongs to it."""
+        """Send a request, and return the answer: a word and its arguments."""
         answer, number = SpawnerResponse(), next(self._numbers)
         request = json.dumps([number, verb, uid]).encode() + b"\n"
         connection = self._connect()
@@ -164,7 +163,7 @@ class SpawnerLink:
                 self._answers.pop(number, None)
                 _hang_up(connection)  # half a request may have been sent
                 raise EngineAway(f"the spawner hung up: {error}") from error
-        is_answered = answer.came.wait(READY_SECONDS)
+        is_answered = answer.arrived.wait(READY_SECONDS)
         with self._lock:
             self._answers.pop(number, None)
         if not is_answered:
@@ -174,7 +173,7 @@ class SpawnerLink:
         return answer.words
 
     def forget(self, uid: str) -> None:
-        """What is over is of no use any more: this need not be answered."""
+        """Forget a task that has ended, here and in the spawner, without waiting for an answer."""
         connection = self._connect()
         with self._lock:
             self._tasks.pop(uid, None)
@@ -185,7 +184,7 @@ class SpawnerLink:
                 raise EngineAway(f"the spawner hung up: {error}") from error
 
     def close(self) -> None:
-        """Hang up; a spawner without tasks ends then."""
+        """Close the connection; a spawner without tasks and connections ends."""
         with self._lock:
             self._is_closed = True
             connection = self._connection
@@ -202,7 +201,7 @@ class SpawnerLink:
             if self._is_closed:
                 raise EngineAway("the link to the spawner was closed")
             try:
-                connection, rest = self._greeted()
+                connection, rest = self._open_greeted()
             except OSError as error:
                 raise EngineAway(f"the spawner cannot be started: {error}") from error
             with self._lock:
@@ -212,8 +211,8 @@ class SpawnerLink:
             ).start()
             return connection
 
-    def _greeted(self) -> tuple[socket.socket, bytes]:
-        """A connection whose greeting is read, and what followed it."""
+    def _open_greeted(self) -> tuple[socket.socket, bytes]:
+        """Open a connection and read its greeting; return both it and the bytes that followed."""
         end = time.monotonic() + READY_SECONDS
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         while (rest := end - time.monotonic()) > 0:
@@ -228,13 +227,13 @@ class SpawnerLink:
             else:
                 self._start()
                 time.sleep(POLL_SECONDS)
-        raise EngineAway("the spawner does not come up")
+        raise EngineAway("the spawner does not start")
 
     def _open(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX)
-        # A receiver that hangs must not delay all requests.
+        # A hanging spawner must not block all requests.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
-        # The address of a socket has room for some hundred bytes, a path may have more.
+        # A socket address is limited to about 100 bytes, a path is not.
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             connection.connect(f"/proc/self/fd/{folder}/socket")
@@ -246,11 +245,11 @@ class SpawnerLink:
         return connection
 
     def _start(self) -> None:
-        """Start a spawner; raise EngineAway with its log's last line if it cannot run at all."""
+        """Start a spawner. Raise EngineAway, with the last line of its log, if it cannot run."""
         with open(self._folder / "log", "ab") as errors:
-            starter = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *OPTIONS, str(PACKAGES), str(self._folder), str(self._work)],
-                env={},  # of ours, with its secrets, it needs nothing
+                env={},  # the cell's environment contains secrets
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -258,8 +257,8 @@ class SpawnerLink:
                 cwd="/",
             )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = starter.wait(READY_SECONDS)
-            if code > 0 and code != IS_SERVED:
+            code = process.wait(READY_SECONDS)
+            if code > 0 and code != ALREADY_RUNNING:
                 text = (
                     (self._folder / "log").read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
                 )
@@ -272,8 +271,8 @@ class SpawnerLink:
             *lines, rest = rest.split(b"\n")
             for line in lines:
                 self._take(json.loads(line))
-            if self._audience is not None:
-                self._audience.on_rest()
+            if self._listener is not None:
+                self._listener.on_batch_end()
             try:
                 block = connection.recv(BLOCK_BYTES)
             except OSError:
@@ -287,11 +286,11 @@ class SpawnerLink:
             tasks = list(self._tasks.values())
         connection.close()
         for answer in answers:
-            answer.came.set()
+            answer.arrived.set()
         for task in tasks:
             task.news.set()
-        if self._audience is not None:
-            self._audience.on_hung_up()
+        if self._listener is not None:
+            self._listener.on_hung_up()
 
     def _take(self, message: list[Any]) -> None:
         if message[0] == "fact":
@@ -299,19 +298,19 @@ class SpawnerLink:
                 task = self._mirror(message[1])
             if task.is_over:
                 task.news.set()
-                if self._audience is not None:
-                    self._audience.on_over(message[1][0], task)
+                if self._listener is not None:
+                    self._listener.on_over(message[1][0], task)
             return
         if message[0] == "begun":
             if message[2] == "running":
                 with self._lock:
                     self._mirror(message[3])
-            if self._audience is not None:
-                self._audience.on_begun(message[1], message[2:])
+            if self._listener is not None:
+                self._listener.on_begun(message[1], message[2:])
             return
         if message[0] == "output":
-            if self._audience is not None:
-                self._audience.on_output(message[1])
+            if self._listener is not None:
+                self._listener.on_output(message[1])
             return
         if message[0] == "forget":
             with self._lock:
@@ -323,7 +322,7 @@ class SpawnerLink:
                 self._mirror(message[3])
         if answer is not None:
             answer.words = message[2:]
-            answer.came.set()
+            answer.arrived.set()
 
     def _mirror_all(self, greeting: list[Any]) -> None:
         with self._lock:
@@ -345,23 +344,23 @@ class SpawnerLink:
         return task
 
 
-def _takes(connection: socket.socket) -> bool:
-    """Whether a few requests can be sent without waiting."""
+def _is_writable(connection: socket.socket) -> bool:
+    """Return whether a few requests can be sent without blocking."""
     poller = select.poll()
     poller.register(connection, select.POLLOUT)
     return bool(poller.poll(0))
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Close the socket, so that the reading thread gets the end of file."""
+    """Shut down the socket, so that the reading thread gets the end of file."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _read_line(connection: socket.socket, seconds: float) -> bytes | None:
-    """Return what arrives up to a line's end and a bit more; None: it hung up, or sends nothing."""
+    """Return a line, and the bytes received with it; None: end of file or timeout."""
     text = b""
-    poller = select.poll()  # select() knows no descriptor above 1023
+    poller = select.poll()  # select() is limited to descriptors below 1024
     poller.register(connection, select.POLLIN)
     end = time.monotonic() + seconds
     while b"\n" not in text:

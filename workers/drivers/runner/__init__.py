@@ -1,1 +1,1 @@
-"""Task types of other packages: reconcilers that drive work outside the cell."""
+"""Task types of other packages: runners that reconcile work outside the cell."""

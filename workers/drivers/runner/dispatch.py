@@ -1,4 +1,4 @@
-"""One driver of two: attempts of a runner's task type go to runners, all others to the engine."""
+"""Route attempts to one of two drivers: by task type to the runners, else to the engine."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -9,40 +9,40 @@ from workers.drivers.runner.driver import RunnerDriver
 
 
 class RoutedDriver:
-    """See workers.drivers.base for what it promises."""
+    """See workers.drivers.base for its interface."""
 
     def __init__(self, own: PipelineDriver, runners: RunnerDriver) -> None:
-        """`own`: of the cell's engine; they share their surroundings."""
+        """Create a router; `own`, the driver of the engine, shares its context with `runners`."""
         self.name = own.name
         self._own = own
         self._runners = runners
 
     def start(self, launch: Launch) -> None:
-        """Begin the attempt where its type belongs."""
+        """Begin the attempt in the driver of its task type."""
         self._of(launch).start(launch)
 
     def adopt(self, launch: Launch) -> None:
-        """Take charge again, also of an attempt whose runner is not offered any more."""
+        """Take charge again, also of an attempt whose runner is not installed any more."""
         self._of(launch).adopt(launch)
 
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
-        """A driver that is not in charge ignores the call."""
+        """Stop the attempt in both drivers; the one that is not in charge ignores the call."""
         for driver in (self._own, self._runners):
             driver.stop(uid, grace_seconds=grace_seconds, force=force)
 
     def find(self) -> Iterable[FoundContainer]:
-        """What both have. Raises EngineAway."""
+        """Return the containers of both drivers. Raise EngineAway."""
         return list(chain(self._own.find(), self._runners.find()))
 
     def remove(self, uid: str) -> None:
-        """Delete what is left, where something is."""
+        """Remove the attempt in the driver that has its files."""
         if self._runners.knows(uid):
             self._runners.remove(uid)
         else:
             self._own.remove(uid)
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both drivers."""
         self._runners.close()
         self._own.close()
 

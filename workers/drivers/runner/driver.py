@@ -1,6 +1,6 @@
-"""Attempts that runners of other packages drive; stops, limits, files and logs are as everywhere.
+"""Attempts that runners of other packages drive; stops, limits, files and logs work as usual.
 
-There is no container: see `runner_life` for what takes its place.
+There is no container: `reconcile_loop` calls the runner instead.
 """
 
 import errno
@@ -29,9 +29,9 @@ from workers.drivers.runner.log import LineWriter
 from workers.drivers.runner.reconcile_loop import (
     RunnerAttempt,
     abort_for,
+    await_record,
     drive,
     failed,
-    recall_at_last,
     wait_for_launch_context,
 )
 from workers.runners import records
@@ -41,14 +41,14 @@ from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget, describe_task
 
 LAUNCH_CONTEXT_SECONDS = 5.0  # between requests for the launch context of a running attempt
-_NEEDLESS = (ensure_image, await_permit, start_container)
-# What is in memory only, and so lost with a process of the cell.
-_AGAIN = (read_launch_context, write_secrets, join_gang)
+_SKIPPED = (ensure_image, await_permit, start_container)
+# Steps whose results are only in memory: a new process of the cell repeats them.
+_REPEATED = (read_launch_context, write_secrets, join_gang)
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledRunners:
-    """Runners by task type, and how long a call of one may take."""
+    """Runners by task type, and the time limit of one call."""
 
     runners: Mapping[str, Runner]
     call_seconds: float = CALL_SECONDS
@@ -57,23 +57,25 @@ class InstalledRunners:
 class Runners:
     """The runners that a cell offers, and how to call them."""
 
-    def __init__(self, offered: InstalledRunners, *, cell: str, around: DriverContext) -> None:
-        """`around`: of the cell's other attempts."""
+    def __init__(self, offered: InstalledRunners, *, cell: str, context: DriverContext) -> None:
+        """Create the runners; `context` is that of the cell's other attempts."""
         self._runners = offered.runners
         self._cell = cell
-        # One that hangs takes neither turns nor threads of the others.
+        # Separate, so that a hanging runner does not block the others.
         self._calls = {name: RunnerCalls() for name in offered.runners}
         self._call_seconds = offered.call_seconds
-        self._max_log_bytes = around.max_log_bytes
-        self._home = around.home
-        self.engine = RunnerEngine(home=around.home, open_runner=self.open)
+        self._max_log_bytes = context.max_log_bytes
+        self._home = context.home
+        self.engine = RunnerEngine(home=context.home, open_runner=self.open)
 
     def offers(self, task_type: str) -> bool:
-        """Whether there is a runner for attempts of this type."""
+        """Return whether there is a runner for this task type."""
         return task_type in self._runners
 
-    def open(self, launch: Launch, sealed: Mapping[str, str] | None = None) -> RunnerCallTarget:
-        """What asks the runner of an attempt."""
+    def open(
+        self, launch: Launch, encoded_secrets: Mapping[str, str] | None = None
+    ) -> RunnerCallTarget:
+        """Return the target for calls of an attempt's runner."""
         spec = launch.spec
         root = self.engine.root(launch.uid)
         return RunnerCallTarget(
@@ -83,14 +85,15 @@ class Runners:
             log=LineWriter(self._home / "logs" / launch.uid, self._max_log_bytes),
             now=clock.wall_seconds,
             timeout_seconds=spec.timeout_seconds,
-            sealed=sealed or {},
+            encoded_secrets=encoded_secrets or {},
             call_seconds=self._call_seconds,
         )
 
 
 class _UninstalledRunner:
-    """Placeholder for a runner that was installed when the attempt began: until it is back, what it
-    drives outside cannot be ended or reported as ended.
+    """Placeholder for a runner that is not installed any more.
+
+    Until it is installed again, its work outside can be neither stopped nor reported as ended.
     """
 
     def __init__(self, name: str) -> None:
@@ -104,36 +107,36 @@ class _UninstalledRunner:
 
 
 class RunnerDriver(PipelineDriver):
-    """See workers.drivers.base for what it promises; shares its surroundings with another."""
+    """See workers.drivers.base. It shares its context with the driver of the engine."""
 
     attempt_type = RunnerAttempt
 
-    def __init__(self, around: DriverContext, runners: Runners) -> None:
-        """`around.engine` is `runners.engine`."""
-        super().__init__(around)
+    def __init__(self, context: DriverContext, runners: Runners) -> None:
+        """`context.engine` is `runners.engine`."""
+        super().__init__(context)
         self.runners = runners
 
     def knows(self, uid: str) -> bool:
-        """Whether an attempt is in charge, or anything is left of it here."""
+        """Return whether an attempt is in charge, or has files here."""
         with self._lock:
             is_here = uid in self._attempts
         return is_here or self.runners.engine.knows(uid)
 
-    def _live(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
+    def _run(self, attempt: AttemptRun, steps: tuple[Step, ...]) -> None:
         assert isinstance(attempt, RunnerAttempt)
         engine = self.runners.engine
         engine.attach(attempt.uid, attempt.wake)
         try:
-            self._live_to_end(attempt)
+            self._run_to_end(attempt)
         except DriverClosed:
             return
         finally:
             engine.detach(attempt.uid)
-        self._leave(attempt)
+        self._on_ended(attempt)
 
-    def _live_to_end(self, attempt: RunnerAttempt) -> None:
+    def _run_to_end(self, attempt: RunnerAttempt) -> None:
         try:
-            ended = self._lived(attempt)
+            ended = self._run_steps(attempt)
         except DriverClosed:
             raise
         except AttemptFailed as failure:
@@ -147,34 +150,35 @@ class RunnerDriver(PipelineDriver):
         attempt.emit(ended)
         attempt.end_reported = True
 
-    def _lived(self, attempt: RunnerAttempt) -> EndedEvent:
+    def _run_steps(self, attempt: RunnerAttempt) -> EndedEvent:
         check_begun(attempt)
         make_workspace(attempt)
         kept = self._inspect(attempt)
         if kept is None:
-            _refuse_what_means_nothing(attempt)
-            attempt.is_briefed = True
+            _refuse_unsupported(attempt)
+            attempt.tried_context = True
             for step in BUILD:
                 attempt.check()
                 with attempt.step(NAMES.get(step, step.__name__)):
-                    self._take(step, attempt)
-            attempt.keep(_begin(attempt))
+                    self._run_step(step, attempt)
+            attempt.keep(_initial_record(attempt))
         else:
             attempt.recall(kept)
             attempt.emit_kept()
-            self._brief_again(attempt)
+            self._fetch_context_again(attempt)
         with attempt.step("wait"):
             return drive(attempt, self._call_target(attempt))
 
     def _failed(self, attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
-        """Wait until its runner has ended what it may have begun, before an end is reported. Raise
-        Closed.
+        """Return the end of a failed attempt, once its runner has aborted its work.
+
+        Raise DriverClosed.
         """
-        kept = recall_at_last(attempt)
+        kept = await_record(attempt)
         if kept is not None and not kept.is_over:
-            if not attempt.is_briefed:
+            if not attempt.tried_context:
                 try:
-                    self._brief_again(attempt)
+                    self._fetch_context_again(attempt)
                 except DriverClosed:
                     raise
                 except Exception as error:
@@ -182,11 +186,11 @@ class RunnerDriver(PipelineDriver):
             abort_for(attempt, self._call_target(attempt), failure)
         return failed(attempt, failure)
 
-    def _brief_again(self, attempt: RunnerAttempt) -> None:
-        """Get what an earlier process of the cell had in memory. Raises AttemptFailed."""
-        attempt.is_briefed = True
+    def _fetch_context_again(self, attempt: RunnerAttempt) -> None:
+        """Fetch what an earlier process of the cell had in memory. Raise AttemptFailed."""
+        attempt.tried_context = True
         attempt.begin_limits()
-        for step in _AGAIN:
+        for step in _REPEATED:
             wait_for_launch_context(attempt, partial(step, attempt), LAUNCH_CONTEXT_SECONDS)
 
     def _call_target(self, attempt: RunnerAttempt) -> RunnerCallTarget:
@@ -198,41 +202,41 @@ class RunnerDriver(PipelineDriver):
             super()._begin_limits(attempt)
 
     def _inspect(self, attempt: RunnerAttempt) -> RunnerRecord | None:
-        """What an earlier process of the cell kept; None: it had not come so far."""
+        """Return the record of an earlier process of the cell; None: it kept none."""
         if attempt.paths.order.exists():
             return records.read(attempt.paths.kept)
         if attempt.is_adopted:
             attempt.may_exist = False
-            message = "its runner had not been asked, and will not be"
+            message = "its runner was not called, and will not be"
             raise AttemptFailed(FailureKind.OUTSIDE, VANISHED, message)
         return None
 
-    def _take(self, step: Step, attempt: RunnerAttempt) -> None:
+    def _run_step(self, step: Step, attempt: RunnerAttempt) -> None:
         if step is create_container:
             with attempt.turn():
                 begin_creation(attempt)
                 self.runners.engine.write_order(attempt.ordered)
-        elif step not in _NEEDLESS:
+        elif step not in _SKIPPED:
             step(attempt)
 
     def close(self) -> None:
-        """Let go of threads; what surrounds it is closed by the driver that it shares it with."""
-        self._around.closed.set()
+        """End threads; the engine's driver closes the shared context."""
+        self._context.closed.set()
         for closable in (self._timer, self._running, self._stopping, self._removing):
             closable.close()
         self.runners.engine.close()
 
 
-def _begin(attempt: RunnerAttempt) -> RunnerRecord:
-    """Where its runner begins: with what the attempt before left, if anything."""
+def _initial_record(attempt: RunnerAttempt) -> RunnerRecord:
+    """Return the first record: with the state that the previous attempt left, if any."""
     try:
         return RunnerRecord(state=records.checked_state(attempt.launch_context.plugin_state, {}))
     except StateNotStorable:
         return RunnerRecord()
 
 
-def _refuse_what_means_nothing(attempt: RunnerAttempt) -> None:
-    """Raises AttemptFailed for what only a container can have."""
+def _refuse_unsupported(attempt: RunnerAttempt) -> None:
+    """Raise AttemptFailed if the task has options that only containers support."""
     spec = attempt.launch.spec
     given = {
         "exclusive": spec.exclusive,

@@ -1,7 +1,8 @@
 """The files of attempts that runners drive, as an engine.
 
-`runner/` in an attempt's workspace has the order, without secrets, and the last answer of its
-runner: with these the successor of a killed cell continues, or ends unknown attempts.
+`runner/` in an attempt's workspace holds the order, without secrets, and the last answer of its
+runner. After a kill, the next process of the cell uses them to continue, or to abort unknown
+attempts.
 """
 
 import json
@@ -27,7 +28,7 @@ from workers.runners import records
 from workers.runners.interface import Stop
 from workers.runners.requests import RunnerCallTarget
 
-UNKNOWN = "unknown"  # why an attempt is aborted that its cell does not know
+UNKNOWN = "unknown"  # stop reason for an attempt that the cell has no record of
 
 
 class RunnerEngine(FolderEngine):
@@ -43,7 +44,7 @@ class RunnerEngine(FolderEngine):
         self._wakes: dict[str, Wake] = {}
 
     def write_order(self, launch: Launch) -> None:
-        """From now on the attempt is known here. Raises OSError."""
+        """Write the order file, from which on the attempt is known here. Raise OSError."""
         paths = self._paths(launch.uid)
         paths.folder.mkdir(parents=True, exist_ok=True)
         self.root(launch.uid).mkdir(parents=True, exist_ok=True)
@@ -51,17 +52,17 @@ class RunnerEngine(FolderEngine):
         records.write_whole(paths.order, body)
 
     def attach(self, uid: str, wake: Wake) -> None:
-        """Signals to this attempt wake its thread."""
+        """Let signals to this attempt wake its thread."""
         with self._lock:
             self._wakes[uid] = wake
 
     def detach(self, uid: str) -> None:
-        """Its thread has done with it."""
+        """Forget the thread of an attempt."""
         with self._lock:
             self._wakes.pop(uid, None)
 
     def signal(self, uid: str, name: str) -> bool:
-        """Have the attempt aborted, with KILL at once; False: nothing of it runs here."""
+        """Have the attempt aborted, with KILL at once; False: it has no thread here."""
         with self._lock:
             wake = self._wakes.get(uid)
         if wake is None:
@@ -70,7 +71,7 @@ class RunnerEngine(FolderEngine):
         return True
 
     def view(self, uid: str) -> ContainerView | None:
-        """How far the attempt is, as it was kept."""
+        """Return the state of the attempt from its record."""
         paths = self._paths(uid)
         if not paths.order.exists():
             return None
@@ -84,7 +85,7 @@ class RunnerEngine(FolderEngine):
         )
 
     def remove(self, uid: str) -> None:
-        """Have it aborted if it is not over, and forget it. Raises EngineError."""
+        """Abort the attempt if it has not ended, and forget it. Raise EngineError."""
         paths = self._paths(uid)
         kept = records.read(paths.kept)
         if kept is not None and not kept.is_over:
@@ -98,19 +99,19 @@ class RunnerEngine(FolderEngine):
         paths.order.unlink(missing_ok=True)
 
     def find(self) -> Iterable[FoundContainer]:
-        """The attempts that have an order here."""
+        """Return the attempts that have an order file."""
         for order in self._work.glob("*/runner/order.json"):
             uid = order.parent.parent.name
             view = self.view(uid)
             if view is not None:
-                yield FoundContainer(uid, view.life is ContainerStatus.RUNNING)
+                yield FoundContainer(uid, view.status is ContainerStatus.RUNNING)
 
     def knows(self, uid: str) -> bool:
-        """Whether anything is left here of an attempt."""
+        """Return whether the attempt has files here."""
         return self._paths(uid).folder.exists()
 
     def close(self) -> None:
-        """Wake the waiting thread."""
+        """Wake the waiting threads."""
         with self._lock:
             for wake in self._wakes.values():
                 wake.shake()
@@ -126,25 +127,25 @@ class RunnerEngine(FolderEngine):
             raise EngineError(f"its order cannot be read: {error}") from error
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def start(self, uid: str) -> None:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def wait(self, uid: str, seconds: float) -> bool:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
 
     def ports(self, launch: Launch) -> Mapping[str, int]:
-        """There are none."""
+        """Return no ports."""
         return {}
 
     def use(self, uid: str) -> ResourceUsage:
-        """Return None: its use elsewhere is unknown."""
+        """Raise NoSuchContainer: the usage outside is unknown."""
         raise NoSuchContainer("a runner has no container")
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
-        """There is no container."""
+        """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")

@@ -1,4 +1,4 @@
-"""The log of an attempt without a program: lines of its runner, bounded as any other output."""
+"""The log of an attempt without a process: lines of its runner, bounded like other output."""
 
 import os
 import threading
@@ -8,7 +8,7 @@ from workers.attempt.capture import cut_note
 
 
 class LineWriter:
-    """Appends to the log files in `folder`, `limit` bytes each; a fault costs lines only."""
+    """Appends to the log files in `folder`, up to `limit` bytes each; failed writes are ignored."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder

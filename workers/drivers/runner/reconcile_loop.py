@@ -1,6 +1,6 @@
-"""The loop of an attempt that a runner drives: call after call until an end, or abort until done.
+"""The loop of an attempt that a runner drives: reconcile until an end, or abort until done.
 
-Each answer of the runner is safe on disk before the next call, and before it is reported.
+Each answer of the runner is on disk before the next call, and before it is reported.
 """
 
 import threading
@@ -25,10 +25,10 @@ from workers.runners.interface import FailureOrigin, RunnerPhase, Stop
 from workers.runners.records import RunnerRecord, StateNotStorable
 from workers.runners.requests import RunnerCallTarget
 
-# An abort is never given up: as long as it is not done, what runs outside holds its place.
+# An abort is retried without end: until it is done, the work outside occupies its resources.
 ABORT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 EXHAUSTED_SECONDS = 5.0  # until the next check whether a hung call has returned
-FAILED = "failed"  # why an attempt is aborted without a stop order
+FAILED = "failed"  # stop reason of an abort without a stop order
 _BUILDING = {
     RunnerPhase.QUEUED: states.Phase.PREPARING,
     RunnerPhase.INITIALIZING: states.Phase.CREATING,
@@ -36,7 +36,7 @@ _BUILDING = {
 
 
 class Wake:
-    """Wakes the thread of an attempt: for a stop, for its force, for the end of the driver."""
+    """Wakes the thread of an attempt: for a stop, a forced stop, or the close of the driver."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -45,7 +45,7 @@ class Wake:
         self.is_forced = False
 
     def stop(self, *, force: bool) -> None:
-        """A stop order arrived, or its grace is over."""
+        """Record a stop order, or that its grace period is over, and wake the thread."""
         with self._changed:
             is_new = not self.is_stopped or (force and not self.is_forced)
             self.is_stopped, self.is_forced = True, self.is_forced or force
@@ -53,7 +53,7 @@ class Wake:
             self._changed.notify_all()
 
     def shake(self) -> None:
-        """Wake the loop."""
+        """Wake the thread without a stop."""
         with self._changed:
             self._news += 1
             self._changed.notify_all()
@@ -73,59 +73,57 @@ class Paths:
 
     @classmethod
     def of(cls, workspace: Path) -> "Paths":
-        """Those of the attempt with this workspace."""
+        """Return the paths for an attempt's workspace."""
         return cls(workspace / "runner")
 
     @property
     def order(self) -> Path:
-        """What was ordered; it is there before the first call of the runner."""
+        """The order, which is written before the first call of the runner."""
         return self.folder / "order.json"
 
     @property
     def kept(self) -> Path:
-        """Return the last answer of the runner."""
+        """The last answer of the runner."""
         return self.folder / "kept.json"
 
 
 class RunnerAttempt(AttemptRun):
-    """An attempt whose process is its runner's business."""
+    """An attempt that a runner drives instead of a process."""
 
     def __init__(
         self,
         launch: Launch,
-        around: DriverContext,
+        context: DriverContext,
         on_running: Callable[[AttemptRun], None],
         *,
         is_adopted: bool,
     ) -> None:
-        super().__init__(launch, around, on_running, is_adopted=is_adopted)
+        super().__init__(launch, context, on_running, is_adopted=is_adopted)
         self.paths = Paths.of(self.workspace)
-        self.ordered = launch  # without what the launch context adds
+        self.ordered = launch  # before the launch context adds secrets
         self.wake = Wake()
         self.kept = RunnerRecord()
         self.is_known = False  # `kept` is the last answer of its runner
-        self.is_briefed = False  # it was tried to get what the order did not carry
+        self.tried_context = False  # the launch context was requested
         self._has_limits = False
 
     def recall(self, kept: RunnerRecord) -> None:
-        """An earlier process of the cell kept this."""
+        """Set the last answer, as read from disk."""
         self.kept, self.is_known = kept, True
 
     def begin_limits(self) -> None:
-        """Continue the limits of an attempt that was RUNNING before, whatever it has to wait for
-        now.
-        """
+        """Begin the limits of an adopted attempt that was RUNNING before, without further waits."""
         if self.kept.started_at is not None:
             self.mark_runs(self.kept.started_at)
 
     def take_limits(self) -> bool:
-        """Whether the caller is the one to begin its limits: the first to ask."""
+        """Return whether the caller must begin the limits: True for the first caller only."""
         with self._lock:
             is_first, self._has_limits = not self._has_limits, True
         return is_first
 
     def begin(self) -> None:
-        """Its runner is called from now on: a stop order is delivered to it."""
+        """Record that the runner is called from now on, so that it receives stop orders."""
         if self.is_started:
             return
         self.is_started = True
@@ -136,13 +134,13 @@ class RunnerAttempt(AttemptRun):
         self._on_running(self)
 
     def mark_runs(self, at: float) -> None:
-        """It is RUNNING since `at`: its limits begin."""
+        """Report RUNNING since `at`, and begin the limits."""
         if self.started_at is None:
             self._emit_started(at)
             self._on_running(self)
 
     def keep(self, kept: RunnerRecord) -> None:
-        """Make the answer safe, then report it. Raise OSError."""
+        """Write the answer to disk, then report it. Raise OSError."""
         if kept == self.kept and self.paths.kept.exists():
             return
         records.write(self.paths.kept, kept)
@@ -152,14 +150,12 @@ class RunnerAttempt(AttemptRun):
     def emit_kept(self) -> None:
         """Report the last answer of the runner."""
         kept = self.kept
-        words = kept.words or str(kept.phase)
-        self.emit(ReconciledEvent(self.uid, words, kept.state, self.around.now()))
+        text = kept.words or str(kept.phase)
+        self.emit(ReconciledEvent(self.uid, text, kept.state, self.context.now()))
 
 
 def drive(attempt: RunnerAttempt, runner: RunnerCallTarget) -> EndedEvent:
-    """Call the runner until the end; return the reported end. Raise Closed when the driver is
-    closed.
-    """
+    """Call the runner until the attempt has ended, and return the end. Raise DriverClosed."""
     attempt.begin()
     if not attempt.kept.is_over and not attempt.kept.phase.is_end:
         _reconcile_until_end(attempt, runner)
@@ -169,8 +165,8 @@ def drive(attempt: RunnerAttempt, runner: RunnerCallTarget) -> EndedEvent:
 
 
 def _reconcile_until_end(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
-    """Return at an end, or when the attempt has to be aborted."""
-    faults, pauses = 0, attempt.around.back_off
+    """Call `reconcile` until an end, or until the attempt must be aborted."""
+    faults, pauses = 0, attempt.context.back_off
     while not attempt.wake.is_stopped and not attempt.kept.stopped_for:
         attempt.rest(0)
         try:
@@ -185,13 +181,13 @@ def _reconcile_until_end(attempt: RunnerAttempt, runner: RunnerCallTarget) -> No
         except (CallTimedOut, StateNotStorable) as error:
             _give_up(attempt, runner, f"reconcile: {error}")
             return
-        except Exception as error:  # other people's code, or a full disk
+        except Exception as error:  # of the runner's code, or a full disk
             faults += 1
-            words = f"{type(error).__name__}: {error}"
-            attempt.log.warning("runner_failed", error=words, exc_info=True)
-            runner.log.err(f"[cellrun: its runner failed: {words}]")
+            text = f"{type(error).__name__}: {error}"
+            attempt.log.warning("runner_failed", error=text, exc_info=True)
+            runner.log.err(f"[cellrun: its runner failed: {text}]")
             if faults > len(pauses):
-                _give_up(attempt, runner, f"reconcile failed {faults} times in a row: {words}")
+                _give_up(attempt, runner, f"reconcile failed {faults} times in a row: {text}")
                 return
             attempt.wake.wait(pauses[faults - 1])
             continue
@@ -211,7 +207,7 @@ def _give_up(
     message: str,
     fault: FailureOrigin = FailureOrigin.SYSTEM,
 ) -> None:
-    """Stop calling the runner: a failure, of the system unless stated otherwise."""
+    """Record a failure, after which the runner is only called to abort."""
     runner.log.err(f"[cellrun: {message}]")
     failed = replace(
         attempt.kept,
@@ -220,14 +216,14 @@ def _give_up(
         message=clean_text(message, MESSAGE_CHARS),
         reason="",
     )
-    _keep_at_last(attempt, failed)
+    _try_to_keep(attempt, failed)
 
 
 def _abort_until_done(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
-    """Abort, however long it takes: what is not over holds its place."""
+    """Call `abort` until it is done, however long that takes."""
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         reason = attempt.stopped_for or FAILED
-        _keep_at_last(attempt, replace(attempt.kept, stopped_for=reason))
+        _try_to_keep(attempt, replace(attempt.kept, stopped_for=reason))
     tries = 0
     while not attempt.kept.is_over:
         attempt.rest(0)
@@ -235,19 +231,19 @@ def _abort_until_done(attempt: RunnerAttempt, runner: RunnerCallTarget) -> None:
         try:
             kept, pause = runner.abort(attempt.kept, stop)
         except Exception as error:
-            words = f"abort: {type(error).__name__}: {error}"
-            attempt.log.warning("abort_failed", error=words)
-            runner.log.err(f"[cellrun: {words}]")
+            text = f"abort: {type(error).__name__}: {error}"
+            attempt.log.warning("abort_failed", error=text)
+            runner.log.err(f"[cellrun: {text}]")
             attempt.wake.wait(ABORT_PAUSES[min(tries, len(ABORT_PAUSES) - 1)])
             tries += 1
             continue
-        _keep_at_last(attempt, kept)
+        _try_to_keep(attempt, kept)
         if not kept.is_over:
             attempt.wake.wait(pause)
 
 
-def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
-    """Keep it, or continue without on a full disk: a successor would only abort once more."""
+def _try_to_keep(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
+    """Keep the answer; on a full disk continue without: a successor at worst aborts again."""
     try:
         attempt.keep(kept)
     except OSError as error:
@@ -255,10 +251,8 @@ def _keep_at_last(attempt: RunnerAttempt, kept: RunnerRecord) -> None:
         attempt.recall(kept)
 
 
-def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
-    """Return the last answer of its runner, waiting until it can be read; None: it was never
-    called.
-    """
+def await_record(attempt: RunnerAttempt) -> RunnerRecord | None:
+    """Wait until the record can be read, and return it; None: the runner was never called."""
     tries = 0
     while not attempt.is_known:
         attempt.rest(0)
@@ -278,16 +272,16 @@ def recall_at_last(attempt: RunnerAttempt) -> RunnerRecord | None:
 
 
 def abort_for(attempt: RunnerAttempt, runner: RunnerCallTarget, failure: AttemptFailed) -> None:
-    """The attempt has failed, whatever its runner does outside: return when that has ended."""
+    """Abort the work outside of a failed attempt; return when it has ended."""
     try:
         attempt.begin()
     except DriverClosed:
         raise
-    except Exception:  # then no stop forces the abort, which continues
+    except Exception:  # the abort continues, but no stop order can force it
         attempt.log.exception("stop_not_taken")
     if not attempt.kept.phase.is_end and not attempt.kept.stopped_for:
         if failure.kind is None:
-            _keep_at_last(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
+            _try_to_keep(attempt, replace(attempt.kept, stopped_for=failure.reason or FAILED))
         else:
             fault = FailureOrigin.USER if failure.kind is FailureKind.USER else FailureOrigin.SYSTEM
             _give_up(attempt, runner, failure.message or "it failed", fault)
@@ -317,8 +311,8 @@ def _ended(attempt: RunnerAttempt) -> EndedEvent:
 
 
 def _explain(kept: RunnerRecord) -> str:
-    words = ": ".join(filter(None, (kept.reason, kept.message)))
-    return clean_text(words or "its runner gave no reason", MESSAGE_CHARS)
+    text = ": ".join(filter(None, (kept.reason, kept.message)))
+    return clean_text(text or "its runner gave no reason", MESSAGE_CHARS)
 
 
 def _end(
@@ -326,7 +320,7 @@ def _end(
 ) -> EndedEvent:
     return EndedEvent(
         attempt.uid,
-        attempt.around.now(),
+        attempt.context.now(),
         failure_kind=kind,
         reason=reason,
         message=message,
@@ -351,18 +345,18 @@ def _succeeded(attempt: RunnerAttempt, kept: RunnerRecord) -> EndedEvent:
 
 
 def failed(attempt: RunnerAttempt, failure: AttemptFailed) -> EndedEvent:
-    """Return the end of an attempt that failed, and of which nothing runs outside."""
+    """Return the end of a failed attempt, of which nothing runs outside."""
     attempt.mark_ended()
     keep_leftovers(attempt)
-    attempt.around.shipper.finish(attempt.uid, 0.0)
+    attempt.context.shipper.finish(attempt.uid, 0.0)
     ended = _end(attempt, failure.kind, failure.reason, clean_text(failure.message, MESSAGE_CHARS))
     return replace(ended, exit_code=failure.exit_code, never_created=attempt.never_created)
 
 
 def wait_for_launch_context(attempt: RunnerAttempt, read: Callable[[], None], pause: float) -> None:
-    """Fetch the launch context again for a running attempt; a stop need not wait.
+    """Call `read`, which fetches the launch context, until it succeeds; a stop order ends the wait.
 
-    Raise AttemptFailed if it does not exist any more: its runner cannot be called without.
+    Raise AttemptFailed if the context does not exist any more: the runner needs it.
     """
     while True:
         try:
@@ -371,7 +365,7 @@ def wait_for_launch_context(attempt: RunnerAttempt, read: Callable[[], None], pa
         except AttemptFailed as failure:
             if failure.kind is None:
                 return
-            attempt.log.warning("briefing_delayed", error=failure.message)
+            attempt.log.warning("launch_context_delayed", error=failure.message)
             if failure.kind is FailureKind.USER or isinstance(
                 failure.__cause__, ControlPlaneRefused
             ):

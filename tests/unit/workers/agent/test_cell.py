@@ -217,7 +217,7 @@ def test_answer_to_an_older_registration_is_ignored(bench: Bench) -> None:
     old = bench.cell._register_seq
     bench.wait(5)
     bench.tell(RegistrationResult("draw_anew", "", bench.now, 30.0, 5.0, old).body())
-    assert not bench.cell.is_drawing_anew
+    assert not bench.cell.is_changing_incarnation
 
 
 def test_answer_to_a_heartbeat_of_an_earlier_process_is_ignored(ready: Bench) -> None:
@@ -237,7 +237,7 @@ def test_answer_to_a_heartbeat_of_an_earlier_process_is_ignored(ready: Bench) ->
         ready.tell(body)
     assert ready.states_of("u")[-1] is S.RUNNING
     assert ready.cell.reporter.acked < 1 << 62
-    assert not ready.cell.is_drawing_anew
+    assert not ready.cell.is_changing_incarnation
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", '{"v":1,"cell":"a"}'])

@@ -170,7 +170,7 @@ def test_process_reexecution_is_not_blamed_on_an_attempt(ready: Bench) -> None:
         host._incarnations[ready.cell.name] = ready.cell.incarnation
         host._on_new_incarnation = is_anew.set
         host.start()
-        host.begin_anew()
+        host.restart()
         assert is_anew.is_set()
         ready.boot()
     ready.accept()

@@ -7,7 +7,7 @@ import structlog
 
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.runtime import ContainerStatus, ContainerView, EngineAway
-from workers.attempt.steps.clean import make_sure_it_is_over
+from workers.attempt.steps.clean import ensure_ended
 
 
 def test_removal_is_retried_until_the_engine_confirms_it() -> None:
@@ -29,5 +29,5 @@ def test_removal_is_retried_until_the_engine_confirms_it() -> None:
         rest=rests.append,
         log=structlog.get_logger(),
     )
-    make_sure_it_is_over(cast("AttemptRun", attempt))
+    ensure_ended(cast("AttemptRun", attempt))
     assert (answers, len(rests)) == ([], 2)

@@ -11,9 +11,9 @@ from controlplane.contract.states import TaskState as S
 from workers.attempt.gangs.files import (
     Peer,
     hosts_text,
+    list_peers,
     peers_json,
     peers_table,
-    see_peers,
     ssh_config,
 )
 from workers.attempt.gangs.gang import GangPollInterval
@@ -31,7 +31,7 @@ def member(rank: int, group: GangGroup = WORKER, **more: object) -> GangMember:
 
 
 def seen(me: GangMember, other: GangMember) -> Peer:
-    return see_peers(Gang((me, other)), me)[1]
+    return list_peers(Gang((me, other)), me)[1]
 
 
 def test_gang_survives_a_serialization_round_trip() -> None:
@@ -117,7 +117,7 @@ def test_hosts_file_lists_only_peers_on_other_cells() -> None:
     far = member(2, cell="cell-2", addresses={"http": "gpu-7.example:40001"})
     lost = member(3, cell="cell-3", addresses={"http": "unknown.example:40001"})
     me = member(0)
-    peers = see_peers(Gang((me, member(1), far, lost)), me)
+    peers = list_peers(Gang((me, member(1), far, lost)), me)
     text = hosts_text(me, peers, {"gpu-7.example": "10.0.0.7"}.get)
     assert text.splitlines() == [
         "127.0.0.1\tlocalhost",
@@ -126,13 +126,13 @@ def test_hosts_file_lists_only_peers_on_other_cells() -> None:
         "# worker-3: unknown.example has no address that its cell can find",
     ]
     alone = member(0, OPEN)
-    assert "127.0.0.1\topen-0\n" in hosts_text(alone, see_peers(Gang((alone,)), alone), str)
+    assert "127.0.0.1\topen-0\n" in hosts_text(alone, list_peers(Gang((alone,)), alone), str)
 
 
 def test_peer_files_for_programs_and_shells_agree() -> None:
     me = member(0)
     gang = Gang((me, member(1, cell="cell-2"), member(2, state=S.PENDING)), is_ready=True)
-    peers = see_peers(gang, me)
+    peers = list_peers(gang, me)
     told = json.loads(peers_json(gang, me, peers))
     assert (told["size"], told["rank"], told["name"], told["ready"]) == (3, 0, "worker-0", True)
     assert told["members"][1] == {
@@ -159,7 +159,7 @@ def test_ssh_config_has_each_peer_by_name_with_a_host_key_per_attempt() -> None:
     me = member(0)
     far = member(2, cell="cell-2", number=4)
     gang = Gang((me, member(1), far, member(3, OPEN, cell="cell-2", addresses={"http": "h:1"})))
-    text = ssh_config(see_peers(gang, me), "/run/cellrun/ssh/id_ed25519")
+    text = ssh_config(list_peers(gang, me), "/run/cellrun/ssh/id_ed25519")
     assert (
         "Host worker-2\n  HostName 10.0.0.2\n  Port 40002\n  HostKeyAlias worker-2.attempt-4\n"
         in text

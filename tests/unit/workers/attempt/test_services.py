@@ -267,7 +267,7 @@ def speaker(words: bytes, *, pause: float) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("words", "pause", "told"),
-    [(b"H" * 1000, 0.02, "timed out"), (b"+OK ready\r\n", 0.0, "no answer of HTTP")],
+    [(b"H" * 1000, 0.02, "timed out"), (b"+OK ready\r\n", 0.0, "not an HTTP response")],
 )
 def test_health_check_fails_on_a_non_http_answer_within_its_timeout(
     words: bytes, pause: float, told: str

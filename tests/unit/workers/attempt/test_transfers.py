@@ -26,7 +26,7 @@ Save = Callable[[Any, str, Path, Callable[[int], None]], bool]
 
 def made_attempt(folder: Path, **parts: Any) -> AttemptRun:
     """What the code under test asks of one; `parts`: of its engine, storage and web."""
-    around = SimpleNamespace(closed=threading.Event(), back_off=(0.0,), **parts)
+    context = SimpleNamespace(closed=threading.Event(), back_off=(0.0,), **parts)
     engine = SimpleNamespace(save=parts.get("save"), view=lambda uid: None)
     return cast(
         "AttemptRun",
@@ -36,7 +36,7 @@ def made_attempt(folder: Path, **parts: Any) -> AttemptRun:
             launch=None,
             workspace=folder,
             engine=engine,
-            around=around,
+            context=context,
             is_broken_off=False,
             check=lambda: None,
         ),

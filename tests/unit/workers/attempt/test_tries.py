@@ -31,8 +31,8 @@ class Stage:
         return "done"
 
     def run(self, pause: Callable[[float], None] | None = None) -> str:
-        around = SimpleNamespace(back_off=BACK_OFF)
-        attempt: Any = SimpleNamespace(around=around, note_try=self.notes.append)
+        context = SimpleNamespace(back_off=BACK_OFF)
+        attempt: Any = SimpleNamespace(context=context, note_try=self.notes.append)
         return with_tries(attempt, "create", self, pause=pause or self.pauses.append)
 
 

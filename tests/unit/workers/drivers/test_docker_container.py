@@ -19,11 +19,11 @@ from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
 from workers.drivers.docker.container import (
     container_body,
     mounts_for,
-    not_of_the_host,
     view_of,
+    without_host_paths,
 )
 from workers.drivers.docker.images import digest_of
-from workers.drivers.docker.networks import joining
+from workers.drivers.docker.networks import network_parts
 from workers.drivers.docker.podman import adapt, is_name_taken, is_podman
 
 UID = "11111111-1111-4111-8111-111111111111"
@@ -71,11 +71,11 @@ def test_requested_mounts_tmpfs_and_privileges_are_in_the_body() -> None:
 
 
 def test_gang_member_joins_its_network_under_its_name() -> None:
-    body = body_of(launch(network="gang"), joining=joining("abc", "main-1"))
+    body = body_of(launch(network="gang"), network=network_parts("abc", "main-1"))
     assert body["HostConfig"]["NetworkMode"] == "abc"
     assert body["NetworkingConfig"]["EndpointsConfig"] == {"abc": {"Aliases": ["main-1"]}}
     assert (body["Hostname"], body["NetworkDisabled"]) == ("main-1", False)
-    assert "Hostname" not in joining("abc", f"{'x' * 63}-1")
+    assert "Hostname" not in network_parts("abc", f"{'x' * 63}-1")
 
 
 def test_bound_files_and_files_of_read_only_containers_are_mounted(
@@ -87,7 +87,7 @@ def test_bound_files_and_files_of_read_only_containers_are_mounted(
         PlacedFile("/database", writable=True),
         PlacedFile("/run/key", tmp_path / "key", bound=True),
     ]
-    ours = not_of_the_host(launch(mounts=(Mount("/srv", "/data/"),)).spec, placed)
+    ours = without_host_paths(launch(mounts=(Mount("/srv", "/data/"),)).spec, placed)
     assert [item.path for item in ours] == ["/in/text", "/database", "/run/key"]
     by_read_only = {
         read_only: [m["Target"] for m in mounts_for(ours, tmp_path / "made", read_only=read_only)]
@@ -117,7 +117,7 @@ def test_podman_request_uses_network_none_and_cdi_gpus(tmp_path: Path) -> None:
     assert adapted["HostConfig"]["Mounts"] == body["HostConfig"]["Mounts"]
     assert body["NetworkDisabled"], "the body itself is as it was"
     assert "NetworkMode" not in adapt(body_of(launch()))["HostConfig"]
-    member = adapt(body_of(launch(network="gang"), joining=joining("abc", "main-1")))
+    member = adapt(body_of(launch(network="gang"), network=network_parts("abc", "main-1")))
     assert member["HostConfig"]["NetworkMode"] == "abc"
 
 
@@ -139,11 +139,11 @@ def test_podman_container_states_are_mapped() -> None:
     state = {"StartedAt": "0001-01-01T00:00:00Z", "Running": False}
     for status in ("created", "configured", "initialized"):
         assert (
-            view_of({"Id": "x", "State": {**state, "Status": status}}).life
+            view_of({"Id": "x", "State": {**state, "Status": status}}).status
             is ContainerStatus.CREATED
         )
     stopping = {**state, "StartedAt": "2026-01-01T00:00:00.5+00:00", "Status": "stopping"}
-    assert view_of({"Id": "x", "State": stopping}).life is ContainerStatus.RUNNING
+    assert view_of({"Id": "x", "State": stopping}).status is ContainerStatus.RUNNING
 
 
 # ----------------------------------------------------------------------------- images

@@ -55,10 +55,10 @@ def test_runner_class_is_instantiated_when_loaded() -> None:
 @pytest.mark.parametrize(
     ("name", "what", "words"),
     [
-        ("container", "Idle", "its name is taken"),
-        ("process", "Idle", "its name is taken"),
-        ("all", "Idle", "its name is taken"),
-        ("Not A Name", "Idle", "no name"),
+        ("container", "Idle", "its name is reserved"),
+        ("process", "Idle", "its name is reserved"),
+        ("all", "Idle", "its name is reserved"),
+        ("Not A Name", "Idle", "invalid"),
         ("half", "Half", "it has no abort"),
         ("none", "Nothing", "AttributeError"),
     ],
@@ -126,7 +126,7 @@ def test_only_success_and_final_failure_need_no_abort(phase: RunnerPhase, is_ove
     [RunnerObservation("asleep"), RunnerObservation(RunnerPhase.RUNNING, fault="nobody")],  # type: ignore[arg-type]
 )
 def test_observation_with_unknown_phase_or_fault_is_refused(look: RunnerObservation) -> None:
-    with pytest.raises(StateNotStorable, match="no Phase, or no Fault"):
+    with pytest.raises(StateNotStorable, match="not a RunnerPhase and a FailureOrigin"):
         checked(look, RunnerRecord(), 1.0)
 
 
@@ -181,15 +181,15 @@ def test_torn_record_is_read_as_begun_and_to_be_aborted(tmp_path: Path) -> None:
 
 
 def test_a_call_that_hangs_is_counted_until_it_returns() -> None:
-    calls, may_return = RunnerCalls(max_left_behind=1), threading.Event()
+    calls, may_return = RunnerCalls(max_abandoned=1), threading.Event()
     with pytest.raises(CallTimedOut):
         calls.call("hangs", may_return.wait, 0.01)
-    assert calls.left_behind == 1
+    assert calls.abandoned == 1
     with pytest.raises(CallsExhausted):
         calls.call("another", may_return.wait, 0.01)
     may_return.set()
     end = time.monotonic() + 30
-    while calls.left_behind and time.monotonic() < end:
+    while calls.abandoned and time.monotonic() < end:
         threading.Event().wait(0.001)
     assert calls.call("works again", lambda: 7, 10.0) == 7
 
