@@ -107,16 +107,16 @@ def run(hyperqueue: Any, client: Any, tasks: int, folder: str) -> float:
     for _ in range(tasks):
         share = protocol.ResourceRequest(cpus=0.01)
         job.program(["true"], resources=share, stdout=None, stderr=None)
-    looks: list[float] = []
+    rates: list[float] = []
 
-    def look(jobs: dict[int, dict[str, int]]) -> None:
+    def sample(jobs: dict[int, dict[str, int]]) -> None:
         (seen,) = jobs.values()
-        looks.append(seen["finished"] / (time.perf_counter() - began))
+        rates.append(seen["finished"] / (time.perf_counter() - began))
 
     began = time.perf_counter()
     submitted = client.submit(job)
-    client.connection.wait_for_jobs([submitted.id], look)
-    return max(looks)
+    client.connection.wait_for_jobs([submitted.id], sample)
+    return max(rates)
 
 
 if __name__ == "__main__":

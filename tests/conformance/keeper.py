@@ -25,11 +25,11 @@ class Keeper:
     web: Web
     kept: dict[str, dict[str, bytes]]
     drafts: dict[str, bytes]
-    briefings: dict[str, LaunchContext]
+    launch_contexts: dict[str, LaunchContext]
     before: Callable[[Request], Answer | None]
 
     def __init__(self, web: Web) -> None:
-        self.web, self.kept, self.drafts, self.briefings = web, {}, {}, {}
+        self.web, self.kept, self.drafts, self.launch_contexts = web, {}, {}, {}
         self.before = lambda request: None
         web.route = self._answer
 
@@ -37,11 +37,11 @@ class Keeper:
         """Have a new process of the cell ask here."""
         kit.driver.close()
         made = kit.config(control_url=self.web.url, **config)
-        kit.driver = make_driver(made, kit.told, back_off=(0.05, 0.1))
+        kit.driver = make_driver(made, kit.events, back_off=(0.05, 0.1))
 
-    def brief(self, uid: str, **briefing: Any) -> None:
+    def brief(self, uid: str, **fields: Any) -> None:
         """What the attempt is to be told."""
-        self.briefings[uid] = LaunchContext(**briefing)
+        self.launch_contexts[uid] = LaunchContext(**fields)
 
     def puts(self) -> list[str]:
         """The names under which something was put, in order."""
@@ -70,19 +70,19 @@ class Keeper:
         return Answer(404)
 
     def _brief(self, uid: str, request: Request) -> Answer:
-        text = json.dumps(self.briefings.get(uid, LaunchContext()).body()).encode()
+        text = json.dumps(self.launch_contexts.get(uid, LaunchContext()).body()).encode()
         key, mac = keys.mac_key(b"k" * 32, keys.SEAL), request.headers["X-Cellrun-Mac"]
         about = keys.about_answer(cell="cell-1", attempt=uid, endpoint="briefing", mac=mac)
         return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))
 
     def _put(self, uid: str, path: str, query: str, request: Request) -> Answer:
-        said = {name: values[0] for name, values in parse_qs(query).items()}
-        draft = f"{path} {said['sha256']}"
+        parameters = {name: values[0] for name, values in parse_qs(query).items()}
+        draft = f"{path} {parameters['sha256']}"
         here = self.drafts.get(draft, b"")
-        if len(here) == int(said["offset"]) < int(said["size"]) or not here:
+        if len(here) == int(parameters["offset"]) < int(parameters["size"]) or not here:
             here = self.drafts[draft] = here + request.body
-        if len(here) == int(said["size"]):
-            assert hashlib.sha256(here).hexdigest() == said["sha256"]
+        if len(here) == int(parameters["size"]):
+            assert hashlib.sha256(here).hexdigest() == parameters["sha256"]
             name = unquote(path.partition("/artifacts/")[2])
             self.kept.setdefault(uid, {})[name] = here
         return Answer(200, json.dumps({"size": len(here)}).encode())

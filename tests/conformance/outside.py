@@ -42,7 +42,7 @@ class Outside:
     def __init__(self, *, cell: str = "cell-1", key: bytes = b"k" * 32) -> None:
         self.jobs: dict[str, OutsideJob] = {}
         self.files: dict[str, bytes] = {}
-        self.briefings: dict[str, LaunchContext] = {}
+        self.launch_contexts: dict[str, LaunchContext] = {}
         self.requests: list[tuple[str, str]] = []
         self.cancels_at_once = True
         # A request of this method is carried out, and its answer never comes.
@@ -113,7 +113,7 @@ class Outside:
         for name, value in facts.items():
             setattr(self.jobs[key], name, value)
 
-    def asked(self, method: str, key: str) -> int:
+    def count_requests(self, method: str, key: str) -> int:
         """How often the service was asked so for a job."""
         return self.requests.count((method, f"/jobs/{key}"))
 
@@ -143,8 +143,8 @@ class Outside:
         return 200, json.dumps(job.body()).encode()
 
     def _sealed(self, uid: str, mac: str) -> bytes:
-        briefing = self.briefings.get(uid, LaunchContext())
-        text = compact_json(briefing.body()).encode()
+        context = self.launch_contexts.get(uid, LaunchContext())
+        text = compact_json(context.body()).encode()
         about = keys.about_answer(cell=self._cell, attempt=uid, endpoint="briefing", mac=mac)
         return sealing.seal(self._seal_key, text, about=about, nonce=os.urandom(12))
 

@@ -17,7 +17,7 @@ def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
     resources = {"disk_mib": 10}
     launch = kit.launch("sh", "-c", script, resources=resources, result_file="/out/result", **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 def assert_stopped(ended: EndedEvent) -> None:
@@ -52,7 +52,7 @@ def test_disk_limit_exceeded_while_the_cell_was_down_stops_the_attempt(
         "sh", "-c", script, resources={"disk_mib": 10}, result_file="/out/result"
     )
     real_kit.driver.start(launch)
-    real_kit.told.started(launch.uid)
+    real_kit.events.started(launch.uid)
     real_kit.begin_again()
     real_kit.driver.adopt(launch)
-    assert_stopped(real_kit.told.ended(launch.uid))
+    assert_stopped(real_kit.events.ended(launch.uid))

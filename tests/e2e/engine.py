@@ -22,7 +22,7 @@ class EngineEvents:
 
     def __init__(self, installation: str) -> None:
         self._client = connect()
-        self._heard: list[tuple[str, dict[str, str]]] = []
+        self._events: list[tuple[str, dict[str, str]]] = []
         self._lock = threading.Lock()
         self._stream: Any = self._client.events(
             decode=True,
@@ -48,23 +48,23 @@ class EngineEvents:
     def _listen(self) -> None:
         for event in self._stream:
             with self._lock:
-                self._heard.append((event["Action"], event["Actor"]["Attributes"]))
+                self._events.append((event["Action"], event["Actor"]["Attributes"]))
 
-    def heard(self, action: str) -> list[dict[str, str]]:
+    def of_action(self, action: str) -> list[dict[str, str]]:
         """The attributes, labels among them, of every event of that kind so far."""
         with self._lock:
-            return [attributes for found, attributes in self._heard if found == action]
+            return [attributes for found, attributes in self._events if found == action]
 
     def in_order(self) -> list[tuple[str, dict[str, str]]]:
         """Every event so far and its attributes, as the engine told them."""
         with self._lock:
-            return list(self._heard)
+            return list(self._events)
 
     def starts_by_task(self, job_id: int) -> Counter[int]:
         """How often a container was started for each task of a job."""
         return Counter(
             int(attributes["cellrun.task"])
-            for attributes in self.heard("start")
+            for attributes in self.of_action("start")
             if attributes["cellrun.job"] == str(job_id)
         )
 
@@ -72,7 +72,7 @@ class EngineEvents:
         """The uids of the attempts of a job whose containers were started."""
         return {
             attributes["cellrun.attempt"]
-            for attributes in self.heard("start")
+            for attributes in self.of_action("start")
             if attributes["cellrun.job"] == str(job_id)
         }
 

@@ -19,12 +19,12 @@ STEPS = f"{os.sep}workers{os.sep}attempt{os.sep}"
 def kill_at(name: str, moment: str) -> None:
     """End this process by SIGKILL when that function begins, or is over, in any thread made now."""
 
-    def look(frame: FrameType, event: str, argument: Any) -> None:
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == moment and code.co_name == name and STEPS in code.co_filename:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.setprofile(look)
+    threading.setprofile(trace)
 
 
 if __name__ == "__main__":

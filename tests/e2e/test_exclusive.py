@@ -170,7 +170,7 @@ def order_cell(stack: RunningStack, name: str, order: str) -> None:
 
 def ended(events: EngineEvents) -> set[str]:
     """The attempts whose containers have ended."""
-    return {attributes["cellrun.attempt"] for attributes in events.heard("die")}
+    return {attributes["cellrun.attempt"] for attributes in events.of_action("die")}
 
 
 def ended_before(events: EngineEvents, first: str, second: str) -> bool:

@@ -53,8 +53,8 @@ dbclient -y -y -i /tmp/key -p $port_ssh root@worker-0 \\
 def gateway() -> str:
     """The address at which containers of any network reach this host, and each other's ports."""
     with socket.socket() as probe:
-        said = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", b"docker0"))
-    return socket.inet_ntoa(said[20:24])
+        reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", b"docker0"))
+    return socket.inet_ntoa(reply[20:24])
 
 
 @pytest.fixture(scope="module")

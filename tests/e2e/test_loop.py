@@ -242,7 +242,7 @@ def test_ctrl_c_leaves_no_process_and_no_container(stack: RunningStack, session:
         )
         pids = stack.processes().values()
         assert stack.stop(signal.SIGINT) == 0
-        ends = [event for event in events.heard("die") if event["cellrun.job"] == str(job_id)]
+        ends = [event for event in events.of_action("die") if event["cellrun.job"] == str(job_id)]
     assert containers_of(stack.installation) == []
     assert remnants(stack.home) == []
     assert not any(is_running(pid) for pid in pids)

@@ -47,8 +47,8 @@ def session(stack: RunningStack) -> Iterator[Session]:
 
 @pytest.fixture
 def events(stack: RunningStack) -> Iterator[EngineEvents]:
-    with EngineEvents(stack.installation) as heard:
-        yield heard
+    with EngineEvents(stack.installation) as engine_events:
+        yield engine_events
 
 
 def start_run(session: Session) -> int:

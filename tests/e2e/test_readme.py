@@ -77,8 +77,8 @@ def test_the_blocks_of_the_readme_run_as_written(clone: Path, environment: dict[
 
 def run_script(clone: Path, environment: dict[str, str]) -> tuple[int, str]:
     """The exit code of the shell, and all that it and its commands said."""
-    said = clone.parent / "said"
-    with said.open("wb") as output:
+    transcript = clone.parent / "said"
+    with transcript.open("wb") as output:
         shell = subprocess.Popen(
             ["bash", "-e", str(clone.parent / "readme.sh")],
             cwd=clone,
@@ -94,7 +94,7 @@ def run_script(clone: Path, environment: dict[str, str]) -> tuple[int, str]:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
     log = clone / "up.log"
-    return shell.returncode, said.read_text() + (log.read_text() if log.exists() else "")
+    return shell.returncode, transcript.read_text() + (log.read_text() if log.exists() else "")
 
 
 def stop_stack(clone: Path, environment: dict[str, str]) -> None:

@@ -86,5 +86,5 @@ def test_suspended_placement_loses_its_locks_on_cells(stack: RunningStack) -> No
 
 
 def test_no_process_has_exited(stack: RunningStack) -> None:
-    said = stack.output.read_text()
-    assert "exited: " not in said, said
+    output = stack.output.read_text()
+    assert "exited: " not in output, output

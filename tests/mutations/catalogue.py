@@ -100,7 +100,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        if known_state is CellState.LOST:",
         "        if known_state:",
         "a second process of a name takes it from a living one",
-        needs="add_twin",
+        needs="add_duplicate",
         within=120,
     ),
     Mutation(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
-from tests.properties.placement_worlds import Wishes, worlds
+from tests.properties.placement_worlds import WorldOptions, worlds
 from tests.properties.plain_placement import OF_CELLS, Plain, lines
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, pool, quota, row, run
 
@@ -142,7 +142,7 @@ def _check_as_one_by_one(waited: Pool) -> None:
 @MANY
 @given(
     worlds(
-        Wishes(
+        WorldOptions(
             gangs=False,
             nominations=False,
             sequencers=FIXED,
@@ -157,7 +157,7 @@ def test_pass_equals_placing_one_task_after_another(waited: Pool) -> None:
 @MANY
 @given(
     worlds(
-        Wishes(
+        WorldOptions(
             gangs=False,
             nominations=False,
             preferences=False,

@@ -111,8 +111,8 @@ def crowd(random: Random) -> Crowd:
     for number, machine in enumerate(machines, 1):
         cpu, gpu = machine.cpu, machine.gpu
         while cpu and random.random() < 0.9:
-            asked = random.randint(1, cpu), random.randint(0, min(gpu, 1))
-            cpu, gpu = cpu - asked[0], gpu - asked[1]
+            requested = random.randint(1, cpu), random.randint(0, min(gpu, 1))
+            cpu, gpu = cpu - requested[0], gpu - requested[1]
             gang = random.choice([None, None, None, *bands])
             task = len(running) + 1
             single = random.choice([Band.BATCH, Band.BATCH, Band.INTERACTIVE, Band.PRODUCTION])
@@ -123,7 +123,7 @@ def crowd(random: Random) -> Crowd:
                     group_id=100 + task,
                     cell_id=number,
                     band=bands[gang] if gang else single,
-                    resources={"cpu": asked[0], "gpu": asked[1]},
+                    resources={"cpu": requested[0], "gpu": requested[1]},
                     owner_id=2,
                     project_id=2,
                     domain_id=1,
@@ -136,8 +136,8 @@ def crowd(random: Random) -> Crowd:
     for _ in range(random.randint(1, 3)):
         replicas = random.randint(1, 3)
         minimum = random.choice([0, replicas, random.randint(0, replicas)])
-        asked = random.randint(1, 3), random.choice([0, 0, 0, 1])
-        groups.append(Group(replicas, minimum, *asked, random.choice([None, None, "a", "b"])))
+        requested = random.randint(1, 3), random.choice([0, 0, 0, 1])
+        groups.append(Group(replicas, minimum, *requested, random.choice([None, None, "a", "b"])))
     fewest = max(sum(group.minimum for group in groups), 1)
     least = random.randint(fewest, max(sum(group.replicas for group in groups), fewest))
     selector = random.choice(["dispersed", "concentrated", "round_robin"])

@@ -33,7 +33,7 @@ class Stage(Loop):
     """The control plane in one process, in a time of its own; its cells live unless they are told
     to be silent."""
 
-    hands: dict[str, FakeCell] = field(default_factory=dict)
+    fake_cells: dict[str, FakeCell] = field(default_factory=dict)
     passed: timedelta = timedelta()
     readings: int = 0
     # Whether the scenario itself writes what the rules would not.
@@ -45,30 +45,30 @@ class Stage(Loop):
         return BEGIN + self.passed + timedelta(microseconds=self.readings)
 
     def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> FakeCell:
-        self.hands[name] = super().cell(name, cpu, memory)
-        return self.hands[name]
+        self.fake_cells[name] = super().cell(name, cpu, memory)
+        return self.fake_cells[name]
 
     def wait(self, seconds: float, *silent: FakeCell) -> None:
         """Time passes; every cell but the silent ones is heard at the end of it."""
         self.passed += timedelta(seconds=seconds)
-        for hand in self.hands.values():
-            if hand not in silent:
-                hand.beat(*Attempt.objects.filter(cell__name=hand.name, released_at=None))
+        for cell in self.fake_cells.values():
+            if cell not in silent:
+                cell.beat(*Attempt.objects.filter(cell__name=cell.name, released_at=None))
         send_probes(now=self.now())
         self.record_probes()
 
-    def lose(self, hand: FakeCell) -> None:
+    def lose(self, cell: FakeCell) -> None:
         """The cell falls silent until it is given up."""
         for _ in range(6):
-            self.wait(15, hand)
+            self.wait(15, cell)
             self.converge()
-        assert Cell.objects.get(name=hand.name).state == "LOST"
+        assert Cell.objects.get(name=cell.name).state == "LOST"
 
     def converge(self) -> dict[str, int]:
         """A tick of the clock. What it has to mend, the rules had written wrongly."""
         counts = super().converge()
-        mended = list(Alert.objects.filter(kind="repaired").values_list("subject", "text"))
-        assert self.is_tampered or mended == []
+        repaired = list(Alert.objects.filter(kind="repaired").values_list("subject", "text"))
+        assert self.is_tampered or repaired == []
         return counts
 
     def settle(self) -> None:
@@ -114,20 +114,20 @@ class Stage(Loop):
         self.start(attempt)
         return job, attempt
 
-    def hand_of(self, attempt: Attempt) -> FakeCell:
-        return self.hands[Cell.objects.get(pk=attempt.cell_id).name]
+    def fake_cell_of(self, attempt: Attempt) -> FakeCell:
+        return self.fake_cells[Cell.objects.get(pk=attempt.cell_id).name]
 
     def start(self, *attempts: Attempt) -> None:
         """Their cells say that their programs run."""
         for attempt in attempts:
             at = self.now().timestamp()
-            self.hand_of(attempt).report(
+            self.fake_cell_of(attempt).report(
                 AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=at)
             )
 
     def build(self, attempt: Attempt, **facts: Any) -> None:
         """Its cell says that it prepares the container."""
-        self.hand_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
+        self.fake_cell_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
 
     def begin(self, attempt: Attempt, state: str) -> None:
         """Its cell says BUILDING or RUNNING."""
@@ -138,7 +138,7 @@ class Stage(Loop):
 
     def end(self, attempt: Attempt, state: S, **facts: Any) -> None:
         """Its cell says that it ended so, and that the container is gone."""
-        self.hand_of(attempt).end(attempt, state, **facts)
+        self.fake_cell_of(attempt).end(attempt, state, **facts)
 
     def succeed(self, *attempts: Attempt) -> None:
         for attempt in attempts:
@@ -194,9 +194,9 @@ class Stage(Loop):
 
         run_in_transaction(work)
 
-    def hear(self, hand: FakeCell, report: AttemptReport) -> dict[str, int]:
+    def receive(self, cell: FakeCell, report: AttemptReport) -> dict[str, int]:
         """One report, as the inbox records it; why it was ignored, if it was."""
-        sender = ReportSender(Cell.objects.get(name=hand.name).pk, hand.incarnation)
+        sender = ReportSender(Cell.objects.get(name=cell.name).pk, cell.incarnation)
         recorded = record_reports([ReceivedReport(sender, report)], [], now=self.now())
         return {why: count for why, count in recorded.ignored.items() if count}
 
@@ -220,9 +220,9 @@ class Stage(Loop):
     def cell_of(self, pool: str, name: str, cpu: int = 4000, **labels: str) -> FakeCell:
         """A cell of another pool, or with labels."""
         home, _ = Pool.objects.get_or_create(name=pool)
-        hand = self.cell(name, cpu=cpu)
+        made = self.cell(name, cpu=cpu)
         Cell.objects.filter(name=name).update(pool=home, labels=labels)
-        return hand
+        return made
 
     def policy(self, pool: str = "default", **fields: Any) -> None:
         """An operator edits the pool."""

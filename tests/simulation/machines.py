@@ -266,7 +266,7 @@ class Process:
         self._around = machine.around
         self._incoming: list[CellInput] = []
         self._journals = JournalFile(machine.disk)
-        self.driver = MemoryDriver(self._hear, clock=machine.wall, engine=machine.engine)
+        self.driver = MemoryDriver(self._receive, clock=machine.wall, engine=machine.engine)
         self._fragile = _Fragile(self.driver, machine)
         rng = machine.around.rng
         self.cell = Cell(
@@ -285,7 +285,7 @@ class Process:
         self._first_news: float | None = None
         self._is_evacuating = False
 
-    def _hear(self, event: DriverEvent) -> None:
+    def _receive(self, event: DriverEvent) -> None:
         self._incoming.append(event)
 
     def plan(self, when: float | None = None) -> None:
@@ -316,13 +316,13 @@ class Process:
         if not machine.is_engine_away:
             self._fragile.catch_up()
             self.driver.advance(now.wall)
-            self._look_around()
+            self._scan_at_first()
         batch, self._incoming = self._incoming, []
         for message in () if machine.is_cut_off else self._around.bus.take(self.queue):
             ((text,), _, _) = body_of(message)
             batch.append(OrderMessage(text))
-        for happening in batch:
-            cell.note(happening, now)
+        for item in batch:
+            cell.note(item, now)
         cell.tick(now)
         if batch:
             self._die_at("take")
@@ -347,7 +347,7 @@ class Process:
             machine.kill("begins a new incarnation")
             machine.start()
 
-    def _look_around(self) -> None:
+    def _scan_at_first(self) -> None:
         """As the first look of `workers.agent.reaper.Reaper`."""
         if not self._has_polled:
             self._has_polled = True
@@ -412,14 +412,14 @@ class _Fragile:
     def __init__(self, driver: MemoryDriver, machine: Machine) -> None:
         self._driver = driver
         self._machine = machine
-        self._asked: list[Callable[[], None]] = []
+        self._deferred: list[Callable[[], None]] = []
 
     def _call(self, action: Callable[[], None]) -> None:
         doomed = self._machine.doom == "act"
         if doomed and self._machine.around.rng.random() < 0.5:
             raise Killed
         if self._machine.is_engine_away:
-            self._asked.append(action)
+            self._deferred.append(action)
         else:
             action()
         if doomed:
@@ -427,8 +427,8 @@ class _Fragile:
 
     def catch_up(self) -> None:
         """Do what was asked while the engine was away."""
-        asked, self._asked = self._asked, []
-        for action in asked:
+        deferred, self._deferred = self._deferred, []
+        for action in deferred:
             action()
 
     def start(self, launch: Launch) -> None:

@@ -124,7 +124,7 @@ class OneOffs:
         """Take the guid; if somebody has it, that is who asked before and died, or the last one."""
         again = partial(self._desire, desired)
 
-        def ask() -> None:
+        def submit() -> None:
             now = self._around.timeline.datetime()
             task_id = desire_task(
                 wanted=parse_one_off(desired.body), body=desired.body, owner=self._owner, now=now
@@ -136,7 +136,7 @@ class OneOffs:
             self._begin(desired, there)
             return
         try:
-            is_over = self._call(ask)
+            is_over = self._call(submit)
         except TaskGuidTaken:
             if there is None:
                 self.wrong.append(f"guid {desired.guid} is refused, but nobody has it")

@@ -18,7 +18,7 @@ from tests.simulation.shares import check_evictions, check_shares
 from tests.simulation.world import World
 
 # Nobody writes to the database but us: what had to be mended, we had written wrongly.
-_NEVER_TOLD = ["job_skipped", "repaired", "rule_failed"]
+_NEVER_RAISED = ["job_skipped", "repaired", "rule_failed"]
 
 
 class Violated(AssertionError):
@@ -95,7 +95,7 @@ def check_end(world: World) -> None:
         f"alert {kind} {subject}: {text}"
         for kind, subject, text in rows(
             "SELECT kind, subject, text FROM controlplane_alert WHERE kind = ANY(%s)",
-            [_NEVER_TOLD],
+            [_NEVER_RAISED],
         )
     ]
     wrong += world.errors

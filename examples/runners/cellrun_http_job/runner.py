@@ -39,7 +39,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class HttpJob:
-    """The runner. Its state: `key`, the job's name at the service; `said`, lines copied so far."""
+    """The runner. Its state: `key`, the job's name at the service; `copied`, the lines so far."""
 
     def reconcile(self, context: Context) -> RunnerObservation:
         """One step: choose a key; begin the job; then look how it is."""
@@ -51,11 +51,11 @@ class HttpJob:
         if key is None:
             # Not one request has been made. The key is safe on disk before the first is, so that
             # whoever comes after us asks for this job, and begins no second one.
-            state = {"key": context.task.uid, "said": 0}
+            state = {"key": context.task.uid, "copied": 0}
             return RunnerObservation(RunnerPhase.QUEUED, state, poll_seconds=0)
-        job = ask(context, "GET")
+        job = send_request(context, "GET")
         if job is None:
-            job = ask(context, "PUT", {"command": list(context.task.command)})
+            job = send_request(context, "PUT", {"command": list(context.task.command)})
             context.log.out(f"job {key} was submitted")
         return self._judge(context, job or {})
 
@@ -63,15 +63,15 @@ class HttpJob:
         """Cancel the job until the service says that it is over; a next attempt begins another."""
         if context.state.get("key") is None:
             return AbortResult(is_done=True)
-        job = ask(context, "DELETE")
+        job = send_request(context, "DELETE")
         is_over = job is None or job.get("state") not in PHASES
         return AbortResult(is_done=is_over, state={} if is_over else None)
 
     def _judge(self, context: Context, job: Mapping[str, Any]) -> RunnerObservation:
         lines = [str(line) for line in job.get("lines", [])]
-        for line in lines[context.state["said"] :]:
+        for line in lines[context.state["copied"] :]:
             context.log.out(line)
-        state = {**context.state, "said": len(lines)}
+        state = {**context.state, "copied": len(lines)}
         match job.get("state"):
             case "done":
                 return RunnerObservation(
@@ -95,7 +95,7 @@ class HttpJob:
                 return RunnerObservation(phase, state, words=str(word), poll_seconds=POLL_SECONDS)
 
 
-def ask(
+def send_request(
     context: Context, method: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The service's answer about the attempt's job; None: it knows of none.

@@ -88,8 +88,8 @@ def test_production_preempts_batch_and_batch_resumes(
 def check_history(session: Session, task_id: int, urgent: int) -> None:
     """What became of the victim, and for whom it went."""
     changes = list(session.history("tasks", task_id))
-    told = [(row["to_state"], row["reason"]) for row in changes if row["to_state"]]
-    assert ("PENDING", "preempted") in told
+    steps = [(row["to_state"], row["reason"]) for row in changes if row["to_state"]]
+    assert ("PENDING", "preempted") in steps
     [why] = [row["message"] for row in changes if row["reason"] == "preempted"]
     assert why == f"made room for job {urgent} (production)"
 

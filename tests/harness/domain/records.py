@@ -165,7 +165,7 @@ def dependency(**changes: Any) -> DependencyRecord:
     return DependencyRecord(**{**facts, **changes})
 
 
-def ledger(
+def integrity_rows(
     *, tasks: Sequence[TaskRecord] = (), steps: Sequence[StepRecord] = (), **others: Any
 ) -> IntegrityRows:
     """The rows, with their tasks counted; a step "dependency_failed" tells of its task."""
@@ -182,9 +182,9 @@ def ledger(
 
 def found(invariant: Invariant, **rows: Any) -> list[tuple[str, str]]:
     """What contradicts the invariant, and how."""
-    return [(str(item.row), item.text) for item in invariant.check(ledger(**rows))]
+    return [(str(item.row), item.text) for item in invariant.check(integrity_rows(**rows))]
 
 
 def repairs(invariant: Invariant, **rows: Any) -> list[tuple[Repair | None, int]]:
     """What a recount writes for what contradicts the invariant, to the row with which id."""
-    return [(item.repair, item.row_id) for item in invariant.check(ledger(**rows))]
+    return [(item.repair, item.row_id) for item in invariant.check(integrity_rows(**rows))]

@@ -147,8 +147,8 @@ def test_operator_releases_an_unconfirmed_attempt_with_a_reason(operator: Client
     refused = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes", reason="x")
     assert "is RUNNING: cancel task" in text_of(refused)
     cancel(job)
-    asked = text_of(act(operator, ATTEMPTS, "release_attempts", running.pk))
-    assert "Release these attempts?" in asked
+    confirmation = text_of(act(operator, ATTEMPTS, "release_attempts", running.pk))
+    assert "Release these attempts?" in confirmation
     silent = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes")
     assert "a reason is required" in text_of(silent)
     done = act(

@@ -32,7 +32,7 @@ class Answer:
     status: int
     headers: Any
     content: bytes
-    asked: dict[str, str]
+    request_headers: dict[str, str]
 
     @property
     def json(self) -> Any:

@@ -72,8 +72,8 @@ def test_files_move_to_discarded_with_the_rows_and_are_deleted_over_ticks(
     assert len(list(root().rglob("file"))) == 5
     ticks = 0
     while any((root() / "discarded").iterdir()):
-        looks = iter([False] * 4)  # at the clock: one for each file, and one for each folder
-        purge_deleted(lambda looks=looks: next(looks, True))  # type: ignore[misc]
+        answers = iter([False] * 4)  # at the clock: one for each file, and one for each folder
+        purge_deleted(lambda answers=answers: next(answers, True))  # type: ignore[misc]
         ticks += 1
         assert ticks < 20
     assert ticks > 1

@@ -33,8 +33,8 @@ def test_readyz_fails_without_a_recent_run_of_each_tick() -> None:
 
 def test_readyz_reports_a_silent_inbox() -> None:
     now = clock.now()
-    asked = Client().get("/readyz").json()["checks"]["inbox"]
-    assert asked == "not known: convergence, which asks it, does not run"
+    check = Client().get("/readyz").json()["checks"]["inbox"]
+    assert check == "not known: convergence, which asks it, does not run"
     TickState.objects.create(name="convergence", finished_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "never asked"
     InboxProbe.objects.create(shard=0, sent_at=now, received_at=now)

@@ -21,7 +21,7 @@ from tests.integration.callbacks.conftest import due_now, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop
 
-COURIER = """
+WORKER = """
 import sys
 from django.conf import settings
 import django
@@ -40,7 +40,7 @@ def start_worker() -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "127.0.0.0/8"}
     environment["DJANGO_SETTINGS_MODULE"] = "controlplane.config.settings"
     name = connection.settings_dict["NAME"]
-    command = [sys.executable, "-c", COURIER, name]
+    command = [sys.executable, "-c", WORKER, name]
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
 
 
@@ -212,5 +212,5 @@ def test_callback_claimed_by_a_killed_worker_is_retried(
     delivery.poll()
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
     assert [request.headers["X-Cellrun-Try"] for request in receiver.received] == ["1", "2"]
-    told = list(Delivery.objects.filter(callback__job=job).order_by("id").values_list("error"))
-    assert told == [("the result of the try was never recorded",), ("",)]
+    errors = list(Delivery.objects.filter(callback__job=job).order_by("id").values_list("error"))
+    assert errors == [("the result of the try was never recorded",), ("",)]

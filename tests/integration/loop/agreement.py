@@ -120,7 +120,7 @@ def learn_placements(model: Model, now: datetime) -> None:
     touched = {t.group.job.id: t.group.job for t in (before[item[0]] for item in placed)}
     for job in touched.values():
         if job.coscheduled:
-            groups = job.told().groups
+            groups = job.restated().groups
             assert text.holds(groups, job.minimum, text.present_of(groups)), f"job {job.id}"
     check_nothing_was_left(model, free, now)
     model.follow(touched.values())
@@ -180,7 +180,7 @@ def check_nothing_was_left(model: Model, free: dict[int, int], now: datetime) ->
             assert not (waiting and startable), f"job {job.id} waits, {startable} places are free"
             continue
         pending = [task for task in job.tasks() if task.state is S.PENDING]
-        fewest = text.fewest(job.told().groups, job.minimum)
+        fewest = text.fewest(job.restated().groups, job.minimum)
         if fewest is None or len(waiting) < len(pending):
             continue
         need = max(fewest, 1) if waiting else 0
@@ -205,11 +205,11 @@ def avoided_by(task: Task, cells: Collection[int]) -> Collection[int]:
 
 def check(model: Model) -> None:
     """All of it agrees, no invariant is violated, and nothing was swept aside."""
-    compare("task", task_rows(), {task.id: said_of(task) for task in model.tasks()})
+    compare("task", task_rows(), {task.id: task_columns(task) for task in model.tasks()})
     learn_back_offs(model)
     attempts = [attempt for task in model.tasks() for attempt in task.attempts]
-    compare("attempt", attempt_rows(), {a.uid: said_of_attempt(a) for a in attempts})
-    compare("job", job_rows(), {job.id: said_of_job(job) for job in model.living()})
+    compare("attempt", attempt_rows(), {a.uid: attempt_columns(a) for a in attempts})
+    compare("job", job_rows(), {job.id: job_columns(job) for job in model.living()})
     groups = [group for job in model.living() for group in job.groups]
     compare("group", group_rows(), {group.id: group.is_startable for group in groups})
     waits = {
@@ -234,7 +234,7 @@ def compare(what: str, found: Mapping[Any, object], wanted: Mapping[Any, object]
     assert not differ, "; ".join(differ)
 
 
-def said_of(task: Task) -> tuple[object, ...]:
+def task_columns(task: Task) -> tuple[object, ...]:
     """As `task_rows` has it."""
     used = task.used
     return (
@@ -276,7 +276,7 @@ def learn_back_offs(model: Model) -> None:
         assert found[task.id] == task.not_before, f"task {task.id}"
 
 
-def said_of_attempt(attempt: Attempt) -> tuple[object, ...]:
+def attempt_columns(attempt: Attempt) -> tuple[object, ...]:
     """As `attempt_rows` has it."""
     return (attempt.state, attempt.release, attempt.charged, attempt.charge)
 
@@ -287,7 +287,7 @@ def attempt_rows() -> dict[str, tuple[object, ...]]:
     return {uid: (S(state), *rest) for uid, state, *rest in found}
 
 
-def said_of_job(job: Job) -> tuple[object, ...]:
+def job_columns(job: Job) -> tuple[object, ...]:
     """As `job_rows` has it."""
     facts = (job.is_requeuing, job.waits, job.has_started, job.is_settled, job.is_deleted)
     return (job.state, job.ending_as, facts, job.parent)

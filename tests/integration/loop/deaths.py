@@ -42,7 +42,7 @@ class PipedWire(Wire):
         self._pipe = pipe
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
-        tell(self._pipe, {"sent": [list(message) for message in messages]})
+        write_record(self._pipe, {"sent": [list(message) for message in messages]})
 
 
 def at_statement(number: int, containing: str = "") -> Doom:
@@ -57,7 +57,7 @@ def at_statement(number: int, containing: str = "") -> Doom:
     return is_it
 
 
-def tell(pipe: int, what: dict[str, Any]) -> None:
+def write_record(pipe: int, what: dict[str, Any]) -> None:
     line = json.dumps(what).encode() + b"\n"
     while line:
         line = line[os.write(pipe, line) :]
@@ -75,11 +75,11 @@ def work_until_death(work: Callable[[], object], is_last: Doom) -> Death:
         _live(work, is_last, writing)
     os.close(writing)
     with os.fdopen(reading) as lines:
-        told = [json.loads(line) for line in lines]
+        records = [json.loads(line) for line in lines]
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) in (0, DIED), "the work failed, see above"
-    sent = [(queue, message) for item in told for queue, message in item.get("sent", ())]
-    [before] = [item["before"] for item in told if "before" in item] or [None]
+    sent = [(queue, message) for item in records for queue, message in item.get("sent", ())]
+    [before] = [item["before"] for item in records if "before" in item] or [None]
     assert (before is None) == (status == 0)
     return Death(before, sent)
 
@@ -90,7 +90,7 @@ def _live(work: Callable[[], object], is_last: Doom, pipe: int) -> None:
 
     def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if is_last(sql):
-            tell(pipe, {"before": " ".join(sql.split())[:80]})
+            write_record(pipe, {"before": " ".join(sql.split())[:80]})
             os._exit(DIED)
         return execute(sql, *rest)
 

@@ -39,13 +39,13 @@ class Probe:
         answer: Event = self._do("on_end", end, end.event)
         return answer
 
-    def _do(self, method: str, asked: Any, default: Any) -> Any:
-        self.calls.append((method, asked))
-        return self.acts[method](asked) if method in self.acts else default
+    def _do(self, method: str, argument: Any, default: Any) -> Any:
+        self.calls.append((method, argument))
+        return self.acts[method](argument) if method in self.acts else default
 
-    def asked(self, method: str) -> list[Any]:
+    def calls_of(self, method: str) -> list[Any]:
         """What the method was asked, in order."""
-        return [asked for name, asked in self.calls if name == method]
+        return [argument for name, argument in self.calls if name == method]
 
 
 class Second(Probe):
@@ -97,13 +97,13 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
 def waiting(signal: Signal, answer: Any = None) -> Act:
     """An act that does not return before the signal."""
 
-    def act(asked: Any) -> Any:
+    def act(argument: Any) -> Any:
         signal.wait()
-        return asked if answer is None else answer
+        return argument if answer is None else answer
 
     return act
 
 
-def raising(asked: Any) -> Any:
+def raising(argument: Any) -> Any:
     """An act that fails."""
     raise RuntimeError("no luck")

@@ -77,14 +77,14 @@ def test_report_after_the_query_restarts_the_build_timeout(loop: Loop) -> None:
     [attempt] = loop.attempts(job)
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PULLING))
     Attempt.objects.update(state_since=clock.now() - HOUR)
-    look = RuleContext(clock.now(), Policy(), frozenset())
-    found = find_candidates("stuck_builds", look.parameters)
+    context = RuleContext(clock.now(), Policy(), frozenset())
+    found = find_candidates("stuck_builds", context.parameters)
     assert [item.uid for item in found] == [attempt.uid]
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
-    assert apply_task_rule(STUCK_BUILDS, found, look) == 0
+    assert apply_task_rule(STUCK_BUILDS, found, context) == 0
     assert loop.states(job) == ["BUILDING"]
     Attempt.objects.update(state_since=clock.now() - HOUR)
-    assert apply_task_rule(STUCK_BUILDS, found, look) == 1
+    assert apply_task_rule(STUCK_BUILDS, found, context) == 1
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def test_unreadable_source_stops_only_the_rule_that_reads_it(
 
 
 def test_tick_ends_when_the_database_connection_is_lost(loop: Loop) -> None:
-    def run(look: RuleContext) -> dict[str, int]:
+    def run(context: RuleContext) -> dict[str, int]:
         execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
 

@@ -213,10 +213,12 @@ def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -
     inbox.apply([seal(waiting, BEAT)])
     assert heartbeat_seq(waiting) < waiting.seq
     timer.now += 5.0
-    asked = statements(inbox, seal(other, Register(other.capacity).body()))
+    queries = statements(inbox, seal(other, Register(other.capacity).body()))
     assert heartbeat_seq(waiting) == waiting.seq
-    [renewed] = [n for n, text in enumerate(asked) if "UPDATE controlplane_celllease l SET" in text]
-    [opened] = [n for n, text in enumerate(asked) if "INSERT INTO controlplane_celllease" in text]
+    [renewed] = [
+        n for n, text in enumerate(queries) if "UPDATE controlplane_celllease l SET" in text
+    ]
+    [opened] = [n for n, text in enumerate(queries) if "INSERT INTO controlplane_celllease" in text]
     assert renewed < opened
 
 

@@ -33,7 +33,7 @@ def test_message_of_a_past_incarnation_does_not_renew_the_lease(
     past = begin_again(loop.cell())
     CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     before = CellLease.objects.values().get()
-    past.say(body)
+    past.send(body)
     assert CellLease.objects.values().get() == before
 
 
@@ -44,7 +44,7 @@ def test_replayed_heartbeat_does_not_renew_the_lease(loop: Loop) -> None:
     CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     before = CellLease.objects.values().get()
     cell.seq -= 1
-    cell.say(Heartbeat(()).body())
+    cell.send(Heartbeat(()).body())
     assert CellLease.objects.values().get() == before
 
 
@@ -57,9 +57,9 @@ def test_restored_journal_is_detected_after_a_goodbye_in_the_same_batch(
     sent: list[str] = []
     loop.inbox, inbox = Collector(sent), loop.inbox  # type: ignore[assignment]
     cell.seq += 9
-    cell.say(Goodbye(0).body())
+    cell.send(Goodbye(0).body())
     cell.seq = held
-    cell.say(Register(cell.capacity, drivers=("docker",), task_types=("container",)).body())
+    cell.send(Register(cell.capacity, drivers=("docker",), task_types=("container",)).body())
     loop.inbox = inbox
     loop.inbox.apply(sent)
     answers = [order for order in cell.orders() if isinstance(order, RegistrationResult)]

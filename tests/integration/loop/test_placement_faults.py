@@ -136,8 +136,8 @@ def test_invalid_shape_does_not_block_other_shapes(loop: Loop, row: dict[str, An
     is_harmless = row in ({"resources": {"licence": 0}}, {"pending_reason": "tired"})
     assert loop.states(bad) == ["ASSIGNED" if is_harmless else "PENDING"]
     if not is_harmless:
-        [said] = alerts("shape_unreadable")
-        assert said.startswith(f"shape {shape}: its tasks are not placed: ")
+        [text] = alerts("shape_unreadable")
+        assert text.startswith(f"shape {shape}: its tasks are not placed: ")
     assert not alerts("pool_skipped")
 
 
@@ -150,8 +150,8 @@ def test_invalid_job_is_skipped_with_an_alert(loop: Loop, resources: Any) -> Non
     TaskGroup.objects.filter(job=jobs[1]).update(resources=resources)
     loop.place()
     assert [loop.states(job) for job in jobs] == [["ASSIGNED"], ["PENDING"], ["ASSIGNED"]]
-    [said] = alerts("job_skipped")
-    assert said.startswith(f"placement of job {jobs[1].pk}: ")
+    [text] = alerts("job_skipped")
+    assert text.startswith(f"placement of job {jobs[1].pk}: ")
     late = loop.submit()
     loop.place()
     assert loop.states(late) == ["ASSIGNED"]
@@ -170,8 +170,8 @@ def test_failing_validator_blocks_placement_with_an_alert(
     loop.place()
     assert loop.states(job) == ["PENDING"]
     assert (reason_of(job)["code"], name in reason_of(job)["text"]) == ("plugin_failed", True)
-    [said] = alerts("plugin_failed")
-    assert said.startswith(f"validator {name} of pool default: ")
+    [text] = alerts("plugin_failed")
+    assert text.startswith(f"validator {name} of pool default: ")
     Pool.objects.update(validators=[])
     loop.place()
     assert loop.states(job) == ["ASSIGNED"]
@@ -189,8 +189,8 @@ def test_failing_sequencer_or_selector_is_replaced_by_the_default(
     loop.place()
     assert loop.states(first) == ["ASSIGNED"] * 3
     assert sorted(loop.states(second)) == ["ASSIGNED", "PENDING", "PENDING"]
-    [said] = alerts("plugin_failed")
-    assert said.startswith(f"{kind} {name} of pool default: ")
+    [text] = alerts("plugin_failed")
+    assert text.startswith(f"{kind} {name} of pool default: ")
 
 
 @pytest.mark.parametrize("name", ["raising", "nonsense"])
@@ -212,8 +212,8 @@ def test_uninstalled_plugins_are_skipped_with_alerts(loop: Loop) -> None:
     Job.objects.update(kind="forgotten")
     loop.place()
     assert loop.states(job) == ["ASSIGNED"]
-    told = {said.split(" of pool")[0] for said in alerts("plugin_failed")}
-    assert told == {"sequencer gone", "selector lost", "validator missed"}
+    plugins_in_alerts = {text.split(" of pool")[0] for text in alerts("plugin_failed")}
+    assert plugins_in_alerts == {"sequencer gone", "selector lost", "validator missed"}
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
     assert loop.state(job) == "SUCCEEDED"
 
@@ -241,8 +241,8 @@ def test_unreadable_pool_does_not_block_other_pools(loop: Loop) -> None:
     Pool.objects.filter(name="other").update(tokens=["licence"])
     loop.place()
     assert (loop.states(bad), loop.states(good)) == (["PENDING"], ["ASSIGNED"])
-    [said] = alerts("pool_skipped")
-    assert said.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
+    [text] = alerts("pool_skipped")
+    assert text.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
 
 
 def test_unreadable_pool_suspends_only_its_own_deadlines(

@@ -128,9 +128,9 @@ def test_jobs_that_fail_to_settle_do_not_hide_later_jobs(loop: Loop, poison: Poi
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     Job.objects.update(settled_at=None)
     poison(jobs[:PAGE])
-    look = RuleContext(clock.now(), Policy(), frozenset())
+    context = RuleContext(clock.now(), Policy(), frozenset())
     for _ in range(2):
-        repairs.settle(look)
+        repairs.settle(context)
     assert list_jobs_with("unsettled_jobs", 9) == [job.pk for job in jobs[:PAGE]]
 
 

@@ -60,8 +60,8 @@ def test_batch_is_preempted_for_production_and_requeued(loop: Loop) -> None:
     loop.place()
     task = Task.objects.get(job=batch)
     assert (task.state, task.preemption_count, task.attempt_number) == (S.ASSIGNED, 1, 2)
-    (told,) = Transition.objects.filter(job_id=batch.pk, reason="preempted")
-    assert (told.message, told.actor) == (
+    (transition,) = Transition.objects.filter(job_id=batch.pk, reason="preempted")
+    assert (transition.message, transition.actor) == (
         f"made room for job {urgent.pk} (production)",
         "placement",
     )

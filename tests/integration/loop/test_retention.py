@@ -261,8 +261,8 @@ def test_referenced_jobs_do_not_block_the_expiry_of_later_jobs(loop: Loop, cell:
 @pytest.mark.usefixtures("small_pages")
 def test_expiry_stops_when_its_time_slice_is_over(loop: Loop, cell: FakeCell) -> None:
     jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
-    looks = iter([False, False, True])  # at the clock: before each page that is read, or deleted
-    assert delete_expired(now=clock.now(), is_over=lambda: next(looks)) == (PAGE, False)
+    answers = iter([False, False, True])  # at the clock: before each page that is read, or deleted
+    assert delete_expired(now=clock.now(), is_over=lambda: next(answers)) == (PAGE, False)
     assert [is_hidden(job) for job in jobs] == [True] * PAGE + [False] * 2 * PAGE
     assert delete_expired(now=clock.now(), is_over=forever) == (2 * PAGE, True)
 
@@ -480,8 +480,8 @@ def test_deleted_failed_job_keeps_its_rows_until_its_children_end(
 def test_deletion_continues_at_its_cursor_in_another_process(loop: Loop, cell: FakeCell) -> None:
     """Where it left off is in the database, and the front has its turn after the end."""
     jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
-    looks = iter([False, False, True])
-    assert delete_expired(now=clock.now(), is_over=lambda: next(looks)) == (PAGE, False)
+    answers = iter([False, False, True])
+    assert delete_expired(now=clock.now(), is_over=lambda: next(answers)) == (PAGE, False)
     last = Job.objects.get(pk=jobs[PAGE - 1].pk)
     assert Walk.objects.get(name="expired_jobs").after.endswith(f":{last.pk}")
     assert delete_expired(now=clock.now(), is_over=forever) == (2 * PAGE, True)

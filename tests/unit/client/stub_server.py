@@ -21,7 +21,7 @@ class Api:
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
-        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -47,11 +47,11 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             sent = json.loads(self.rfile.read(length)) if length else None
             path, _, query = self.path.partition("?")
-            api.asked.append((f"{self.command} {path}", query, dict(self.headers), sent))
-            told = api.answers.get(f"{self.command} {path}")
+            api.requests.append((f"{self.command} {path}", query, dict(self.headers), sent))
+            queue = api.answers.get(f"{self.command} {path}")
             answer = Answer(404, {"title": "Not Found", "detail": f"no {path}"})
-            if told:
-                answer = told.pop(0) if len(told) > 1 else told[0]
+            if queue:
+                answer = queue.pop(0) if len(queue) > 1 else queue[0]
             body = answer.body
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(answer.status)

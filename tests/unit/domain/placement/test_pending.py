@@ -138,5 +138,5 @@ def test_group_that_waits_only_for_jobs_has_one_reason() -> None:
 def test_reason_of_other_tasks_is_their_cell_or_their_failure(
     state: TaskState, failure: str, text: str
 ) -> None:
-    told = whereabouts(state, cell="cell-1", failure_reason=failure)
-    assert told == {"code": state.name.lower(), "text": text, "cell": "cell-1"}
+    found = whereabouts(state, cell="cell-1", failure_reason=failure)
+    assert found == {"code": state.name.lower(), "text": text, "cell": "cell-1"}

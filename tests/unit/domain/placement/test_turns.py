@@ -136,8 +136,8 @@ def test_evicted_job_restarts_only_after_the_nominated_task() -> None:
 
 def test_tokens_freed_for_a_nominated_task_are_kept_for_it() -> None:
     policy = PoolPolicy(tokens={"licence": 1})
-    asked = {"cpu_millis": 2000, "licence": 1}
-    waits = row(1, resources=asked, band=Band.PRODUCTION, nominated_cell_id=1)
+    resources = {"cpu_millis": 2000, "licence": 1}
+    waits = row(1, resources=resources, band=Band.PRODUCTION, nominated_cell_id=1)
     cells = [core(1, 2, used={"cpu_millis": 1000}), core(2)]
     other = row(2, resources={"cpu_millis": 1000, "licence": 1})
     outcome = run(cells, waits, other, policy=policy, nominations=(kept(1, 1),))
@@ -251,9 +251,9 @@ def test_gang_avoids_a_cell_as_long_as_it_fits_elsewhere_as_a_whole() -> None:
 
 def test_late_pass_keeps_its_decisions_and_is_marked_incomplete() -> None:
     waited = pool([core(1, 9)], row(1), row(2, cpu=500), row(3, cpu=20_000))
-    asked = iter([False, True])
+    answers = iter([False, True])
     plan = place(
-        waited.snapshot, waited.facts, waited.plugins, limit=9, is_late=lambda: next(asked)
+        waited.snapshot, waited.facts, waited.plugins, limit=9, is_late=lambda: next(answers)
     )
     assert plan.placements.group_ids == [1]
     assert (plan.complete, [item.shape_id for item in plan.shapes]) == (False, [])

@@ -89,11 +89,11 @@ class Broken(OutputTransfer):
 
     def __init__(self, attempt: AttemptRun, most: int) -> None:
         super().__init__(attempt)
-        self.asked, self._most = 0, most
+        self.checks, self._most = 0, most
 
     def check(self) -> None:
-        self.asked += 1
-        if self.asked >= self._most:
+        self.checks += 1
+        if self.checks >= self._most:
             raise AttemptFailed(None, STOPPED, "stopped", 0)
 
 
@@ -116,7 +116,7 @@ def test_cancelled_copy_of_a_large_file_stops_early(tmp_path: Path, way: str) ->
     room = DiskAllowance("outputs", tmp_path, 2 * size, OUTPUTS)
     with pytest.raises(AttemptFailed) as caught:
         save(keeping, "/large", tmp_path / "tar", room, "output large")
-    assert (caught.value.reason, keeping.asked, room.taken) == (STOPPED, 10, 0)
+    assert (caught.value.reason, keeping.checks, room.taken) == (STOPPED, 10, 0)
     assert (tmp_path / "tar").stat().st_size < size / 2
 
 
