@@ -105,7 +105,7 @@ def check_refusal(session: Session, spec: Spec, console: Console) -> list[str]:
 def cancel_when_explained(
     session: Session, jobs: dict[str, Job], console: Console
 ) -> dict[int, str]:
-    """Cancel those jobs that can never run as soon as their task says why; return the reasons."""
+    """Cancel the jobs that can never run once their task has a reason; return the reasons."""
     reasons: dict[int, str] = {}
     for name, job in jobs.items():
         if not EXPECTATIONS[name].cancelled:
@@ -119,7 +119,7 @@ def cancel_when_explained(
 
 
 def await_reason(session: Session, job_id: int) -> str:
-    """What placement says of a job's first task. Raises StillOpen if it says nothing."""
+    """Return the pending reason of a job's first task. Raises StillOpen if it has none."""
     for _ in beats(PollInterval(DEADLINE_SECONDS), f"the pending reason of job {job_id}"):
         for task in session.tasks(job_id, limit=1):
             if task["pending_reason"] and task["pending_reason"]["code"] == TOO_LARGE:

@@ -1,4 +1,4 @@
-"""The import contracts of pyproject.toml hold, and those that it cannot say."""
+"""The import contracts of pyproject.toml hold, and those that it cannot express."""
 
 import ast
 import subprocess

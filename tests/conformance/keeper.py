@@ -1,4 +1,4 @@
-"""Web as a cell meets it when an attempt leaves files: it says where they go, and takes them."""
+"""A web server for cells that store files: it answers launch contexts and takes the files."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class Keeper:
         kit.driver = make_driver(made, kit.events, back_off=(0.05, 0.1))
 
     def brief(self, uid: str, **fields: Any) -> None:
-        """What the attempt is to be told."""
+        """Set the launch context of the attempt."""
         self.launch_contexts[uid] = LaunchContext(**fields)
 
     def puts(self) -> list[str]:

@@ -39,7 +39,7 @@ def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 class Recorder:
-    """A listener that keeps what it is told."""
+    """A listener that keeps the events of a driver."""
 
     def __init__(self) -> None:
         self._events: list[DriverEvent] = []

@@ -1,4 +1,4 @@
-"""A real HTTP server with what runners meet: jobs of a service, and the briefing of an attempt."""
+"""A real HTTP server for runners: jobs of a service, and the launch context of an attempt."""
 
 import base64
 import json
@@ -109,7 +109,7 @@ class Outside:
         self._thread.join()
 
     def finish(self, key: str, **facts: Any) -> None:
-        """The job ends, or says something."""
+        """End the job, or add a line to its log."""
         for name, value in facts.items():
             setattr(self.jobs[key], name, value)
 
@@ -150,5 +150,5 @@ class Outside:
 
 
 def secret(value: str) -> str:
-    """A value as a briefing carries it."""
+    """Encode a value as a launch context does."""
     return base64.b64encode(value.encode()).decode()

@@ -73,21 +73,21 @@ class RunnerKit(ProcessKit):
         return super().launch(*command, **{"task_type": "scripted", **spec})
 
     def reported_phases(self, uid: str) -> list[str]:
-        """The phases that were told, in order, without repetitions."""
+        """Return the reported phases in order, without repetitions."""
         phases = [
             event.phase for event in self.events.of(uid) if isinstance(event, ReconciledEvent)
         ]
         return [phase for at, phase in enumerate(phases) if at == 0 or phases[at - 1] != phase]
 
     def last_state(self, uid: str) -> Mapping[str, Any]:
-        """The state that was told last."""
+        """Return the last reported state."""
         states = [
             event.state for event in self.events.of(uid) if isinstance(event, ReconciledEvent)
         ]
         return states[-1]
 
     def kinds(self, uid: str) -> list[type[DriverEvent]]:
-        """What was told, in order, but for what its runner said."""
+        """Return the types of the events in order, without those of reconciling."""
         return [type(e) for e in self.events.of(uid) if not isinstance(e, ReconciledEvent)]
 
 

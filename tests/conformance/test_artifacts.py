@@ -233,7 +233,7 @@ def test_output_base_not_allowed_by_the_cell_is_a_user_failure(kit: Kit, keeper:
 
 # ----------------------------------------------------------------------------- checkpoints
 
-# Renamed into place: whoever is killed between the two leaves the number before, if there is one.
+# Renamed into place: a kill between the two leaves the number before, if there is one.
 COUNT = (
     f"cd {ROOT}/ckpt; n=$(cat n 2>/dev/null || echo 0); echo from $n;"
     " while :; do n=$((n+1)); echo $n > m; mv m n;"

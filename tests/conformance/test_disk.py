@@ -1,4 +1,4 @@
-"""What a task asked for of disk is what it gets: who writes more is stopped, and told how much."""
+"""A task that uses more disk than it requested is stopped, with the amount in its message."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Private images: pulled as whom the task names, and never as anybody else."""
+"""Private images are pulled with the login that the task names, and with no other."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -16,7 +16,7 @@ from workers.attempt.events import EndedEvent, Launch, StartedEvent
 
 pytestmark = pytest.mark.engine
 
-# A shell that is its container's first process does not hear SIGTERM unless it asks to.
+# A shell that is its container's first process ignores SIGTERM unless it sets a trap.
 COUNTS = (
     "trap 'exit 4' USR1; i=0; while [ $i -lt {limit} ]; do echo $i; echo $i >&2; i=$((i+1));"
     " sleep 0.1; done; exit 4"
@@ -65,7 +65,7 @@ def has_gone(pid: int) -> bool:
 
 
 def check_once(kit: DockerKit, launch: Launch) -> None:
-    """It was started once, and its start and end were told once."""
+    """Check that it was started once, and that its start and end were reported once."""
     assert kit.starts(launch.uid) <= 1  # an engine that was killed forgets what it did
     for kind in (StartedEvent, EndedEvent):
         assert sum(isinstance(event, kind) for event in kit.events.of(launch.uid)) == 1

@@ -1,4 +1,4 @@
-"""A disk is full, the cell's or the engine's: it is said so, and harms nobody who has begun."""
+"""A full disk of the cell or the engine is reported, and does not end running attempts."""
 
 import subprocess
 import tempfile
@@ -67,7 +67,7 @@ def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
 
 
 def check_disk_failure(ended: EndedEvent) -> None:
-    """The cell is to blame, after three tries, and says why."""
+    """Check for a system failure after three tries whose message names the full disk."""
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, DISK), ended.message
     assert "space left" in str(ended.message)
 

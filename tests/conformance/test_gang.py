@@ -1,4 +1,4 @@
-"""Members of a gang on one cell: what each finds, and that it is told when the others move."""
+"""Members of a gang on one cell: what each finds, and that changes of the others reach it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ KEY = GangKey("-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n", "ssh-ed25519 AAA
 
 
 class GangWeb(Web):
-    """Tells of one gang, as its test says it stands; refuses the attempts in `refused`."""
+    """Answers with the gang that its test sets; refuses the attempts in `refused`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_hosts_file_follows_a_peer_through_an_outage_and_a_cell_restart(
     web.gang = Gang((running(me), running(other, "10.0.0.2:1", cell="cell-2"), late))
     web.is_away.clear()
     until(lambda: "10.0.0.2\tmain-1" in docker_kit.log(made.uid))
-    # What the control plane holds for ended elsewhere is not told any more of its gang.
+    # Attempt number 2 of this member has replaced it: its files do not change any more.
     web.gang = Gang((running(me, number=2), running(other, "10.0.0.9:1", cell="cell-2"), late))
     count = web.count_requests()
     until(lambda: web.count_requests() > count + 1)

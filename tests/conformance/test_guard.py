@@ -1,6 +1,6 @@
-"""The guard as a process: it outlives whoever started it, and ends containers in time by itself.
+"""The guard as a process: it outlives the cell process, and ends containers in time by itself.
 
-What is asked of containers is asked of plain processes too. Leases are of half a minute, of which
+What holds for containers holds for plain processes too. Leases are of half a minute, of which
 only the end is waited for.
 """
 
@@ -196,7 +196,7 @@ def test_successor_of_a_killed_guard_ends_the_fenced_attempt(
     (guard,) = watch.guards()
     os.kill(guard, signal.SIGKILL)
     until(lambda: not watch.is_guarded())
-    # Its lease is renewed too late: it was struck.
+    # Its lease is renewed too late: the guard has fenced it.
     watch.show(launch, seconds=3600.0)
     watch.link._started_at = float("-inf")
     assert watch.link.stand_by()
@@ -217,7 +217,7 @@ def test_unneeded_guard_exits_when_dismissed(watch: Watch) -> None:
 def test_a_guard_stays_as_long_as_the_cell_lives(watch: Watch) -> None:
     assert watch.link.stand_by()
     (guard,) = until(watch.guards)
-    # Twice there is nobody to watch; it has looked whether the cell lives by the second time.
+    # Twice there is no attempt to watch; by the second time it has checked whether the cell lives.
     for _ in range(2):
         number = watch.link.read().number
         watch.show(seconds=0.0)

@@ -1,4 +1,4 @@
-"""What an image says of itself changes nothing about what a task holds: labels and volumes."""
+"""Labels and volumes of an image do not change what its task holds."""
 
 import uuid
 from collections.abc import Iterator

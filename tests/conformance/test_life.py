@@ -1,4 +1,4 @@
-"""What every driver promises of an attempt's life: told once, in order, never started twice."""
+"""Every driver reports each step of an attempt once, in order, and starts it at most once."""
 
 import time
 from dataclasses import replace
@@ -18,7 +18,7 @@ from workers.attempt.outcome import (
     VANISHED,
 )
 
-GRACE = 0.8  # long enough to be told from none, short enough to wait for
+GRACE = 0.8  # long enough to differ from none, short enough to wait for
 
 
 def begun(kit: Kit, command: tuple[str, ...], **spec: Any) -> Launch:
@@ -121,7 +121,7 @@ def test_adoption_of_an_unknown_attempt_reports_vanished(kit: Kit) -> None:
     ended = kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.OUTSIDE, VANISHED)
     assert (ended.exit_code, ended.started_at) == (None, None)
-    assert not ended.never_created  # as far as anybody can know
+    assert not ended.never_created  # as far as the driver can know
     assert kit.starts(launch.uid) == 0
 
 
@@ -149,7 +149,7 @@ def test_container_removed_from_outside_is_reported(kit: Kit) -> None:
     kit.remove_outside(launch.uid)
     ended = kit.events.ended(launch.uid)
     assert ended.failure_kind is FailureKind.OUTSIDE
-    # An engine kills what it removes: whoever looks between the two sees the kill.
+    # An engine kills what it removes: an inspection between the two finds the kill.
     assert (ended.exit_code, ended.reason) in ((None, VANISHED), (137, KILLED_OUTSIDE))
 
 

@@ -1,4 +1,4 @@
-"""Every row of the table of ends, provoked on the real engine, or in the words it was heard to say.
+"""Every row of the table of ends, provoked on the real engine or from recorded messages.
 
 A row that no engine of a test can be brought to has its words recorded here, with the reason.
 """
@@ -76,7 +76,7 @@ def stop(kit: DockerKit, launch: Launch) -> None:
 
 
 def kill_from_outside(kit: DockerKit, launch: Launch) -> None:
-    """Somebody says `docker kill`."""
+    """Kill the container from outside, as `docker kill` does."""
     kit.events.started(launch.uid)
     kit.kill_outside(launch.uid)
 
@@ -145,7 +145,7 @@ def test_late_out_of_memory_flag_of_the_engine_is_reported(
 
 
 def check_exit_codes(kit: DockerKit, codes: list[int]) -> None:
-    """Programs that end with these codes are told to have done so."""
+    """Check that programs that end with these codes are reported with them."""
     launches = {code: kit.launch(*kit.exits(code)) for code in codes}
     for start in range(0, len(codes), AT_ONCE):
         some = codes[start : start + AT_ONCE]
@@ -362,7 +362,7 @@ def check_pull(ended: EndedEvent, words: str, kind: FailureKind) -> None:
 
 # ----------------------------------------------------------------------------- other words
 
-# What was not provoked above: the words, as an engine or a registry was heard to say them, or as
+# What was not provoked above: the messages as an engine or a registry sent them, or as
 # its source has them, and why not.
 RECORDED = {
     "write /var/lib/docker/tmp/x: no space left on device": "see test_engine_disk",

@@ -1,4 +1,4 @@
-"""A task that says a great deal harms nobody: memory and disk stay bounded, the others go on."""
+"""A task with much output keeps memory and disk bounded, and does not delay the others."""
 
 import os
 from pathlib import Path
@@ -33,12 +33,12 @@ def folder_bytes(folder: Path) -> int:
 
 
 def has_ended(events: Recorder, uid: str) -> bool:
-    """Whether its end was told."""
+    """Return whether its end was reported."""
     return any(isinstance(event, EndedEvent) for event in events.of(uid))
 
 
 def check_flood(kit: DockerKit, source: str, size: int) -> None:
-    """A task writes `size` bytes; others start and end meanwhile; all is bounded, and told."""
+    """Check that a task that writes `size` bytes stays bounded while others start and end."""
     # Docker keeps 100 MiB of what is not read yet, so the first line is given time to be read.
     script = f"echo first; sleep 1; {source.format(size=size)}; echo end >&2; exit 5"
     flood = kit.launch("sh", "-c", script)

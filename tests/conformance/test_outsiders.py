@@ -29,7 +29,7 @@ def name_of(launch: Launch) -> str:
 
 
 def kinds(kit: DockerKit, launch: Launch) -> list[type]:
-    """What was told of it, but for its building."""
+    """Return the types of its events, without those of building."""
     return [
         type(event) for event in kit.events.of(launch.uid) if not isinstance(event, BuildingEvent)
     ]

@@ -74,7 +74,7 @@ def bench(docker_kit: DockerKit) -> Iterator[Bench]:
 
 
 def lay(kit: DockerKit, name: str, **labels: str) -> str:
-    """A container that runs and that nobody knows."""
+    """Start a container that no cell knows."""
     made = kit.outside.create_container(
         IMAGE, ["sleep", "600"], name=name, labels=labels, detach=True
     )

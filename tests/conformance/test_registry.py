@@ -1,4 +1,4 @@
-"""Images from a real registry: fetched as the policy says, refused as it refuses, told how far."""
+"""Images from a real registry: pulls by policy, refusals, and progress."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def ran(kit: DockerKit, image: str, policy: str = "if_not_present") -> EndedEven
 
 
 def progress(kit: DockerKit, uid: str) -> list[int]:
-    """The percents told of an attempt's pull."""
+    """Return the reported percents of an attempt's pull."""
     events = [event for event in kit.events.of(uid) if isinstance(event, BuildingEvent)]
     return [e.progress for e in events if e.phase is Phase.PULLING and e.progress is not None]
 

@@ -1,4 +1,4 @@
-"""What a runner says becomes of its attempt, how it is stopped, and what survives a killed cell."""
+"""Runners: observations change the attempt, stops are repeated, and state survives a kill."""
 
 import threading
 from collections.abc import Iterator
@@ -377,7 +377,7 @@ def test_unadopted_attempt_is_aborted_with_its_kept_state_before_removal(
 
 
 def is_unreadable(event: object, uid: str) -> bool:
-    """Whether a log line says that what was kept of an attempt cannot be read."""
+    """Return whether a log line reports an attempt with unreadable state."""
     return (
         isinstance(event, dict)
         and event["event"] == "runner_state_unreadable"

@@ -1,4 +1,4 @@
-"""Secrets reach the task that names them, as a file in memory or as a variable, and nobody else."""
+"""Secrets reach only the task that names them, as a file in memory or as a variable."""
 
 import base64
 import hashlib

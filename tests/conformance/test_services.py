@@ -218,7 +218,7 @@ def test_an_adopted_service_is_still_checked(real_kit: Kit) -> None:
 
 
 def server(kit: Kit, body: str) -> tuple[str, ...]:
-    """A command that serves a file with `body` at the port that it is told."""
+    """Return a command that serves a file with `body` at its published port."""
     write = f"mkdir -p www; echo {body} > www/index.html; "
     if kit.name == "docker":
         return ("sh", "-c", write + "exec httpd -f -p $CELLRUN_PORT_MY_WEB -h www")

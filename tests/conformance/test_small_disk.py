@@ -1,4 +1,4 @@
-"""Inputs that do not fit on the disk of the cell end as a system failure that says so."""
+"""Inputs that do not fit on the disk of the cell are a system failure that names the cause."""
 
 from pathlib import Path
 

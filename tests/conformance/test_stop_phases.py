@@ -48,7 +48,7 @@ def at_the_moment(moment: str, action: Callable[[], None]) -> Iterator[None]:
 
 
 def stopped_at(kit: DockerKit, web: Web, moment: str, *command: str) -> EndedEvent:
-    """The end of an attempt that is told to stop at that moment."""
+    """Return the end of an attempt that is stopped at that moment."""
     web.files["/text"] = b"x"
     inputs = (Input("/in/text", f"{web.url}/text"),)
     launch = kit.launch(*command, inputs=inputs, result_file="/out/result")

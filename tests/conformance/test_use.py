@@ -1,4 +1,4 @@
-"""What a task used is told at its end, for every driver that runs programs."""
+"""Every driver that runs programs reports the usage of a task at its end."""
 
 from tests.conformance.kit import Kit
 

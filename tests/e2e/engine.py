@@ -1,4 +1,4 @@
-"""What the container engine itself says, asked and heard from outside Cellrun."""
+"""The container engine's own view, queried and subscribed to from outside Cellrun."""
 
 import threading
 import time
@@ -14,9 +14,9 @@ LABEL = "cellrun.installation"
 
 
 class EngineEvents:
-    """Hears every start and end of an installation's containers, from before the block on.
+    """Receives every start and end of an installation's containers, from before the block on.
 
-    The engine keeps its latest events: those since the second in which we connected are told even
+    The engine keeps its latest events: it sends those since the second of the connection even
     if they came before the stream was open, so no start can be missed.
     """
 
@@ -56,7 +56,7 @@ class EngineEvents:
             return [attributes for found, attributes in self._events if found == action]
 
     def in_order(self) -> list[tuple[str, dict[str, str]]]:
-        """Every event so far and its attributes, as the engine told them."""
+        """Return every event so far and its attributes, in the order of the engine."""
         with self._lock:
             return list(self._events)
 

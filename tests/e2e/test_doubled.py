@@ -82,7 +82,7 @@ def all_work(stack: RunningStack) -> bool:
 
 
 class Sampler:
-    """Looks at the rows all the time while its block runs."""
+    """Samples the rows continuously while its block runs."""
 
     def __init__(self, url: str) -> None:
         self._url = url

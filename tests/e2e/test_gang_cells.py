@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SIOCGIFADDR = 0x8915
 READY = "until [ -e /run/cellrun/gang/ready ]; do sleep 0.05; done"
-# Rank 0 says a word to whoever calls, and lets in whoever has the gang's key.
+# Rank 0 sends a word over each connection, and accepts logins with the gang's key.
 SERVE = """
 export PATH=$PATH:/usr/bin:/usr/sbin:/usr/lib/dropbear
 mkdir -p /root/.ssh

@@ -46,7 +46,7 @@ def session(stack: RunningStack) -> Iterator[Session]:
 
 
 def cellrun(stack: RunningStack, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command as somebody at a shell would."""
+    """Run the command as from a shell."""
     return subprocess.run(
         [str(CELLRUN), *words],
         env={"PATH": os.environ["PATH"], **stack.environment},

@@ -1,6 +1,6 @@
 """Most of a pool's cells fall silent at once; and how people and cells end what runs: real ones.
 
-Four cells of ours with the process driver, at a short lease: frozen, killed, told to end, drained.
+Four cells of ours with the process driver, at a short lease: frozen, killed, stopped, drained.
 Tasks run until the test lets them go, and write down each time that they begin.
 """
 
@@ -248,7 +248,7 @@ def test_an_operator_releases_an_attempt_whose_cell_is_silent(
         assert is_living(place)
     finally:
         cells.signal(signal.SIGCONT, *MOST)
-    # What it must not have it is told to end.
+    # The control plane stops what it must not have.
     wait_until(lambda: not is_living(place), seconds=LONG, what="its process is gone")
     wait_until(lambda: states(session) == ["READY"] * 4, seconds=LONG, what="all are ready")
 

@@ -1,6 +1,6 @@
 """Parts of the system are killed while forty tasks run: all succeed, each is started once.
 
-Starts are counted by the engine, heard from outside Cellrun by a subscriber that was connected
+Starts are counted by the engine, received outside Cellrun by a subscriber that was connected
 before the run.
 """
 

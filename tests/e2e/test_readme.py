@@ -1,4 +1,4 @@
-"""The shell blocks of the README do what it says: as written, in one shell, in a fresh copy."""
+"""The shell blocks of the README work as written, in one shell, in a fresh copy."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def test_the_blocks_of_the_readme_run_as_written(clone: Path, environment: dict[
 
 
 def run_script(clone: Path, environment: dict[str, str]) -> tuple[int, str]:
-    """The exit code of the shell, and all that it and its commands said."""
+    """Return the exit code of the shell, and all output of it and its commands."""
     transcript = clone.parent / "said"
     with transcript.open("wb") as output:
         shell = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Clients race over HTTP, on two web processes, for one task: one wins, the others are told so."""
+"""Clients race over HTTP, on two web processes, for one task: one wins, the others get 409."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def _race(stand: Stand, clients: int, request: bytes) -> list[Answer]:
         reader, writer = await _connect(url)
         await started.wait()
         answer = await _exchange(reader, writer, request)
-        # A crowd may wait longer for the database than web lets it: it is told to come again.
+        # Many clients may wait longer for the database than web allows: web asks them to retry.
         while answer[0] == BUSY:
             answer = await _exchange(*await _connect(url), request)
         return answer

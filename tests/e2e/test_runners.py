@@ -1,6 +1,6 @@
 """A runner of another package on a real cell that is killed -9: nothing outside begins twice.
 
-The stack has one cell; the one with the runner is ours, so that nobody else starts it again.
+The stack has one cell; the one with the runner is ours: no supervisor starts it again.
 """
 
 import os

@@ -33,7 +33,7 @@ def shell_job(script: str, **fields: Any) -> dict[str, Any]:
 
 
 def sleepers(replicas: int, seconds: float, **fields: Any) -> dict[str, Any]:
-    """A job of tasks that say when they begin and when they are done."""
+    """Return a job of tasks that print when they begin and when they are done."""
     return shell_job(PRINT_BOTH_ENDS.format(seconds=seconds), replicas=replicas, **fields)
 
 
@@ -46,7 +46,7 @@ def count_states(job: Job) -> Counter[str]:
 
 
 def find_job(session: Session, job_id: int) -> Job | None:
-    """The job; None while nobody answers."""
+    """Return the job; None while the API does not answer."""
     try:
         return session.job(job_id)
     except (Unreachable, ApiError):

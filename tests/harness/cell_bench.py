@@ -137,7 +137,7 @@ class Bench:
             self.round()
 
     def deliver(self, body: dict[str, Any]) -> None:
-        """The control plane says something."""
+        """Deliver a message of the control plane."""
         self.round(sealed_for(self.cell, body))
 
     def accept(self, verdict: str = "accepted") -> None:

@@ -55,7 +55,7 @@ def listed() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def well(loop: Loop) -> Loop:
-    """An installation of which there is nothing to be said."""
+    """Return an installation without findings."""
     for name in ("placement", "convergence", "callbacks"):
         now = clock.now()
         TickState.objects.create(name=name, started_at=now, finished_at=now, covered_at=now)
@@ -226,7 +226,7 @@ def untold() -> str:
 
 
 def put_back() -> str:
-    """The clock was: nobody knows when it was last through."""
+    """Put the last run of the tick into the future, as after a clock that was set back."""
     TickState.objects.filter(name="placement").update(finished_at=ago(-3_600))
     return "tick placement"
 

@@ -41,7 +41,7 @@ LATER = "2040-01-01T00:00:00Z"
 
 
 class Onlooker:
-    """Somebody who asks every door why a task waits."""
+    """A user who requests the pending reason at every endpoint."""
 
     def __init__(self, stage: Stage, url: str) -> None:
         self._token = create_api_token(
@@ -67,7 +67,7 @@ class Onlooker:
         return unescape(self._browser.get(f"/admin/controlplane/{address}").content.decode())
 
     def reason(self, task: Task) -> dict[str, Any]:
-        """The reason of a pending task, after all have said the same."""
+        """Return the reason of a pending task; check that all endpoints agree."""
         [listed] = [
             item
             for item in self.call(f"/jobs/{task.job_id}/tasks")["results"]
@@ -104,7 +104,7 @@ def onlooker(stage: Stage, live_server: LiveServer, tmp_path: Path) -> Iterator[
 # ------------------------------------------------------------------------- how each comes about
 
 Scene = Callable[[Stage], tuple[Task, str]]
-"""Brings a task to wait; the task, and what its text must say."""
+"""Makes a task wait; returns the task and the expected text."""
 
 
 def waiting(stage: Stage, job: Job) -> Task:
@@ -362,7 +362,7 @@ def test_explain_lists_every_reason_of_a_task(stage: Stage, onlooker: Onlooker) 
     assert explained["queue"] is None
     page = onlooker.page(f"task/{stage.tasks(job)[1].pk}/change/")
     assert "; ".join(item["text"] for item in explained["also"]) in page
-    # Each group says so for itself on the job's page, whatever single tasks may wait for.
+    # The job's page shows a reason for each group, whatever single tasks may wait for.
     assert onlooker.page(f"job/{job.pk}/change/").count(explained["text"]) == 4
 
 

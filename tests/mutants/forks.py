@@ -1,4 +1,4 @@
-"""Forks a process for each piece of work, so many at once, and says how each ended."""
+"""Forks a process for each piece of work, so many at once, and reports how each ended."""
 
 import json
 import os

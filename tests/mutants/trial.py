@@ -77,7 +77,7 @@ def main() -> int:
     """Try the tests without a mistake, then with each."""
     request = json.load(sys.stdin)
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what pytest says is not an answer
+    os.dup2(2, 1)  # pytest's output is not a result
     tree, at_once = Path(), request["at_once"]
     mutants = [
         MutantSource(number, one["path"], one["module"], one["source"])

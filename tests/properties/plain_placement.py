@@ -1,7 +1,7 @@
 """The rules of placement once more, in plain words: one task after the other, dicts and loops.
 
 Written down from the text (docs and docstrings), with nothing of what places: neither its arrays
-nor its turns. `Plain` also replays a plan, task by task, to see what could be said at each point.
+nor its turns. `Plain` also replays a plan, task by task, to derive the reasons at each point.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class Account:
 class Plain:
     """The state of a pool at one point of a pass. `left`: by row, how many wait.
 
-    `claims`: by row, for how many room is kept; who finds another place gives his back only then.
+    `claims`: by row, for how many room is kept, which a task frees when it finds another place.
     """
 
     pool: Pool
@@ -207,7 +207,7 @@ class Plain:
         return self._cells_against(one, self.usable(one), kept)
 
     def violations(self, one: Row, tasks: int = 1) -> list[dict[str, Any]]:
-        """What quotas say against `tasks` more: resources by scope, then numbers."""
+        """Return what `tasks` more would violate of quotas: resources by scope, then numbers."""
         found = []
         for account in self.accounts_of(one):
             for name, limit in sorted(account.quota.limits.resources.items()):

@@ -1,7 +1,7 @@
-"""Small pools in which somebody needs room, from a seed: bands, gangs, quotas, tokens, all mixed.
+"""Small pools in which tasks need room, from a seed: bands, gangs, quotas, tokens, all mixed.
 
 Drawn by a seeded generator and not by Hypothesis, whose love of zeros leaves most pools without
-anybody to evict.
+a task to evict.
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Constraints and tags mean what their text says, stated once more and plainly, for any labels."""
+"""Constraints and tags agree with a plain restatement of their text, for any labels."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

@@ -98,9 +98,9 @@ def test_reserved_capacity_is_used_only_by_its_owner_or_as_backfill(pool: Pool) 
 @MANY
 @given(worlds(WorldOptions(gangs=False)))
 def test_lower_band_takes_no_capacity_that_a_higher_pending_task_could_use(pool: Pool) -> None:
-    """Whoever waits at the end found no place, or no right to one, when his band was through.
+    """A task that waits at the end had no place, or no right to one, when its band was through.
 
-    What is said of him is left out of account: he is asked for again from the books as they were
+    Its own reasons are left out of account: it is tried again in the state of the pool
     before the first task of a less important band was placed.
     """
     if pool.snapshot.policy.strict_fifo:

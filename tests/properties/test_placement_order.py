@@ -44,7 +44,7 @@ class OneByOne:
         return self.found
 
     def _turns(self, order: list[int]) -> list[list[int]]:
-        """Rows of one shape in a row take turns together, but for those that are special."""
+        """Return consecutive rows of one shape as one turn, except the special ones."""
         turns: list[list[int]] = []
         for place in order:
             if turns and self.shapes[turns[-1][0]] == self.shapes[place]:
@@ -62,7 +62,7 @@ class OneByOne:
         return found
 
     def _place(self, place: int, got: Counter[int]) -> bool:
-        """Place what can be placed of a row; whether anybody behind it may be tried."""
+        """Place what can be placed of a row; return whether rows behind it may be tried."""
         while self.now.left[place]:
             hindrance = self.now.hindrance(place)
             if hindrance is not None:
@@ -200,7 +200,7 @@ def rivals(draw: st.DrawFn, sequencer: str) -> tuple[Pool, dict[int, float]]:
 
 
 def _check_shares(waited: Pool, weights: dict[int, float], limit: int) -> None:
-    """Nobody got a task while somebody with a smaller share waited."""
+    """Check that no owner got a task while an owner with a smaller share waited."""
     total = {
         name: sum(one.capacity[name] for one in waited.snapshot.cells)
         for name in ("cpu_millis", "memory_mib")
@@ -224,7 +224,7 @@ def _check_shares(waited: Pool, weights: dict[int, float], limit: int) -> None:
         mine = [n for n, one in enumerate(waited.rows) if one.shape.owner_id == owner]
         mine.sort(key=lambda n: not waited.rows[n].is_child)
         untouched = [left[n] == waited.rows[n].count for n in mine]
-        # FIFO within an owner, children first: behind the first who waits nobody got anything.
+        # FIFO within an owner, children first: behind the first that waits nothing was placed.
         first = next((k for k, n in enumerate(mine) if left[n]), len(mine))
         assert all(untouched[first + 1 :])
 

@@ -1,4 +1,4 @@
-"""Whoever waits is told why, and it is true: the books of some moment confirm each reason."""
+"""Every waiting task has a true reason: the pool at some moment of the plan confirms it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -101,7 +101,7 @@ class Crowd:
 
 
 def crowd(random: Random) -> Crowd:
-    """Full or nearly full cells, so that a gang seldom fits before somebody leaves."""
+    """Return full or nearly full cells, so that a gang seldom fits before a task ends."""
     machines = [
         Machine(random.randint(2, 6), random.choice([0, 1, 2]), random.choice("ab"))
         for _ in range(random.randint(1, 4))
@@ -194,7 +194,7 @@ def test_victims_are_evicted_for_a_gang_iff_it_then_starts(seed: int) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
 def test_starving_gang_that_fits_on_empty_cells_starts_once_they_are_free(seed: int) -> None:
-    """Nobody is evicted: all of its band or above. What ends is followed by small tasks."""
+    """No task is evicted: all are of its band or above. Small tasks follow what ends."""
     case = crowd(Random(seed))
     case.running = [replace(one, band=Band.PRODUCTION, gang=None) for one in case.running]
     pool = case.pool([], {})

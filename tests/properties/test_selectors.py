@@ -91,7 +91,7 @@ def concentrated(cells: Sequence[int], given_: list[int], offer: CellOffer) -> i
 
 
 def round_robin(cells: Sequence[int], given_: list[int], offer: CellOffer) -> int:
-    # Nobody has his next one before all who can have had theirs.
+    # No cell gets its next task before every other cell that can has got its own.
     count = len(given_)
     return min(cells, key=lambda c: (given_[c], (c - offer.start) % count))
 

@@ -1,4 +1,4 @@
-"""A client of Diego's at the door: desires a task, looks at it, and thinks nothing of jobs."""
+"""A client of Diego at the API: it desires and fetches tasks, and knows no jobs."""
 
 from typing import Any
 

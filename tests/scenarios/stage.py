@@ -1,4 +1,4 @@
-"""What scenarios play on: cells that say what the scenario says, and time that it moves."""
+"""The stage of scenarios: fake cells whose reports the scenario writes, and virtual time."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -30,8 +30,7 @@ SMALL = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": 
 
 @dataclass
 class Stage(Loop):
-    """The control plane in one process, in a time of its own; its cells live unless they are told
-    to be silent."""
+    """The control plane in one process with virtual time; cells report unless made silent."""
 
     fake_cells: dict[str, FakeCell] = field(default_factory=dict)
     passed: timedelta = timedelta()
@@ -49,7 +48,7 @@ class Stage(Loop):
         return self.fake_cells[name]
 
     def wait(self, seconds: float, *silent: FakeCell) -> None:
-        """Time passes; every cell but the silent ones is heard at the end of it."""
+        """Let time pass; every cell except the silent ones reports at its end."""
         self.passed += timedelta(seconds=seconds)
         for cell in self.fake_cells.values():
             if cell not in silent:
@@ -65,7 +64,7 @@ class Stage(Loop):
         assert Cell.objects.get(name=cell.name).state == "LOST"
 
     def converge(self) -> dict[str, int]:
-        """A tick of the clock. What it has to mend, the rules had written wrongly."""
+        """Run a tick of the clock. What it has to repair, the rules had written wrongly."""
         counts = super().converge()
         repaired = list(Alert.objects.filter(kind="repaired").values_list("subject", "text"))
         assert self.is_tampered or repaired == []
@@ -118,7 +117,7 @@ class Stage(Loop):
         return self.fake_cells[Cell.objects.get(pk=attempt.cell_id).name]
 
     def start(self, *attempts: Attempt) -> None:
-        """Their cells say that their programs run."""
+        """Let their cells report that their programs run."""
         for attempt in attempts:
             at = self.now().timestamp()
             self.fake_cell_of(attempt).report(
@@ -126,18 +125,18 @@ class Stage(Loop):
             )
 
     def build(self, attempt: Attempt, **facts: Any) -> None:
-        """Its cell says that it prepares the container."""
+        """Let its cell report that it prepares the container."""
         self.fake_cell_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
 
     def begin(self, attempt: Attempt, state: str) -> None:
-        """Its cell says BUILDING or RUNNING."""
+        """Let its cell report BUILDING or RUNNING."""
         if state == "BUILDING":
             self.build(attempt)
         else:
             self.start(attempt)
 
     def end(self, attempt: Attempt, state: S, **facts: Any) -> None:
-        """Its cell says that it ended so, and that the container is gone."""
+        """Let its cell report this end, and that the container is gone."""
         self.fake_cell_of(attempt).end(attempt, state, **facts)
 
     def succeed(self, *attempts: Attempt) -> None:
@@ -149,17 +148,17 @@ class Stage(Loop):
             self.end(attempt, S.FAILED, exit_code=1)
 
     def fail_after_start(self, *attempts: Attempt) -> None:
-        """Their programs ran, and failed; told in one report."""
+        """Let their cells report in one message that their programs ran and failed."""
         for attempt in attempts:
             at = self.now().timestamp()
             self.end(attempt, S.FAILED, exit_code=1, started_at=at)
 
     def fail_system(self, attempt: Attempt, **facts: Any) -> None:
-        """Its cell says that the system was at fault."""
+        """Let its cell report a system failure."""
         self.end(attempt, S.FAILED, failure_kind="system", message="the disk is full", **facts)
 
     def vanish(self, *attempts: Attempt) -> None:
-        """Their cells say that the containers, which had run, are gone without a word."""
+        """Let their cells report that the containers, which had run, have vanished."""
         for attempt in attempts:
             at = self.now().timestamp()
             self.end(attempt, S.FAILED, started_at=at, failure_kind="outside", reason="vanished")
@@ -173,7 +172,7 @@ class Stage(Loop):
         return task.failure_count, task.preemption_count, task.system_failure_count
 
     def confirm(self, *attempts: Attempt) -> None:
-        """Their cells say that what was to be stopped is gone."""
+        """Let their cells confirm the stops."""
         for attempt in attempts:
             self.end(attempt, S.KILLED, reason="stopped")
 
@@ -206,7 +205,7 @@ class Stage(Loop):
         return [(S(row.to_state or 0).name, row.reason, row.actor) for row in found]
 
     def counts(self, job: Job) -> dict[str, dict[str, int]]:
-        """By group, how many tasks are in which state, as the group's row says."""
+        """Return the number of tasks by group and state, from the rows of the groups."""
         return {
             group.name: {S(n).name: count for n, count in enumerate(group.counts) if count}
             for group in TaskGroup.objects.filter(job=job)
@@ -229,12 +228,12 @@ class Stage(Loop):
         put_pool(name=pool, changes=fields)
 
     def user(self, name: str) -> "Stage":
-        """The same stage as somebody else sees it."""
+        """Return the same stage for another user."""
         owner, _ = create_user(name=name, password=None, is_operator=False)
         return replace(self, owner=owner)
 
     def why(self, job: Job) -> dict[str, Any]:
-        """Why the tasks of the job's first group wait, as whoever asks is told."""
+        """Return the pending reason of the job's first group, as users see it."""
         task = Task.objects.filter(job=job, state=S.PENDING).order_by("id").first()
         assert task is not None
         found = get_task(task.pk, now=self.now())["pending_reason"]

@@ -214,7 +214,7 @@ def test_duplicate_cell_is_refused_and_does_not_count_as_returned(stage: Stage) 
         assert duplicate.register().verdict == "refused"
         pass_time(stage, 5)
     assert (states(), alerts()) == (["READY"] * 4, [("cell_twin", "cell-1")])
-    # The twin was there while the cell was heard: nothing is known of the silent one.
+    # The duplicate was there while the cell reported: nothing is known of the silent one.
     pass_time(stage, 60, *cells[:3])
     assert states() == ["READY"] * 4
     assert ("mass_loss", "default") in alerts()
@@ -297,7 +297,7 @@ def jump(stage: Stage, hours: float) -> None:
 
 
 def tick(stage: Stage, seconds: float, *silent: FakeCell) -> None:
-    """Ticks as beat sends them: nobody says when the last one was."""
+    """Send ticks as beat does, without the time of the last one."""
     for _ in range(round(seconds / 5)):
         stage.wait(5, *silent)
         convergence.run(memory=stage.memory)

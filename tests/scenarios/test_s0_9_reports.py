@@ -1,4 +1,4 @@
-"""S0.9: what a cell says late, twice, out of order or wrongly changes nothing; all is heard."""
+"""S0.9: late, repeated, unordered or wrong reports change nothing; all are acknowledged."""
 
 from dataclasses import replace
 from typing import Any

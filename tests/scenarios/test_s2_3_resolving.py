@@ -1,4 +1,4 @@
-"""S2.3: whoever deals with a completed task claims it first: RESOLVING, which two cannot win."""
+"""S2.3: a client claims a completed task before it deletes it: RESOLVING, for one client."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -137,7 +137,7 @@ def test_updated_at_moves_with_the_claim_and_with_its_end(stage: Stage) -> None:
     assert not is_moved()
     assert release_claim(task_id=task_id, claim=mine, now=stage.now())
     assert is_moved()
-    # Another claim, which nobody follows up, is over after 30 s, whether convergence comes or not.
+    # Another claim, which no client follows up, is over after 30 s, with or without convergence.
     stage.wait(10)
     begun = stage.now()
     claim(stage, task_id)
@@ -235,7 +235,7 @@ def test_guid_is_free_while_the_old_container_is_being_stopped(stage: Stage) -> 
     new = running(stage)
     assert (fetch(stage)["id"], lifecycle(stage)) == (new.task_id, "RUNNING")
     assert cell.stop_orders() == [str(old.uid)]
-    # What its cell says of the old one is nothing to the new one.
+    # Reports of its cell on the old one do not change the new one.
     stage.confirm(old)
     assert lifecycle(stage) == "RUNNING"
     stage.succeed(new)

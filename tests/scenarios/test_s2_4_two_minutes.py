@@ -1,4 +1,4 @@
-"""S2.4: what has completed is deleted after two minutes, whether anybody dealt with it or not."""
+"""S2.4: a completed task is deleted after two minutes, resolved or not."""
 
 import pytest
 

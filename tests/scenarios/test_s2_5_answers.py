@@ -1,4 +1,4 @@
-"""S2.5: what is told of a completed task: failed, why in short, result, annotation, cell, when."""
+"""S2.5: fields of a completed task: failed, reason, result, annotation, cell, times."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -85,7 +85,7 @@ def test_quota_is_not_enforced_in_a_pool_without_its_validator(stage: Stage, sco
     least = stage.submit_small(pool="free", band="batch", replicas=3)
     stage.place()
     assert sorted(stage.states(least)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
-    # It counts where one looks at it; and what does not bind is no reason to evict anybody either.
+    # Its usage is shown; and a quota that does not bind is no reason to evict a task either.
     bound, urgent = stage.submit_small(), stage.submit_small(pool="free", band="production")
     stage.place()
     assert stage.states(bound) == ["PENDING"]

@@ -13,7 +13,7 @@ RARE = {**SMALL["resources"], "fpga": 1}  # type: ignore[dict-item]
 
 
 def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
-    """Somebody planned all of the jobs for that cell a moment ago; how many tasks come there."""
+    """Carry out a plan of all jobs for that cell; return how many tasks are placed there."""
     groups = [job.groups.get() for job in jobs]
     cell_id = Cell.objects.get(name=cell).pk
     placements = PlaceTasks(

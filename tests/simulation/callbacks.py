@@ -39,7 +39,7 @@ WHERE j.callback_on = 'job' AND j.deleted_at IS NULL AND j.settled_at IS NOT NUL
 
 
 class Callbacks(TickPart):
-    """`wrong`: what no receiver may ever see. `told`: how often each callback was taken well."""
+    """`wrong`: what no receiver may ever see. `delivered`: how often each callback was accepted."""
 
     def __init__(self, around: Surroundings, rng: Random) -> None:
         super().__init__(NAME, around, BEAT_SECONDS)
@@ -76,7 +76,7 @@ class Callbacks(TickPart):
         self._around.timeline.after(seconds, answered)
 
     def _draw_answer(self) -> tuple[int | None, float]:
-        """What the receiver says, and when; None: it says nothing at all."""
+        """Draw the receiver's status and its delay; None: no response."""
         if self.is_receiver_well:
             return 200, self._rng.uniform(0.01, 1.0)
         status = self._rng.choice([200, 200, 204, 404, 503, 503, None])
@@ -113,7 +113,7 @@ class Callbacks(TickPart):
         return [f"callback {number} is {state} ({error})" for number, state, error in found]
 
     def check(self) -> list[str]:
-        """What is wrong, in words: also who is said to have been told and was not."""
+        """Return what is wrong, in words: also callbacks marked delivered that were not."""
         found = rows("SELECT id FROM controlplane_callback WHERE state = 'delivered' ORDER BY id")
         wrong = self.wrong + [
             f"callback {number} is called delivered, but nobody took it"

@@ -60,7 +60,7 @@ class Part:
         self._around.timeline.after(RESTART_SECONDS, self.resume)
 
     def resume(self) -> None:
-        """Work again; what waits is looked at."""
+        """Work again, beginning with what waits."""
         self.is_paused = False
         self.poll()
 
@@ -97,7 +97,7 @@ class TickPart(Part):
             self.work(partial(self.answer, found[0]))
 
     def answer(self, message: str) -> None:
-        """Do what beat's message or a wake asks for."""
+        """Do what beat's message or a wake requests."""
         self.tick(message != "beat" and bool(body_of(message)[0][0]))
 
     def tick(self, woken: bool) -> None:
@@ -192,7 +192,7 @@ class ControlPlane:
         self.placement = Placement("placement", around, cellrun.placement_interval_seconds)
         self.convergence = Convergence("convergence", around, cellrun.convergence_interval_seconds)
         self.inbox = InboxPart(around)
-        # Only where somebody asks for callbacks (`callbacks.Callbacks`).
+        # Only in worlds with callbacks (`callbacks.Callbacks`).
         self.callbacks: TickPart | None = None
         self.parts: dict[str, Part] = {
             "placement": self.placement,

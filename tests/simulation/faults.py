@@ -126,7 +126,7 @@ class Faults:
             kind(self)
 
     def _release_as_operator(self) -> None:
-        """What is strictly exclusive and what its cell cannot tell of: operators look there."""
+        """Release what is strictly exclusive and unknown to its cell, as operators do."""
         world = self.world
         living = {seen.uid for seen in world.witness.all() if seen.is_living}
         held = rows(
@@ -158,7 +158,7 @@ class Faults:
         return self.rng.choice(self.world.machines)
 
     def back_later(self, machine: Machine) -> None:
-        """Its supervisor starts it again; or nobody does before all is healed."""
+        """Let its supervisor start it again, or nothing before all is healed."""
         if self.rng.random() < 0.85:
             self.later(0.2, self.rng.choice([3.0, 60.0]), machine.start)
 

@@ -151,13 +151,13 @@ class Machine:
         self.is_paused = False
 
     def leave(self) -> None:
-        """SIGTERM: it says goodbye, its containers run on for its successor."""
+        """End on SIGTERM: the cell sends a goodbye, its containers run on for its successor."""
         if self.process is not None and not self.is_paused:
             self.process.leave()
             self.kill("leaves")
 
     def leave_for_good(self) -> None:
-        """SIGTERM, told to evacuate: it stops everything, waits, and says goodbye for good."""
+        """Evacuate on SIGTERM: the cell stops everything, waits, and sends its last goodbye."""
         if self.process is not None and not self.is_paused:
             self.around.note(f"{self.label} evacuates")
             self.process.evacuate()
@@ -173,7 +173,7 @@ class Machine:
         self.guard = self._begin_guard(self.guard.read())
 
     def retire(self) -> None:
-        """It goes down and is never started again, by nobody."""
+        """Shut down for good."""
         self.crash()
         self.is_retired = True
 
@@ -181,7 +181,7 @@ class Machine:
         """Put an older copy of the journal in place; False if there is none.
 
         `known_seq`: the newest number that the control plane has of an incarnation. The numbers
-        count the journal's entries: without one behind the copy's entries, the copy cannot be told
+        count the journal's entries: without one behind the copy's entries, the copy does not differ
         from the newest journal, and what was started since is started again if it is ordered again.
         """
         if not self.disk.roll_back():
@@ -232,17 +232,17 @@ class Machine:
             self.process.plan()
 
     def cut_off(self) -> None:
-        """Nothing it says arrives, and it hears nothing."""
+        """Cut the machine off: its messages are lost, and it receives none."""
         self.is_cut_off = True
 
     def join(self) -> None:
-        """It is heard again, and finds what was sent to it meanwhile."""
+        """Reconnect the machine, which finds what was sent to it meanwhile."""
         self.is_cut_off = False
         if self.process is not None:
             self.process.plan()
 
     def bring_engine_back(self) -> None:
-        """What was asked of it meanwhile is done now."""
+        """Bring the engine back, which does the deferred calls."""
         self.is_engine_away = False
         if self.process is not None:
             self.process.plan()
@@ -348,7 +348,7 @@ class Process:
             machine.start()
 
     def _scan_at_first(self) -> None:
-        """As the first look of `workers.agent.reaper.Reaper`."""
+        """Scan once, as the first scan of `workers.agent.reaper.Reaper`."""
         if not self._has_polled:
             self._has_polled = True
             found = tuple(item.uid for item in self._fragile.find())
@@ -404,7 +404,7 @@ class Process:
 class _Fragile:
     """The driver, in a process that may be killed before or after any call of it.
 
-    While the engine is away nothing happens and nothing is told; afterwards all of it does.
+    While the engine is away no call and no event happens; afterwards all of them do.
     """
 
     name = "memory"
@@ -426,7 +426,7 @@ class _Fragile:
             raise Killed
 
     def catch_up(self) -> None:
-        """Do what was asked while the engine was away."""
+        """Do the calls that were deferred while the engine was away."""
         deferred, self._deferred = self._deferred, []
         for action in deferred:
             action()

@@ -36,7 +36,7 @@ _ONCE = frozenset({S.SUCCEEDED, S.FAILED, S.WORKER_FAILED, S.PREEMPTED})
 
 @dataclass(slots=True)
 class Win:
-    """A claim that somebody got. `over_at`: when its winner let it go, or deleted the task."""
+    """A claim that a client got. `over_at`: when the client released it or deleted the task."""
 
     task_id: int
     claim: UUID
@@ -83,7 +83,7 @@ class OneOffs:
         self.do_calls_die = True
 
     def plan(self) -> None:
-        """Whatever the clients will ask for."""
+        """Plan the requests of the clients."""
         for desired in self.desired:
             self._around.timeline.after(desired.at, partial(self._desire, desired))
 
@@ -121,7 +121,7 @@ class OneOffs:
         return True
 
     def _desire(self, desired: Desired) -> None:
-        """Take the guid; if somebody has it, that is who asked before and died, or the last one."""
+        """Take the guid; if it is in use, an earlier client that died has it, or the last one."""
         again = partial(self._desire, desired)
 
         def submit() -> None:

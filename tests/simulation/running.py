@@ -13,7 +13,7 @@ from tests.simulation.starts import check_start
 from tests.simulation.truths import Violated, check_end, check_step
 from tests.simulation.world import World
 
-# Between two looks at all invariants, in virtual seconds, as long as rows change.
+# Between two checks of all invariants, in virtual seconds, as long as rows change.
 CHECK_SECONDS = 1.0
 SHOWN_LINES = 60
 

@@ -30,7 +30,7 @@ WHERE a.released_at IS NULL ORDER BY a.uid
 
 
 def check_shares(world: World) -> list[str]:
-    """What is wrong, in words; of worlds in which somebody contends."""
+    """Return what is wrong, in words, in worlds with contention."""
     if not world.policies.pools:
         return []
     held = rows(_HELD)
@@ -91,7 +91,7 @@ def _places(held: list[tuple[object, ...]]) -> Iterator[str]:
 
 
 def _machines(world: World) -> Iterator[str]:
-    """By the engines: what runs on a machine fits it, but for what was given up with its cell."""
+    """By the engines: what runs on a machine fits it, except what was lost with its cell."""
     if world.are_journals_harmed:
         return
     names = Counter(machine.name for machine in world.machines)
@@ -116,7 +116,7 @@ def _machines(world: World) -> Iterator[str]:
 
 
 def _evictions(world: World) -> Iterator[str]:
-    """Those since the last look: only for strictly more important work, never what runs once."""
+    """Since the last check: only for strictly more important work, never what runs once."""
     found = rows(
         """
         SELECT h.id, h.task_id, j.band, h.message, h.at, g.at_most_once, p.preemption
@@ -140,9 +140,9 @@ def _evictions(world: World) -> Iterator[str]:
 
 
 def check_evictions(world: World) -> list[str]:
-    """If nothing else happens, whoever others were evicted for is placed as soon as they may be.
+    """If nothing else happens, a job for which others were evicted is placed without delay.
 
-    But who ended before that: was cancelled, or waited as long as he was willing to.
+    Except jobs that ended before that: cancelled, or at their scheduling deadline.
     """
     if not world.is_peaceful:
         return []
@@ -165,9 +165,9 @@ def check_evictions(world: World) -> list[str]:
 
 
 def _kept_room(world: World) -> Iterator[str]:
-    """Where room was made, nobody who is as important or less takes it from then on.
+    """Where room was made, no task that is as important or less takes it from then on.
 
-    But who had a place kept there himself, also for having waited long.
+    Except tasks for which a place was kept there, also because they waited long.
     """
     before = {(cell_id, task_id) for task_id, cell_id, _ in world.kept}
     for cell_id, name, capacity, need, band, since in _kept(world):

@@ -65,7 +65,7 @@ _PROFILES: tuple[dict[str, float], ...] = (
 class World:
     """Everything there is in one simulation. `elapsed` counts virtual seconds."""
 
-    # What `python -m tests.simulation` is told beside the seed.
+    # Options of `python -m tests.simulation` beside the seed.
     options = ""
 
     def __init__(self, seed: int) -> None:
@@ -96,7 +96,7 @@ class World:
         self.losses_seen = 0
         # Room that is kept, by task, cell and end, and since when it was seen.
         self.kept: dict[tuple[int, int, datetime], datetime] = {}
-        # What some seeds have beside jobs (`extras`); up to which line deletions were looked at.
+        # What some seeds have beside jobs (`extras`); up to which line deletions were checked.
         self.owners: dict[str, User] = {}
         self.one_offs: OneOffs | None = None
         self.callbacks: Callbacks | None = None

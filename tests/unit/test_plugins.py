@@ -89,7 +89,7 @@ half = theatre_plugins:Closed
 
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package of somebody else's, installed."""
+    """Install a third-party package."""
     info = tmp_path / "theatre_plugins-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theatre-plugins\nVersion: 1.0\n")
@@ -105,7 +105,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.fixture
 def nothing_else() -> Iterator[None]:
-    """What is installed is looked for anew, before and after."""
+    """Forget the known plugins before and after the test."""
     plugins.forget()
     yield
     plugins.forget()

@@ -7,7 +7,7 @@ NOTHING_TO_DO = 3
 
 
 class Tolerant:
-    """As batch, but for one exit status."""
+    """As batch, except for one exit status."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
         """As they are."""

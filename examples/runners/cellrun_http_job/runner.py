@@ -29,7 +29,7 @@ PHASES = {"queued": RunnerPhase.QUEUED, "running": RunnerPhase.RUNNING}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Whoever the service sends us to gets no token of ours: a redirect is an HTTPError."""
+    """Follow no redirect, so that no other server receives the token: raise HTTPError."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -50,7 +50,7 @@ class HttpJob:
         key = context.state.get("key")
         if key is None:
             # Not one request has been made. The key is safe on disk before the first is, so that
-            # whoever comes after us asks for this job, and begins no second one.
+            # the next process requests this job, and begins no second one.
             state = {"key": context.task.uid, "copied": 0}
             return RunnerObservation(RunnerPhase.QUEUED, state, poll_seconds=0)
         job = send_request(context, "GET")
@@ -60,7 +60,7 @@ class HttpJob:
         return self._judge(context, job or {})
 
     def abort(self, context: Context) -> AbortResult:
-        """Cancel the job until the service says that it is over; a next attempt begins another."""
+        """Cancel the job until the service reports its end; a next attempt begins another."""
         if context.state.get("key") is None:
             return AbortResult(is_done=True)
         job = send_request(context, "DELETE")

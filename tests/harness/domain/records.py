@@ -1,4 +1,4 @@
-"""Rows of a ledger, in one line each; what is not said is as in a job that just began."""
+"""Rows for integrity checks, in one line each; the defaults are those of a job that began."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Every page of the operators' site is drawn from real rows and says what it must."""
+"""Every page of the operators' site is drawn from real rows and shows what it must."""
 
 import re
 from datetime import timedelta

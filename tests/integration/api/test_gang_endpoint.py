@@ -1,4 +1,4 @@
-"""What a cell is told of a gang: who its members are and where they are reached, for it alone."""
+"""The gang endpoint: the members of a gang and their addresses, for its own cell alone."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""/readyz says what does not work; each tick has to have been through within the last minute."""
+"""/readyz reports what does not work; each tick must have run within the last minute."""
 
 import socket
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Retry, deletion and release over HTTP, and what a job's document says of other jobs."""
+"""Retry, deletion and release over HTTP, and the links of a job's document to other jobs."""
 
 from collections.abc import Callable
 from uuid import uuid4
@@ -79,7 +79,7 @@ def test_only_the_submitter_or_an_operator_can_retry_or_delete(
         assert "only its submitter or an operator may" in refused.json["detail"]
         assert anonymous.send(method, path).status == 401
     job = operator.post(f"/jobs/{killed}/retry").json
-    # It stays its submitter's, whoever asked for it.
+    # It stays its submitter's, even if an operator retries it.
     assert Job.objects.get(pk=job["id"]).owner.get_username() == "ann"
     assert Transition.objects.get(job_id=job["id"]).actor == "olga"
 

@@ -1,4 +1,4 @@
-"""Secrets over the API: written and used, and shown to nobody but the cell that runs the task."""
+"""Secrets over the API: written and used, and shown only to the cell that runs the task."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ def put(caller: Caller, name: str = "token", body: Any = None, query: str = "") 
 
 
 def request(cell: Cell, uid: object) -> Answer:
-    """Ask for a briefing as a cell does."""
+    """Request a launch context as a cell does."""
     path, at = f"/api/v1/attempts/{uid}/briefing", str(int(clock.now().timestamp()))
     text = f"{cell.name}\n{at}\n{path}\n{hashlib.sha256(b'').hexdigest()}"
     headers = {

@@ -205,7 +205,7 @@ def test_callback_claimed_by_a_killed_worker_is_retried(
     Callback.objects.filter(job=job).update(claimed_until=clock.now())
     assert loop.converge()["tries_lost"] == 1
     callback = Callback.objects.get(job=job)
-    # As after any failure: what kills whoever tries must not be tried without end.
+    # As after any failure: what kills the delivering process must not be tried without end.
     assert callback.due_at > Delivery.objects.get(callback=callback).ended_at
     receiver.answers["hang"] = 200
     due_now(job)

@@ -24,7 +24,7 @@ from tests.properties.restatement import ACTIVE
 
 START = timedelta(seconds=60)
 SLOTS = 8
-"""How many containers a cell prepares at the same time, where its pool does not say otherwise."""
+"""How many containers a cell prepares at the same time, unless its pool sets another number."""
 
 
 def cells() -> dict[int, tuple[str, bool]]:
@@ -47,7 +47,7 @@ def covered_at() -> datetime | None:
 
 
 def learn(model: Model, job_id: int) -> None:
-    """A job was submitted: what it says, defaults included."""
+    """Add a submitted job to the model, with its defaults."""
     (row,) = rows(
         """
         SELECT id, name, min_available, explicit_minimum, max_task_failures, coscheduled,
@@ -248,7 +248,7 @@ def task_columns(task: Task) -> tuple[object, ...]:
 
 
 def task_rows() -> dict[int, tuple[object, ...]]:
-    """What the database says of tasks."""
+    """Return the columns of tasks in the database."""
     found = rows(
         """
         SELECT id, state, failure_count, preemption_count, system_failure_count, system_row,
@@ -282,7 +282,7 @@ def attempt_columns(attempt: Attempt) -> tuple[object, ...]:
 
 
 def attempt_rows() -> dict[str, tuple[object, ...]]:
-    """What the database says of attempts."""
+    """Return the columns of attempts in the database."""
     found = rows("SELECT uid::text, state, release_kind, charged, charge FROM controlplane_attempt")
     return {uid: (S(state), *rest) for uid, state, *rest in found}
 
@@ -294,7 +294,7 @@ def job_columns(job: Job) -> tuple[object, ...]:
 
 
 def job_rows() -> dict[int, tuple[object, ...]]:
-    """What the database says of jobs."""
+    """Return the columns of jobs in the database."""
     found = rows(
         """
         SELECT id, state, ending_as, is_requeuing, waits_for_jobs, started_at IS NOT NULL,

@@ -59,7 +59,7 @@ class Wire:
 
 
 class FakeCell:
-    """A cell played by hand: says what the test wants it to say."""
+    """A cell whose messages the test writes."""
 
     def __init__(self, loop: "Loop", name: str, capacity: dict[str, int]) -> None:
         self.loop, self.name, self.incarnation, self.seq = loop, name, "one", 0

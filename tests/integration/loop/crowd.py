@@ -72,7 +72,7 @@ class Crowd:
                 gate.wait()
                 work(dice)
         except threading.BrokenBarrierError:
-            pass  # another one has failed, and said why
+            pass  # another one has failed, with its own error
         except BaseException as error:
             self.errors.append(error)
             gate.abort()
@@ -125,7 +125,7 @@ def cascade(dice: random.Random) -> None:
 
 
 def report_progress(cell: FakeCell) -> Work:
-    """The cell brings some of its attempts on by a step; it may say it twice."""
+    """Return work that moves some attempts of the cell by a step, perhaps reported twice."""
 
     def report(dice: random.Random) -> None:
         found = list(Attempt.objects.filter(cell__name=cell.name, released_at=None))
@@ -148,13 +148,13 @@ def _word(attempt: Attempt, dice: random.Random) -> AttemptReport:
 
 
 def stop(dice: random.Random) -> None:
-    """Somebody cancels a job, or a task of one."""
+    """Cancel a job, or a task of one."""
     open_tasks = Task.objects.filter(finished_at=None).values_list("id", "job_id")[:40]
     if not open_tasks:
         return
     task_id, job_id = dice.choice(list(open_tasks))
     facts: dict[str, Any] = {"reason": "", "force": dice.random() < 0.3, "actor": "x"}
-    with suppress(Conflict, NotFound):  # somebody else was faster
+    with suppress(Conflict, NotFound):  # another thread was faster
         if dice.random() < 0.4:
             cancel_job(job_id=job_id, now=clock.now(), **facts)
         else:
@@ -162,7 +162,7 @@ def stop(dice: random.Random) -> None:
 
 
 def take_up(dice: random.Random) -> None:
-    """Somebody retries a job that ended, or deletes it."""
+    """Retry a job that ended, or delete it."""
     ended = Job.objects.visible().exclude(finished_at=None).order_by("-id")
     ids = list(ended.values_list("id", flat=True)[:10])
     if not ids:
@@ -176,7 +176,7 @@ def take_up(dice: random.Random) -> None:
 
 
 def submit_jobs(loop: Loop) -> Work:
-    """Somebody submits what depends on, descends from, or replaces what is there."""
+    """Return work that submits jobs which depend on, descend from, or replace existing ones."""
 
     def submit(dice: random.Random) -> None:
         found = Job.objects.visible().order_by("-id")

@@ -35,7 +35,7 @@ class Death:
 
 
 class PipedWire(Wire):
-    """What is sent goes out at once: whoever dies next takes nothing of it along."""
+    """A wire that passes messages on at once, so that a later death loses none of them."""
 
     def __init__(self, pipe: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def _live(work: Callable[[], object], is_last: Doom, pipe: int) -> None:
 
     try:
         signal.alarm(PATIENCE_SECONDS)
-        # Kept, since to collect it would say goodbye to PostgreSQL in our parent's name.
+        # Kept, since to collect it would end the parent's session with PostgreSQL.
         inherited, connection.connection = connection.connection, None
         transport.use(PipedWire(pipe))
         with connection.execute_wrapper(watch):

@@ -108,7 +108,7 @@ class Planting:
         of(uid__in=old).update(created_at=ago(601), started_at=ago(600))
         of(uid__in=(stopping.uid, unforced.uid)).update(finished_at=ago(599))
         of(uid=stopping.uid).update(stop_forced_at=ago(500))
-        # What is told of that time was not possible before its group might start.
+        # Such a history was not possible before its group might start.
         late = (stopping.job_id, unforced.job_id, overrun.job_id)
         TaskGroup.objects.filter(job_id__in=late).update(startable_at=ago(602))
 

@@ -1,4 +1,4 @@
-"""A kind of job whose hook does what a test says, in a package as pip would leave it."""
+"""A kind of job whose hook a test controls, in a package as pip would leave it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,12 +44,12 @@ class Probe:
         return self.acts[method](argument) if method in self.acts else default
 
     def calls_of(self, method: str) -> list[Any]:
-        """What the method was asked, in order."""
+        """Return the arguments of the method's calls, in order."""
         return [argument for name, argument in self.calls if name == method]
 
 
 class Second(Probe):
-    """The hook `second`: another kind that does what a test says."""
+    """The hook `second`: another kind that a test controls."""
 
 
 class Odd:

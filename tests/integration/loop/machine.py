@@ -1,6 +1,6 @@
 """Random courses of the loop against the model: Hypothesis chooses what happens next.
 
-Cells are played by hand and may say anything at any time. Time is virtual and moves a little with
+Cells are fake and may report anything at any time. Time is virtual and moves a little with
 each step, so that nothing of one step happens at the same instant as the next.
 """
 
@@ -82,7 +82,7 @@ class Course(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """The database is as the model says, and no invariant is violated."""
+        """Check that the database agrees with the model and violates no invariant."""
         self.is_sound = False
         agreement.check(self.model)
         self.is_sound = True
@@ -140,7 +140,7 @@ class Course(RuleBasedStateMachine):
 
     @rule(talk=st.lists(st.tuples(numbers, words, clarity), min_size=1, max_size=4))
     def work(self, talk: list[tuple[int, dict[str, Any], bool]]) -> None:
-        """What waits is placed, and cells say something of what they were given."""
+        """Place what waits, and let cells report on some of their attempts."""
         self.place()
         for number, fields, is_gone in talk:
             if attempts := self._attempts(held=True):
@@ -158,7 +158,7 @@ class Course(RuleBasedStateMachine):
     @rule(number=numbers, fields=words, is_gone=clarity, sender=st.integers(0, 5))
     @precondition(lambda self: self._attempts() and len(self.on_the_way) < MAX_ON_THE_WAY)
     def write(self, number: int, fields: dict[str, Any], is_gone: bool, sender: int) -> None:
-        """A report is sent, of any attempt and perhaps by somebody else; it may come late."""
+        """Send a report of any attempt, perhaps by another cell; it may come late."""
         self._step()
         letter = self._write(self._attempts(), number, fields, is_gone)
         if sender == 0:
@@ -179,7 +179,7 @@ class Course(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self._attempts())
     def obey(self) -> None:
-        """Every cell confirms what it was told to stop."""
+        """Let every cell confirm its stops."""
         self._step()
         stopping = [a for a in self._attempts(held=True) if a.state not in ACTIVE]
         self._deliver([self._letter(a, {"state": S.KILLED, "gone": True}) for a in stopping])
@@ -233,7 +233,7 @@ class Course(RuleBasedStateMachine):
         number=numbers,
     )
     def intervene(self, what: str, number: int) -> None:
-        """Somebody does something to a job."""
+        """Let a user or operator change a job."""
         if not self._jobs():
             return
         match what:

@@ -1,6 +1,6 @@
 """A small model of jobs, tasks and attempts, from the text: no rows, no locks, no pages.
 
-It is told what happens, and says what must then stand in the database. What the text leaves open
+It receives what happens, and derives what must then be in the database. What the text leaves open
 (which waiting task goes to which cell, which jitter a back-off has) it takes from there.
 """
 
@@ -86,7 +86,7 @@ class Group:
         return [task.state for task in self.tasks]
 
     def restated(self) -> text.Group:
-        """As the restatement wants it."""
+        """Convert it for the restatement."""
         excused = sum(task.is_excused for task in self.tasks)
         return text.Group(self.states(), self.minimum, excused, not self.once)
 
@@ -145,7 +145,7 @@ class Job:
         return self.ending_as is not None and not self.has_ended
 
     def restated(self) -> text.Job:
-        """As the restatement wants it."""
+        """Convert it for the restatement."""
         groups = [group.restated() for group in self.groups]
         return text.Job(groups, self.minimum, self.is_explicit, self.tolerated, self.has_started)
 
@@ -160,7 +160,7 @@ class SentReport:
 
 
 class Jobs:
-    """All jobs. `now` is set by whoever uses it."""
+    """All jobs. `now` is set by the user of the model."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, Job] = {}
@@ -239,7 +239,7 @@ class Jobs:
     # --------------------------------------------------------------------------- jobs
 
     def follow(self, jobs: Iterable[Job], unblocked: Iterable[Job] = ()) -> None:
-        """Let the jobs follow their tasks, those that depend on them told."""
+        """Derive the jobs from their tasks, and then the dependencies on them."""
         for job in unblocked:
             job.waits = False
         listed = sorted({job.id: job for job in jobs}.items())
@@ -391,7 +391,7 @@ def job_standing(job: Job, until: str) -> str:
 
 
 def event_of(report: AttemptReport, attempt: Attempt) -> Event:
-    """What a report says has happened."""
+    """Return the event that a report stands for."""
     match report.state:
         case S.BUILDING:
             return Event.BUILDING

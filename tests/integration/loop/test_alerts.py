@@ -1,4 +1,4 @@
-"""Alerts close once what they are about is over, also those of which nobody else would notice."""
+"""Alerts close once their cause is over, also those that no other rule would check again."""
 
 from collections.abc import Callable
 from contextlib import suppress

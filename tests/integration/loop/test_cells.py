@@ -1,4 +1,4 @@
-"""Cells: what operators order of them, what puts them aside, and what they say of themselves."""
+"""Cells: orders of operators, quarantines, and what cells report of themselves."""
 
 import json
 from datetime import timedelta
@@ -40,7 +40,7 @@ def state() -> str:
 
 
 def lose(loop: Loop) -> None:
-    """Its lease is over, and everybody could have heard it."""
+    """Let its lease expire while the inbox works."""
     past = clock.now() - timedelta(seconds=60)
     CellLease.objects.update(expires_at=past, last_message_at=past, silent_ticks=9)
     loop.converge()
@@ -320,7 +320,7 @@ def test_cordoned_cell_is_cordoned_again_after_its_stop_quarantine(loop: Loop) -
     assert state() == "CORDONED"
 
 
-# ------------------------------------------------------------------ what a cell says of itself
+# -------------------------------------------------------------- what a cell reports of itself
 
 
 def test_cell_that_reports_unfit_gets_no_work_until_it_is_fit(loop: Loop) -> None:

@@ -1,4 +1,4 @@
-"""A dry run says what a submission would come to, in placement's words, and changes nothing."""
+"""A dry run predicts the result of a submission by placement's rules, and changes nothing."""
 
 import json
 from typing import Any

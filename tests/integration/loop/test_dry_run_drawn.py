@@ -1,4 +1,4 @@
-"""Drawn pools: what a dry run says of a job is what becomes of it when it is submitted."""
+"""Drawn pools: a dry run predicts what becomes of a job when it is submitted."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What convergence looks at in each tick is found by an index, however much is over."""
+"""The queries of each convergence tick use an index, however many rows have ended."""
 
 import json
 from typing import Any
@@ -76,7 +76,7 @@ def test_due_queries_do_not_read_finished_rows(loop: Loop) -> None:
 
 
 def test_scheduling_deadline_applies_while_an_order_is_withdrawn(loop: Loop) -> None:
-    """It waits again, and its attempt may still turn up: no pass looks at it."""
+    """It waits again, and its attempt may still turn up: no pass considers it."""
     cell = loop.cell()
     job = loop.submit(scheduling_timeout_seconds=3_600)
     loop.place()

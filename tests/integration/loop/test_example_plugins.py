@@ -1,4 +1,4 @@
-"""The example package, installed as its README says: each of its plugins decides what it should."""
+"""The example package, installed as its README describes: each plugin decides as expected."""
 
 import subprocess
 import sys

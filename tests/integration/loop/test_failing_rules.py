@@ -41,7 +41,7 @@ HOUR = timedelta(hours=1)
 
 
 def unanswered_jobs(loop: Loop, count: int) -> list[Job]:
-    """Jobs whose orders nobody answered in time."""
+    """Create jobs whose orders were not answered in time."""
     loop.cell(cpu=16_000)
     jobs = [loop.submit() for _ in range(count)]
     loop.place()
@@ -89,7 +89,7 @@ def test_report_after_the_query_restarts_the_build_timeout(loop: Loop) -> None:
 
 @contextmanager
 def held(job: Job) -> Iterator[None]:
-    """Somebody else holds the lock of the job, and nobody waits long for it."""
+    """Hold the lock of the job in another session, with a short lock timeout here."""
     settings = connection.settings_dict
     names = {"host": "HOST", "port": "PORT", "dbname": "NAME", "user": "USER"}
     where = {name: settings[key] for name, key in names.items() if settings[key]}
@@ -225,7 +225,7 @@ def test_statement_finds_exactly_the_impossible_dependencies(loop: Loop, until: 
 def _has_come_true(
     until: str, minimum: int, is_rest: bool, tasks: Sequence[tuple[S, bool]]
 ) -> bool:
-    """What the documentation says of a group whose `tasks` are in these states and ran or not."""
+    """Return what the documentation defines for a group of `tasks` in these states."""
     is_over = all(state not in OPEN for state, _ in tasks)
     if until == "finished":
         return is_over

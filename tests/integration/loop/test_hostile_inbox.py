@@ -315,4 +315,4 @@ def test_all_cells_silent_raises_an_alert_and_fails_readyz(loop: Loop) -> None:
     CellLease.objects.update(
         last_message_at=clock.now() - timedelta(seconds=90), left_at=clock.now()
     )
-    assert readiness()["cells"] == "ok"  # all have left, as they were told to
+    assert readiness()["cells"] == "ok"  # all have left, as ordered

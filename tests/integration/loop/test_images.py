@@ -1,4 +1,4 @@
-"""An image that no cell can pull: its tasks wait, and say why; others do not."""
+"""An image that no cell can pull: its tasks wait with a reason; others do not wait."""
 
 from datetime import timedelta
 

@@ -17,7 +17,7 @@ from workers.config import CellConfig
 
 
 def register(cell: FakeCell, folder: Path, **environment: str) -> str:
-    """The cell starts with this environment and says what it offers; the verdict."""
+    """Register the cell with this environment, and return the verdict."""
     key_file = folder / "key"
     key_file.write_text(encode_key(cell.key))
     key_file.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The life of jobs through the loop: placed, told, reported, rolled up, with their history."""
+"""The life of jobs through the loop: placed, sent, reported, rolled up, with their history."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 
 class Gathering:
-    """In the inbox's place: keeps what cells say, so that it comes in one batch."""
+    """A substitute for the inbox that keeps messages, so that they come in one batch."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

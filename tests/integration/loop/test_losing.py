@@ -1,6 +1,6 @@
-"""Losing cells, whatever happens at the same time: who is heard lives; a loss that is held is told.
+"""Losing cells during other changes: a cell that reports stays; a held loss raises an alert.
 
-Something happens before each statement in turn of the rule that loses cells: cells are heard, an
+Something happens before each statement in turn of the rule that loses cells: cells report, an
 operator confirms, the process dies.
 """
 
@@ -49,7 +49,7 @@ def four(loop: Loop) -> list[FakeCell]:
 
 
 def fall_silent(*names: str) -> None:
-    """As they were: these have not been heard for long, the others just now; nothing is held."""
+    """Reset the cells: these have been silent for long, the others not; no loss is held."""
     Cell.objects.update(state="READY")
     Pool.objects.update(loss_held_at=None, loss_confirmed_at=None)
     Alert.objects.all().delete()
@@ -149,7 +149,7 @@ def test_confirmation_does_not_interleave_with_a_loss_decision(four: list[FakeCe
 
 
 def begin_held() -> None:
-    """All are heard again; their loss is held still."""
+    """Let all cells report again, while their loss is still held."""
     fall_silent(*FOUR)
     lose()
     assert is_held()

@@ -1,4 +1,4 @@
-"""What a past incarnation of a cell says or holds counts for nothing in the present one."""
+"""Reports and attempts of a past incarnation of a cell do not count in the present one."""
 
 from datetime import timedelta
 
@@ -38,7 +38,7 @@ def test_message_of_a_past_incarnation_does_not_renew_the_lease(
 
 
 def test_replayed_heartbeat_does_not_renew_the_lease(loop: Loop) -> None:
-    """It is signed by the cell; somebody recorded it, or the broker was restored."""
+    """It is signed by the cell; an attacker recorded it, or the broker was restored."""
     cell = loop.cell()
     cell.beat()
     CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))

@@ -1,4 +1,4 @@
-"""What is wrong with one row, one plugin or one pool holds up nobody else, and is said aloud."""
+"""A fault in one row, plugin or pool does not delay the others, and raises an alert."""
 
 import sys
 from collections import Counter

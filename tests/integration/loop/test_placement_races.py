@@ -98,7 +98,7 @@ def check_limits(dice: object) -> None:
 
 
 def submit_contenders(owners: list[User], pools: list[str]) -> Work:
-    """Somebody submits something that contends."""
+    """Return work that submits contending jobs."""
 
     def submit(dice: random.Random) -> None:
         replicas = dice.randint(1, 5)
@@ -114,7 +114,7 @@ def submit_contenders(owners: list[User], pools: list[str]) -> Work:
             "resources": {"cpu": dice.choice([0.5, 1, 2]), "memory": "64Mi"},
         }
         if body["coscheduled"]:
-            # So that it fits the smallest pool when that is empty: a larger one waits for ever.
+            # So that it fits the smallest pool when that is empty: a larger one never starts.
             body["min_available"] = dice.randint(1, min(replicas, TOKENS))
             body["resources"]["cpu"] = 0.5
         if dice.random() < 0.4:

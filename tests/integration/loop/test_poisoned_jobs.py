@@ -50,7 +50,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
 
 
 def blocked_jobs(loop: Loop, count: int) -> list[Job]:
-    """Jobs whose dependency came true, which nobody told them."""
+    """Create jobs whose dependency is met, before they are unblocked."""
     cell, first = loop.cell(), loop.submit(name="first")
     depends_on = [{"job": first.pk}]
     jobs = [loop.submit(name=f"j{n}", depends_on=depends_on) for n in range(count)]

@@ -59,7 +59,7 @@ DOUBLED = """
 
 
 class Nowhere(Wire):
-    """A broker that loses everything: whatever was said comes from the rows again."""
+    """A broker that loses everything: Sync repeats all messages from the rows."""
 
     def push(self, messages: Any) -> None:
         """Lose it."""

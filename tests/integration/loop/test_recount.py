@@ -1,4 +1,4 @@
-"""`manage.py recount` finds and mends what contradicts the tasks, while everything goes on."""
+"""`manage.py recount` finds and repairs what contradicts the tasks, while everything runs."""
 
 import random
 import re
@@ -81,7 +81,7 @@ def test_recount_ends_a_job_whose_tasks_have_ended(loop: Loop) -> None:
     job = loop.submit(replicas=2, max_task_failures=1)
     loop.place()
     first, second = loop.attempts(job)
-    # Somebody lost a success: by its counts the job never ends.
+    # A success is missing: by its counts the job never ends.
     cell.end(first, S.SUCCEEDED, exit_code=0)
     execute("UPDATE controlplane_taskgroup SET counts[5] = 0, counts[10] = 2")
     cell.end(second, S.FAILED, exit_code=1)

@@ -34,7 +34,7 @@ def alerts(kind: str = "repaired") -> dict[str, str]:
 
 
 def check_repaired(loop: Loop, *, recounted: int) -> None:
-    """This tick mends it and says so; the next finds nothing, and that is over, too."""
+    """Check that this tick repairs the rows with an alert, and that the next one closes it."""
     assert walk(loop) == {"recounted": recounted}
     assert alerts() == {"rule recount": f"had to be repaired: recounted {recounted}"}
     assert check_all() == []
@@ -105,7 +105,7 @@ def test_missing_watch_mark_of_a_dependency_is_repaired(loop: Loop) -> None:
     execute("UPDATE controlplane_job SET is_watched = false")
     check_repaired(loop, recounted=1)
     Alert.objects.all().delete()
-    # Now it does not know as it ends, and nobody stamps that it has.
+    # Now it does not know its dependents as it ends, and no rule records its end for them.
     execute("UPDATE controlplane_job SET is_watched = false")
     loop.place()
     cell.end(loop.attempts(first)[0], S.SUCCEEDED, exit_code=0)

@@ -54,7 +54,7 @@ def forever() -> bool:
 
 @pytest.fixture(autouse=True)
 def own_root(tmp_path: Path) -> Iterator[None]:
-    """Files of other tests are nobody's here."""
+    """Use an own artifact root, without the files of other tests."""
     with override_settings(CELLRUN=settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})):
         yield
 
@@ -222,7 +222,7 @@ def test_one_off_task_is_kept_until_its_callback_was_tried_once(loop: Loop, cell
     assert expire() == 3
     gone = {name for name, job in jobs.items() if is_hidden(job)}
     assert gone == {"none", "tried", "died for a day"}
-    # What was still to be told of it is not told.
+    # Its pending callbacks are not delivered.
     assert Callback.objects.get(job=jobs["tried"]).state == "abandoned"
 
 
@@ -338,7 +338,7 @@ def test_unwritable_store_does_not_block_jobs_without_files(loop: Loop, cell: Fa
     assert Attempt.objects.filter(uid=uid).exists()
     alert = Alert.objects.get(kind="files_not_deleted", cleared_at=None)
     assert alert.text.endswith("attempts that stay until then: 1")
-    # Nothing is woken for what only time will mend.
+    # Nothing is woken for what only time will resolve.
     assert not [queue for queue, message in loop.wire.sent if "retention" in message]
     os.unlink(in_the_way)
     loop.converge()

@@ -296,7 +296,7 @@ def test_concurrent_retry_deletion_and_cancels_stay_consistent(
         loop.converge()
         assert check_all() == []
         for again in Job.objects.filter(retry_of=job):
-            # Its parent had ended before, so it is nobody's child, or it ended with it.
+            # Its parent had ended before, so it has no parent, or it ended with it.
             assert (again.parent_id is None) == (again.finished_at is None)
     play(loop, cell, Job.objects.latest("pk"))
 

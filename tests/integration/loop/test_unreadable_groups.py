@@ -1,4 +1,4 @@
-"""Groups whose definitions make no sense: an operator is told, and everybody else goes on."""
+"""Groups with unreadable definitions raise an alert, and all other groups go on."""
 
 import json
 from datetime import timedelta

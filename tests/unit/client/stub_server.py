@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """What is answered next to `METHOD /path`; the last one is given for ever."""
+    """The next answers to `METHOD /path`; the last one is repeated."""
 
     status: int
     body: Any
@@ -28,7 +28,7 @@ class Api:
         self._thread.start()
 
     def answer(self, call: str, body: Any, status: int = 200, **headers: str) -> None:
-        """Answer `call` with `body` from now on, after what was told before."""
+        """Answer `call` with `body` from now on, after the answers set before."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.answers.setdefault(call, []).append(Answer(status, body, named))
 
@@ -61,7 +61,7 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        # The names that http.server looks for.
+        # The names that http.server calls.
         do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""`cellrun history`: lines as people read them, and which history is asked for."""
+"""`cellrun history`: lines as people read them, and which history is requested."""
 
 import io
 import json

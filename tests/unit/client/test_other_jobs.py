@@ -1,4 +1,4 @@
-"""Retry, delete and release as people call them, and what a job's page says of other jobs."""
+"""The commands retry, delete and release, and the links of a job's page to other jobs."""
 
 import json
 

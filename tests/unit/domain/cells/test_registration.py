@@ -1,4 +1,4 @@
-"""Registration: first, restarted, come back, a twin, or a journal that was rolled back."""
+"""Registration: first, restarted, returned, a duplicate, or a journal that was rolled back."""
 
 import pytest
 
@@ -109,7 +109,7 @@ def test_registration_with_unknown_attempts_quarantines_the_cell(unknown: int, w
     # Whatever it was in quarantine for comes behind that.
     kept = register(state=CellState.QUARANTINED, unknown_attempts=unknown)
     assert (kept.state, kept.cause, kept.why) == (answer.state, answer.cause, answer.why)
-    # Who gets no work in any case is as ordered; who is told to begin anew ends all of it.
+    # A cordoned cell stays as ordered; one that must draw a new incarnation ends all.
     assert register(ordered=CORDONED, unknown_attempts=unknown).state is CORDONED
     assert register(state=LOST, unknown_attempts=unknown).verdict is DRAW_ANEW
     assert register(unknown_attempts=0).cause is None

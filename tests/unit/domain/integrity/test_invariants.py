@@ -1,4 +1,4 @@
-"""The invariants by themselves: a ledger in order has no violation, each planted one is named."""
+"""The invariants by themselves: consistent rows have no violation, each planted one is named."""
 
 from collections.abc import Callable
 from dataclasses import replace

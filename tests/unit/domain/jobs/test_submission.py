@@ -1,4 +1,4 @@
-"""From a submitted job to its rows: groups, deadlines, what a cell is told, what is too large."""
+"""From a submitted job to its rows: groups, deadlines, specs for cells, what is too large."""
 
 import hashlib
 from datetime import timedelta

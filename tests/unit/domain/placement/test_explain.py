@@ -36,7 +36,7 @@ def explain(
     unready_cells: Mapping[CellState, int] | None = None,
     **shape: Any,
 ) -> dict[str, Any]:
-    """What is told of a shape once so much of the cells is used."""
+    """Return the reason of a shape once so much of the cells is used."""
     held = used or [{} for _ in cells]
     now = [replace(one, used=amounts) for one, amounts in zip(cells, held, strict=True)]
     waited = pools.pool(

@@ -1,4 +1,4 @@
-"""Why a task waits: what is nearest to the task is told first."""
+"""Why a task waits: what is nearest to the task comes first."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Whom to evict, in stories; cells have 8 cores unless said otherwise, and are full."""
+"""Which tasks to evict, in stories; cells have 8 cores unless stated, and are full."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,7 +46,7 @@ def runs(
 def request(
     cpu: int, band: Band = Band.PRODUCTION, count: int = 1, **more: Any
 ) -> PreemptionRequest:
-    """Somebody who needs `cpu` cores, `count` times at once, on any cell."""
+    """Return a request for `cpu` cores, `count` times at once, on any cell."""
     resources = {"cpu": cpu} | more.pop("also", {})
     owner = more.pop("owner_id", ALICE)
     number = more.pop("number", 1)

@@ -11,7 +11,7 @@ BY_SHARE = PoolPolicy(sequencer="drf", max_building_per_cell=None)
 
 
 def outcome_of(drawn: random.Random, *, cpu: int | None) -> tuple[list[Row], Outcome]:
-    """Rows of a few owners, who all ask for `cpu`, or each for his own."""
+    """Rows of a few owners that all request `cpu`, or each its own amount."""
     owners = drawn.randint(2, 6)
     requested = {owner: cpu or drawn.randint(300, 4000) for owner in range(1, owners + 1)}
     cells = [cell(n, cpu=drawn.choice([4000, 16_000])) for n in range(1, drawn.randint(2, 12))]

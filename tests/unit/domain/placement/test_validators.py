@@ -1,4 +1,4 @@
-"""Validators: what each defers and rejects, that all violations are told, and whole requests."""
+"""Validators: what each defers and rejects, that all violations are listed, whole requests."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -210,7 +210,7 @@ def test_first_tasks_of_a_scope_are_within_the_pending_limit() -> None:
     assert check(request(8, quotas=[limit])).admitted == 5
     assert check(request(8, quotas=[quota(most_pending=5, waiting=3)])).admitted == 2
     assert check(request(1, quotas=[quota(most_pending=5, waiting=5)])).admitted == 0
-    # A gang larger than the limit would else wait for ever behind itself.
+    # A gang larger than the limit would otherwise never start behind itself.
     assert check(request(8, quotas=[limit], is_whole=True)) == ValidationResult(8)
     assert check(request(8, quotas=[quota(most_pending=5, waiting=1)], is_whole=True)).admitted == 0
 
@@ -219,7 +219,7 @@ def test_temporary_violations_are_not_final() -> None:
     early = request(startable_at=NOW + timedelta(seconds=1))
     assert not validator("start_time").check(early).violations[0].is_final
     assert validator("start_time").check(request(startable_at=NOW)) == ValidationResult(1)
-    # What depends on others has no start time yet, and is told so once.
+    # What depends on others has no start time yet, and has one reason for that.
     open_one = request(2, startable_at=None)
     assert validator("start_time").check(open_one) == ValidationResult(2)
     verdict = validator("dependencies").check(open_one)

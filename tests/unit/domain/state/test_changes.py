@@ -27,7 +27,7 @@ def ended(facts: TaskFacts, event: Event, cause: ChangeCause, **more: object) ->
 
 
 def reported(**changes: object) -> ChangeAttempt:
-    """What a report said of the attempt."""
+    """Return the change of an attempt by its report."""
     return replace(ChangeAttempt(UID, S.ASSIGNED, S.ASSIGNED), **changes)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The cell: orders are idempotent, stops may come first, ends are told until they are heard."""
+"""The cell: orders are idempotent, stops may come first, ends are sent until acknowledged."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,7 +221,7 @@ def test_answer_to_an_older_registration_is_ignored(bench: Bench) -> None:
 
 
 def test_answer_to_a_heartbeat_of_an_earlier_process_is_ignored(ready: Bench) -> None:
-    """It is signed, and of this incarnation; what it says was overtaken by the registration."""
+    """It is signed, and of this incarnation; but the registration is newer."""
     ready.run("u", "sleep", "60")
     ready.wait(5)
     acked = ready.cell.reporter.acked
@@ -401,7 +401,7 @@ def test_attempt_that_crashes_the_cell_repeatedly_is_refused(
     ready: Bench,
 ) -> None:
     ready.run("u", "sleep", "60")
-    # As if each process was killed before the driver told anything of the attempt.
+    # As if each process was killed before the driver reported an event of the attempt.
     ready.cell.journal.memory.attempts["u"].started_at = None
     ready.journals.compact()
     for _ in range(3):

@@ -27,7 +27,7 @@ def ready(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_sequence_numbers_grow_across_unanswered_processes(ready: Bench) -> None:
-    """What it said last would be newer: the successor was taken for a journal rolled back."""
+    """Otherwise a successor with lower numbers looks like a journal that was rolled back."""
     last = 0
     for _ in range(3):
         ready.boot()
@@ -101,7 +101,7 @@ def test_cell_with_a_lost_journal_registers_after_leftovers_are_removed(
     with monkeypatch.context() as patch:
         patch.setattr(Bench, "scan", lambda bench: None)
         lose_journal(ready)
-        for _ in range(2):  # nor does one that takes over before anybody has looked
+        for _ in range(2):  # nor does one that takes over before the first scan
             ready.boot()
             ready.wait(UNSEEN_SECONDS / 2)
         assert ready.sent == []
@@ -147,7 +147,7 @@ def test_leftovers_over_the_sweep_limit_delay_registration_by_a_timeout(
     assert Register in [type(message) for message in ready.sent]
 
 
-# ------------------------------------------------------------------ whom it blames
+# ----------------------------------------------------------- which attempt it blames
 
 
 def test_clean_restarts_are_not_blamed_on_an_attempt(ready: Bench) -> None:

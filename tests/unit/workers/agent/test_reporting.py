@@ -1,4 +1,4 @@
-"""Reports: numbered, coalesced, said again until heard; leases: from the moment of asking."""
+"""Reports: numbered, coalesced, resent until acknowledged; leases: from the heartbeat on."""
 
 from dataclasses import replace
 from typing import Any

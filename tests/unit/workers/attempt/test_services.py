@@ -245,7 +245,7 @@ def test_health_check_fails_on_an_error_status_and_reports_it(server: str, statu
 
 @contextlib.contextmanager
 def speaker(words: bytes, *, pause: float) -> Iterator[str]:
-    """Takes one connection and says `words`, a byte after each pause, until nobody listens."""
+    """Accepts one connection and sends `words`, a byte after each pause, until it is closed."""
     over = threading.Event()
 
     def speak() -> None:

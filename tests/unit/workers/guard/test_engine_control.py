@@ -55,7 +55,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def control_of(reach: Reach) -> ContainerEngineControl:
-    """Hands that have looked at the container, and taken hold of it if they do."""
+    """Return an engine control that has inspected the container."""
     control = ContainerEngineControl(reach)
     control.inspect(UID, now=INSPECTION_SECONDS)
     until(lambda: control.known(UID) is ContainerFacts.THERE)
@@ -63,7 +63,7 @@ def control_of(reach: Reach) -> ContainerEngineControl:
 
 
 def test_process_of_another_cgroup_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
-    """The container's process has ended and its number was given to a stranger."""
+    """The container's process has ended, and another process has its number."""
     reach = Reach(ContainerView(ContainerStatus.RUNNING, "f" * 64, pid=process.pid))
     control = control_of(reach)
     control.stop(UID, "TERM")

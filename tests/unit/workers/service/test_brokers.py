@@ -13,7 +13,7 @@ SIDES = pytest.mark.parametrize("kind", [PromptConnection, CellConnection], ids=
 
 
 class Speaker:
-    """Says something to a broker that is gone."""
+    """Sends a message to a broker that is gone."""
 
     def __init__(self) -> None:
         self.tries = 0
