@@ -100,7 +100,7 @@ def cpu_seconds(pid: int) -> float:
 def run(hyperqueue: Any, client: Any, tasks: int, folder: str) -> float:
     """Tasks/s of one job, no output kept, which is the faster way.
 
-    The client looks once a second: so it counts up to the last look that saw some unfinished.
+    The client polls once a second: so it counts up to the last poll that saw some unfinished.
     """
     protocol = importlib.import_module("hyperqueue.ffi.protocol")
     job = hyperqueue.Job(max_fails=None, default_workdir=folder)

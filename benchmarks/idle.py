@@ -23,7 +23,7 @@ REST_SECONDS = 10.0
 MAX_STATEMENTS, MAX_CORE_PERCENT = 200, 3
 FRAMES = ("BEGIN", "COMMIT", "ROLLBACK")
 
-# As of `%a|`: the application's name, then what it asked.
+# As of `%a|`: the application's name, then its statement.
 _LOGGED = re.compile(r"^cellrun-(\w+)\|LOG:  (?:statement|execute [^:]*):\s*(\w*)")
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -149,7 +149,7 @@ class Stand:
         process.wait()
 
     def stop(self, name: str) -> int:
-        """Ask one process to end, and wait for it; its exit code."""
+        """Stop one process, wait for it, and return its exit code."""
         process = self._running[name]
         process.terminate()
         code = process.wait(timeout=STOP_SECONDS)

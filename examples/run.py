@@ -66,7 +66,7 @@ def run_examples(session: Session, console: Console) -> int:
 
 
 def load_examples(*, as_process: bool) -> dict[str, Spec]:
-    """The examples by name, in the table's order, turned into plain processes if asked."""
+    """Return the examples by name, in the table's order, as plain processes if requested."""
     specs: dict[str, Spec] = {}
     for name, expected in EXPECTATIONS.items():
         if as_process and expected.needs_limits:

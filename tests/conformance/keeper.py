@@ -34,7 +34,7 @@ class Keeper:
         web.route = self._answer
 
     def serve(self, kit: Kit, **config: Any) -> None:
-        """Have a new process of the cell ask here."""
+        """Begin a new process of the cell that uses this server."""
         kit.driver.close()
         made = kit.config(control_url=self.web.url, **config)
         kit.driver = make_driver(made, kit.events, back_off=(0.05, 0.1))
@@ -49,7 +49,7 @@ class Keeper:
         return [unquote(urlsplit(path).path.partition("/artifacts/")[2]) for path in found]
 
     def checkpoint_of(self, ended: EndedEvent) -> dict[str, Any]:
-        """What web tells the next attempt of the one that an attempt left."""
+        """Return the checkpoint of an attempt, as web sends it to the next attempt."""
         assert ended.outputs is not None, ended
         (entry,) = ended.outputs
         assert entry["name"] == CHECKPOINT

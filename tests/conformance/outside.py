@@ -114,7 +114,7 @@ class Outside:
             setattr(self.jobs[key], name, value)
 
     def count_requests(self, method: str, key: str) -> int:
-        """How often the service was asked so for a job."""
+        """Return the number of requests for a job with this method."""
         return self.requests.count((method, f"/jobs/{key}"))
 
     def answer(self, method: str, path: str, body: bytes, mac: str) -> tuple[int, bytes]:

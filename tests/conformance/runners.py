@@ -1,4 +1,4 @@
-"""A cell's driver with runners of the tests' own: what they are asked, and what they answer."""
+"""A cell's driver with scripted runners that record their calls."""
 
 import contextlib
 import threading
@@ -26,7 +26,7 @@ Step = Callable[[Context], RunnerObservation]
 
 
 class Scripted:
-    """A runner that answers what a test tells it, and remembers what it was asked."""
+    """A runner whose answers a test sets, and which records its calls."""
 
     def __init__(self, reconcile: Step | None = None) -> None:
         self.step: Step = reconcile or (

@@ -29,7 +29,7 @@ def keeper(web: Web) -> Keeper:
 
 @pytest.fixture
 def kit(real_kit: Kit, keeper: Keeper) -> Kit:
-    """A kit whose cell asks the keeper."""
+    """A kit whose cell uses the keeper."""
     keeper.serve(real_kit)
     return real_kit
 

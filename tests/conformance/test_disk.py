@@ -13,7 +13,7 @@ WRITE = 'head -c {} /dev/zero > "${{CELLRUN_ROOT:-}}/{}"; sleep {}'
 
 
 def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
-    """The end of a shell script that asked for 10 MiB of disk."""
+    """Return the end of a shell script that requested 10 MiB of disk."""
     resources = {"disk_mib": 10}
     launch = kit.launch("sh", "-c", script, resources=resources, result_file="/out/result", **spec)
     kit.driver.start(launch)

@@ -1,4 +1,4 @@
-"""What a task may wish of its container, each held against what stands inside it."""
+"""Options of a task's container, each compared with what the container shows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def engine(docker_kit: DockerKit) -> Iterator[DockerEngine]:
-    """The engine itself, for what no step asks for yet; the kit clears what it leaves."""
+    """The engine itself, for calls that no step makes; the kit removes what it leaves."""
     config = docker_kit.config()
     with closing(
         DockerEngine(installation=config.installation, cell=config.name, home=config.home)
@@ -127,7 +127,7 @@ def test_gang_network_is_created_when_engine_address_pools_are_exhausted(
     until(lambda: networks_of(docker_kit) == [])
 
 
-# ----------------------------------------------------------------------------- wishes
+# ---------------------------------------------------------------------------- options
 
 
 def lines_of(kit: DockerKit, script: str, **spec: Any) -> list[str]:
@@ -241,7 +241,7 @@ def groups_of(uid: str) -> list[Path]:
 
 
 def is_exact(kit: DockerKit) -> bool:
-    """Whether the engine lets us group its containers; else they are looked at while they run."""
+    """Return whether the engine groups its containers; otherwise they are sampled."""
     return bool(kit.outside.info()["CgroupDriver"] == "cgroupfs")
 
 

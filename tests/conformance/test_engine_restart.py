@@ -91,7 +91,7 @@ def test_tasks_keep_their_exit_codes_across_an_engine_restart(
     number: signal.Signals,
 ) -> None:
     engine, kit = begin(live_restore)
-    # Without live-restore an engine that ends, or comes back, tells all it has to end.
+    # Without live-restore an engine that ends, or comes back, stops all its containers.
     limit = MANY if live_restore else FEW
     scripts = (COUNTS.format(limit=limit), ENDS_SOON, OBEYS)
     counts, soon, obeys = (started(kit, script) for script in scripts)

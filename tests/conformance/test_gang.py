@@ -51,7 +51,7 @@ class GangWeb(Web):
         return Answer(200, seal(key, json.dumps(body).encode(), about=about, nonce=nonce))
 
     def count_requests(self, uid: str = "") -> int:
-        """How often it was asked for the gang, as that attempt."""
+        """Return the number of requests for the gang, by that attempt."""
         return sum(request.path.endswith(f"{uid}/gang") for request in self.requests)
 
 

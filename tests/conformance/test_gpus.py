@@ -1,4 +1,4 @@
-"""GPUs: which ones a container asks the engine for, and what happens where there are none."""
+"""GPUs: the ones that a container requests from the engine, and engines without any."""
 
 import uuid
 from pathlib import Path

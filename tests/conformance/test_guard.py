@@ -72,7 +72,7 @@ class Watch:
         return launch
 
     def end_cell(self) -> None:
-        """The cell dies: its driver tells nothing more, its lock is free."""
+        """Let the cell die: its driver reports nothing more, its lock is free."""
         if self.cell_lock is not None:
             self.kit.begin_again()
             os.close(self.cell_lock)

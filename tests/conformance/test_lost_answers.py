@@ -1,4 +1,4 @@
-"""The engine did what it was asked, and its answer is lost: nothing is done a second time."""
+"""The engine has done a call, and its answer is lost: nothing is done a second time."""
 
 from collections.abc import Callable
 from typing import Any

@@ -175,7 +175,7 @@ def test_every_exit_code_is_reported(docker_kit: DockerKit) -> None:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a task asks for, the engine's words about it, and what they mean."""
+    """A request of a task, the engine's message about it, and the result."""
 
     name: str
     words: str
@@ -265,7 +265,7 @@ def test_container_removed_before_its_start_is_reported_vanished(
 
 
 class Removal:
-    """A permit that is asked before the create, and again before the start: then all is gone."""
+    """A permit that is called before the create, and again before the start: then all is gone."""
 
     def __init__(self, kit: DockerKit, uid: str) -> None:
         self._kit, self._uid = kit, uid

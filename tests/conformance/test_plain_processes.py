@@ -69,7 +69,7 @@ def test_processes_started_by_a_killed_cell_are_all_adopted(
         process_kit.driver.adopt(process_kit.launch("false", uid=uid))
     for uid in uids:
         ended = process_kit.events.ended(uid)
-        # What the spawner was never asked for will not come either.
+        # What was never sent to the spawner will not come either.
         assert process_kit.starts(uid) == (0 if ended.exit_code is None else 1)
     assert any(process_kit.events.ended(uid).exit_code == 5 for uid in uids)
 

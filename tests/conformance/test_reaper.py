@@ -29,7 +29,7 @@ ONE_OF_OURS, ANOTHER = "0190-left-over", "0190-another"
 
 
 class Bench:
-    """A real cell on a real engine, driven by hand, and its reaper."""
+    """A real cell on a real engine, driven by the test, and its reaper."""
 
     def __init__(self, kit: DockerKit) -> None:
         self.config = kit.config()

@@ -131,7 +131,7 @@ def test_pull_without_waiters_is_cancelled(
 def test_pull_recovers_from_a_connection_loss_within_a_layer(
     docker_kit: DockerKit, registry: Distribution, line: Cable
 ) -> None:
-    # The engine itself waits five seconds until it asks again.
+    # The engine itself waits five seconds before its next try.
     image = registry.seen_through(line.port, registry.push(NOISE))
     line.throttle(SLOW)
     launch = docker_kit.launch("/nothing", image=image)

@@ -56,7 +56,7 @@ def briefer(web: Web) -> Briefer:
 
 @pytest.fixture
 def kit(real_kit: Kit, briefer: Briefer) -> Iterator[Kit]:
-    """A kit whose cell asks the briefer; nothing of its secrets is left in memory."""
+    """A kit whose cell uses the briefer; nothing of its secrets is left in memory."""
     begin_again(real_kit, briefer)
     yield real_kit
     for found in list(real_kit.driver.find()):
@@ -65,7 +65,7 @@ def kit(real_kit: Kit, briefer: Briefer) -> Iterator[Kit]:
 
 
 def begin_again(kit: Kit, briefer: Briefer, **changes: Any) -> None:
-    """The cell's process ends, and its successor asks the briefer."""
+    """End the cell's process, and begin a successor that uses the briefer."""
     kit.driver.close()
     config = kit.config(control_url=briefer.url, **changes)
     kit.driver = make_driver(config, kit.events, back_off=(0.05, 0.1))

@@ -1,7 +1,7 @@
 """A cell that is killed -9 at one moment of one attempt: `python -m tests.e2e.killed_cell`.
 
 KILL_AT names a function of the pipeline and whether it begins (`call`) or is over (`return`), like
-`create_container:call`. The product knows nothing of it: the interpreter tells of each call.
+`create_container:call`. The product knows nothing of it: the interpreter reports each call.
 """
 
 import os

@@ -56,7 +56,7 @@ def api(stack: RunningStack) -> Api:
 
 
 def is_signed(api: Api, request: Received) -> bool:
-    """As docs/callbacks.md tells receivers to look."""
+    """Check the signature as docs/callbacks.md describes."""
     key = bytes.fromhex(api.get("/callback-key").json()["key"])
     parts = dict(part.split("=", 1) for part in request.signature.split(","))
     expected = hmac.new(key, parts["t"].encode() + b"." + request.body, hashlib.sha256)
@@ -99,7 +99,7 @@ def test_one_off_task_is_deleted_after_its_callback(api: Api, receiver: Receiver
 def test_killed_callback_process_restarts_and_delivers(
     stack: RunningStack, api: Api, receiver: Receiver
 ) -> None:
-    """What it had in hand waits for its claim's end; nothing else does."""
+    """What it had claimed waits for the end of the claim; nothing else does."""
     hanging = {"callback": {"url": receiver.url("hang")}}
     api.post("/jobs", {"name": "hangs", "replicas": 10, **WORK, **hanging})
     receiver.wait_for(8)

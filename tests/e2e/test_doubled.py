@@ -102,7 +102,7 @@ class Sampler:
 
     @contextmanager
     def looking(self) -> Iterator["Sampler"]:
-        """Look until the block ends."""
+        """Sample until the block ends."""
         self._thread.start()
         try:
             yield self

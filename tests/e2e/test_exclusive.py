@@ -114,7 +114,7 @@ def running_on_it(
 def test_exclusive_attempts_of_a_killed_cell_end_before_the_next_start(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
-    # One that obeys the stop signal, and one that is deaf to it.
+    # One that obeys the stop signal, and one that ignores it.
     with running_on_it(stack, session, FIRST_FOR_EVER, DEAF_AT_FIRST) as (job_ids, events):
         (guard,) = guards(stack.home / "own")
         own_cell.end(signal.SIGKILL)

@@ -246,5 +246,5 @@ def test_ctrl_c_leaves_no_process_and_no_container(stack: RunningStack, session:
     assert containers_of(stack.installation) == []
     assert remnants(stack.home) == []
     assert not any(is_running(pid) for pid in pids)
-    # They were asked, not killed.
+    # They were stopped, not killed.
     assert [event["exitCode"] for event in ends] == ["0"] * 6

@@ -119,7 +119,7 @@ def cells(all_cells: Cells, session: Session) -> Cells:
 
 @pytest.fixture
 def place(stack: RunningStack) -> Iterator[Path]:
-    """Where tasks write that they begin, and look whether they may go."""
+    """The folder where tasks write that they begin, and check whether they may end."""
     folder = stack.home / f"place-{len(list(stack.home.glob('place-*')))}"
     folder.mkdir()
     yield folder

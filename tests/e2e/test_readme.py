@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.engine]
 SECONDS = 240
 BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 STOP = "make down"
-# What no reader types: before the stack is stopped, its rows are looked at.
+# What no reader types: before the stack is stopped, its rows are checked.
 CHECK = ".venv/bin/python manage.py check_invariants\n"
 # A clone has none of these; `.venv` is lent to it, so that nothing is installed again.
 NOT_IN_A_CLONE = (".git", ".venv", ".cellrun", ".*_cache", "__pycache__", "*.egg-info", "build")

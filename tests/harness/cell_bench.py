@@ -1,4 +1,4 @@
-"""A cell on a bench: real cell, journal and memory driver; clock and control plane by hand."""
+"""A cell on a bench: real cell, journal and memory driver; the test is clock and control plane."""
 
 import base64
 import json

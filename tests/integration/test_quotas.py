@@ -44,7 +44,7 @@ class World:
         ]
 
     def job(self, owner: User, project: Project, *, pool: int = 0, held: int, gone: int = 0) -> Job:
-        """A job of one group: `held` tasks hold what they ask for, `gone` ones were released."""
+        """A job of one group: `held` tasks hold what they request, `gone` ones were released."""
         job = Job.objects.create(
             project=project,
             owner=owner,

@@ -1,4 +1,4 @@
-"""Mutants that no test can tell from the original, each with the reason why.
+"""Mutants that no test can distinguish from the original, each with the reason.
 
 Lines are compared without their indentation. An entry that fits no mutant any more fails the suite.
 """

@@ -28,7 +28,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MutantSource:
-    """A mutant as it is asked for: the path and name of its module, and its mutated text."""
+    """A mutant as requested: the path and name of its module, and its mutated text."""
 
     number: int
     path: str
@@ -113,7 +113,7 @@ class Watch:
         sys.settrace(None)
 
     def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        name = frame.f_code.co_filename  # called for calls alone: it asks for nothing more
+        name = frame.f_code.co_filename  # called for calls alone: it needs nothing more
         if name.startswith(self._prefix):
             self.called.add((name[len(self._prefix) :], frame.f_code.co_firstlineno))
 

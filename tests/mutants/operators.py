@@ -206,7 +206,7 @@ def less_operands(module: Module) -> Iterator[Change]:
 
 
 def constant_conditions(module: Module) -> Iterator[Change]:
-    """What is asked is answered always the same, here yes, there no."""
+    """A condition becomes constant, True or False."""
     for node in module.nodes():
         tests: list[ast.expr] = []
         if isinstance(node, ast.If | ast.IfExp):

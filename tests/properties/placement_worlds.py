@@ -76,7 +76,7 @@ _CONSTRAINTS = st.builds(
 
 @st.composite
 def _shape(draw: st.DrawFn, options: WorldOptions) -> dict[str, Any]:
-    """What the tasks of a group ask for; few kinds, so that groups often ask for the same."""
+    """Draw the requests of a group's tasks; few kinds, so that groups often share one."""
     resources = {
         "cpu_millis": draw(st.integers(0, 3)),
         "memory_mib": draw(st.sampled_from([0, 1, 4])),
@@ -194,7 +194,7 @@ def _gang(draw: st.DrawFn, rows: Sequence[Row]) -> GangFacts:
 
 @st.composite
 def worlds(draw: st.DrawFn, options: WorldOptions = WorldOptions()) -> Pool:
-    """A pool with cells, jobs, quotas and a policy, as `wishes` allow."""
+    """A pool with cells, jobs, quotas and a policy, as `options` allow."""
     shapes = draw(st.lists(_shape(options), min_size=1, max_size=4))
     rows: list[Row] = []
     gangs: dict[int, GangFacts] = {}

@@ -236,7 +236,7 @@ def can_still_hold(groups: Sequence[Group], minimum: int) -> bool:
 
 
 def judge(groups: Sequence[Group], minimum: int) -> str:
-    """What a started gang's members ask for: "broken", "fell_below" or "holds"."""
+    """Return the state of a started gang by its members: "broken", "fell_below" or "holds"."""
     failed = any(state in BAD_ENDS for group in groups for state in group.states)
     if failed and not can_still_hold(groups, minimum):
         return "broken"

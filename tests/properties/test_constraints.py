@@ -48,7 +48,7 @@ def as_number(text: str) -> Fraction | None:
 
 
 def is_met_as_documented(constraint: Constraint, labels: Mapping[str, str]) -> bool:
-    """As docs/job-spec.md tells it, operator by operator."""
+    """Compare as docs/job-spec.md describes, operator by operator."""
     there, label = constraint.key in labels, labels.get(constraint.key, "")
     if constraint.op.value == "exists":
         return there

@@ -263,7 +263,7 @@ KINDS = (
 def test_drf_always_serves_the_owner_with_the_smallest_share(
     jobs: list[tuple[int, int]], kinds: list[dict[str, int]], limit: int, number: int
 ) -> None:
-    """Whatever each owner asks for, while there is room for all: the pass ends at its limit."""
+    """For any requests of the owners, while there is room for all: the pass ends at its limit."""
     total = {"cpu_millis": 3000, "memory_mib": 6000}
     each = {name: amount // number for name, amount in total.items()}
     rows = [
@@ -288,7 +288,7 @@ def test_drf_always_serves_the_owner_with_the_smallest_share(
 
 
 def test_the_example_of_the_paper_on_drf() -> None:
-    """9 cpus and 18 GB; A asks for 1 and 4, B for 3 and 1: A gets 3 tasks, B 2 (Ghodsi et al.)."""
+    """9 cpus and 18 GB; A requests 1 and 4, B 3 and 1: A gets 3 tasks, B 2 (Ghodsi et al.)."""
     one = cell(1, capacity={"cpu_millis": 9, "memory_mib": 18})
     rows = [
         row(1, 9, owner_id=1, resources={"cpu_millis": 1, "memory_mib": 4}),

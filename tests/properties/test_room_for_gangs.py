@@ -1,6 +1,6 @@
 """Room for gangs: victims leave only for a gang that then starts, and whenever that helps it.
 
-Whether a gang fits is asked of the brute force of `test_gangs_that_fit`.
+The brute force of `test_gangs_that_fit` decides whether a gang fits.
 """
 
 from dataclasses import dataclass, replace

@@ -92,7 +92,7 @@ class Stage(Loop):
         return Attempt.objects.filter(job=job).latest("number")
 
     def newest(self, job: Job) -> list[Attempt]:
-        """The attempt in hand, or the last one, of each task that had one."""
+        """Return the present attempt, or the last one, of each task that had one."""
         found = [task.attempt_uid for task in self.tasks(job) if task.attempt_uid]
         by_uid = Attempt.objects.in_bulk(found)
         return [by_uid[uid] for uid in found]

@@ -167,7 +167,7 @@ def test_cells_with_a_held_loss_get_no_tasks(stage: Stage) -> None:
 
 
 def begin_anew(*cells: FakeCell) -> list[str]:
-    """They come back without their journals and ask to be registered; the answers."""
+    """Register the cells again without their journals; return the verdicts."""
     answers = []
     for cell in cells:
         if cell.incarnation != "two":

@@ -106,7 +106,7 @@ def test_preemption_is_recorded_in_the_history(stage: Stage) -> None:
     assert stage.history(job)[-1][:2] == ("PENDING", "preempted")
 
 
-# ------------------------------------------------------------------ who is preempted for whom
+# --------------------------------------------------------------------- victims of preemption
 
 
 def fill(stage: Stage, band: str, **more: Any) -> Job:

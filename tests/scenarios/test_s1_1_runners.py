@@ -41,7 +41,7 @@ def submit(live: LiveStage, task_type: str = "spark", **body: object) -> Job:
 
 
 def counting(context: Context) -> RunnerObservation:
-    """Runs, and counts its looks in its state."""
+    """Run, and count the calls in the state."""
     return RunnerObservation(
         RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, poll_seconds=SOON
     )
@@ -102,7 +102,7 @@ def test_restarted_cell_resumes_with_the_stored_runner_state(
     )
     cell.begin()
     live.until_state(job, "SUCCEEDED")
-    # The last answer may have come too late to be kept: then the look is repeated.
+    # The last answer may have come too late to be kept: then the call is repeated.
     assert live.result(job) in (str(kept), str(kept - 1))
     assert [attempt.number for attempt in live.attempts(job)] == [1]
 

@@ -1,4 +1,4 @@
-"""S2.2: what was asked to run at most once is tried again only if no container of it ever was."""
+"""S2.2: an at-most-once task is tried again only if no container of it ever existed."""
 
 from collections.abc import Callable
 

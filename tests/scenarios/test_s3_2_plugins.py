@@ -199,7 +199,7 @@ def test_utilisation_is_measured_before_the_task_is_placed(
 def test_selector_breaks_ties_of_utilisation_by_cell_size(
     stage: Stage, selector: str, names: tuple[str, str]
 ) -> None:
-    """Half of the disk of both is in use; the task asks for little else."""
+    """Half of the disk of both is in use; the task requests little else."""
     stage.policy(selector=selector)
     small, large = names
     for name, memory in ((small, 1024), (large, 4096)):

@@ -76,7 +76,7 @@ def one_offs(world: World, rng: Random) -> None:
 
 
 def tellings(world: World, rng: Random) -> None:
-    """Jobs that ask for callbacks; who delivers them is killed, and who takes them may not."""
+    """Jobs with callbacks; the delivering process is killed, and receivers may refuse."""
     for job in world.jobs:
         if job.retries is None and rng.random() < 0.5:
             job.body["callback"] = {"url": callbacks.URL, "on": rng.choice(["task", "job"])}

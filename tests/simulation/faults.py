@@ -164,7 +164,7 @@ class Faults:
 
 
 def confirm_losses(world: World) -> None:
-    """An operator has looked, and gives up the cells that are silent: none comes as it was."""
+    """Confirm, as an operator, the loss of silent cells: none returns in its incarnation."""
     held = rows("SELECT name FROM controlplane_pool WHERE loss_held_at IS NOT NULL ORDER BY name")
     for (name,) in held:
         world.note(f"the loss of cells in pool {name} is confirmed")

@@ -151,7 +151,7 @@ class OneOffs:
             self._later(0.5, 10.0, partial(self._poll, desired, task_id, client))
 
     def _poll(self, desired: Desired, task_id: int, client: str) -> None:
-        """Look; when it has completed, claim it, as all others do."""
+        """Poll; when the task has completed, claim it, as all other clients do."""
         found = rows(
             """
             SELECT t.state, t.finished_at, a.result FROM controlplane_oneoff o

@@ -89,7 +89,7 @@ class World:
         self.is_peaceful = False
         self.harmed: set[str] = set()
         self.policies = Policies()
-        # Whom others were evicted for, and when last; up to which line of the history.
+        # The jobs for which others were evicted, and when last; up to which line of the history.
         self.evictors: dict[int, datetime] = {}
         self.evictions: set[tuple[int, datetime]] = set()
         self.evictions_seen = 0

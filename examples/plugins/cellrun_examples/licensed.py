@@ -37,7 +37,7 @@ class Licensed:
         return None
 
     def on_started(self, event: LifeEvent) -> None:
-        """Note it. It may be called again about the same attempt, which its uid tells."""
+        """Log the attempt. It may be called again for the same attempt, which has the same uid."""
         log.info("attempt %s on cell %s takes a licence", event.attempt, event.cell)
 
     def on_end(self, end: AttemptEnd) -> Event:

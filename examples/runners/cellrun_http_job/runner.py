@@ -42,7 +42,7 @@ class HttpJob:
     """The runner. Its state: `key`, the job's name at the service; `copied`, the lines so far."""
 
     def reconcile(self, context: Context) -> RunnerObservation:
-        """One step: choose a key; begin the job; then look how it is."""
+        """Do one step: choose a key; begin the job; then poll its state."""
         if "JOB_SERVICE" not in context.task.env:
             return RunnerObservation(
                 RunnerPhase.FAILED, message="the variable JOB_SERVICE names no service"
@@ -100,7 +100,7 @@ def send_request(
 ) -> dict[str, Any] | None:
     """The service's answer about the attempt's job; None: it knows of none.
 
-    Raises OSError when it does not answer: the cell asks us again after a pause.
+    Raises OSError when it does not answer: the cell calls the runner again after a pause.
     """
     address = f"{context.task.env['JOB_SERVICE'].rstrip('/')}/jobs/{context.state['key']}"
     content = None if body is None else json.dumps(body).encode()

@@ -86,7 +86,7 @@ def test_production_preempts_batch_and_batch_resumes(
 
 
 def check_history(session: Session, task_id: int, urgent: int) -> None:
-    """What became of the victim, and for whom it went."""
+    """Check what became of the victim, and which job it was evicted for."""
     changes = list(session.history("tasks", task_id))
     steps = [(row["to_state"], row["reason"]) for row in changes if row["to_state"]]
     assert ("PENDING", "preempted") in steps

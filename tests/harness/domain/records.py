@@ -168,7 +168,7 @@ def dependency(**changes: Any) -> DependencyRecord:
 def integrity_rows(
     *, tasks: Sequence[TaskRecord] = (), steps: Sequence[StepRecord] = (), **others: Any
 ) -> IntegrityRows:
-    """The rows, with their tasks counted; a step "dependency_failed" tells of its task."""
+    """Return the rows with counted tasks; a step "dependency_failed" excuses its task."""
     excused = {step.task_id for step in steps if step.reason == "dependency_failed"}
     counts = {
         group_id: TaskCounts(

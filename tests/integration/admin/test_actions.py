@@ -1,4 +1,4 @@
-"""What operators may do: asked first, done by the commands of all doors, refused to onlookers."""
+"""Actions of operators: confirmed first, done by commands, refused to read-only users."""
 
 import html
 import re

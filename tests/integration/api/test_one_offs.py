@@ -1,4 +1,4 @@
-"""Diego's door over HTTP: desire, list, look, resolve, delete; what it refuses, by which name."""
+"""Diego's endpoints: desire, list, get, resolve, delete; refusals with their names."""
 
 import threading
 from collections.abc import Callable

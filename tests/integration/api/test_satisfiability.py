@@ -1,4 +1,4 @@
-"""What can never run is refused at the door, in one statement where nothing stands against it."""
+"""What can never run is refused at submission, with one statement if all is satisfiable."""
 
 import json
 from collections.abc import Callable
@@ -246,7 +246,7 @@ SHAPES = st.fixed_dictionaries(
 
 @pytest.fixture
 def mixed(make_cell: MakeCell) -> list[Cell]:
-    """Cells that differ in everything that is looked at."""
+    """Cells that differ in everything that is compared."""
     made = [
         make_cell("plain"),
         make_cell("large", cpu_millis=4000, memory_mib=8192),

@@ -36,7 +36,7 @@ delivery.stop()
 
 
 def start_worker() -> "subprocess.Popen[bytes]":
-    """Another process that delivers: it looks whenever a line is written to it."""
+    """Start another process that delivers: it polls whenever a line is written to it."""
     environment = {**os.environ, "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "127.0.0.0/8"}
     environment["DJANGO_SETTINGS_MODULE"] = "controlplane.config.settings"
     name = connection.settings_dict["NAME"]
@@ -165,7 +165,7 @@ def test_claim_with_nothing_due_takes_one_statement(
 
 
 class Statements:
-    """What was asked of the database."""
+    """Record the statements that reach the database."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

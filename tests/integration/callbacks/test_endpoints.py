@@ -1,4 +1,4 @@
-"""The doors: what is refused at submission, how tries are shown, trying again, the key."""
+"""The endpoints: refusals at submission, how tries are shown, trying again, the key."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Names that hang hold up only whose they are, and what was never asked for was never tried."""
+"""Hanging names delay only their owners, and without a lookup no try is counted."""
 
 import asyncio
 import os

@@ -39,7 +39,7 @@ def cell_ids() -> dict[str, int]:
 
 
 def covered_at() -> datetime | None:
-    """When the last pass of placement began that looked at everything."""
+    """Return when the last complete pass of placement began."""
     return TickState.objects.filter(name="placement").values_list("covered_at", flat=True).first()
 
 

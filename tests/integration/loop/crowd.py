@@ -1,4 +1,4 @@
-"""Threads that do things to the same rows at once, and what they leave behind, looked at."""
+"""Threads that change the same rows at once, and checks of what they leave behind."""
 
 import logging
 import random

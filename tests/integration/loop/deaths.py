@@ -19,7 +19,7 @@ from controlplane.outbox import transport
 from tests.integration.loop.conftest import Wire
 
 Doom = Callable[[str], bool]
-"""Asked before each statement, whether the process dies now."""
+"""Called before each statement: whether the process dies now."""
 
 DIED, FAILED = 9, 1
 # A process that hangs is ended by the system, and the test with it.

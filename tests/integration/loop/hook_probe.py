@@ -17,7 +17,7 @@ NAMES = ("Probe", "Second", "Odd", "Plain")
 
 
 class Probe:
-    """The hook `probe`. `acts`: what a method answers, by its name; `calls`: what it was asked."""
+    """The hook `probe`. `acts`: what a method answers, by its name; `calls`: its arguments."""
 
     def __init__(self) -> None:
         self.acts: dict[str, Act] = {}

@@ -71,7 +71,7 @@ def count_killed(jobs: Sequence[Job]) -> int:
 
 
 def check(jobs: Sequence[Job]) -> list[InvariantViolation]:
-    """What is wrong with these jobs, and the cells; the others were looked at before."""
+    """Return what is wrong with these jobs, and the cells; the others were checked before."""
     return find_violations(load_jobs([job.pk for job in jobs])) + find_violations(load_cells())
 
 

@@ -248,7 +248,7 @@ def begin_long_ago(attempt: Attempt, number: int) -> None:
 
 
 def rows_read(plan: dict[str, Any], table: str) -> int:
-    """How many rows of a table were looked at, in a plan that was carried out."""
+    """Return how many rows of a table were read, in a plan that was carried out."""
     read = 0
     if plan.get("Relation Name") == table:
         seen = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)

@@ -46,7 +46,7 @@ def copy_all(number: int) -> None:
 
 
 def rows_read(plan: dict[str, Any]) -> int:
-    """How many rows of the tables that grow were looked at, in a plan that was carried out."""
+    """Return how many rows of the growing tables were read, in a plan that was carried out."""
     read = 0
     if plan.get("Relation Name") in GROWS:
         removed = plan.get("Rows Removed by Filter", 0)

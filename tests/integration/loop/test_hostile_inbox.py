@@ -123,7 +123,7 @@ def test_flooding_cell_is_quarantined_and_others_keep_their_leases(loop: Loop) -
     cell, other = loop.cell("flooding"), loop.cell("other")
     inbox = Inbox(sync_seconds=0.0, timer=timer)
     flood(inbox, timer, cell, other, windows=3)
-    assert Cell.objects.get(name="flooding").state == "READY"  # as a backlog would look
+    assert Cell.objects.get(name="flooding").state == "READY"  # as with a backlog
     inbox.apply([seal(other, BEAT)])
     found = Cell.objects.get(name="flooding")
     assert (found.state, found.quarantined_for) == ("QUARANTINED", "flooding")
@@ -182,7 +182,7 @@ def test_a_flood_with_forged_macs_quarantines_no_cell(loop: Loop) -> None:
 
 
 def statements(inbox: Inbox, *texts: str) -> list[str]:
-    """What a batch asks of the database."""
+    """Return the statements of a batch."""
     with CaptureQueriesContext(connection) as queries:
         inbox.apply(texts)
     return [query["sql"] for query in queries]

@@ -13,7 +13,7 @@ from tests.integration.loop.conftest import Loop
 
 
 def open_follow(uid: object, authorization: bytes | None) -> tuple[bool, list[dict[str, Any]]]:
-    """Ask to follow and hang up: whether the request was passed on, and what was sent."""
+    """Open a follow request and hang up: whether it was passed on, and what was sent."""
     passed: list[Any] = []
     sent: list[dict[str, Any]] = []
 

@@ -16,7 +16,7 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 
 def begin_again(cell: FakeCell) -> FakeCell:
-    """The cell is lost and registers in a new incarnation; the hand of its past one."""
+    """Lose the cell and register it in a new incarnation; return its past one."""
     Cell.objects.filter(name=cell.name).update(state="LOST")
     past = FakeCell.__new__(FakeCell)
     past.__dict__ |= cell.__dict__

@@ -226,7 +226,7 @@ def test_pass_at_its_task_limit_raises_no_sequencer_alert(
     Pool.objects.update(strict_fifo=True, sequencer=sequencer)
     monkeypatch.setattr(placement_pass, "TASKS_PER_PASS", 2)
     jobs = [loop.submit(replicas=3) for _ in range(2)]
-    # Of the first one a task avoids the only cell: it is looked at apart from the others.
+    # Of the first one a task avoids the only cell: it is placed apart from the others.
     avoiding = Task.objects.filter(job=jobs[0])[:1].values("pk")
     Task.objects.filter(pk__in=avoiding).update(avoid_cell_ids=[Cell.objects.get().pk])
     loop.place()
@@ -265,7 +265,7 @@ def test_unreadable_pool_suspends_only_its_own_deadlines(
 
 
 def test_deadlines_before_the_last_pass_of_an_unreadable_pool_apply(loop: Loop) -> None:
-    """Its deadlines up to the last pass that looked at all that waits there are over."""
+    """Its deadlines up to the last complete pass over the pool are over."""
     Pool.objects.create(name="other")
     early, late = (loop.submit(pool="other", scheduling_timeout_seconds=3600) for _ in "ab")
     loop.place()

@@ -111,7 +111,7 @@ def test_page_of_failing_jobs_does_not_hide_later_jobs(
     ids = [job.pk for job in jobs]
     assert list_jobs_with(work, 9) == ids
     convergence.run(woken=True)
-    assert list_jobs_with(work, 9) == ids  # three were looked at, and all of them failed
+    assert list_jobs_with(work, 9) == ids  # three were tried, and all of them failed
     convergence.run(woken=True)
     assert list_jobs_with(work, 9) == ids[:PAGE]
     about = Alert.objects.filter(kind="job_skipped", cleared_at=None)

@@ -1,4 +1,4 @@
-"""Preemption on real rows: who goes for whom, whose the freed place is, and what it costs."""
+"""Preemption on real rows: victims, the owner of the freed place, and the charges."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What raw SQL breaks of what is derived, rule 12 puts right, and tells of; and nothing else."""
+"""Rule 12 repairs derived columns that raw SQL broke, raises an alert, and changes no more."""
 
 import re
 from datetime import timedelta

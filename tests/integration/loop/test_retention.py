@@ -250,7 +250,7 @@ def test_referenced_jobs_do_not_block_the_expiry_of_later_jobs(loop: Loop, cell:
     for job in referenced:
         call_back(job)
     free = [ended(loop, cell) for _ in range(PAGE)]
-    # A look sees a page, and the next one goes on: this takes no tick long.
+    # A call reads a page, and the next one goes on: no tick takes long.
     assert [expire() for _ in range(4)] == [0, 0, PAGE, 0]
     assert all(is_hidden(job) for job in free)
     assert not any(is_hidden(job) for job in referenced)

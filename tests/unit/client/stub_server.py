@@ -1,4 +1,4 @@
-"""An HTTP server on a real port that answers what a test tells it to and remembers what it got."""
+"""An HTTP server on a real port with the answers of a test, which records its requests."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The examples are jobs as the server reads them, and their expectations tell right from wrong."""
+"""The examples are valid jobs, and their expectations distinguish right from wrong results."""
 
 import pytest
 

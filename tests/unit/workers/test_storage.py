@@ -124,7 +124,7 @@ def test_file_is_written_atomically(root: Path) -> None:
 def test_folder_swapped_for_a_symlink_during_write_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """After any of the looks where a path leads: what is written lies in the root, or nowhere."""
+    """After any resolution of the path, what is written lies in the root, or nowhere."""
     real_path, left = os.path.realpath, [after]
 
     def realpath(path: Any, **options: Any) -> str:

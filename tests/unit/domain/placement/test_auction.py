@@ -1,6 +1,6 @@
 """The distributions of Diego's auction simulation: how evenly tasks lie, and what a full cell does.
 
-Cells of 100, tasks of 1, 2 or 4; a task counts for as much as it asks.
+Cells of 100, tasks of 1, 2 or 4; a task counts for as much as it requests.
 """
 
 import random

@@ -21,7 +21,7 @@ from controlplane.domain.state.transitions import (
 
 
 class Row(NamedTuple):
-    """What becomes of a task while the budget lasts, and when it does not (or is not asked)."""
+    """What becomes of a task while the budget lasts, and when it does not (or is not charged)."""
 
     lasts: S
     exhausted: S

@@ -1,4 +1,4 @@
-"""What is asked of engines that are not here, or not so: bodies for Podman, groups, digests."""
+"""Requests to engines that are not available here: bodies for Podman, groups, digests."""
 
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Engine:
-    """An engine that sizes its volumes, and counts how often it is asked."""
+    """An engine that sizes its volumes, and counts the requests."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes, self.requests = sizes, 0

@@ -1,4 +1,4 @@
-"""The watch over the consumer goes on, whatever a look comes to."""
+"""The watch over the consumer continues after failing checks."""
 
 import threading
 from collections.abc import Iterator
