@@ -114,7 +114,7 @@ def cancel_when_explained(
             reasons[job["id"]] = await_reason(session, job["id"])
             console.print(f"{name} is pending: {reasons[job['id']]}")
         finally:
-            session.cancel_job(job["id"], reason="it said why it waits")
+            session.cancel_job(job["id"], reason="it has a pending reason")
     return reasons
 
 
@@ -124,7 +124,7 @@ def await_reason(session: Session, job_id: int) -> str:
         for task in session.tasks(job_id, limit=1):
             if task["pending_reason"] and task["pending_reason"]["code"] == TOO_LARGE:
                 return task["pending_reason"]["text"]
-    raise StillOpen(f"job {job_id} never said why it waits")
+    raise StillOpen(f"job {job_id} never had a pending reason")
 
 
 def result_table(jobs: list[Job], tasks: dict[int, list[Task]], reasons: dict[int, str]) -> Table:

@@ -37,7 +37,7 @@ class OutsideJob:
 
 
 class Outside:
-    """The service. `files`: inputs, by path; `briefings`: what web would answer, by uid."""
+    """The service. `files`: inputs, by path; `launch_contexts`: what web would answer, by uid."""
 
     def __init__(self, *, cell: str = "cell-1", key: bytes = b"k" * 32) -> None:
         self.jobs: dict[str, OutsideJob] = {}

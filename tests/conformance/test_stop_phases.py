@@ -29,7 +29,7 @@ TOO_LATE = ("wait_for_end:return", "collect_output:call")
 
 @contextmanager
 def at_the_moment(moment: str, action: Callable[[], None]) -> Iterator[None]:
-    """Do `deed` once, when that function of the pipeline begins or is over, in threads made now."""
+    """Do `action` once, when that function of the pipeline begins or ends, in threads made now."""
     name, what = moment.split(":")
     done: list[str] = []
 

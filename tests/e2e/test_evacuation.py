@@ -43,7 +43,7 @@ def session(stack: RunningStack) -> Iterator[Session]:
 def deaf_job(place: Path, name: str, **fields: Any) -> dict[str, Any]:
     """Return a job whose tasks run until they may go, and ignore the stop signal."""
     script = (
-        f"trap 'echo $CELLRUN_ATTEMPT_UID >> {place}/told' TERM;"
+        f"trap 'echo $CELLRUN_ATTEMPT_UID >> {place}/stopped' TERM;"
         f" echo $CELLRUN_TASK_ID >> {place}/begun;"
         f" while ! [ -e {place}/go ]; do sleep 0.1; done"
     )
@@ -84,7 +84,7 @@ def test_successor_of_a_killed_cell_finishes_its_evacuation_without_charge(
     incarnation = session.cell(LEAVING)["incarnation"]  # type: ignore[typeddict-item]
     leaving = stack.pid_of(LEAVING)
     os.kill(leaving, signal.SIGTERM)
-    wait_until(lambda: set(lines(place / "told")) >= first, seconds=LONG, what="all are told")
+    wait_until(lambda: set(lines(place / "stopped")) >= first, seconds=LONG, what="all are stopped")
     assert stack.pid_of(LEAVING) == leaving
     stack.kill_and_await(LEAVING)
     wait_until(

@@ -231,4 +231,4 @@ def check_nothing_is_left(stack: RunningStack, name: str) -> None:
         seconds=60,
         what=f"{name}: no container runs",
     )
-    wait_until(lambda: remnants(stack.home) == [], seconds=60, what=f"{name}: nobody is left")
+    wait_until(lambda: remnants(stack.home) == [], seconds=60, what=f"{name}: no process is left")

@@ -49,7 +49,7 @@ def test_fleet_runs_a_job_end_to_end_and_sends_goodbyes(stand: Stand) -> None:
         def all_sent_goodbyes() -> bool:
             return [*connection.execute(silent, [before])] == [(CELLS,)]
 
-        stand.wait_until(all_sent_goodbyes, "every cell said goodbye", seconds=30)
+        stand.wait_until(all_sent_goodbyes, "every cell sent its goodbye", seconds=30)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def stack() -> Iterator[RunningStack]:
     with open_folder() as folder:
         with RunningStack(folder / "home", cells=0, engine="none", **SHORT) as running:
             yield running
-        wait_until(lambda: remnants(running.home) == [], seconds=30, what="nobody is left")
+        wait_until(lambda: remnants(running.home) == [], seconds=30, what="no process is left")
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def test_an_operator_releases_an_attempt_whose_cell_is_silent(
     cells.signal(signal.SIGSTOP, *MOST)
     try:
         wait_until(lambda: is_held(session), seconds=LONG, what="it is held back")
-        session.cancel_job(job_id, reason="nobody knows when they return")
+        session.cancel_job(job_id, reason="it is unknown when they return")
         assert wait_for_end(session, job_id)["state"] == "KILLED"
         assert session.job(job_id)["settled_at"] is None
         released = session.release_attempt(str(last(session, job_id)["uid"]), reason="seen to")

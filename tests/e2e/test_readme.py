@@ -77,7 +77,7 @@ def test_the_blocks_of_the_readme_run_as_written(clone: Path, environment: dict[
 
 def run_script(clone: Path, environment: dict[str, str]) -> tuple[int, str]:
     """Return the exit code of the shell, and all output of it and its commands."""
-    transcript = clone.parent / "said"
+    transcript = clone.parent / "transcript"
     with transcript.open("wb") as output:
         shell = subprocess.Popen(
             ["bash", "-e", str(clone.parent / "readme.sh")],

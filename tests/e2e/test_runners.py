@@ -133,7 +133,7 @@ def test_restarted_cell_resumes_the_external_job_of_its_runner(
     with cell:
         uid = str(task_in(session, job_id, "RUNNING")["attempt_uid"])
         outside.finish(uid, lines=["one"])
-        wait_until(lambda: "one" in whole_log(session, uid), seconds=30, what="its line is told")
+        wait_until(lambda: "one" in whole_log(session, uid), seconds=30, what="its line is logged")
         cell.end(signal.SIGKILL)
     outside.finish(uid, lines=["one", "two"])
     with cell:

@@ -101,5 +101,5 @@ def try_mutants(
             tried[number] = Tried(mutants[number], Outcome(result["outcome"]), result["seconds"])
             on_result(tried[number])
     if process.returncode or len(tried) != len(mutants):
-        raise RuntimeError("the trial failed; what it said stands above")
+        raise RuntimeError("the trial failed; its output is above")
     return [tried[number] for number in range(len(mutants))]

@@ -101,7 +101,7 @@ def test_screening_reason_is_true_before_anything_is_placed(waited: Pool) -> Non
         if shape.shape_id in reasons:
             assert bare(reasons[shape.shape_id]) == hindrance
         elif shape.shape_id not in screened.full:
-            raise AssertionError("neither read nor told why")
+            raise AssertionError("neither read nor explained")
         elif not (waited.snapshot.policy.strict_fifo or shape.coscheduled):
             # It is read because it may be placed, or to be rejected group by group.
             violations = hindrance["violations"] if hindrance else []

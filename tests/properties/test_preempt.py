@@ -96,7 +96,7 @@ def test_each_eviction_takes_only_lower_bands_and_no_needless_victim(seed: int) 
 def check(world: World, eviction: Eviction) -> None:
     """The victims are allowed, make room, and none of them can stay."""
     need, victims = eviction.need, world.victims_of(eviction)
-    assert len(victims) == len(eviction.victims), "somebody is taken twice"
+    assert len(victims) == len(eviction.victims), "a task is evicted twice"
     assert all(item.band > need.shape.band for item in victims)
     units = [unit for unit in world.units(need.shape.band) if any(v in victims for v in unit)]
     assert sorted(item.task_id for unit in units for item in unit) == list(eviction.victims)

@@ -86,7 +86,7 @@ class HttpJob:
                 return RunnerObservation(
                     RunnerPhase.RETRYABLE_FAILURE,
                     {},
-                    message="somebody cancelled the job at the service",
+                    message="the job was cancelled at the service",
                     reason="job_cancelled",
                     fault=FailureOrigin.SYSTEM,
                 )

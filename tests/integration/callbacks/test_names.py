@@ -95,7 +95,7 @@ def test_hanging_names_of_one_owner_do_not_delay_other_owners(
     loop.owner, _ = create_user(name="other", password=None, is_operator=False)
     ended_task(loop, receiver.url("200", host="good.example"))
     brief.poll()
-    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is delivered and deleted")
     assert len(receiver.received) == 1
     assert servers.lookups == ["hangs-0.example", "good.example"]
 
@@ -118,7 +118,7 @@ def test_delivery_without_a_name_lookup_is_not_counted_as_tried(
     servers.released.set()
     Callback.objects.filter(task=task).update(due_at=clock.now())
     brief.poll()
-    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is delivered and deleted")
     [request] = receiver.received
     assert request.headers["X-Cellrun-Try"] == "2"
 

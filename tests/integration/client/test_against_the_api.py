@@ -46,7 +46,7 @@ def served(live_server: LiveServer) -> Iterator[None]:
     for thread in threading.enumerate():
         if "process_request_thread" in thread.name:
             thread.join(timeout=10)
-            assert not thread.is_alive(), "somebody still holds a connection to the server"
+            assert not thread.is_alive(), "a client still holds a connection to the server"
 
 
 @pytest.fixture

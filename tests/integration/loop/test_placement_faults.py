@@ -23,7 +23,7 @@ LARGE = {"cpu": 64, "memory": "64Mi"}
 POOLS = ("default", "other", "third")
 
 BROKEN = '''
-"""Plugins of somebody else that do everything wrong."""
+"""Third-party plugins that do everything wrong."""
 
 
 class Raising:

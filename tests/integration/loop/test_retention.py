@@ -216,7 +216,7 @@ def test_one_off_task_is_kept_until_its_callback_was_tried_once(loop: Loop, cell
         "new": one_off(loop, cell, tries=0),
         "under way": one_off(loop, cell, tries=1, state="claimed", **claim),
         "tried": one_off(loop, cell, tries=1, is_tried=True),
-        "whoever tried died": one_off(loop, cell, tries=3),
+        "the delivering process died": one_off(loop, cell, tries=3),
         "died for a day": one_off(loop, cell, tries=9, give_up_at=clock.now()),
     }
     assert expire() == 3

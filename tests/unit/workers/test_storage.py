@@ -248,7 +248,7 @@ def test_submitter_url_to_this_machine_is_not_fetched(web: Web) -> None:
     for url in names:
         with pytest.raises(StorageRefused, match="not fetch"):
             read(Storage(), url)
-    assert web.requests == [], "not a word was said"
+    assert web.requests == [], "no request was sent"
     assert read(Storage(allowed_networks=LOCAL), f"{web.url}/x") == b"secret"
     assert read(Storage(), f"{web.url}/x", named=False) == b"secret", "our own link"
 

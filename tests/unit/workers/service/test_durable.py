@@ -35,7 +35,7 @@ from workers.runners.records import write_whole
 from workers.service.host import CellHost
 
 SOON = 10.0
-CellMessage = TypeVar("Said", Register, Heartbeat, Reports, Goodbye)
+CellMessage = TypeVar("CellMessage", Register, Heartbeat, Reports, Goodbye)
 
 
 @pytest.fixture
