@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks` runs them, docs/benchmarks.md says what each measures."""
+"""Benchmarks: `python -m benchmarks` runs them, docs/benchmarks.md describes what each measures."""

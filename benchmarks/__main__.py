@@ -38,7 +38,7 @@ ALL: dict[str, Callable[[int], Result]] = {
 
 
 def main() -> int:
-    """Run what was asked for, in order; 1 if any of it failed, which does not stop the others."""
+    """Run the requested benchmarks in order; return 1 if one failed, after the others."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default=",".join(ALL), help=f"some of {', '.join(ALL)}")
     parser.add_argument("--runs", type=int, default=3, help="medians are taken of so many (3)")

@@ -1,6 +1,6 @@
 """CANCEL: 10,000 running tasks are cancelled; when all are KILLED, and every stop is confirmed.
 
-Read from the rows. A stop is confirmed when the cell has said that the attempt's container is gone,
+Read from the rows. A stop is confirmed when the cell has reported that the container is gone,
 and the attempt holds no capacity any more.
 """
 

@@ -27,7 +27,7 @@ LABEL = "cellrun.installation"
 
 
 def run(runs: int) -> Result:
-    """Both, one after the other, as often as asked for; then the time of each step."""
+    """Run both, one after the other, `runs` times; then measure the time of each step."""
     require_image(require_engine(print), print)
     at_once = default_concurrency()
     result = Result(

@@ -100,23 +100,23 @@ def cpu_seconds(pid: int) -> float:
 def run(hyperqueue: Any, client: Any, tasks: int, folder: str) -> float:
     """Tasks/s of one job, no output kept, which is the faster way.
 
-    The client looks once a second: so it counts up to the last look that saw some unfinished.
+    The client polls once a second: so it counts up to the last poll that saw some unfinished.
     """
     protocol = importlib.import_module("hyperqueue.ffi.protocol")
     job = hyperqueue.Job(max_fails=None, default_workdir=folder)
     for _ in range(tasks):
         share = protocol.ResourceRequest(cpus=0.01)
         job.program(["true"], resources=share, stdout=None, stderr=None)
-    looks: list[float] = []
+    rates: list[float] = []
 
-    def look(jobs: dict[int, dict[str, int]]) -> None:
+    def sample(jobs: dict[int, dict[str, int]]) -> None:
         (seen,) = jobs.values()
-        looks.append(seen["finished"] / (time.perf_counter() - began))
+        rates.append(seen["finished"] / (time.perf_counter() - began))
 
     began = time.perf_counter()
     submitted = client.submit(job)
-    client.connection.wait_for_jobs([submitted.id], look)
-    return max(looks)
+    client.connection.wait_for_jobs([submitted.id], sample)
+    return max(rates)
 
 
 if __name__ == "__main__":

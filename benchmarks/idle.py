@@ -23,7 +23,7 @@ REST_SECONDS = 10.0
 MAX_STATEMENTS, MAX_CORE_PERCENT = 200, 3
 FRAMES = ("BEGIN", "COMMIT", "ROLLBACK")
 
-# As of `%a|`: the application's name, then what it asked.
+# As of `%a|`: the application's name, then its statement.
 _LOGGED = re.compile(r"^cellrun-(\w+)\|LOG:  (?:statement|execute [^:]*):\s*(\w*)")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -70,11 +70,11 @@ def _row(
     of_runs = [[sum(one.get(name, [0, 0])[n] for name in names) for n in (0, 1)] for one in counted]
     statements, frames = (median(one[n] for one in of_runs) for n in (0, 1))
     percent = median(sum(one[name] for name in names) for one in percents)
-    asks = bool(statements)
+    has_statements = bool(statements)
     return (
         title,
-        f"{statements:.0f}" if asks else "",
-        f"{frames:.0f}" if asks else "",
+        f"{statements:.0f}" if has_statements else "",
+        f"{frames:.0f}" if has_statements else "",
         f"{percent:.1f}",
     )
 

@@ -20,7 +20,7 @@ CAPACITY = "cpu=128,memory=512Gi,disk=400Gi,gpu=0"
 
 
 def run(runs: int) -> Result:
-    """Both, one after the other, as often as asked for."""
+    """Run both, one after the other, `runs` times."""
     result = Result(
         "B8",
         f"{TASKS:,} processes `true` of 0.01 cpu on one machine",

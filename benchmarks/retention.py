@@ -205,7 +205,7 @@ def _count(connection: Connection) -> dict[str, int]:
 
 
 def _deletes(connection: Connection) -> bool:
-    """Not for one lease after convergence has started: cells are heard first."""
+    """Return whether ticks delete: not in the first lease after convergence has started."""
     found = connection.execute(
         """
         SELECT finished_at IS NOT NULL AND coalesce(hold_until, '-infinity') < now()

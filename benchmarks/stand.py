@@ -1,7 +1,7 @@
 """A benchmark's stand: an own PostgreSQL (fsync on), an own Redis, the real processes as shipped.
 
 The processes, their commands and their settings are those of `make up`; only supervisor is left
-out, so that each benchmark says itself which of them run. The cells are one fleet process or
+out, so that each benchmark chooses which of them run. The cells are one fleet process or
 several, or, with a driver that runs something, one real cell.
 """
 
@@ -38,14 +38,14 @@ from workers.fleet_config import fleet_names
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 FLEET = "fleet"
-# What the control plane is made of; Flower is for eyes and is started by whoever wants it.
+# The processes of the control plane, without Flower, which no benchmark needs.
 CONTROL = ("web", "placement", "convergence", "inbox", "callbacks", "beat")
 # Room for 100 tasks of 0.01 cpu a hundred times over: what is measured never waits for capacity.
 CAPACITY = "cpu=16,memory=64Gi,disk=400Gi,gpu=0"
 
 
 class NotReady(RuntimeError):
-    """Something did not come up in time; the text says what and where its log is."""
+    """A process was not ready in time; the text names it and its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Stand:
         process.wait()
 
     def stop(self, name: str) -> int:
-        """Ask one process to end, and wait for it; its exit code."""
+        """Stop one process, wait for it, and return its exit code."""
         process = self._running[name]
         process.terminate()
         code = process.wait(timeout=STOP_SECONDS)
@@ -165,7 +165,7 @@ class Stand:
 def standing(wanted: Wanted) -> Iterator[Stand]:
     """A stand with everything ready; on leaving, nothing of it is left."""
     folder = Path(tempfile.mkdtemp(prefix="cellrun-bench-"))
-    folder.chmod(0o755)  # PostgreSQL runs as somebody else
+    folder.chmod(0o755)  # PostgreSQL runs as another user
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         stand = Stand(_plan(folder, wanted), running)

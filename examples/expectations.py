@@ -1,4 +1,4 @@
-"""What each example must come to: one table, compared with what the API says of its tasks."""
+"""The expected result of each example: one table, compared with the tasks in the API."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The end of a job. `cancelled`: it stays pending, and is cancelled once it said why."""
+    """The end of a job. `cancelled`: it stays pending, and is cancelled once it has a reason."""
 
     job_state: str
     groups: Mapping[str, TaskEnd]
@@ -29,7 +29,7 @@ class Expectation:
 
 
 def greeting(task: Task, spec: Mapping[str, Any]) -> str:
-    """What a task of `hello` says."""
+    """Return the output of a task of `hello`."""
     return f"hello from task {task['index']} of {spec['replicas']} on {task['cell_id']}"
 
 
@@ -77,7 +77,7 @@ EXPECTATIONS: Mapping[str, Expectation] = {
 
 
 def differences(name: str, spec: Mapping[str, Any], job: Job, tasks: list[Task]) -> list[str]:
-    """What is not as the table says, one line each; empty when all is well."""
+    """Return one line for each difference from the table."""
     expected = EXPECTATIONS[name]
     found = _compare(f"{name} state", job["state"], expected.job_state)
     for group, end in expected.groups.items():

@@ -66,7 +66,7 @@ def run_examples(session: Session, console: Console) -> int:
 
 
 def load_examples(*, as_process: bool) -> dict[str, Spec]:
-    """The examples by name, in the table's order, turned into plain processes if asked."""
+    """Return the examples by name, in the table's order, as plain processes if requested."""
     specs: dict[str, Spec] = {}
     for name, expected in EXPECTATIONS.items():
         if as_process and expected.needs_limits:
@@ -105,7 +105,7 @@ def check_refusal(session: Session, spec: Spec, console: Console) -> list[str]:
 def cancel_when_explained(
     session: Session, jobs: dict[str, Job], console: Console
 ) -> dict[int, str]:
-    """Cancel those jobs that can never run as soon as their task says why; return the reasons."""
+    """Cancel the jobs that can never run once their task has a reason; return the reasons."""
     reasons: dict[int, str] = {}
     for name, job in jobs.items():
         if not EXPECTATIONS[name].cancelled:
@@ -114,17 +114,17 @@ def cancel_when_explained(
             reasons[job["id"]] = await_reason(session, job["id"])
             console.print(f"{name} is pending: {reasons[job['id']]}")
         finally:
-            session.cancel_job(job["id"], reason="it said why it waits")
+            session.cancel_job(job["id"], reason="it has a pending reason")
     return reasons
 
 
 def await_reason(session: Session, job_id: int) -> str:
-    """What placement says of a job's first task. Raises StillOpen if it says nothing."""
+    """Return the pending reason of a job's first task. Raises StillOpen if it has none."""
     for _ in beats(PollInterval(DEADLINE_SECONDS), f"the pending reason of job {job_id}"):
         for task in session.tasks(job_id, limit=1):
             if task["pending_reason"] and task["pending_reason"]["code"] == TOO_LARGE:
                 return task["pending_reason"]["text"]
-    raise StillOpen(f"job {job_id} never said why it waits")
+    raise StillOpen(f"job {job_id} never had a pending reason")
 
 
 def result_table(jobs: list[Job], tasks: dict[int, list[Task]], reasons: dict[int, str]) -> Table:

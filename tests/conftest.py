@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long suite; skip what needs an engine only where ENGINE=none says so."""
+    """Leave out the long suite; skip tests that need an engine only with ENGINE=none."""
     without_engine = pytest.mark.skip(reason="ENGINE=none")
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []

@@ -1,4 +1,4 @@
-"""Settings for programs that only look at the code: no database or broker is ever asked."""
+"""Settings for programs that only read the code: they use no database and no broker."""
 
 import os
 

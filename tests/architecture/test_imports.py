@@ -1,4 +1,4 @@
-"""The import contracts of pyproject.toml hold, and those that it cannot say."""
+"""The import contracts of pyproject.toml hold, and those that it cannot express."""
 
 import ast
 import subprocess
@@ -23,14 +23,14 @@ def test_import_contracts_hold() -> None:
 )
 def test_only_one_package_of_the_control_plane_is_imported(package: str, allowed: str) -> None:
     """Also of packages that are still to come, which a list of forbidden ones would not name."""
-    strangers = [
+    foreign = [
         f"{source.path} imports {name}"
         for source in sources()
         if source.path.startswith(package + "/")
         for name in imported(source.tree)
         if name.split(".")[0] == "controlplane" and not f"{name}.".startswith(f"{allowed}.")
     ]
-    assert strangers == []
+    assert foreign == []
 
 
 def imported(tree: ast.Module) -> list[str]:

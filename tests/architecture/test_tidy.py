@@ -11,7 +11,7 @@ LONGER_BY_REASON: dict[str, str] = {}
 """`path` or `path:function` -> why it may be longer than the limit."""
 
 BANNED_WORDS = {"utils", "helpers", "common", "misc", "manager", "service", "data", "info"}
-"""A module or class named so says nothing of what it holds."""
+"""Words that do not describe the content of a module or class."""
 
 NAMED_BY_DJANGO = {"handle": "controlplane/management/commands/"}
 """A banned name that a framework wants, and where."""

@@ -33,7 +33,7 @@ class Cable:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is connected."""
+        """Return whether no client is connected."""
         with self._lock:
             return not self._ends
 
@@ -81,7 +81,7 @@ class Cable:
                     far = _socket_for(self._target)
                     try:
                         far.connect(self._target)
-                    except OSError:  # nobody is at the other end, for now
+                    except OSError:  # the other end does not listen at the moment
                         far.close()
                         near.close()
                         continue

@@ -1,4 +1,4 @@
-"""The drivers under test: each test that asks for `kit` runs with every driver."""
+"""The drivers under test: each test that uses `kit` runs with every driver."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -94,7 +94,7 @@ class Distribution:
 
 @contextlib.contextmanager
 def serving(folder: Path, *, closed: bool = False) -> Iterator[Distribution]:
-    """A registry that is up; `closed`: without a password nobody may read."""
+    """Start a registry; `closed`: it requires a password for reads."""
     assert find_engine()
     folder.mkdir()
     made = Distribution(folder, closed=closed)
@@ -106,7 +106,7 @@ def serving(folder: Path, *, closed: bool = False) -> Iterator[Distribution]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens at."""
+    """Return a port of the loopback at which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Web as a cell meets it when an attempt leaves files: it says where they go, and takes them."""
+"""A web server for cells that store files: it answers launch contexts and takes the files."""
 
 import hashlib
 import json
@@ -25,23 +25,23 @@ class Keeper:
     web: Web
     kept: dict[str, dict[str, bytes]]
     drafts: dict[str, bytes]
-    briefings: dict[str, LaunchContext]
+    launch_contexts: dict[str, LaunchContext]
     before: Callable[[Request], Answer | None]
 
     def __init__(self, web: Web) -> None:
-        self.web, self.kept, self.drafts, self.briefings = web, {}, {}, {}
+        self.web, self.kept, self.drafts, self.launch_contexts = web, {}, {}, {}
         self.before = lambda request: None
         web.route = self._answer
 
     def serve(self, kit: Kit, **config: Any) -> None:
-        """Have a new process of the cell ask here."""
+        """Begin a new process of the cell that uses this server."""
         kit.driver.close()
         made = kit.config(control_url=self.web.url, **config)
-        kit.driver = make_driver(made, kit.told, back_off=(0.05, 0.1))
+        kit.driver = make_driver(made, kit.events, back_off=(0.05, 0.1))
 
-    def brief(self, uid: str, **briefing: Any) -> None:
-        """What the attempt is to be told."""
-        self.briefings[uid] = LaunchContext(**briefing)
+    def brief(self, uid: str, **fields: Any) -> None:
+        """Set the launch context of the attempt."""
+        self.launch_contexts[uid] = LaunchContext(**fields)
 
     def puts(self) -> list[str]:
         """The names under which something was put, in order."""
@@ -49,7 +49,7 @@ class Keeper:
         return [unquote(urlsplit(path).path.partition("/artifacts/")[2]) for path in found]
 
     def checkpoint_of(self, ended: EndedEvent) -> dict[str, Any]:
-        """What web tells the next attempt of the one that an attempt left."""
+        """Return the checkpoint of an attempt, as web sends it to the next attempt."""
         assert ended.outputs is not None, ended
         (entry,) = ended.outputs
         assert entry["name"] == CHECKPOINT
@@ -70,19 +70,19 @@ class Keeper:
         return Answer(404)
 
     def _brief(self, uid: str, request: Request) -> Answer:
-        text = json.dumps(self.briefings.get(uid, LaunchContext()).body()).encode()
+        text = json.dumps(self.launch_contexts.get(uid, LaunchContext()).body()).encode()
         key, mac = keys.mac_key(b"k" * 32, keys.SEAL), request.headers["X-Cellrun-Mac"]
         about = keys.about_answer(cell="cell-1", attempt=uid, endpoint="briefing", mac=mac)
         return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))
 
     def _put(self, uid: str, path: str, query: str, request: Request) -> Answer:
-        said = {name: values[0] for name, values in parse_qs(query).items()}
-        draft = f"{path} {said['sha256']}"
+        parameters = {name: values[0] for name, values in parse_qs(query).items()}
+        draft = f"{path} {parameters['sha256']}"
         here = self.drafts.get(draft, b"")
-        if len(here) == int(said["offset"]) < int(said["size"]) or not here:
+        if len(here) == int(parameters["offset"]) < int(parameters["size"]) or not here:
             here = self.drafts[draft] = here + request.body
-        if len(here) == int(said["size"]):
-            assert hashlib.sha256(here).hexdigest() == said["sha256"]
+        if len(here) == int(parameters["size"]):
+            assert hashlib.sha256(here).hexdigest() == parameters["sha256"]
             name = unquote(path.partition("/artifacts/")[2])
             self.kept.setdefault(uid, {})[name] = here
         return Answer(200, json.dumps({"size": len(here)}).encode())

@@ -39,7 +39,7 @@ def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 class Recorder:
-    """A listener that keeps what it is told."""
+    """A listener that keeps the events of a driver."""
 
     def __init__(self) -> None:
         self._events: list[DriverEvent] = []
@@ -88,7 +88,7 @@ class Kit:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.told = Recorder()
+        self.events = Recorder()
         self.driver = self.make()
 
     def config(self, **changes: Any) -> CellConfig:
@@ -107,12 +107,12 @@ class Kit:
         )
 
     def make(self) -> Driver:
-        return make_driver(self.config(), self.told, back_off=(0.05, 0.1))
+        return make_driver(self.config(), self.events, back_off=(0.05, 0.1))
 
     def begin_again(self) -> None:
         """The cell process dies, and its successor finds the same home and the same engine."""
         self.driver.close()
-        self.told = Recorder()
+        self.events = Recorder()
         self.driver = self.make()
 
     def launch(self, *command: str, number: int = 1, uid: str = "", **spec: Any) -> Launch:
@@ -249,7 +249,9 @@ class MemoryKit(Kit):
         super().__init__(home)
 
     def make(self) -> Driver:
-        return MemoryDriver(self.told, clock=clock.wall_seconds, engine=self.engine, threaded=True)
+        return MemoryDriver(
+            self.events, clock=clock.wall_seconds, engine=self.engine, threaded=True
+        )
 
     def sleeps(self, seconds: float, then_exit: int = 0) -> tuple[str, ...]:
         return ("sleep", str(seconds), "exit", str(then_exit))
@@ -264,7 +266,7 @@ class MemoryKit(Kit):
         return ("sleep", "300")
 
     def wait_until_ready(self, uid: str) -> None:
-        self.told.started(uid)
+        self.events.started(uid)
 
     def kill_outside(self, uid: str) -> None:
         self.engine.kill_outside(uid, clock.wall_seconds())

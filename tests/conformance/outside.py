@@ -1,4 +1,4 @@
-"""A real HTTP server with what runners meet: jobs of a service, and the briefing of an attempt."""
+"""A real HTTP server for runners: jobs of a service, and the launch context of an attempt."""
 
 import base64
 import json
@@ -37,12 +37,12 @@ class OutsideJob:
 
 
 class Outside:
-    """The service. `files`: inputs, by path; `briefings`: what web would answer, by uid."""
+    """The service. `files`: inputs, by path; `launch_contexts`: what web would answer, by uid."""
 
     def __init__(self, *, cell: str = "cell-1", key: bytes = b"k" * 32) -> None:
         self.jobs: dict[str, OutsideJob] = {}
         self.files: dict[str, bytes] = {}
-        self.briefings: dict[str, LaunchContext] = {}
+        self.launch_contexts: dict[str, LaunchContext] = {}
         self.requests: list[tuple[str, str]] = []
         self.cancels_at_once = True
         # A request of this method is carried out, and its answer never comes.
@@ -109,12 +109,12 @@ class Outside:
         self._thread.join()
 
     def finish(self, key: str, **facts: Any) -> None:
-        """The job ends, or says something."""
+        """End the job, or add a line to its log."""
         for name, value in facts.items():
             setattr(self.jobs[key], name, value)
 
-    def asked(self, method: str, key: str) -> int:
-        """How often the service was asked so for a job."""
+    def count_requests(self, method: str, key: str) -> int:
+        """Return the number of requests for a job with this method."""
         return self.requests.count((method, f"/jobs/{key}"))
 
     def answer(self, method: str, path: str, body: bytes, mac: str) -> tuple[int, bytes]:
@@ -143,12 +143,12 @@ class Outside:
         return 200, json.dumps(job.body()).encode()
 
     def _sealed(self, uid: str, mac: str) -> bytes:
-        briefing = self.briefings.get(uid, LaunchContext())
-        text = compact_json(briefing.body()).encode()
+        context = self.launch_contexts.get(uid, LaunchContext())
+        text = compact_json(context.body()).encode()
         about = keys.about_answer(cell=self._cell, attempt=uid, endpoint="briefing", mac=mac)
         return sealing.seal(self._seal_key, text, about=about, nonce=os.urandom(12))
 
 
 def secret(value: str) -> str:
-    """A value as a briefing carries it."""
+    """Encode a value as a launch context does."""
     return base64.b64encode(value.encode()).decode()

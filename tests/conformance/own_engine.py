@@ -24,7 +24,7 @@ API_VERSION = "1.41"
 
 
 def require_root() -> None:
-    """Only root may start an engine, or mount a disk: an ordinary user is told so."""
+    """Skip the test unless root runs it: only root may start an engine or mount a disk."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it starts an engine or mounts a disk of its own")
 
@@ -38,7 +38,7 @@ class OwnEngine:
         self._live_restore = live_restore
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"unix://{folder}/socket"
-        # By which a cell comes: one who finds nobody is hung up on.
+        # The cell's way to the engine: it closes a connection while no engine listens.
         self._line = Cable(f"{folder}/line", f"{folder}/socket")
         self.line = f"unix://{folder}/line"
 

@@ -1,4 +1,4 @@
-"""A cell's driver with runners of the tests' own: what they are asked, and what they answer."""
+"""A cell's driver with scripted runners that record their calls."""
 
 import contextlib
 import threading
@@ -26,20 +26,20 @@ Step = Callable[[Context], RunnerObservation]
 
 
 class Scripted:
-    """A runner that answers what a test tells it, and remembers what it was asked."""
+    """A runner whose answers a test sets, and which records its calls."""
 
     def __init__(self, reconcile: Step | None = None) -> None:
         self.step: Step = reconcile or (
             lambda context: RunnerObservation(RunnerPhase.RUNNING, poll_seconds=0.05)
         )
         self.end: Callable[[Context], AbortResult] = lambda context: AbortResult(is_done=True)
-        self.looks: list[Context] = []
+        self.contexts: list[Context] = []
         self.aborts: list[Context] = []
         self._lock = threading.Lock()
 
     def reconcile(self, context: Context) -> RunnerObservation:
         with self._lock:
-            self.looks.append(context)
+            self.contexts.append(context)
         return self.step(context)
 
     def abort(self, context: Context) -> AbortResult:
@@ -67,24 +67,28 @@ class RunnerKit(ProcessKit):
         config = self.config()
         engine = ProcessEngine(home=self.home, max_log_bytes=config.max_log_bytes)
         offered = InstalledRunners(self.runners, self.call_seconds)
-        return make_pipeline(engine, config, self.told, (0.05, 0.1), offered)
+        return make_pipeline(engine, config, self.events, (0.05, 0.1), offered)
 
     def launch(self, *command: str, **spec: Any) -> Launch:
         return super().launch(*command, **{"task_type": "scripted", **spec})
 
-    def said(self, uid: str) -> list[str]:
-        """The phases that were told, in order, without repetitions."""
-        phases = [event.phase for event in self.told.of(uid) if isinstance(event, ReconciledEvent)]
+    def reported_phases(self, uid: str) -> list[str]:
+        """Return the reported phases in order, without repetitions."""
+        phases = [
+            event.phase for event in self.events.of(uid) if isinstance(event, ReconciledEvent)
+        ]
         return [phase for at, phase in enumerate(phases) if at == 0 or phases[at - 1] != phase]
 
     def last_state(self, uid: str) -> Mapping[str, Any]:
-        """The state that was told last."""
-        states = [event.state for event in self.told.of(uid) if isinstance(event, ReconciledEvent)]
+        """Return the last reported state."""
+        states = [
+            event.state for event in self.events.of(uid) if isinstance(event, ReconciledEvent)
+        ]
         return states[-1]
 
     def kinds(self, uid: str) -> list[type[DriverEvent]]:
-        """What was told, in order, but for what its runner said."""
-        return [type(e) for e in self.told.of(uid) if not isinstance(e, ReconciledEvent)]
+        """Return the types of the events in order, without those of reconciling."""
+        return [type(e) for e in self.events.of(uid) if not isinstance(e, ReconciledEvent)]
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def keeper(web: Web) -> Keeper:
 
 @pytest.fixture
 def kit(real_kit: Kit, keeper: Keeper) -> Kit:
-    """A kit whose cell asks the keeper."""
+    """A kit whose cell uses the keeper."""
     keeper.serve(real_kit)
     return real_kit
 
@@ -41,7 +41,7 @@ def script(kit: Kit, text: str, *outputs: Output, **spec: Any) -> Launch:
 def ran(kit: Kit, text: str, *outputs: Output, **spec: Any) -> EndedEvent:
     launch = script(kit, text, *outputs, **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 # ----------------------------------------------------------------------------- outputs
@@ -80,7 +80,7 @@ def test_output_folders_exist_and_are_writable_by_any_user(kit: Kit, keeper: Kee
     outputs = (Output("/left/here/one", "one"), Output("/there/two", "two"))
     launch = kit.launch("sh", "-c", text, outputs=outputs, user="1234:1234")
     kit.driver.start(launch)
-    assert kit.told.ended(launch.uid).exit_code == 0
+    assert kit.events.ended(launch.uid).exit_code == 0
     assert keeper.kept[launch.uid] == {"one": b"1\n", "two": b"2\n"}
 
 
@@ -213,7 +213,7 @@ def test_stop_cancels_the_storing_of_outputs(kit: Kit, keeper: Keeper) -> None:
     until(keeper.puts)
     kit.driver.stop(launch.uid, grace_seconds=10.0, force=False)
     may_answer.set()
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason, ended.outputs) == (None, STOPPED, None)
     assert keeper.kept == {}
 
@@ -234,7 +234,7 @@ def test_restarted_cell_stores_interrupted_outputs_again(kit: Kit, keeper: Keepe
     )
     kit.driver.start(launch)
     until(lambda: keeper.puts() == ["first", "second"])
-    kit.told = Recorder()
+    kit.events = Recorder()
     dying = [thread for thread in threading.enumerate() if thread.name.startswith("attempt-")]
     keeper.serve(kit)
     may_answer.set()
@@ -242,7 +242,7 @@ def test_restarted_cell_stores_interrupted_outputs_again(kit: Kit, keeper: Keepe
     for thread in dying:
         thread.join(SECONDS)
     kit.driver.adopt(launch)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert ended.outputs is not None, ended
     assert [item["name"] for item in ended.outputs] == ["first", "second"]
     assert keeper.kept[launch.uid] == {"first": b"1\n", "second": b"2\n"}
@@ -260,7 +260,7 @@ def test_outputs_are_stored_below_the_output_base_of_the_job(
     launch = script(real_kit, f"echo x > {ROOT}/out/model", Output("/out/model", "a b/model"))
     keeper.brief(launch.uid, output_base=f"file://{shared}/base/x7/run")
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert ended.outputs is not None, ended
     assert ended.outputs[0]["uri"] == f"file://{shared}/base/x7/run/a%20b/model"
     assert [path for path in shared.rglob("*") if path.is_file()] == [
@@ -274,13 +274,13 @@ def test_output_base_not_allowed_by_the_cell_is_a_user_failure(kit: Kit, keeper:
         launch = script(kit, f"echo x > {ROOT}/out/model", MODEL)
         keeper.brief(launch.uid, output_base=base)
         kit.driver.start(launch)
-        ended = kit.told.ended(launch.uid)
+        ended = kit.events.ended(launch.uid)
         assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
 
 
 # ----------------------------------------------------------------------------- checkpoints
 
-# Renamed into place: whoever is killed between the two leaves the number before, if there is one.
+# Renamed into place: a kill between the two leaves the number before, if there is one.
 COUNT = (
     f"cd {ROOT}/ckpt; n=$(cat n 2>/dev/null || echo 0); echo from $n;"
     " while :; do n=$((n+1)); echo $n > m; mv m n;"
@@ -293,7 +293,7 @@ def follow_up(kit: Kit, keeper: Keeper, ended: EndedEvent, text: str, **spec: An
     launch = script(kit, text, checkpoint_path="/ckpt", **spec)
     keeper.brief(launch.uid, checkpoint=keeper.checkpoint_of(ended))
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 def test_preempted_task_resumes_from_its_checkpoint(kit: Kit, keeper: Keeper) -> None:
@@ -301,7 +301,7 @@ def test_preempted_task_resumes_from_its_checkpoint(kit: Kit, keeper: Keeper) ->
     kit.driver.start(launch)
     until(lambda: "counts" in kit.log(launch.uid))
     kit.driver.stop(launch.uid, grace_seconds=0.2, force=False)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert ended.reason == STOPPED
     text = f"cd {ROOT}/ckpt; cat n; echo 1 >> n"
     second = follow_up(kit, keeper, ended, text, user="1000:1000")
@@ -342,7 +342,7 @@ def test_checkpoint_with_a_wrong_checksum_is_a_system_failure(kit: Kit, keeper: 
     launch = script(kit, "true", checkpoint_path="/ckpt")
     keeper.brief(launch.uid, checkpoint={**left, "sha256": "0" * 64})
     kit.driver.start(launch)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.started_at) == (FailureKind.SYSTEM, None)
 
 
@@ -358,6 +358,6 @@ def test_read_only_container_stores_outputs_and_checkpoints(
     launch = script(docker_kit, text, MODEL, checkpoint_path="/ckpt", read_only=True)
     keeper.brief(launch.uid, checkpoint=keeper.checkpoint_of(first))
     docker_kit.driver.start(launch)
-    second = docker_kit.told.ended(launch.uid)
+    second = docker_kit.events.ended(launch.uid)
     assert second.exit_code == 0, second
     assert keeper.kept[second.uid] == {"model": b"x\n"}

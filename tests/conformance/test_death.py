@@ -85,7 +85,7 @@ def test_attempts_survive_a_killed_cell_and_keep_their_exit_codes(real_kit: Kit)
     for uid in uids:
         launch = real_kit.launch("the command does not matter any more", uid=uid)
         real_kit.driver.adopt(launch)
-    assert [real_kit.told.ended(uid).exit_code for uid in uids] == [0, 3, 4]
+    assert [real_kit.events.ended(uid).exit_code for uid in uids] == [0, 3, 4]
     assert [real_kit.starts(uid) for uid in uids] == [1, 1, 1]
     assert {real_kit.log(uid) for uid in uids} == {"1\n2\n3\n4\n5\n"}
     until(lambda: not any(found.running for found in real_kit.driver.find()))
@@ -114,7 +114,7 @@ def test_uncreated_attempt_of_a_killed_cell_is_reported_never_created(
     assert not list(real_kit.driver.find())
     late = real_kit.launch("whatever", uid=orphan)
     real_kit.driver.adopt(replace(late, run=replace(late.run, start_before=0.0)))
-    ended = real_kit.told.ended(orphan)
+    ended = real_kit.events.ended(orphan)
     assert (ended.reason, ended.never_created) == (VANISHED, True)
 
 
@@ -122,7 +122,7 @@ def test_uncreated_attempt_of_a_killed_cell_is_started_by_its_successor(
     real_kit: Kit, orphan: str
 ) -> None:
     real_kit.driver.adopt(real_kit.launch(*real_kit.exits(3), uid=orphan))
-    ended = real_kit.told.ended(orphan)
+    ended = real_kit.events.ended(orphan)
     assert (ended.exit_code, ended.failure_kind) == (3, None)
 
 
@@ -132,7 +132,7 @@ def test_attempt_taken_before_a_reboot_is_not_reported_never_created(
     (proof,) = real_kit.home.glob("work/*/uncreated")
     proof.write_text("another boot")
     real_kit.driver.adopt(real_kit.launch("whatever", uid=orphan))
-    assert not real_kit.told.ended(orphan).never_created
+    assert not real_kit.events.ended(orphan).never_created
 
 
 def test_removed_attempt_of_a_killed_cell_is_not_reported_never_created(real_kit: Kit) -> None:
@@ -144,5 +144,5 @@ def test_removed_attempt_of_a_killed_cell_is_not_reported_never_created(real_kit
     (real_kit.home / "work" / uid / "order.json").unlink(missing_ok=True)
     real_kit.begin_again()
     real_kit.driver.adopt(real_kit.launch("whatever", uid=uid))
-    ended = real_kit.told.ended(uid)
+    ended = real_kit.events.ended(uid)
     assert (ended.reason, ended.never_created) == (VANISHED, False)

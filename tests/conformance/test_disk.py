@@ -1,4 +1,4 @@
-"""What a task asked for of disk is what it gets: who writes more is stopped, and told how much."""
+"""A task that uses more disk than it requested is stopped, with the amount in its message."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ WRITE = 'head -c {} /dev/zero > "${{CELLRUN_ROOT:-}}/{}"; sleep {}'
 
 
 def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
-    """The end of a shell script that asked for 10 MiB of disk."""
+    """Return the end of a shell script that requested 10 MiB of disk."""
     resources = {"disk_mib": 10}
     launch = kit.launch("sh", "-c", script, resources=resources, result_file="/out/result", **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 def assert_stopped(ended: EndedEvent) -> None:
@@ -52,7 +52,7 @@ def test_disk_limit_exceeded_while_the_cell_was_down_stops_the_attempt(
         "sh", "-c", script, resources={"disk_mib": 10}, result_file="/out/result"
     )
     real_kit.driver.start(launch)
-    real_kit.told.started(launch.uid)
+    real_kit.events.started(launch.uid)
     real_kit.begin_again()
     real_kit.driver.adopt(launch)
-    assert_stopped(real_kit.told.ended(launch.uid))
+    assert_stopped(real_kit.events.ended(launch.uid))

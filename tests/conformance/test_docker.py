@@ -27,7 +27,7 @@ def ran(kit: DockerKit, *command: str, **spec: Any) -> EndedEvent:
     """The end of a command."""
     launch = kit.launch(*command, **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 # ----------------------------------------------------------------------------- name and labels
@@ -51,9 +51,9 @@ def test_container_labels_identify_job_task_and_attempt(docker_kit: DockerKit) -
 
 
 def test_containers_of_other_installations_and_cells_are_not_listed(docker_kit: DockerKit) -> None:
-    strangers = [{"cellrun.cell": "cell-1"}, {"cellrun.installation": docker_kit.installation}]
+    foreign = [{"cellrun.cell": "cell-1"}, {"cellrun.installation": docker_kit.installation}]
     names = []
-    for labels in strangers:
+    for labels in foreign:
         body = {
             "Image": IMAGE,
             "Cmd": ["true"],
@@ -192,10 +192,10 @@ def test_pull_is_reported_to_and_shared_by_all_waiting_attempts(
     try:
         for launch in launches:
             docker_kit.driver.start(launch)
-            docker_kit.told.phase(launch.uid, Phase.PULLING)
+            docker_kit.events.phase(launch.uid, Phase.PULLING)
         registry.may_send.set()
         for launch in launches:
-            ended = docker_kit.told.ended(launch.uid)
+            ended = docker_kit.events.ended(launch.uid)
             assert (ended.exit_code, ended.reason) == (127, COMMAND), ended
         layers = [r for r in web.requests if r.path.endswith(registry.layer_digest)]
         assert len(layers) == 1
@@ -214,9 +214,9 @@ def test_stop_during_a_pull_ends_the_attempt_before_creation(
     launch = docker_kit.launch("/nothing", image=registry.image)
     try:
         docker_kit.driver.start(launch)
-        docker_kit.told.building(launch.uid)
+        docker_kit.events.building(launch.uid)
         docker_kit.driver.stop(launch.uid, grace_seconds=60, force=False)
-        ended = docker_kit.told.ended(launch.uid)
+        ended = docker_kit.events.ended(launch.uid)
         assert (ended.failure_kind, ended.reason, ended.started_at) == (None, STOPPED, None)
         assert ended.never_created
     finally:
@@ -256,7 +256,7 @@ def test_container_that_was_created_but_not_started_is_started_once(docker_kit: 
     body = {"Image": IMAGE, "Cmd": ["echo", "hello"], "Labels": labels, "NetworkDisabled": True}
     docker_kit.outside.create_container_from_config(body, f"cellrun-{launch.uid}")
     docker_kit.driver.adopt(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 0
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
     assert docker_kit.starts(launch.uid) == 1
 
 
@@ -265,11 +265,11 @@ def test_container_is_adopted_by_name_after_the_home_was_lost(
 ) -> None:
     launch = docker_kit.launch("sh", "-c", "echo hello; sleep 1; exit 3")
     docker_kit.driver.start(launch)
-    docker_kit.told.started(launch.uid)
+    docker_kit.events.started(launch.uid)
     docker_kit.home = docker_kit.home.with_name("another")
     docker_kit.begin_again()
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 3
+    assert docker_kit.events.ended(launch.uid).exit_code == 3
     assert docker_kit.starts(launch.uid) == 1
     assert docker_kit.log(launch.uid) == "hello\n"
 
@@ -308,7 +308,7 @@ def test_engine_outage_loses_no_output_and_no_exit_code(
     with pytest.raises(EngineAway):
         list(docker_kit.driver.find())
     cable.plug()
-    assert docker_kit.told.ended(launch.uid).exit_code == 4
+    assert docker_kit.events.ended(launch.uid).exit_code == 4
     assert docker_kit.log(launch.uid) == "1\n2\n3\n4\n5\n6\n7\n8\n"
 
 
@@ -317,15 +317,15 @@ def test_adopted_attempt_is_not_reported_while_the_engine_is_unreachable(
 ) -> None:
     launch = docker_kit.launch("sh", "-c", "sleep 1; exit 4")
     docker_kit.driver.start(launch)
-    docker_kit.told.started(launch.uid)
+    docker_kit.events.started(launch.uid)
     cable.pull()
     docker_kit.begin_again()
     docker_kit.driver.adopt(launch)
     docker_kit.driver.stop("somebody", grace_seconds=0, force=True)
     until(lambda: docker_kit.inspect(launch.uid)["State"]["Status"] == "exited")
-    assert docker_kit.told.of(launch.uid) == []
+    assert docker_kit.events.of(launch.uid) == []
     cable.plug()
-    assert docker_kit.told.ended(launch.uid).exit_code == 4
+    assert docker_kit.events.ended(launch.uid).exit_code == 4
 
 
 def test_unreachable_engine_fails_the_start_after_three_tries(
@@ -334,7 +334,7 @@ def test_unreachable_engine_fails_the_start_after_three_tries(
     cable.pull()
     launch = docker_kit.launch("true")
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
     assert ended.message is not None
     assert "tried 3 times" in ended.message
@@ -344,12 +344,12 @@ def test_unreachable_engine_fails_the_start_after_three_tries(
 def test_stop_missed_by_the_engine_is_repeated(docker_kit: DockerKit, cable: Cable) -> None:
     launch = docker_kit.launch("sleep", "300")
     docker_kit.driver.start(launch)
-    docker_kit.told.started(launch.uid)
+    docker_kit.events.started(launch.uid)
     cable.pull()
     docker_kit.driver.stop(launch.uid, grace_seconds=0, force=True)
     docker_kit.driver.stop(launch.uid, grace_seconds=0, force=True)
     cable.plug()
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.reason) == (137, STOPPED)
-    kinds = [type(e) for e in docker_kit.told.of(launch.uid) if not isinstance(e, BuildingEvent)]
+    kinds = [type(e) for e in docker_kit.events.of(launch.uid) if not isinstance(e, BuildingEvent)]
     assert kinds == [StartedEvent, EndedEvent]

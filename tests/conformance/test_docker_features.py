@@ -1,4 +1,4 @@
-"""What a task may wish of its container, each held against what stands inside it."""
+"""Options of a task's container, each compared with what the container shows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def engine(docker_kit: DockerKit) -> Iterator[DockerEngine]:
-    """The engine itself, for what no step asks for yet; the kit clears what it leaves."""
+    """The engine itself, for calls that no step makes; the kit removes what it leaves."""
     config = docker_kit.config()
     with closing(
         DockerEngine(installation=config.installation, cell=config.name, home=config.home)
@@ -80,20 +80,20 @@ def test_gang_members_resolve_each_other_by_name_in_a_private_network(
 ) -> None:
     greeting = "hostname; echo hello | nc -l -p 7000"
     first = docker_kit.launch("sh", "-c", greeting, network="gang", is_gang=False)
-    ask = (
+    script = (
         "until a=$(nslookup main-0 127.0.0.11 | tail -n +3 | grep -m 1 -o '[0-9]*[.][0-9.]*$');"
         " do sleep 0.05; done; until nc $a 7000 | grep hello; do sleep 0.05; done"
     )
-    second = docker_kit.launch("sh", "-c", ask, network="gang")
+    second = docker_kit.launch("sh", "-c", script, network="gang")
     second = replace(second, run=replace(second.run, task_index=1))
-    stranger = docker_kit.launch("nslookup", "main-0", "127.0.0.11", network="default")
-    for launch in (first, second, stranger):
+    outsider = docker_kit.launch("nslookup", "main-0", "127.0.0.11", network="default")
+    for launch in (first, second, outsider):
         docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(second.uid).exit_code == 0
+    assert docker_kit.events.ended(second.uid).exit_code == 0
     assert docker_kit.log(second.uid) == "hello\n"
-    assert docker_kit.told.ended(first.uid).exit_code == 0
+    assert docker_kit.events.ended(first.uid).exit_code == 0
     assert docker_kit.log(first.uid) == "main-0\n"
-    assert docker_kit.told.ended(stranger.uid).exit_code != 0
+    assert docker_kit.events.ended(outsider.uid).exit_code != 0
     assert networks_of(docker_kit) == [f"cellrun-{docker_kit.installation}-cell-1-gang-7"]
     # It goes with the last one, also when another process of the cell removes that.
     docker_kit.driver.remove(first.uid)
@@ -118,7 +118,7 @@ def test_gang_network_is_created_when_engine_address_pools_are_exhausted(
             mine.append(made["Id"])
         launch = docker_kit.launch("ip", "-4", "-o", "address", network="gang")
         docker_kit.driver.start(launch)
-        assert docker_kit.told.ended(launch.uid).exit_code == 0
+        assert docker_kit.events.ended(launch.uid).exit_code == 0
         assert "inet 10.2" in docker_kit.log(launch.uid)
     finally:
         for network in mine:
@@ -127,14 +127,14 @@ def test_gang_network_is_created_when_engine_address_pools_are_exhausted(
     until(lambda: networks_of(docker_kit) == [])
 
 
-# ----------------------------------------------------------------------------- wishes
+# ---------------------------------------------------------------------------- options
 
 
 def lines_of(kit: DockerKit, script: str, **spec: Any) -> list[str]:
     """What a shell script printed that succeeded."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert ended.exit_code == 0, (ended.message, kit.log(launch.uid, "stderr"))
     return kit.log(launch.uid).splitlines()
 
@@ -184,7 +184,7 @@ def test_symlinked_or_missing_mount_source_is_a_user_failure(
     for name, expected in words.items():
         launch = docker_kit.launch("true", mounts=(Mount(str(tmp_path / name), "/in"),))
         docker_kit.driver.start(launch)
-        ended = docker_kit.told.ended(launch.uid)
+        ended = docker_kit.events.ended(launch.uid)
         assert (ended.failure_kind, ended.reason) == (FailureKind.USER, NOT_HERE)
         assert expected in str(ended.message)
 
@@ -206,7 +206,7 @@ def test_mount_source_swapped_for_a_symlink_is_not_followed(
     mount = Mount(str(tmp_path / "mounted"), "/in", read_only=False)
     launch = docker_kit.launch("touch", "/in/x", mounts=(mount,), user="0")
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, NOT_HERE), ended
     assert f"symbolic link to {tmp_path}/outside" in str(ended.message)
     assert not list((tmp_path / "outside").iterdir())
@@ -241,7 +241,7 @@ def groups_of(uid: str) -> list[Path]:
 
 
 def is_exact(kit: DockerKit) -> bool:
-    """Whether the engine lets us group its containers; else they are looked at while they run."""
+    """Return whether the engine groups its containers; otherwise they are sampled."""
     return bool(kit.outside.info()["CgroupDriver"] == "cgroupfs")
 
 
@@ -251,7 +251,7 @@ def test_usage_of_a_short_task_is_reported_exactly_or_omitted(
     lines_of(docker_kit, "true")  # an engine makes its group with its first container
     launch = docker_kit.launch("true", resources={"memory_mib": 32})
     docker_kit.driver.start(launch)
-    usage = docker_kit.told.ended(launch.uid).usage
+    usage = docker_kit.events.ended(launch.uid).usage
     assert usage is not None
     if is_exact(docker_kit):
         assert 0 < usage["cpu_seconds"] < 5
@@ -285,9 +285,9 @@ def test_cgroups_of_containers_removed_from_outside_are_swept(
 ) -> None:
     launch = docker_kit.launch("sleep", "300")
     docker_kit.driver.start(launch)
-    docker_kit.told.started(launch.uid)
+    docker_kit.events.started(launch.uid)
     docker_kit.remove_outside(launch.uid)
-    docker_kit.told.ended(launch.uid)
+    docker_kit.events.ended(launch.uid)
     list(docker_kit.driver.find())
     assert groups_of(launch.uid) == []
 
@@ -295,7 +295,7 @@ def test_cgroups_of_containers_removed_from_outside_are_swept(
 def test_image_digest_is_reported(docker_kit: DockerKit) -> None:
     launch = docker_kit.launch("true")
     docker_kit.driver.start(launch)
-    usage = docker_kit.told.ended(launch.uid).usage
+    usage = docker_kit.events.ended(launch.uid).usage
     assert usage is not None
     assert usage["image_digest"] == docker_kit.outside.inspect_image(IMAGE)["Id"]
     assert "pulled_bytes" not in usage
@@ -308,7 +308,7 @@ def test_process_limit_is_enforced(docker_kit: DockerKit) -> None:
     script = "i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done; wait"
     launch = docker_kit.launch("sh", "-c", script, max_pids=20)
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code != 0
+    assert docker_kit.events.ended(launch.uid).exit_code != 0
     assert "fork" in docker_kit.log(launch.uid, "stderr")
 
 
@@ -324,9 +324,9 @@ def test_workdir_user_env_and_mounts_inside_match_the_spec(docker_kit: DockerKit
         result_file="/out/result",
     )
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 0
-    where, who, env, *mounts = docker_kit.log(launch.uid).splitlines()
-    assert (where, who, env) == ("/etc", "123", f"b {launch.uid}")
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
+    where, user, env, *mounts = docker_kit.log(launch.uid).splitlines()
+    assert (where, user, env) == ("/etc", "123", f"b {launch.uid}")
     options = {words[1]: words[3].split(",") for words in map(str.split, mounts)}
     assert "ro" in options["/"]
     assert "rw" in options["/out"]

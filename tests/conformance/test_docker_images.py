@@ -1,4 +1,4 @@
-"""Private images: pulled as whom the task names, and never as anybody else."""
+"""Private images are pulled with the login that the task names, and with no other."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -42,9 +42,9 @@ def test_private_image_is_pulled_only_with_valid_credentials(
     with serving(tmp_path / "closed", closed=True) as closed:
         image = closed.push(NOISE)
         pulls = Pulls(engine)
-        nobody, stranger = None, Registry(USER, "not the password")
+        anonymous, intruder = None, Registry(USER, "not the password")
         reader = Registry(USER, PASSWORD)
-        joined = [pulls.join(image, who) for who in (nobody, stranger, reader)]
+        joined = [pulls.join(image, login) for login in (anonymous, intruder, reader)]
         assert len(set(map(id, joined))) == 3
         for pull in joined[:2]:
             error = over(pull).error

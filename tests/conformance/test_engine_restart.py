@@ -16,7 +16,7 @@ from workers.attempt.events import EndedEvent, Launch, StartedEvent
 
 pytestmark = pytest.mark.engine
 
-# A shell that is its container's first process does not hear SIGTERM unless it asks to.
+# A shell that is its container's first process ignores SIGTERM unless it sets a trap.
 COUNTS = (
     "trap 'exit 4' USR1; i=0; while [ $i -lt {limit} ]; do echo $i; echo $i >&2; i=$((i+1));"
     " sleep 0.1; done; exit 4"
@@ -52,7 +52,7 @@ def started(kit: DockerKit, script: str, **spec: Any) -> Launch:
     """A launch that runs."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)
-    kit.told.started(launch.uid)
+    kit.events.started(launch.uid)
     return launch
 
 
@@ -65,10 +65,10 @@ def has_gone(pid: int) -> bool:
 
 
 def check_once(kit: DockerKit, launch: Launch) -> None:
-    """It was started once, and its start and end were told once."""
+    """Check that it was started once, and that its start and end were reported once."""
     assert kit.starts(launch.uid) <= 1  # an engine that was killed forgets what it did
     for kind in (StartedEvent, EndedEvent):
-        assert sum(isinstance(event, kind) for event in kit.told.of(launch.uid)) == 1
+        assert sum(isinstance(event, kind) for event in kit.events.of(launch.uid)) == 1
 
 
 def check_counted(kit: DockerKit, launch: Launch, *, may_lack: int) -> int:
@@ -91,7 +91,7 @@ def test_tasks_keep_their_exit_codes_across_an_engine_restart(
     number: signal.Signals,
 ) -> None:
     engine, kit = begin(live_restore)
-    # Without live-restore an engine that ends, or comes back, tells all it has to end.
+    # Without live-restore an engine that ends, or comes back, stops all its containers.
     limit = MANY if live_restore else FEW
     scripts = (COUNTS.format(limit=limit), ENDS_SOON, OBEYS)
     counts, soon, obeys = (started(kit, script) for script in scripts)
@@ -103,11 +103,11 @@ def test_tasks_keep_their_exit_codes_across_an_engine_restart(
     engine.start()
     if live_restore:
         kit.outside.kill(f"cellrun-{counts.uid}", "USR1")
-    assert kit.told.ended(counts.uid).exit_code == 4
-    assert kit.told.ended(soon.uid).exit_code == 3
+    assert kit.events.ended(counts.uid).exit_code == 4
+    assert kit.events.ended(soon.uid).exit_code == 3
     lost = MAY_BE_LOST if number is signal.SIGKILL else 0
     assert check_counted(kit, counts, may_lack=lost) == FEW or live_restore
-    ended = kit.told.ended(obeys.uid)
+    ended = kit.events.ended(obeys.uid)
     end = (5, None) if live_restore else (143, FailureKind.OUTSIDE)
     assert (ended.exit_code, ended.failure_kind) == end
     for launch in (counts, soon, obeys):
@@ -130,9 +130,9 @@ def test_attempts_are_adopted_after_an_engine_restart_during_cell_downtime(
     for launch in (counts, soon):
         kit.driver.adopt(launch)
     engine.start()
-    kit.told.started(counts.uid)
+    kit.events.started(counts.uid)
     kit.outside.kill(f"cellrun-{counts.uid}", "USR1")
-    assert [kit.told.ended(launch.uid).exit_code for launch in (counts, soon)] == [4, 3]
+    assert [kit.events.ended(launch.uid).exit_code for launch in (counts, soon)] == [4, 3]
     check_counted(kit, counts, may_lack=MAY_BE_LOST)
     for launch in (counts, soon):
         check_once(kit, launch)

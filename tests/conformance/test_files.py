@@ -21,7 +21,7 @@ def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
     """The end of a shell script."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 # ----------------------------------------------------------------------------- output
@@ -55,7 +55,7 @@ def test_output_continues_across_cell_restarts_without_loss_or_repetition(real_k
         until(lambda line=line: line in real_kit.log(launch.uid))  # type: ignore[misc]
         real_kit.begin_again()
         real_kit.driver.adopt(launch)
-    assert real_kit.told.ended(launch.uid).exit_code == 0
+    assert real_kit.events.ended(launch.uid).exit_code == 0
     assert real_kit.log(launch.uid) == "".join(f"line {number}\n" for number in range(120))
     assert real_kit.log(launch.uid, "stderr") == "".join(f"err {number}\n" for number in range(120))
 
@@ -72,7 +72,7 @@ def test_long_line_survives_a_cell_restart_while_the_other_stream_writes(real_ki
     until(lambda: real_kit.log(launch.uid, "stderr") == "err\n")
     real_kit.begin_again()
     real_kit.driver.adopt(launch)
-    assert real_kit.told.ended(launch.uid).exit_code == 0
+    assert real_kit.events.ended(launch.uid).exit_code == 0
     assert real_kit.log(launch.uid) == "x" * 20000 + "end\n"
     assert real_kit.log(launch.uid, "stderr") == "err\n"
 
@@ -80,7 +80,7 @@ def test_long_line_survives_a_cell_restart_while_the_other_stream_writes(real_ki
 def test_output_over_the_limit_is_truncated_with_a_note(real_kit: Kit) -> None:
     real_kit.driver.close()
     config = real_kit.config(max_log_bytes=1000)
-    real_kit.driver = make_driver(config, real_kit.told)
+    real_kit.driver = make_driver(config, real_kit.events)
     ended = ran(
         real_kit, "head -c 5000 /dev/zero | tr '\\0' x; echo short >&2; sleep 0.7; echo more"
     )
@@ -223,7 +223,7 @@ def test_attempt_variables_override_the_environment_of_the_spec(real_kit: Kit) -
 def test_missing_command_ends_with_exit_code_127(real_kit: Kit) -> None:
     launch = real_kit.launch("no-such-program")
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (127, FailureKind.USER, COMMAND)
     assert ended.started_at is None
 
@@ -231,7 +231,7 @@ def test_missing_command_ends_with_exit_code_127(real_kit: Kit) -> None:
 def test_entrypoint_precedes_the_command(real_kit: Kit) -> None:
     launch = real_kit.launch("three", entrypoint=("echo", "two"))
     real_kit.driver.start(launch)
-    real_kit.told.ended(launch.uid)
+    real_kit.events.ended(launch.uid)
     assert real_kit.log(launch.uid) == "two three\n"
 
 

@@ -1,4 +1,4 @@
-"""A disk is full, the cell's or the engine's: it is said so, and harms nobody who has begun."""
+"""A full disk of the cell or the engine is reported, and does not end running attempts."""
 
 import subprocess
 import tempfile
@@ -63,11 +63,11 @@ def ran(kit: Kit, script: str, **spec: Any) -> EndedEvent:
     """The end of a shell script."""
     launch = kit.launch("sh", "-c", script, **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 def check_disk_failure(ended: EndedEvent) -> None:
-    """The cell is to blame, after three tries, and says why."""
+    """Check for a system failure after three tries whose message names the full disk."""
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, DISK), ended.message
     assert "space left" in str(ended.message)
 
@@ -111,7 +111,7 @@ def test_output_waits_for_disk_space_while_the_task_continues(
     filling.unlink()
     until(lambda: "line 2999" in small_home.log(launch.uid))
     touch(small_home, launch.uid, "/tmp/end")
-    assert small_home.told.ended(launch.uid).exit_code == 4
+    assert small_home.events.ended(launch.uid).exit_code == 4
     lines = "".join(f"line {number}\n" for number in range(3000))
     assert small_home.log(launch.uid) == f"ready\n{lines}"
     assert small_home.log(launch.uid, "stderr") == lines
@@ -159,4 +159,4 @@ def test_full_engine_disk_fails_the_start_until_space_is_freed(
     filling.unlink()
     assert ran(kit, "echo hello; exit 3").exit_code == 3
     touch(kit, running.uid, "/tmp/end")
-    assert kit.told.ended(running.uid).exit_code == 0
+    assert kit.events.ended(running.uid).exit_code == 0

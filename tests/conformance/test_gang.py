@@ -1,4 +1,4 @@
-"""Members of a gang on one cell: what each finds, and that it is told when the others move."""
+"""Members of a gang on one cell: what each finds, and that changes of the others reach it."""
 
 import json
 import os
@@ -24,16 +24,16 @@ KEY = GangKey("-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n", "ssh-ed25519 AAA
 
 
 class GangWeb(Web):
-    """Tells of one gang, as its test says it stands; refuses the attempts in `refused`."""
+    """Answers with the gang that its test sets; refuses the attempts in `refused`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.route = self._tell
+        self.route = self._respond
         self.gang = Gang(())
         self.refused: set[str] = set()
         self.is_away = threading.Event()
 
-    def _tell(self, request: Request) -> Answer:
+    def _respond(self, request: Request) -> Answer:
         *_, uid, what = request.path.split("/")
         if request.method == "PUT":  # output
             offset = int(request.path.rpartition("offset=")[2])
@@ -42,16 +42,16 @@ class GangWeb(Web):
             return Answer(503)
         if uid in self.refused:
             return Answer(404)
-        told = replace(self.gang, key=KEY).body() if what == "briefing" else self.gang.body()
-        body = {"gang": told} if what == "briefing" else told
+        document = replace(self.gang, key=KEY).body() if what == "briefing" else self.gang.body()
+        body = {"gang": document} if what == "briefing" else document
         key = keys.mac_key(b"k" * 32, keys.SEAL)
         mac = request.headers["X-Cellrun-Mac"]
         about = keys.about_answer(cell="cell-1", attempt=uid, endpoint=what, mac=mac)
         nonce = os.urandom(NONCE_BYTES)
         return Answer(200, seal(key, json.dumps(body).encode(), about=about, nonce=nonce))
 
-    def asked(self, uid: str = "") -> int:
-        """How often it was asked for the gang, as that attempt."""
+    def count_requests(self, uid: str = "") -> int:
+        """Return the number of requests for the gang, by that attempt."""
         return sum(request.path.endswith(f"{uid}/gang") for request in self.requests)
 
 
@@ -82,8 +82,8 @@ def gang_of(kit: Kit, size: int, **shared: Any) -> list[GangMember]:
 
 def launch(kit: Kit, script: str, index: int = 0, **spec: Any) -> Launch:
     kind = "process" if isinstance(kit, ProcessKit) else "container"
-    wishes = {"network": "gang", "ports": ("http",), "is_gang": True, "task_type": kind, **spec}
-    made = kit.launch("sh", "-c", script, **wishes)
+    options = {"network": "gang", "ports": ("http",), "is_gang": True, "task_type": kind, **spec}
+    made = kit.launch("sh", "-c", script, **options)
     env = {**made.env, "CELLRUN_CELL": "cell-1"}
     return replace(made, run=replace(made.run, task_index=index), env=env)
 
@@ -93,7 +93,7 @@ def running(member: GangMember, address: str = "", **more: Any) -> GangMember:
     return replace(member, state=S.RUNNING, addresses=addresses, **more)
 
 
-LOOK = """
+SHOW_GANG = """
 cd $CELLRUN_ROOT/run/cellrun
 echo $CELLRUN_GANG_RANK of $CELLRUN_GANG_SIZE: $CELLRUN_GANG_HOSTS
 cat ssh/id_ed25519 ssh/authorized_keys
@@ -111,7 +111,7 @@ def test_member_sees_its_rank_the_key_and_changing_peer_addresses(
     begin(real_kit, web)
     me, other, late = gang_of(real_kit, 3)
     web.gang = Gang((me, other, late))
-    made = launch(real_kit, LOOK)
+    made = launch(real_kit, SHOW_GANG)
     real_kit.driver.start(made)
     until(lambda: "0 of 3: main-0,main-1,main-2" in real_kit.log(made.uid))
     far = running(other, "10.0.0.2:4711", cell="cell-2")
@@ -119,7 +119,7 @@ def test_member_sees_its_rank_the_key_and_changing_peer_addresses(
     until(lambda: "main-1 RUNNING 10.0.0.2 http=4711" in real_kit.log(made.uid))
     moved = replace(far, number=2, addresses={"http": "10.0.0.3:4712"})
     web.gang = Gang((running(me), moved, late), is_ready=True)
-    assert real_kit.told.ended(made.uid).exit_code == 0
+    assert real_kit.events.ended(made.uid).exit_code == 0
     lines = real_kit.log(made.uid).splitlines()
     assert lines[1:5] == [
         "-----BEGIN OPENSSH PRIVATE KEY-----",
@@ -156,25 +156,27 @@ def test_members_on_one_cell_connect_by_name_in_a_private_network(
     first, second = launch(docker_kit, SERVE), launch(docker_kit, FETCH, index=1)
     for made in (first, second):
         docker_kit.driver.start(made)
-    address = docker_kit.told.started(first.uid).addresses
+    address = docker_kit.events.started(first.uid).addresses
     assert address is not None, "it is published, too"
-    docker_kit.told.started(second.uid)
+    docker_kit.events.started(second.uid)
     mounts = {
         item["Target"]: item for item in docker_kit.inspect(first.uid)["HostConfig"]["Mounts"]
     }
     assert is_in_memory(Path(mounts["/run/cellrun/ssh"]["Source"]))
     assert all(item["ReadOnly"] for item in mounts.values())
     web.gang = Gang(tuple(running(member, address["http"]) for member in members), is_ready=True)
-    assert docker_kit.told.ended(second.uid).exit_code == 0
-    assert docker_kit.told.ended(first.uid).exit_code == 0
+    assert docker_kit.events.ended(second.uid).exit_code == 0
+    assert docker_kit.events.ended(first.uid).exit_code == 0
     assert docker_kit.log(first.uid) == "main-0\n"
     log = docker_kit.log(second.uid)
     assert log.startswith("from 0\n127.0.0.1\tlocalhost\n")
     assert "main-0" not in log, "the hosts file does not shadow what the engine answers"
     docker_kit.driver.remove(first.uid)
     until(lambda: not Path(mounts["/run/cellrun/ssh"]["Source"]).exists())
-    asked = web.asked()
-    assert asked == max(web.asked(first.uid), web.asked(second.uid)), "one question for both"
+    count = web.count_requests()
+    assert count == max(web.count_requests(first.uid), web.count_requests(second.uid)), (
+        "one question for both"
+    )
 
 
 WATCH = """
@@ -202,21 +204,21 @@ def test_hosts_file_follows_a_peer_through_an_outage_and_a_cell_restart(
     web.gang = Gang((running(me), other, late))
     made = launch(docker_kit, WATCH, network="default", user="12345:12345")
     docker_kit.driver.start(made)
-    docker_kit.told.started(made.uid)
+    docker_kit.events.started(made.uid)
     until(lambda: "it does not run" in docker_kit.log(made.uid))
     web.is_away.set()
     until(lambda: any(request.path.endswith("/gang") for request in web.requests[-1:]))
     web.gang = Gang((running(me), running(other, "10.0.0.2:1", cell="cell-2"), late))
     web.is_away.clear()
     until(lambda: "10.0.0.2\tmain-1" in docker_kit.log(made.uid))
-    # What the control plane holds for ended elsewhere is not told any more of its gang.
+    # Attempt number 2 of this member has replaced it: its files do not change any more.
     web.gang = Gang((running(me, number=2), running(other, "10.0.0.9:1", cell="cell-2"), late))
-    count = web.asked()
-    until(lambda: web.asked() > count + 1)
+    count = web.count_requests()
+    until(lambda: web.count_requests() > count + 1)
     docker_kit.begin_again()
     docker_kit.driver.adopt(made)
     web.gang = Gang((running(me), running(other, "10.0.0.3:1", cell="cell-3"), late))
-    assert docker_kit.told.ended(made.uid).exit_code == 0
+    assert docker_kit.events.ended(made.uid).exit_code == 0
     lines = docker_kit.log(made.uid).splitlines()
     assert lines[0].startswith("444 "), "ssh takes a key that others may read only of another user"
     assert lines[0] != "444 12345"
@@ -236,11 +238,11 @@ def test_gang_update_reaches_a_member_whose_own_request_is_refused(
     made = [launch(process_kit, wait, index=n) for n in (0, 1)]
     for one in made:
         process_kit.driver.start(one)
-        process_kit.told.started(one.uid)
+        process_kit.events.started(one.uid)
     web.refused.add(made[0].uid)
     web.gang = Gang(tuple(running(member) for member in members), is_ready=True)
     for one in made:
-        assert process_kit.told.ended(one.uid).exit_code == 0
+        assert process_kit.events.ended(one.uid).exit_code == 0
 
 
 def test_restarted_gang_is_updated_as_fast_as_the_first_one(
@@ -255,9 +257,9 @@ def test_restarted_gang_is_updated_as_fast_as_the_first_one(
         web.gang = Gang((replace(member, number=number),))
         made = launch(process_kit, wait, number=number)
         process_kit.driver.start(made)
-        process_kit.told.started(made.uid)
+        process_kit.events.started(made.uid)
         web.gang = Gang((running(member, number=number),), is_ready=True)
-        assert process_kit.told.ended(made.uid).exit_code == 0
+        assert process_kit.events.ended(made.uid).exit_code == 0
 
 
 def test_launch_context_of_another_member_prevents_the_start(
@@ -267,7 +269,7 @@ def test_launch_context_of_another_member_prevents_the_start(
     web.gang = Gang(tuple(gang_of(process_kit, 1)))
     made = launch(process_kit, "true", index=1)
     process_kit.driver.start(made)
-    ended = process_kit.told.ended(made.uid)
+    ended = process_kit.events.ended(made.uid)
     assert (ended.failure_kind, ended.reason) == ("system", "web")
     assert ended.message == "gang: the launch context is of another member"
     assert process_kit.starts(made.uid) == 0
@@ -283,10 +285,10 @@ def test_only_gang_members_publish_ports_on_the_gateway_address(
     alone = launch(docker_kit, "sleep 300", is_gang=False, network="default")
     for made in (member, alone):
         docker_kit.driver.start(made)
-        docker_kit.told.started(made.uid)
+        docker_kit.events.started(made.uid)
     bridge = docker_kit.inspect(alone.uid)["NetworkSettings"]["Networks"]["bridge"]
     for made, host in ((member, bridge["Gateway"]), (alone, "127.0.0.1")):
-        addresses = docker_kit.told.started(made.uid).addresses
+        addresses = docker_kit.events.started(made.uid).addresses
         assert addresses is not None
         assert addresses["http"].startswith(f"{host}:")
         ports = docker_kit.inspect(made.uid)["NetworkSettings"]["Ports"]
@@ -306,7 +308,7 @@ def test_member_files_exist_without_network_and_in_read_only_containers(
     script = "cat /etc/hosts /run/cellrun/gang/ready; head -1 /run/cellrun/ssh/id_ed25519"
     made = launch(docker_kit, script, **spec)
     docker_kit.driver.start(made)
-    assert docker_kit.told.ended(made.uid).exit_code == 0
+    assert docker_kit.events.ended(made.uid).exit_code == 0
     lines = docker_kit.log(made.uid).splitlines()
     far = "10.0.0.2\tmain-1" if "read_only" in spec else "# main-1: network: none reaches no peer"
     assert lines[-2:] == [far, "-----BEGIN OPENSSH PRIVATE KEY-----"]

@@ -1,4 +1,4 @@
-"""GPUs: which ones a container asks the engine for, and what happens where there are none."""
+"""GPUs: the ones that a container requests from the engine, and engines without any."""
 
 import uuid
 from pathlib import Path
@@ -20,7 +20,7 @@ def engine(docker_kit: DockerKit, tmp_path: Path) -> DockerEngine:
     return DockerEngine(installation=docker_kit.installation, cell="cell-1", home=tmp_path, gpus=3)
 
 
-def asked(kit: DockerKit, uid: str) -> list[str]:
+def requested_gpus(kit: DockerKit, uid: str) -> list[str]:
     [request] = kit.inspect(uid)["HostConfig"]["DeviceRequests"]
     assert request["Capabilities"] == [["gpu"]]
     return list(request["DeviceIDs"])
@@ -34,12 +34,15 @@ def test_containers_get_disjoint_gpus(docker_kit: DockerKit, engine: DockerEngin
     first, second, third = launches
     for launch in (first, second):
         engine.create(launch, ())
-    assert (asked(docker_kit, first.uid), asked(docker_kit, second.uid)) == (["0"], ["1", "2"])
+    assert (requested_gpus(docker_kit, first.uid), requested_gpus(docker_kit, second.uid)) == (
+        ["0"],
+        ["1", "2"],
+    )
     with pytest.raises(EngineError, match="1 GPUs are requested, and 0 of 3 are free"):
         engine.create(third, ())
     engine.remove(first.uid)
     engine.create(third, ())
-    assert asked(docker_kit, third.uid) == ["0"]
+    assert requested_gpus(docker_kit, third.uid) == ["0"]
 
 
 def test_container_without_gpus_requests_no_device(
@@ -60,7 +63,7 @@ def test_missing_gpu_driver_of_the_engine_is_a_system_failure(
     docker_kit.begin_again()
     launch = docker_kit.launch("true", resources={"gpu": 1})
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
     assert ended.message is not None
     assert "could not select device driver" in ended.message

@@ -1,6 +1,6 @@
-"""The guard as a process: it outlives whoever started it, and ends containers in time by itself.
+"""The guard as a process: it outlives the cell process, and ends containers in time by itself.
 
-What is asked of containers is asked of plain processes too. Leases are of half a minute, of which
+What holds for containers holds for plain processes too. Leases are of half a minute, of which
 only the end is waited for.
 """
 
@@ -66,13 +66,13 @@ class Watch:
         launch = replace(launch, permit=lambda: self.link.permit(launch.uid))
         self.show(launch, seconds=3600.0)
         self.kit.driver.start(launch)
-        self.kit.told.started(launch.uid)
+        self.kit.events.started(launch.uid)
         self.kit.wait_until_ready(launch.uid)
         self.show(launch, seconds=seconds, grace=grace)
         return launch
 
     def end_cell(self) -> None:
-        """The cell dies: its driver tells nothing more, its lock is free."""
+        """Let the cell die: its driver reports nothing more, its lock is free."""
         if self.cell_lock is not None:
             self.kit.begin_again()
             os.close(self.cell_lock)
@@ -123,7 +123,7 @@ def watch(real_kit: Kit) -> Iterator[Watch]:
 def test_obedient_attempt_is_stopped_before_lease_expiry(watch: Watch) -> None:
     launch = watch.begin(*watch.kit.obedient(), seconds=8.0, grace=5.0)
     deadline = watch.deadline(launch)
-    ended = watch.kit.told.ended(launch.uid)
+    ended = watch.kit.events.ended(launch.uid)
     assert ended.exit_code == 143
     assert ended.at < deadline
     assert launch.uid in watch.link.status().fenced
@@ -132,7 +132,7 @@ def test_obedient_attempt_is_stopped_before_lease_expiry(watch: Watch) -> None:
 def test_attempt_ignoring_the_stop_is_killed_before_lease_expiry(watch: Watch) -> None:
     launch = watch.begin(*watch.kit.deaf(300), seconds=7.0, grace=2.0)
     deadline = watch.deadline(launch)
-    ended = watch.kit.told.ended(launch.uid)
+    ended = watch.kit.events.ended(launch.uid)
     assert ended.exit_code == 137
     assert ended.at < deadline
 
@@ -146,7 +146,7 @@ def test_renewed_lease_keeps_the_attempt_running(watch: Watch) -> None:
     watch.show(other, seconds=6.0)
     attempts = {**watch.link.read().attempts, **kept}
     watch.link.write(Watchlist(watch.link.read().number + 1, clock.boot_id(), attempts))
-    watch.kit.told.ended(other.uid)
+    watch.kit.events.ended(other.uid)
     assert not watch.is_over(renewed)
 
 
@@ -196,11 +196,11 @@ def test_successor_of_a_killed_guard_ends_the_fenced_attempt(
     (guard,) = watch.guards()
     os.kill(guard, signal.SIGKILL)
     until(lambda: not watch.is_guarded())
-    # Its lease is renewed too late: it was struck.
+    # Its lease is renewed too late: the guard has fenced it.
     watch.show(launch, seconds=3600.0)
     watch.link._started_at = float("-inf")
     assert watch.link.stand_by()
-    assert watch.kit.told.ended(launch.uid).exit_code == 137
+    assert watch.kit.events.ended(launch.uid).exit_code == 137
     assert watch.guards() != [guard]
 
 
@@ -217,7 +217,7 @@ def test_unneeded_guard_exits_when_dismissed(watch: Watch) -> None:
 def test_a_guard_stays_as_long_as_the_cell_lives(watch: Watch) -> None:
     assert watch.link.stand_by()
     (guard,) = until(watch.guards)
-    # Twice there is nobody to watch; it has looked whether the cell lives by the second time.
+    # Twice there is no attempt to watch; by the second time it has checked whether the cell lives.
     for _ in range(2):
         number = watch.link.read().number
         watch.show(seconds=0.0)
@@ -228,19 +228,19 @@ def test_a_guard_stays_as_long_as_the_cell_lives(watch: Watch) -> None:
 
 def test_attempt_starts_only_after_the_guard_confirms_watching_it(watch: Watch) -> None:
     launch = watch.kit.launch(*watch.kit.exits(0))
-    asked: list[Permit] = []
+    permits: list[Permit] = []
 
     def permit() -> Permit:
-        asked.append(watch.link.permit(launch.uid))
-        if len(asked) == 2:
+        permits.append(watch.link.permit(launch.uid))
+        if len(permits) == 2:
             watch.link.stand_by()
-        return asked[-1]
+        return permits[-1]
 
     watch.show(launch, seconds=3600.0)
     watch.kit.driver.start(replace(launch, permit=permit))
-    assert watch.kit.told.ended(launch.uid).exit_code == 0
-    assert asked[:2] == [Permit.NOT_YET, Permit.NOT_YET]
-    assert asked[-1] is Permit.YES
+    assert watch.kit.events.ended(launch.uid).exit_code == 0
+    assert permits[:2] == [Permit.NOT_YET, Permit.NOT_YET]
+    assert permits[-1] is Permit.YES
 
 
 def test_created_but_fenced_attempt_is_never_started(watch: Watch) -> None:
@@ -257,7 +257,7 @@ def test_created_but_fenced_attempt_is_never_started(watch: Watch) -> None:
 
     watch.show(launch, seconds=4.0)
     watch.kit.driver.start(replace(launch, permit=permit))
-    ended = watch.kit.told.ended(launch.uid)
+    ended = watch.kit.events.ended(launch.uid)
     assert ended.started_at is None
     assert not ended.never_created
     assert watch.kit.starts(launch.uid) == 0
@@ -267,7 +267,7 @@ def test_stop_ends_an_attempt_waiting_for_its_guard(watch: Watch) -> None:
     launch = replace(watch.kit.launch(*watch.kit.obedient()), permit=lambda: Permit.NOT_YET)
     watch.kit.driver.start(launch)
     watch.kit.driver.stop(launch.uid, grace_seconds=0.0, force=False)
-    ended = watch.kit.told.ended(launch.uid)
+    ended = watch.kit.events.ended(launch.uid)
     assert (ended.reason, ended.never_created) == (STOPPED, True)
 
 
@@ -290,7 +290,7 @@ def test_guard_kills_the_container_of_an_unresponsive_engine(
         cable.pull()
         watch.show(launch, seconds=4.0)
         deadline = watch.deadline(launch)
-        ended = docker_kit.told.ended(launch.uid)
+        ended = docker_kit.events.ended(launch.uid)
         assert ended.exit_code == 137
         assert ended.at < deadline
     finally:

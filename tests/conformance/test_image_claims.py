@@ -1,4 +1,4 @@
-"""What an image says of itself changes nothing about what a task holds: labels and volumes."""
+"""Labels and volumes of an image do not change what its task holds."""
 
 import uuid
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def test_image_labels_cannot_forge_a_gang_or_an_attempt(
 ) -> None:
     launch = docker_kit.launch("true", image=claiming)
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 0
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
     labels = docker_kit.inspect(launch.uid)["Config"]["Labels"]
     ours = {name: text for name, text in labels.items() if name.startswith("cellrun.")}
     assert (ours["cellrun.gang"], ours["cellrun.gpus"]) == ("", "")
@@ -73,7 +73,7 @@ def test_image_volume_counts_as_disk_and_is_removed_with_the_container(
         "sh", "-c", script, image=claiming, user="0", resources={"disk_mib": 10}
     )
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, DISK_LIMIT)
     assert ended.message is not None
     assert ended.message.endswith("MiB of disk, but requested 10 MiB")
@@ -93,7 +93,7 @@ def test_a_volume_that_the_cell_may_not_read_is_sized_by_the_engine(
     script = "head -c 3145728 /dev/zero > /data/some"
     launch = docker_kit.launch("sh", "-c", script, image=claiming, user="0")
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 0
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
     [name] = volumes_of(docker_kit, launch.uid)
     hidden = {"Type": "volume", "Name": name, "Source": "/nonexistent/_data"}
     assert volume_bytes(docker_kit.outside, [hidden, {"Type": "bind", "Source": "/"}]) == 3 << 20

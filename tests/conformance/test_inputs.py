@@ -30,7 +30,7 @@ def kit(real_kit: Kit, tmp_path: Path) -> Kit:
         allowed_networks=(ipaddress.ip_network("127.0.0.0/8"),),
         max_files_bytes=1_000_000,
     )
-    real_kit.driver = make_driver(config, real_kit.told, back_off=(0.05, 0.1))
+    real_kit.driver = make_driver(config, real_kit.events, back_off=(0.05, 0.1))
     return real_kit
 
 

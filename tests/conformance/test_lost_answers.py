@@ -1,4 +1,4 @@
-"""The engine did what it was asked, and its answer is lost: nothing is done a second time."""
+"""The engine has done a call, and its answer is lost: nothing is done a second time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def test_start_with_a_lost_answer_is_not_repeated_after_the_end(
     done = lose_answers(monkeypatch, "start", after=wait)
     launch = docker_kit.launch(*docker_kit.exits(5))
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 5
+    assert docker_kit.events.ended(launch.uid).exit_code == 5
     assert (len(done), docker_kit.starts(launch.uid)) == (1, 1)
 
 
@@ -50,7 +50,7 @@ def test_create_with_a_lost_answer_leaves_one_container_started_once(
     lose_answers(monkeypatch, "create_container_from_config", after=lambda client, body: None)
     launch = docker_kit.launch(*docker_kit.exits(6))
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 6
+    assert docker_kit.events.ended(launch.uid).exit_code == 6
     assert docker_kit.starts(launch.uid) == 1
 
 
@@ -76,5 +76,5 @@ def test_ended_container_found_by_name_is_not_started_again(
     outside.start(made["Id"])
     outside.wait(made["Id"])
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.exit_code, docker_kit.starts(launch.uid)) == (7, 1)

@@ -87,7 +87,7 @@ def test_task_reads_inputs_and_stores_outputs_in_an_object_store(
     )
     keeper.brief(launch.uid, output_base="s3://bucket/base/x7/run")
     process_kit.driver.start(launch)
-    ended = process_kit.told.ended(launch.uid)
+    ended = process_kit.events.ended(launch.uid)
     assert ended.outputs is not None, ended
     assert {item["uri"] for item in ended.outputs} == {
         "s3://bucket/base/x7/run/model",
@@ -110,13 +110,13 @@ def test_checkpoint_is_passed_on_through_an_object_store(
     process_kit.driver.start(launch)
     until((process_kit.home / "work" / launch.uid / "root/ckpt/state").exists)
     process_kit.driver.stop(launch.uid, grace_seconds=0.1, force=False)
-    first = process_kit.told.ended(launch.uid)
+    first = process_kit.events.ended(launch.uid)
     assert first.reason == STOPPED
     assert first.outputs is not None, first
     follower = script(process_kit, "cat $CELLRUN_ROOT/ckpt/state", checkpoint_path="/ckpt")
     keeper.brief(follower.uid, checkpoint=dict(first.outputs[0]))
     process_kit.driver.start(follower)
-    second = process_kit.told.ended(follower.uid)
+    second = process_kit.events.ended(follower.uid)
     assert second.exit_code == 0, second
     assert process_kit.log(second.uid).strip().isdecimal()
 
@@ -129,12 +129,12 @@ def test_missing_object_or_bucket_is_a_user_failure(
     inputs = (Input("/in/x", "s3://bucket/none", named=True),)
     launch = script(process_kit, "true", inputs=inputs)
     process_kit.driver.start(launch)
-    ended = process_kit.told.ended(launch.uid)
+    ended = process_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, INPUTS), ended
     launch = script(process_kit, "echo x > $CELLRUN_ROOT/out/x", Output("/out/x", "x"))
     keeper.brief(launch.uid, output_base="s3://no-such-bucket/base")
     process_kit.driver.start(launch)
-    ended = process_kit.told.ended(launch.uid)
+    ended = process_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
 
 

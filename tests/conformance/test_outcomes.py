@@ -1,4 +1,4 @@
-"""Every row of the table of ends, provoked on the real engine, or in the words it was heard to say.
+"""Every row of the table of ends, provoked on the real engine or from recorded messages.
 
 A row that no engine of a test can be brought to has its words recorded here, with the reason.
 """
@@ -59,7 +59,7 @@ def lived(kit: DockerKit, *command: str, **spec: Any) -> EndedEvent:
     """The end of a command."""
     launch = kit.launch(*command, **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 # ----------------------------------------------------------------------------- ends of a process
@@ -71,13 +71,13 @@ def nothing(kit: DockerKit, launch: Launch) -> None:
 
 def stop(kit: DockerKit, launch: Launch) -> None:
     """We order its end."""
-    kit.told.started(launch.uid)
+    kit.events.started(launch.uid)
     kit.driver.stop(launch.uid, grace_seconds=0, force=True)
 
 
 def kill_from_outside(kit: DockerKit, launch: Launch) -> None:
-    """Somebody says `docker kill`."""
-    kit.told.started(launch.uid)
+    """Kill the container from outside, as `docker kill` does."""
+    kit.events.started(launch.uid)
     kit.kill_outside(launch.uid)
 
 
@@ -121,7 +121,7 @@ def test_process_end_maps_to_exit_code_kind_and_reason(docker_kit: DockerKit, en
     )
     docker_kit.driver.start(launch)
     end.done(docker_kit, launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (end.code, end.kind, end.reason)
 
 
@@ -140,19 +140,19 @@ def test_late_out_of_memory_flag_of_the_engine_is_reported(
     monkeypatch.setattr("workers.drivers.docker.driver.view_of", late)
     launch = docker_kit.launch("sh", "-c", EATS, resources=SMALL)
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (USER, OUT_OF_MEMORY)
 
 
 def check_exit_codes(kit: DockerKit, codes: list[int]) -> None:
-    """Programs that end with these codes are told to have done so."""
+    """Check that programs that end with these codes are reported with them."""
     launches = {code: kit.launch(*kit.exits(code)) for code in codes}
     for start in range(0, len(codes), AT_ONCE):
         some = codes[start : start + AT_ONCE]
         for code in some:
             kit.driver.start(launches[code])
         for code in some:
-            ended = kit.told.ended(launches[code].uid)
+            ended = kit.events.ended(launches[code].uid)
             reason = {0: None, 137: KILLED_OUTSIDE}.get(code, EXIT)
             assert (ended.exit_code, ended.reason) == (code, reason)
             kit.driver.remove(ended.uid)
@@ -175,7 +175,7 @@ def test_every_exit_code_is_reported(docker_kit: DockerKit) -> None:
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a task asks for, the engine's words about it, and what they mean."""
+    """A request of a task, the engine's message about it, and the result."""
 
     name: str
     words: str
@@ -259,13 +259,13 @@ def test_container_removed_before_its_start_is_reported_vanished(
 ) -> None:
     launch = docker_kit.launch("true")
     docker_kit.driver.start(replace(launch, permit=Removal(docker_kit, launch.uid)))
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (OUTSIDE, VANISHED)
     assert not ended.never_created
 
 
 class Removal:
-    """A permit that is asked before the create, and again before the start: then all is gone."""
+    """A permit that is called before the create, and again before the start: then all is gone."""
 
     def __init__(self, kit: DockerKit, uid: str) -> None:
         self._kit, self._uid = kit, uid
@@ -280,7 +280,7 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Said:
+class RegistryReply:
     """How a registry answers the question for an image, and what that means."""
 
     status: int
@@ -301,32 +301,34 @@ class Said:
 
 HTML = b"<html>no</html>"
 SAYINGS = (
-    Said(404, USER, "manifest unknown", "MANIFEST_UNKNOWN"),
-    Said(404, USER, "name unknown", "NAME_UNKNOWN"),
-    Said(401, USER, "unauthorized", "UNAUTHORIZED"),
-    Said(403, USER, "denied", "DENIED"),
-    Said(400, USER, "name invalid", "NAME_INVALID"),
-    Said(429, SYSTEM, "toomanyrequests", "TOOMANYREQUESTS"),
-    Said(401, USER, "unauthorized"),
-    Said(403, USER, "parsing HTTP 403 response", body=HTML),
-    Said(404, USER, "parsing HTTP 404 response", body=HTML),
-    Said(429, SYSTEM, "429", body=HTML),
-    Said(500, SYSTEM, "500 Internal Server Error"),
-    Said(502, SYSTEM, "502 Bad Gateway", body=HTML),
-    Said(503, SYSTEM, "503 Service Unavailable"),
-    Said(504, SYSTEM, "504 Gateway Timeout"),
-    Said(200, SYSTEM, "missing or empty Content-Type", body=HTML),
+    RegistryReply(404, USER, "manifest unknown", "MANIFEST_UNKNOWN"),
+    RegistryReply(404, USER, "name unknown", "NAME_UNKNOWN"),
+    RegistryReply(401, USER, "unauthorized", "UNAUTHORIZED"),
+    RegistryReply(403, USER, "denied", "DENIED"),
+    RegistryReply(400, USER, "name invalid", "NAME_INVALID"),
+    RegistryReply(429, SYSTEM, "toomanyrequests", "TOOMANYREQUESTS"),
+    RegistryReply(401, USER, "unauthorized"),
+    RegistryReply(403, USER, "parsing HTTP 403 response", body=HTML),
+    RegistryReply(404, USER, "parsing HTTP 404 response", body=HTML),
+    RegistryReply(429, SYSTEM, "429", body=HTML),
+    RegistryReply(500, SYSTEM, "500 Internal Server Error"),
+    RegistryReply(502, SYSTEM, "502 Bad Gateway", body=HTML),
+    RegistryReply(503, SYSTEM, "503 Service Unavailable"),
+    RegistryReply(504, SYSTEM, "504 Gateway Timeout"),
+    RegistryReply(200, SYSTEM, "missing or empty Content-Type", body=HTML),
 )
 
 
-@pytest.mark.parametrize("said", SAYINGS, ids=lambda said: f"{said.status} {said.code}".strip())
-def test_registry_answer_maps_to_failure_kind(refuser: DockerKit, web: Web, said: Said) -> None:
+@pytest.mark.parametrize("reply", SAYINGS, ids=lambda reply: f"{reply.status} {reply.code}".strip())
+def test_registry_answer_maps_to_failure_kind(
+    refuser: DockerKit, web: Web, reply: RegistryReply
+) -> None:
     def route(request: Request) -> Answer:
-        return Answer(200, b"{}") if request.path == "/v2/" else said.answer
+        return Answer(200, b"{}") if request.path == "/v2/" else reply.answer
 
     web.route = route
     ended = lived(refuser, "true", image=f"{web.address}/some/image:1")
-    check_pull(ended, said.words, said.kind)
+    check_pull(ended, reply.words, reply.kind)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +362,7 @@ def check_pull(ended: EndedEvent, words: str, kind: FailureKind) -> None:
 
 # ----------------------------------------------------------------------------- other words
 
-# What was not provoked above: the words, as an engine or a registry was heard to say them, or as
+# What was not provoked above: the messages as an engine or a registry sent them, or as
 # its source has them, and why not.
 RECORDED = {
     "write /var/lib/docker/tmp/x: no space left on device": "see test_engine_disk",
@@ -403,10 +405,10 @@ RULES = (*outcome._PULL_RULES, *outcome._START_RULES)
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.reason} {rule.pattern[:20]}")
 def test_every_rule_pattern_matches_a_recorded_message(rule: Any) -> None:
-    heard = [
+    recorded = [
         *RECORDED,
         *(refusal.words for refusal in REFUSALS),
-        *(said.words for said in SAYINGS),
+        *(reply.words for reply in SAYINGS),
         "connection refused",
         "dial tcp",
         "invalid reference format",
@@ -420,7 +422,7 @@ def test_every_rule_pattern_matches_a_recorded_message(rule: Any) -> None:
         'exec: "/etc/passwd": permission denied',
     ]
     for pattern in alternatives(rule.pattern):
-        assert any(re.search(pattern, words, re.IGNORECASE) for words in heard), pattern
+        assert any(re.search(pattern, words, re.IGNORECASE) for words in recorded), pattern
 
 
 def alternatives(pattern: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A task that says a great deal harms nobody: memory and disk stay bounded, the others go on."""
+"""A task with much output keeps memory and disk bounded, and does not delay the others."""
 
 import os
 from pathlib import Path
@@ -32,28 +32,28 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def has_ended(told: Recorder, uid: str) -> bool:
-    """Whether its end was told."""
-    return any(isinstance(event, EndedEvent) for event in told.of(uid))
+def has_ended(events: Recorder, uid: str) -> bool:
+    """Return whether its end was reported."""
+    return any(isinstance(event, EndedEvent) for event in events.of(uid))
 
 
 def check_flood(kit: DockerKit, source: str, size: int) -> None:
-    """A task writes `size` bytes; others start and end meanwhile; all is bounded, and told."""
+    """Check that a task that writes `size` bytes stays bounded while others start and end."""
     # Docker keeps 100 MiB of what is not read yet, so the first line is given time to be read.
     script = f"echo first; sleep 1; {source.format(size=size)}; echo end >&2; exit 5"
     flood = kit.launch("sh", "-c", script)
     before = resident_bytes()
     kit.driver.start(flood)
-    kit.told.started(flood.uid)
+    kit.events.started(flood.uid)
     most = others = 0
-    while not has_ended(kit.told, flood.uid):
+    while not has_ended(kit.events, flood.uid):
         other = kit.launch(*kit.exits(3))
         kit.driver.start(other)
-        assert kit.told.ended(other.uid).exit_code == 3
+        assert kit.events.ended(other.uid).exit_code == 3
         kit.driver.remove(other.uid)
-        others += not has_ended(kit.told, flood.uid)
+        others += not has_ended(kit.events, flood.uid)
         most = max(most, resident_bytes() - before)
-    assert kit.told.ended(flood.uid).exit_code == 5
+    assert kit.events.ended(flood.uid).exit_code == 5
     print(f"{size} bytes: {most / MIB:.1f} MiB more memory, {others} others ended meanwhile")
     assert others
     assert most < CELL_BYTES

@@ -19,7 +19,7 @@ def begun(kit: DockerKit, *command: str) -> Launch:
     """A launch that runs."""
     launch = kit.launch(*command)
     kit.driver.start(launch)
-    kit.told.started(launch.uid)
+    kit.events.started(launch.uid)
     return launch
 
 
@@ -29,9 +29,9 @@ def name_of(launch: Launch) -> str:
 
 
 def kinds(kit: DockerKit, launch: Launch) -> list[type]:
-    """What was told of it, but for its building."""
+    """Return the types of its events, without those of building."""
     return [
-        type(event) for event in kit.told.of(launch.uid) if not isinstance(event, BuildingEvent)
+        type(event) for event in kit.events.of(launch.uid) if not isinstance(event, BuildingEvent)
     ]
 
 
@@ -40,7 +40,7 @@ def test_container_stopped_from_outside_is_reported_as_killed_outside(
 ) -> None:
     launch = begun(docker_kit, "sleep", "300")
     docker_kit.outside.stop(name_of(launch), timeout=1)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind) == (137, FailureKind.OUTSIDE)
     assert ended.reason == KILLED_OUTSIDE
     assert kinds(docker_kit, launch) == [StartedEvent, EndedEvent]
@@ -49,7 +49,7 @@ def test_container_stopped_from_outside_is_reported_as_killed_outside(
 def test_renamed_container_still_belongs_to_its_attempt(docker_kit: DockerKit) -> None:
     launch = begun(docker_kit, "sh", "-c", "sleep 1; exit 5")
     docker_kit.outside.rename(name_of(launch), f"other-{launch.uid}")
-    assert docker_kit.told.ended(launch.uid).exit_code == 5
+    assert docker_kit.events.ended(launch.uid).exit_code == 5
     docker_kit.driver.remove(launch.uid)
     until(lambda: not list(docker_kit.driver.find()))
 
@@ -59,9 +59,9 @@ def test_renamed_container_is_found_by_the_next_process_of_the_cell(docker_kit: 
     docker_kit.outside.rename(name_of(launch), f"other-{launch.uid}")
     docker_kit.begin_again()
     docker_kit.driver.adopt(launch)
-    docker_kit.told.started(launch.uid)
+    docker_kit.events.started(launch.uid)
     docker_kit.driver.stop(launch.uid, grace_seconds=0.1, force=True)
-    assert docker_kit.told.ended(launch.uid).reason == STOPPED
+    assert docker_kit.events.ended(launch.uid).reason == STOPPED
     docker_kit.driver.remove(launch.uid)
     until(lambda: not list(docker_kit.driver.find()))
 
@@ -75,7 +75,7 @@ def test_program_obeying_an_outside_stop_signal_is_reported_killed_outside(
     docker_kit.driver.start(launch)
     docker_kit.wait_until_ready(launch.uid)
     docker_kit.outside.kill(name_of(launch), f"SIG{signal_name}")
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind) == (9, FailureKind.OUTSIDE)
     assert ended.reason == KILLED_OUTSIDE
     assert "stopped from outside" in str(ended.message)
@@ -87,7 +87,7 @@ def test_other_signal_from_outside_does_not_excuse_the_exit_code(
     launch = begun(docker_kit, *docker_kit.obedient("USR1"))
     docker_kit.wait_until_ready(launch.uid)
     docker_kit.outside.kill(name_of(launch), "SIGUSR1")
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (143, None, EXIT)
 
 
@@ -98,10 +98,10 @@ def test_paused_container_is_adopted_and_continues_once_unpaused(docker_kit: Doc
     docker_kit.begin_again()
     docker_kit.driver.adopt(launch)
     assert [found.running for found in docker_kit.driver.find()] == [True]
-    docker_kit.told.started(launch.uid)
-    assert not any(isinstance(event, EndedEvent) for event in docker_kit.told.of(launch.uid))
+    docker_kit.events.started(launch.uid)
+    assert not any(isinstance(event, EndedEvent) for event in docker_kit.events.of(launch.uid))
     docker_kit.outside.unpause(name_of(launch))
-    assert docker_kit.told.ended(launch.uid).exit_code == 4
+    assert docker_kit.events.ended(launch.uid).exit_code == 4
     assert docker_kit.starts(launch.uid) == 1
 
 
@@ -112,14 +112,14 @@ def test_paused_container_can_be_stopped(docker_kit: DockerKit) -> None:
         docker_kit.outside.pause(name_of(launch))
         docker_kit.driver.stop(launch.uid, grace_seconds=0.2, force=force)
     for launch in launches:
-        ended = docker_kit.told.ended(launch.uid)
+        ended = docker_kit.events.ended(launch.uid)
         assert (ended.exit_code, ended.reason) == (137, STOPPED)
 
 
 def test_container_restarted_from_outside_is_reported_once(docker_kit: DockerKit) -> None:
     launch = docker_kit.launch(*docker_kit.exits(3))
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     docker_kit.outside.start(name_of(launch))
     docker_kit.driver.remove(launch.uid)
     until(lambda: not list(docker_kit.driver.find()))
@@ -135,12 +135,12 @@ def test_containers_ended_from_outside_together_are_each_reported(
     for launch in launches:
         docker_kit.driver.start(launch)
     for launch in launches:
-        docker_kit.told.started(launch.uid)
-    deed: Callable[[str], None] = getattr(docker_kit, f"{what}_outside")
+        docker_kit.events.started(launch.uid)
+    action: Callable[[str], None] = getattr(docker_kit, f"{what}_outside")
     for launch in launches:
-        deed(launch.uid)
+        action(launch.uid)
     for launch in launches:
-        ended = docker_kit.told.ended(launch.uid)
+        ended = docker_kit.events.ended(launch.uid)
         assert ended.failure_kind is FailureKind.OUTSIDE
         assert ended.reason in (VANISHED, KILLED_OUTSIDE)
         assert kinds(docker_kit, launch) == [StartedEvent, EndedEvent]

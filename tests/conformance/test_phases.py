@@ -30,15 +30,15 @@ CREATE = b"/containers/create"
 
 def phases(kit: Kit, uid: str) -> list[str]:
     """The phases that were reported, each once per entering."""
-    told = [event.phase for event in kit.told.of(uid) if isinstance(event, BuildingEvent)]
-    return [phase for at, phase in enumerate(told) if at == 0 or told[at - 1] is not phase]
+    entered = [event.phase for event in kit.events.of(uid) if isinstance(event, BuildingEvent)]
+    return [phase for at, phase in enumerate(entered) if at == 0 or entered[at - 1] is not phase]
 
 
 def lived(kit: Kit, *command: str, **spec: object) -> str:
     """The uid of an attempt that ran to its end."""
     launch = kit.launch(*(command or ("true",)), **spec)
     kit.driver.start(launch)
-    assert kit.told.ended(launch.uid).exit_code == 0
+    assert kit.events.ended(launch.uid).exit_code == 0
     return launch.uid
 
 
@@ -46,7 +46,7 @@ def lived(kit: Kit, *command: str, **spec: object) -> str:
 def test_local_image_phases_are_preparing_and_creating(docker_kit: DockerKit) -> None:
     uid = lived(docker_kit)
     assert phases(docker_kit, uid) == ["preparing", "creating"]
-    kinds = [type(event) for event in docker_kit.told.of(uid)]
+    kinds = [type(event) for event in docker_kit.events.of(uid)]
     assert kinds == [BuildingEvent, BuildingEvent, StartedEvent, EndedEvent]
 
 
@@ -70,9 +70,9 @@ def test_failing_pull_reports_each_failed_try(
     registry.stop()
     launch = docker_kit.launch("true", image=image)
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).failure_kind is FailureKind.SYSTEM
+    assert docker_kit.events.ended(launch.uid).failure_kind is FailureKind.SYSTEM
     assert phases(docker_kit, launch.uid) == ["preparing", "pulling"]
-    tries = [e.text for e in docker_kit.told.of(launch.uid) if isinstance(e, StageFailedEvent)]
+    tries = [e.text for e in docker_kit.events.of(launch.uid) if isinstance(e, StageFailedEvent)]
     assert [text.split(":")[0] for text in tries] == ["try 1 of 3 failed", "try 2 of 3 failed"]
     assert all("connection refused" in text for text in tries)
 
@@ -86,7 +86,7 @@ def test_inputs_are_fetched_before_the_creation(real_kit: Kit, web: Web) -> None
 def test_health_check_adds_the_checking_phase(real_kit: Kit) -> None:
     launch = real_kit.launch(*real_kit.obedient(), health_check=READY, stop_grace_seconds=1.0)
     real_kit.driver.start(launch)
-    real_kit.told.started(launch.uid)
+    real_kit.events.started(launch.uid)
     assert phases(real_kit, launch.uid) == ["preparing", "creating", "checking"]
 
 
@@ -100,13 +100,13 @@ def test_pipeline_process_phases_are_preparing_and_creating(process_kit: Process
 
 
 def test_runner_phases_are_preparing_and_creating(tmp_path: Path) -> None:
-    looks = [
+    observations = [
         RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, poll_seconds=0),
         RunnerObservation(RunnerPhase.INITIALIZING, {"n": 2}, poll_seconds=0),
         RunnerObservation(RunnerPhase.RUNNING, {"n": 3}, poll_seconds=0),
         RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 4}),
     ]
-    runner = Scripted(lambda context: looks[context.state.get("n", 0)])
+    runner = Scripted(lambda context: observations[context.state.get("n", 0)])
     with Outside() as outside, runner_kit(tmp_path, outside, scripted=runner) as kit:
         assert phases(kit, lived(kit)) == ["preparing", "creating"]
 
@@ -114,7 +114,9 @@ def test_runner_phases_are_preparing_and_creating(tmp_path: Path) -> None:
 def test_each_phase_has_the_time_at_which_it_was_entered(real_kit: Kit) -> None:
     uid = lived(real_kit)
     events = [
-        event for event in real_kit.told.of(uid) if isinstance(event, BuildingEvent | StartedEvent)
+        event
+        for event in real_kit.events.of(uid)
+        if isinstance(event, BuildingEvent | StartedEvent)
     ]
     instants = [event.at for event in events]
     assert all(at is not None for at in instants)
@@ -126,10 +128,10 @@ def test_waiting_attempt_is_preparing(real_kit: Kit) -> None:
     launches = [real_kit.launch("true") for _ in range(40)]
     for launch in launches:
         real_kit.driver.start(launch)
-        first = real_kit.told.of(launch.uid)[:1]
+        first = real_kit.events.of(launch.uid)[:1]
         assert [event.phase for event in first if isinstance(event, BuildingEvent)] == ["preparing"]
     for launch in launches:
-        assert real_kit.told.ended(launch.uid).exit_code == 0
+        assert real_kit.events.ended(launch.uid).exit_code == 0
 
 
 @pytest.mark.engine
@@ -138,7 +140,7 @@ def test_adopted_attempt_that_was_not_created_prepares_anew(docker_kit: DockerKi
     docker_kit.begin_again()
     (docker_kit.home / "work" / launch.uid).mkdir(parents=True)
     docker_kit.driver.start(launch)
-    assert docker_kit.told.ended(launch.uid).exit_code == 0
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
     assert phases(docker_kit, launch.uid) == ["preparing", "creating"]
 
 
@@ -166,7 +168,7 @@ def test_creation_that_hangs_is_reported_as_creating(docker_kit: DockerKit, line
     docker_kit.driver.start(launch)
     until(lambda: phases(docker_kit, launch.uid) == ["preparing", "creating"])
     line.hold(None)
-    assert docker_kit.told.ended(launch.uid).exit_code == 0
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
 
 
 @pytest.mark.engine
@@ -190,8 +192,8 @@ def test_attempt_waiting_behind_hanging_creations_is_preparing(
     waiting = [uid for uid in uids if phases(docker_kit, uid) == ["preparing"]]
     assert len(waiting) == 3
     docker_kit.driver.stop(waiting[0], grace_seconds=0.0, force=False)
-    ended = docker_kit.told.ended(waiting[0])
+    ended = docker_kit.events.ended(waiting[0])
     assert (ended.reason, ended.never_created) == (STOPPED, True)
     line.hold(None)
     for launch in launches:
-        docker_kit.told.ended(launch.uid)
+        docker_kit.events.ended(launch.uid)

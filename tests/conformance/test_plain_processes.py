@@ -26,18 +26,18 @@ def test_concurrent_processes_end_with_their_exit_codes(process_kit: ProcessKit)
     launches = [process_kit.launch(*process_kit.exits(n % 7)) for n in range(MANY)]
     for launch in launches:
         process_kit.driver.start(launch)
-    codes = [process_kit.told.ended(launch.uid).exit_code for launch in launches]
+    codes = [process_kit.events.ended(launch.uid).exit_code for launch in launches]
     assert codes == [n % 7 for n in range(MANY)]
     assert {process_kit.starts(launch.uid) for launch in launches} == {1}
 
 
 def test_running_processes_use_no_additional_threads(process_kit: ProcessKit) -> None:
     first = started(process_kit, "sleep", "300", number=1)[0]
-    process_kit.told.started(first.uid)
+    process_kit.events.started(first.uid)
     threads = threading.active_count()
     launches = started(process_kit, "sleep", "300", number=30)
     for launch in launches:
-        process_kit.told.started(launch.uid)
+        process_kit.events.started(launch.uid)
     assert threading.active_count() <= threads
 
 
@@ -45,12 +45,12 @@ def test_spawner_killed_during_requests_starts_nothing_twice(
     process_kit: ProcessKit,
 ) -> None:
     first = started(process_kit, "true", number=1)[0]
-    process_kit.told.ended(first.uid)
+    process_kit.events.ended(first.uid)
     launches = started(process_kit, *process_kit.exits(0))
-    process_kit.told.ended(launches[MAX_ORDERED // 2].uid)
+    process_kit.events.ended(launches[MAX_ORDERED // 2].uid)
     os.kill(process_kit.spawner(), signal.SIGKILL)
     for launch in launches:
-        process_kit.told.ended(launch.uid)
+        process_kit.events.ended(launch.uid)
         assert process_kit.starts(launch.uid) <= 1
 
 
@@ -68,17 +68,17 @@ def test_processes_started_by_a_killed_cell_are_all_adopted(
     for uid in uids:
         process_kit.driver.adopt(process_kit.launch("false", uid=uid))
     for uid in uids:
-        ended = process_kit.told.ended(uid)
-        # What the spawner was never asked for will not come either.
+        ended = process_kit.events.ended(uid)
+        # What was never sent to the spawner will not come either.
         assert process_kit.starts(uid) == (0 if ended.exit_code is None else 1)
-    assert any(process_kit.told.ended(uid).exit_code == 5 for uid in uids)
+    assert any(process_kit.events.ended(uid).exit_code == 5 for uid in uids)
 
 
 def test_processes_stopped_together_leave_nothing(process_kit: ProcessKit) -> None:
     launches = started(process_kit, "sleep", "300")
     for launch in launches:
         process_kit.driver.stop(launch.uid, grace_seconds=0, force=True)
-    assert {process_kit.told.ended(launch.uid).reason for launch in launches} == {STOPPED}
+    assert {process_kit.events.ended(launch.uid).reason for launch in launches} == {STOPPED}
     for launch in launches:
         process_kit.driver.remove(launch.uid)
     until(lambda: not list(process_kit.driver.find()))
@@ -90,10 +90,10 @@ def test_empty_workspace_is_removed_at_the_end_and_others_on_removal(
 ) -> None:
     work = process_kit.home / "work"
     empty = started(process_kit, "true", number=1)[0]
-    process_kit.told.ended(empty.uid)
+    process_kit.events.ended(empty.uid)
     assert not (work / empty.uid).exists()
     full = started(process_kit, "touch", "left", number=1)[0]
-    process_kit.told.ended(full.uid)
+    process_kit.events.ended(full.uid)
     assert (work / full.uid / "root" / "left").exists()
     process_kit.driver.remove(full.uid)
     until(lambda: not (work / full.uid).exists())
@@ -103,9 +103,9 @@ def test_changed_folder_is_not_reused(process_kit: ProcessKit) -> None:
     changes = ("chmod 700 .", "chmod 700 ..", "touch ../left", "mkdir ../other", "rmdir $PWD")
     for change in changes:
         launch = started(process_kit, "sh", "-c", change, number=1)[0]
-        assert process_kit.told.ended(launch.uid).exit_code == 0
+        assert process_kit.events.ended(launch.uid).exit_code == 0
         seen = started(process_kit, "sh", "-c", "pwd; stat -c %a . ..; ls -A . ..", number=1)[0]
-        process_kit.told.ended(seen.uid)
+        process_kit.events.ended(seen.uid)
         root = Path(process_kit.log(seen.uid).split()[0])
         assert root == process_kit.home / "work" / seen.uid / "root"
         assert process_kit.log(seen.uid).split()[1:] == ["755", "755", ".:", "..:", "root"]

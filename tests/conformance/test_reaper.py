@@ -29,33 +29,33 @@ ONE_OF_OURS, ANOTHER = "0190-left-over", "0190-another"
 
 
 class Bench:
-    """A real cell on a real engine, driven by hand, and its reaper."""
+    """A real cell on a real engine, driven by the test, and its reaper."""
 
     def __init__(self, kit: DockerKit) -> None:
         self.config = kit.config()
         self.store = FileStore(kit.home / "journal")
         self.journals = JournalFile(self.store)
-        self.happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.driver = make_driver(self.config, self.happened.put)
+        self.inputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.driver = make_driver(self.config, self.inputs.put)
         self.cell = Cell(self.config, self.journals.journal(self.config.name), self.driver)
-        self.reaper = Reaper(self.driver, kit.home / "work", self.happened.put, scan_seconds=0.01)
+        self.reaper = Reaper(self.driver, kit.home / "work", self.inputs.put, scan_seconds=0.01)
         self.cell.start(read_moment())
-        self.happened.put(self.reaper.scan())  # before it, nothing is registered
+        self.inputs.put(self.reaper.scan())  # before it, nothing is registered
         self.round()
-        self.tell(
+        self.deliver(
             RegistrationResult(
                 "accepted", "", read_moment().wall, 30.0, 5.0, self.cell._register_seq
             )
         )
 
-    def tell(self, order: Any) -> None:
-        self.happened.put(OrderMessage(sealed_for(self.cell, order.body())))
+    def deliver(self, order: Any) -> None:
+        self.inputs.put(OrderMessage(sealed_for(self.cell, order.body())))
         self.round()
 
     def round(self) -> None:
         now = read_moment()
-        while not self.happened.empty():
-            self.cell.note(self.happened.get(), now)
+        while not self.inputs.empty():
+            self.cell.note(self.inputs.get(), now)
         self.cell.tick(now)
         self.journals.sync()
         self.cell.act()
@@ -74,7 +74,7 @@ def bench(docker_kit: DockerKit) -> Iterator[Bench]:
 
 
 def lay(kit: DockerKit, name: str, **labels: str) -> str:
-    """A container that runs and that nobody knows."""
+    """Start a container that no cell knows."""
     made = kit.outside.create_container(
         IMAGE, ["sleep", "600"], name=name, labels=labels, detach=True
     )
@@ -91,11 +91,11 @@ def test_unknown_attempts_are_removed_and_foreign_containers_kept(
 ) -> None:
     kit, cell = docker_kit, bench.config.name
     known = RunAttempt("0190-known", 1, 1, 0, 1, read_moment().wall + 60)
-    bench.tell(Orders((SPEC,), (known,)))
+    bench.deliver(Orders((SPEC,), (known,)))
     bench.reaper.start()
     own = {"cellrun.installation": kit.installation, "cellrun.cell": cell}
     suffix = kit.installation.rpartition("-")[2]
-    strangers = {
+    foreign = {
         f"other-cell-{suffix}": {**own, "cellrun.cell": "other", "cellrun.attempt": ANOTHER},
         f"other-house-{suffix}": {
             **own, "cellrun.installation": f"x{suffix}", "cellrun.attempt": ANOTHER
@@ -103,7 +103,7 @@ def test_unknown_attempts_are_removed_and_foreign_containers_kept(
         f"nobodys-{suffix}": {},
     }  # fmt: skip
     try:
-        for name, labels in strangers.items():
+        for name, labels in foreign.items():
             lay(kit, name, **labels)
         left = container_name(ONE_OF_OURS)
         lay(kit, left, **own, **{"cellrun.attempt": ONE_OF_OURS})
@@ -115,14 +115,14 @@ def test_unknown_attempts_are_removed_and_foreign_containers_kept(
             return left not in names(kit) and not workspace.exists()
 
         until(is_tidy)
-        assert set(strangers) <= names(kit)
+        assert set(foreign) <= names(kit)
         until(lambda: container_name(known.uid) in names(kit))
         # Orders for it may still be on their way: it was started once.
         late = RunAttempt(ONE_OF_OURS, 1, 2, 0, 1, read_moment().wall + 60)
-        bench.tell(Orders((SPEC,), (late,)))
+        bench.deliver(Orders((SPEC,), (late,)))
         assert bench.cell.journal.find(ONE_OF_OURS) is None
     finally:
-        for name in strangers:
+        for name in foreign:
             kit.outside.remove_container(name, force=True)
 
 
@@ -133,7 +133,7 @@ def test_attempts_ordered_during_a_scan_are_not_removed(
     until_wall = read_moment().wall + 60
     runs = tuple(RunAttempt(f"0190-{n}", 1, n, n, 1, until_wall) for n in range(20))
     for run in runs:
-        bench.tell(Orders((SPEC,), (run,)))
+        bench.deliver(Orders((SPEC,), (run,)))
 
     def all_run() -> bool:
         bench.round()
@@ -156,10 +156,10 @@ def test_scan_is_repeated_after_an_unreachable_engine(tmp_path: Path) -> None:
                 raise EngineAway("no answer")
             return []
 
-    told: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
-    reaper = Reaper(Away(), tmp_path, told.put, scan_seconds=0.01)  # type: ignore[arg-type]
+    results: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
+    reaper = Reaper(Away(), tmp_path, results.put, scan_seconds=0.01)  # type: ignore[arg-type]
     reaper.start()
-    assert told.get(timeout=30) == ScanResult((), ())
+    assert results.get(timeout=30) == ScanResult((), ())
     reaper.close()
 
 
@@ -172,11 +172,11 @@ def test_scan_starts_at_once_and_waits_in_a_separate_thread(tmp_path: Path) -> N
             self.answers.wait()
             return []
 
-    told: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
+    results: queue.SimpleQueue[ScanResult] = queue.SimpleQueue()
     engine = Hanging()
-    reaper = Reaper(engine, tmp_path, told.put, scan_seconds=3600)  # type: ignore[arg-type]
+    reaper = Reaper(engine, tmp_path, results.put, scan_seconds=3600)  # type: ignore[arg-type]
     reaper.start()
-    assert told.empty()
+    assert results.empty()
     engine.answers.set()
-    assert told.get(timeout=30) == ScanResult((), ())
+    assert results.get(timeout=30) == ScanResult((), ())
     reaper.close()

@@ -1,4 +1,4 @@
-"""Images from a real registry: fetched as the policy says, refused as it refuses, told how far."""
+"""Images from a real registry: pulls by policy, refusals, and progress."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,15 +41,15 @@ def ran(kit: DockerKit, image: str, policy: str = "if_not_present") -> EndedEven
     """The end of `true` in that image."""
     launch = kit.launch("true", image=image, pull_policy=policy)
     kit.driver.start(launch)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     kit.driver.remove(launch.uid)
     return ended
 
 
 def progress(kit: DockerKit, uid: str) -> list[int]:
-    """The percents told of an attempt's pull."""
-    told = [event for event in kit.told.of(uid) if isinstance(event, BuildingEvent)]
-    return [e.progress for e in told if e.phase is Phase.PULLING and e.progress is not None]
+    """Return the reported percents of an attempt's pull."""
+    events = [event for event in kit.events.of(uid) if isinstance(event, BuildingEvent)]
+    return [e.progress for e in events if e.phase is Phase.PULLING and e.progress is not None]
 
 
 def test_image_is_pulled_and_runs(docker_kit: DockerKit, registry: Distribution) -> None:
@@ -97,13 +97,13 @@ def test_slow_pull_reports_progress_in_percent(
     line.throttle(QUICKER)
     launch = docker_kit.launch("/nothing", image=image)
     docker_kit.driver.start(launch)
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert ended.reason == COMMAND
     assert ended.usage is not None
     assert ended.usage["pulled_bytes"] >= NOISE
-    told = progress(docker_kit, launch.uid)
-    assert told == sorted(told)
-    assert len([percent for percent in told if 0 < percent < 100]) >= 3
+    percents = progress(docker_kit, launch.uid)
+    assert percents == sorted(percents)
+    assert len([percent for percent in percents if 0 < percent < 100]) >= 3
 
 
 def test_pull_without_waiters_is_cancelled(
@@ -116,11 +116,11 @@ def test_pull_without_waiters_is_cancelled(
         docker_kit.driver.start(launch)
         until(lambda uid=launch.uid: progress(docker_kit, uid))  # type: ignore[misc]
     docker_kit.driver.stop(first.uid, grace_seconds=60, force=False)
-    assert docker_kit.told.ended(first.uid).reason == STOPPED
+    assert docker_kit.events.ended(first.uid).reason == STOPPED
     known = progress(docker_kit, second.uid)
     until(lambda: len(progress(docker_kit, second.uid)) > len(known) + 1)
     docker_kit.driver.stop(second.uid, grace_seconds=60, force=False)
-    ended = docker_kit.told.ended(second.uid)
+    ended = docker_kit.events.ended(second.uid)
     assert (ended.failure_kind, ended.reason, ended.started_at) == (None, STOPPED, None)
     assert ended.never_created
     until(lambda: line.is_idle)
@@ -131,7 +131,7 @@ def test_pull_without_waiters_is_cancelled(
 def test_pull_recovers_from_a_connection_loss_within_a_layer(
     docker_kit: DockerKit, registry: Distribution, line: Cable
 ) -> None:
-    # The engine itself waits five seconds until it asks again.
+    # The engine itself waits five seconds before its next try.
     image = registry.seen_through(line.port, registry.push(NOISE))
     line.throttle(SLOW)
     launch = docker_kit.launch("/nothing", image=image)
@@ -140,4 +140,4 @@ def test_pull_recovers_from_a_connection_loss_within_a_layer(
     line.pull()
     line.throttle(AT_ONCE)
     line.plug()
-    assert docker_kit.told.ended(launch.uid).reason == COMMAND
+    assert docker_kit.events.ended(launch.uid).reason == COMMAND

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from examples.runners.cellrun_http_job.runner import HttpJob, ask
+from examples.runners.cellrun_http_job.runner import HttpJob, send_request
 from tests.architecture.source import ROOT
 from tests.conformance.kit import until
 from tests.conformance.outside import Outside
@@ -86,21 +86,21 @@ def test_external_job_is_started_once_though_the_cell_is_killed(
     with cell_of(kit, uid) as cell:
         until(outside.held.is_set)
         cell.send_signal(signal.SIGKILL)
-    assert outside.asked("PUT", uid) == (1 if method == "PUT" else 0)
+    assert outside.count_requests("PUT", uid) == (1 if method == "PUT" else 0)
     outside.holds = ""
     kit.driver.adopt(launch_of(kit, uid))
-    kit.told.started(uid)
+    kit.events.started(uid)
     outside.finish(uid, state="done", result="7")
-    assert kit.told.ended(uid).result == "7"
-    assert (outside.jobs[uid].begun, outside.asked("PUT", uid)) == (1, 1)
+    assert kit.events.ended(uid).result == "7"
+    assert (outside.jobs[uid].begun, outside.count_requests("PUT", uid)) == (1, 1)
 
 
 def test_token_is_not_sent_to_a_redirect_target() -> None:
-    asked: list[str | None] = []
+    tokens: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.headers["Authorization"])
+            tokens.append(self.headers["Authorization"])
             self.send_response(302)
             self.send_header("Location", "/elsewhere")
             self.end_headers()
@@ -114,9 +114,9 @@ def test_token_is_not_sent_to_a_redirect_target() -> None:
         secrets = {"job-service-token": b"hush"}
         context: Any = SimpleNamespace(task=task, state={"key": "k"}, secrets=secrets)
         with pytest.raises(urllib.error.HTTPError, match="302"):
-            ask(context, "GET")
+            send_request(context, "GET")
         server.shutdown()
-    assert asked == ["Bearer hush"]
+    assert tokens == ["Bearer hush"]
 
 
 def test_stop_interrupted_by_a_kill_is_completed_by_the_successor(
@@ -129,9 +129,9 @@ def test_stop_interrupted_by_a_kill_is_completed_by_the_successor(
         assert cell.stdin is not None
         cell.stdin.write(b"now\n")
         cell.stdin.flush()
-        until(lambda: outside.asked("DELETE", uid))
+        until(lambda: outside.count_requests("DELETE", uid))
         cell.send_signal(signal.SIGKILL)
     outside.cancels_at_once = True
     kit.driver.adopt(launch_of(kit, uid))
-    assert kit.told.ended(uid).reason == STOPPED
+    assert kit.events.ended(uid).reason == STOPPED
     assert outside.jobs[uid].state == "cancelled"

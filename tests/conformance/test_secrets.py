@@ -1,4 +1,4 @@
-"""Secrets reach the task that names them, as a file in memory or as a variable, and nobody else."""
+"""Secrets reach only the task that names them, as a file in memory or as a variable."""
 
 import base64
 import hashlib
@@ -41,8 +41,8 @@ class Briefer:
         if not request.path.endswith("/briefing"):
             return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
         uid = request.path.split("/")[-2]
-        told = {name: base64.b64encode(value).decode() for name, value in self.secrets.items()}
-        text = json.dumps(LaunchContext(secrets=told, **self.more).body()).encode()
+        secrets = {name: base64.b64encode(value).decode() for name, value in self.secrets.items()}
+        text = json.dumps(LaunchContext(secrets=secrets, **self.more).body()).encode()
         sealer, nonce = ChaCha20Poly1305(keys.mac_key(b"k" * 32, keys.SEAL)), b"n" * 12
         mac = request.headers["X-Cellrun-Mac"]
         about = keys.about_answer(cell="cell-1", attempt=uid, endpoint="briefing", mac=mac)
@@ -56,7 +56,7 @@ def briefer(web: Web) -> Briefer:
 
 @pytest.fixture
 def kit(real_kit: Kit, briefer: Briefer) -> Iterator[Kit]:
-    """A kit whose cell asks the briefer; nothing of its secrets is left in memory."""
+    """A kit whose cell uses the briefer; nothing of its secrets is left in memory."""
     begin_again(real_kit, briefer)
     yield real_kit
     for found in list(real_kit.driver.find()):
@@ -65,10 +65,10 @@ def kit(real_kit: Kit, briefer: Briefer) -> Iterator[Kit]:
 
 
 def begin_again(kit: Kit, briefer: Briefer, **changes: Any) -> None:
-    """The cell's process ends, and its successor asks the briefer."""
+    """End the cell's process, and begin a successor that uses the briefer."""
     kit.driver.close()
     config = kit.config(control_url=briefer.url, **changes)
-    kit.driver = make_driver(config, kit.told, back_off=(0.05, 0.1))
+    kit.driver = make_driver(config, kit.events, back_off=(0.05, 0.1))
 
 
 def folder_of(kit: Kit) -> Path:
@@ -79,7 +79,7 @@ def folder_of(kit: Kit) -> Path:
 def ran(kit: Kit, script: str, *uses: SecretUse, **spec: Any) -> EndedEvent:
     launch = kit.launch("sh", "-c", script, secrets=uses, **spec)
     kit.driver.start(launch)
-    return kit.told.ended(launch.uid)
+    return kit.events.ended(launch.uid)
 
 
 def stands_in(folder: Path, *values: bytes) -> list[Path]:
@@ -105,13 +105,13 @@ def test_secrets_are_provided_as_file_and_variable(kit: Kit) -> None:
 def test_secret_file_stays_in_memory_and_is_removed_with_its_attempt(kit: Kit) -> None:
     launch = kit.launch("sleep", "300", secrets=(FILE,))
     kit.driver.start(launch)
-    kit.told.started(launch.uid)
+    kit.events.started(launch.uid)
     folder = folder_of(kit)
     assert is_in_memory(folder / launch.uid)
     assert stands_in(folder, KEY) == [folder / launch.uid / "0"]
     assert stands_in(kit.home, KEY) == []
     kit.driver.stop(launch.uid, grace_seconds=0, force=True)
-    kit.told.ended(launch.uid)
+    kit.events.ended(launch.uid)
     kit.driver.remove(launch.uid)
     until(lambda: not folder.exists())
 
@@ -128,12 +128,12 @@ def test_successor_keeps_secret_files_of_running_attempts_until_their_end(
     kit.driver.start(launch)
     kit.wait_until_ready(launch.uid)
     briefer.secrets = {}  # what runs keeps what it was given
-    stranger = folder_of(kit) / "stranger"
-    stranger.mkdir()
+    orphan = folder_of(kit) / "stranger"
+    orphan.mkdir()
     begin_again(kit, briefer)
-    assert not stranger.exists()
+    assert not orphan.exists()
     kit.driver.adopt(launch)
-    kit.told.started(launch.uid)
+    kit.events.started(launch.uid)
     if isinstance(kit, DockerKit):
         made = kit.outside.exec_create(f"cellrun-{launch.uid}", ["touch", "/tmp/go"])
         kit.outside.exec_start(made["Id"])
@@ -141,7 +141,7 @@ def test_successor_keeps_secret_files_of_running_attempts_until_their_end(
         (go,) = kit.home.glob("work/*/root")
         (go / "tmp").mkdir(exist_ok=True)
         (go / "tmp" / "go").touch()
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert hashlib.sha256(KEY).hexdigest() in kit.log(ended.uid)
 
 
@@ -205,10 +205,10 @@ def test_secret_file_is_mounted_and_the_engine_knows_only_its_path(
     assert kind.split()[2] == "tmpfs"
     assert kind.split()[3].split(",")[0] == "ro"
     assert others == ["444", "1"]
-    told = json.dumps(kit.inspect(ended.uid))
-    assert "/run/secrets/key" in told
-    assert TOKEN.decode() not in told
-    assert base64.b64encode(KEY).decode() not in told
+    inspected = json.dumps(kit.inspect(ended.uid))
+    assert "/run/secrets/key" in inspected
+    assert TOKEN.decode() not in inspected
+    assert base64.b64encode(KEY).decode() not in inspected
     assert stands_in(kit.home, TOKEN, KEY) == []
 
 
@@ -219,7 +219,7 @@ def test_secret_variable_is_in_the_container_but_in_no_file_of_the_cell(
     kit = container_kit
     launch = kit.launch("sleep", "300", secrets=(VARIABLE,), env={"TOKEN": "plain", "A": "b"})
     kit.driver.start(launch)
-    kit.told.started(launch.uid)
+    kit.events.started(launch.uid)
     env = kit.inspect(launch.uid)["Config"]["Env"]
     assert {f"TOKEN={TOKEN.decode()}", "A=b"} < set(env)
     assert "TOKEN=plain" not in env

@@ -24,7 +24,7 @@ def served(kit: Kit, script: str, check: HealthCheck, **spec: Any) -> Launch:
 
 
 def kinds(kit: Kit, uid: str) -> list[type]:
-    return [type(event) for event in kit.told.of(uid) if not isinstance(event, BuildingEvent)]
+    return [type(event) for event in kit.events.of(uid) if not isinstance(event, BuildingEvent)]
 
 
 # ----------------------------------------------------------------------------- limits
@@ -33,7 +33,7 @@ def kinds(kit: Kit, uid: str) -> list[type]:
 def test_idle_timeout_ends_the_attempt(real_kit: Kit) -> None:
     launch = real_kit.launch(*real_kit.obedient(), idle_timeout_seconds=2.0)
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (None, IDLE)
     assert ended.message == "idle for longer than idle_timeout_seconds"
 
@@ -47,7 +47,7 @@ def test_writing_or_computing_attempt_is_not_idle(real_kit: Kit, script: str) ->
     limits: dict[str, Any] = {"idle_timeout_seconds": 2.0, "lifetime_seconds": 5.0}
     launch = real_kit.launch("sh", "-c", script, **limits, **SHORT)
     real_kit.driver.start(launch)
-    assert real_kit.told.ended(launch.uid).reason == LIFETIME
+    assert real_kit.events.ended(launch.uid).reason == LIFETIME
 
 
 def test_idle_and_lifetime_limits_continue_across_a_cell_restart(real_kit: Kit) -> None:
@@ -55,14 +55,14 @@ def test_idle_and_lifetime_limits_continue_across_a_cell_restart(real_kit: Kit) 
     long = real_kit.launch(*real_kit.sleeps(300), lifetime_seconds=3.0, **SHORT)
     for launch in (idle, long):
         real_kit.driver.start(launch)
-        real_kit.told.started(launch.uid)
+        real_kit.events.started(launch.uid)
     seen = real_kit.home / "work" / idle.uid / "activity.json"
     until(seen.exists)
     real_kit.begin_again()
     for launch in (idle, long):
         real_kit.driver.adopt(launch)
-    assert real_kit.told.ended(idle.uid).reason == IDLE
-    assert real_kit.told.ended(long.uid).reason == LIFETIME
+    assert real_kit.events.ended(idle.uid).reason == IDLE
+    assert real_kit.events.ended(long.uid).reason == LIFETIME
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_first_of_two_limits_is_the_reason_after_a_cell_restart(
     until(lambda: "both" in real_kit.log(launch.uid))
     real_kit.begin_again()
     real_kit.driver.adopt(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (7, None, reason)
 
 
 def test_attempt_ignoring_the_lifetime_stop_is_killed_after_the_grace_period(kit: Kit) -> None:
     launch = kit.launch(*kit.deaf(300), lifetime_seconds=1.0, stop_grace_seconds=0.5)
     kit.driver.start(launch)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.failure_kind, ended.reason) == (137, None, LIFETIME)
 
 
@@ -101,8 +101,8 @@ def test_running_is_reported_only_after_the_health_check_passed(real_kit: Kit) -
     check = replace(READY, command=("sh", "-c", "touch go; test -e ready"))
     launch = served(real_kit, script, check)
     real_kit.driver.start(launch)
-    real_kit.told.started(launch.uid)
-    phases = [e.phase for e in real_kit.told.of(launch.uid) if isinstance(e, BuildingEvent)]
+    real_kit.events.started(launch.uid)
+    phases = [e.phase for e in real_kit.events.of(launch.uid) if isinstance(e, BuildingEvent)]
     assert phases[-1] is Phase.CHECKING
     assert kinds(real_kit, launch.uid) == [StartedEvent]
 
@@ -110,16 +110,16 @@ def test_running_is_reported_only_after_the_health_check_passed(real_kit: Kit) -
 def test_service_with_repeatedly_failing_check_is_ended(real_kit: Kit) -> None:
     launch = served(real_kit, "touch ready; sleep 1; rm ready; sleep 300 & wait", READY)
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, HEALTH)
     assert ended.message == "its health check failed 2 times in a row: exit status 1"
-    assert ended.started_at == real_kit.told.started(launch.uid).at
+    assert ended.started_at == real_kit.events.started(launch.uid).at
 
 
 def test_a_service_that_does_not_become_healthy_was_never_running(real_kit: Kit) -> None:
     launch = served(real_kit, "sleep 300 & wait", NEVER)
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (FailureKind.USER, HEALTH)
     assert ended.message == "not healthy within 1 s: exit status 1"
     assert ended.started_at is None
@@ -129,7 +129,7 @@ def test_a_service_that_does_not_become_healthy_was_never_running(real_kit: Kit)
 def test_a_service_that_ends_before_it_is_healthy_was_never_running(real_kit: Kit) -> None:
     launch = served(real_kit, "exit 3", replace(NEVER, start_period_seconds=300.0))
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.exit_code, ended.reason, ended.started_at) == (3, EXIT, None)
     assert kinds(real_kit, launch.uid) == [EndedEvent]
 
@@ -140,11 +140,11 @@ def test_a_service_may_be_stopped_before_it_is_healthy(real_kit: Kit) -> None:
     until(
         lambda: any(
             isinstance(event, BuildingEvent) and event.phase is Phase.CHECKING
-            for event in real_kit.told.of(launch.uid)
+            for event in real_kit.events.of(launch.uid)
         )
     )
     real_kit.driver.stop(launch.uid, grace_seconds=0.0, force=True)
-    assert real_kit.told.ended(launch.uid).reason == "stopped"
+    assert real_kit.events.ended(launch.uid).reason == "stopped"
 
 
 HANGING = replace(NEVER, command=("sleep", "300"), timeout_seconds=0.3, start_period_seconds=2.0)
@@ -153,7 +153,7 @@ HANGING = replace(NEVER, command=("sleep", "300"), timeout_seconds=0.3, start_pe
 def test_a_check_that_hangs_fails(real_kit: Kit) -> None:
     launch = served(real_kit, "sleep 300 & wait", replace(HANGING, start_period_seconds=0.1))
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert ended.message == "not healthy within 0.1 s: not ended within 0.3 s"
 
 
@@ -163,26 +163,26 @@ def test_hanging_check_in_a_container_is_not_run_concurrently(
 ) -> None:
     launch = served(docker_kit, "sleep 300 & wait", HANGING)
     docker_kit.driver.start(launch)
-    docker_kit.told.building(launch.uid)
+    docker_kit.events.building(launch.uid)
     most = 0
 
     def is_over() -> bool:
         nonlocal most
-        found = [e for e in docker_kit.told.of(launch.uid) if isinstance(e, EndedEvent)]
+        found = [e for e in docker_kit.events.of(launch.uid) if isinstance(e, EndedEvent)]
         if not found and docker_kit.outside.containers(filters={"name": launch.uid}):
             most = max(most, len(docker_kit.inspect(launch.uid)["ExecIDs"] or ()))
         return bool(found)
 
     until(is_over)
     assert most == 1
-    ended = docker_kit.told.ended(launch.uid)
+    ended = docker_kit.events.ended(launch.uid)
     assert ended.message == "not healthy within 2 s: an earlier check has not ended"
 
 
 def test_a_check_whose_command_does_not_exist_fails(real_kit: Kit) -> None:
     launch = served(real_kit, "sleep 300 & wait", replace(NEVER, command=("/no/such/program",)))
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert ended.reason == HEALTH
     assert ended.message is not None
     assert "no such file" in ended.message.lower()
@@ -191,12 +191,12 @@ def test_a_check_whose_command_does_not_exist_fails(real_kit: Kit) -> None:
 def test_adopted_healthy_service_is_running_without_a_new_check(real_kit: Kit) -> None:
     launch = served(real_kit, "touch ready; sleep 300 & wait", READY)
     real_kit.driver.start(launch)
-    at = real_kit.told.started(launch.uid).at
+    at = real_kit.events.started(launch.uid).at
     real_kit.begin_again()
     real_kit.driver.adopt(replace(launch, started_at=at))
-    assert real_kit.told.started(launch.uid).at == at
+    assert real_kit.events.started(launch.uid).at == at
     assert kinds(real_kit, launch.uid) == [StartedEvent]
-    phases = [e.phase for e in real_kit.told.of(launch.uid) if isinstance(e, BuildingEvent)]
+    phases = [e.phase for e in real_kit.events.of(launch.uid) if isinstance(e, BuildingEvent)]
     assert Phase.CHECKING not in phases
 
 
@@ -205,12 +205,12 @@ def test_an_adopted_service_is_still_checked(real_kit: Kit) -> None:
     command = ("sh", "-c", "echo >> checked; test -e ready")
     launch = served(real_kit, script, replace(READY, command=command))
     real_kit.driver.start(launch)
-    at = real_kit.told.started(launch.uid).at
+    at = real_kit.events.started(launch.uid).at
     real_kit.begin_again()
     ending = replace(READY, command=("sh", "-c", "touch gone; test -e ready"))
     spec = replace(launch.spec, health_check=ending)
     real_kit.driver.adopt(replace(launch, spec=spec, started_at=at))
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert (ended.reason, ended.started_at) == (HEALTH, at)
 
 
@@ -218,7 +218,7 @@ def test_an_adopted_service_is_still_checked(real_kit: Kit) -> None:
 
 
 def server(kit: Kit, body: str) -> tuple[str, ...]:
-    """A command that serves a file with `body` at the port that it is told."""
+    """Return a command that serves a file with `body` at its published port."""
     write = f"mkdir -p www; echo {body} > www/index.html; "
     if kit.name == "docker":
         return ("sh", "-c", write + "exec httpd -f -p $CELLRUN_PORT_MY_WEB -h www")
@@ -245,14 +245,14 @@ def test_published_port_is_reached_at_the_reported_address(real_kit: Kit) -> Non
     launches = [real_kit.launch(*server(real_kit, body), **common) for body in ("first", "second")]
     for launch in launches:
         real_kit.driver.start(launch)
-    addresses = [real_kit.told.started(launch.uid).addresses or {} for launch in launches]
+    addresses = [real_kit.events.started(launch.uid).addresses or {} for launch in launches]
     assert [sorted(found) for found in addresses] == [["my-web", "other"]] * 2
     assert len({address for found in addresses for address in found.values()}) == 4
     assert [fetch(found["my-web"]) for found in addresses] == ["first\n", "second\n"]
     real_kit.begin_again()
     for launch in launches:
         real_kit.driver.adopt(launch)
-    again = [real_kit.told.started(launch.uid).addresses for launch in launches]
+    again = [real_kit.events.started(launch.uid).addresses for launch in launches]
     assert again == addresses
 
 
@@ -266,7 +266,7 @@ def test_an_http_check_that_is_answered_with_an_error_fails(real_kit: Kit) -> No
     }
     launch = real_kit.launch(*server(real_kit, "here"), **common)
     real_kit.driver.start(launch)
-    ended = real_kit.told.ended(launch.uid)
+    ended = real_kit.events.ended(launch.uid)
     assert ended.message == "not healthy within 2 s: GET /nothing: HTTP status 404"
 
 
@@ -280,20 +280,22 @@ def test_requests_to_a_published_port_prevent_idleness(docker_kit: DockerKit) ->
     }
     launch = docker_kit.launch(*server(docker_kit, "here"), **common)
     docker_kit.driver.start(launch)
-    address = (docker_kit.told.started(launch.uid).addresses or {})["my-web"]
+    address = (docker_kit.events.started(launch.uid).addresses or {})["my-web"]
     until(lambda: _answers(address))
     seen = docker_kit.home / "work" / launch.uid / "activity.json"
     until(seen.exists)
-    looks = {seen.read_text()}
+    contents = {seen.read_text()}
 
     def was_seen_often() -> bool:
         fetch(address)
-        looks.add(seen.read_text())
-        return len(looks) > 5
+        contents.add(seen.read_text())
+        return len(contents) > 5
 
     until(was_seen_often)
-    assert not [event for event in docker_kit.told.of(launch.uid) if isinstance(event, EndedEvent)]
-    assert docker_kit.told.ended(launch.uid).reason == IDLE
+    assert not [
+        event for event in docker_kit.events.of(launch.uid) if isinstance(event, EndedEvent)
+    ]
+    assert docker_kit.events.ended(launch.uid).reason == IDLE
 
 
 def _answers(address: str) -> bool:

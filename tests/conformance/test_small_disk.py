@@ -1,4 +1,4 @@
-"""Inputs that do not fit on the disk of the cell end as a system failure that says so."""
+"""Inputs that do not fit on the disk of the cell are a system failure that names the cause."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_an_input_that_does_not_fit_is_a_system_failure(web: Web, tmp_path: Path
     with mounted(tmp_path / "disk", 6) as disk, made_kit("docker", disk.folder / "cell") as kit:
         launch = kit.launch("true", inputs=(Input("/in/large", f"{web.url}/large"),))
         kit.driver.start(launch)
-        ended = kit.told.ended(launch.uid)
+        ended = kit.events.ended(launch.uid)
         assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, DISK)
         assert ended.started_at is None
         assert "no space left" in (ended.message or "").lower()

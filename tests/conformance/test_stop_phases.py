@@ -28,18 +28,18 @@ TOO_LATE = ("wait_for_end:return", "collect_output:call")
 
 
 @contextmanager
-def at_the_moment(moment: str, deed: Callable[[], None]) -> Iterator[None]:
-    """Do `deed` once, when that function of the pipeline begins or is over, in threads made now."""
+def at_the_moment(moment: str, action: Callable[[], None]) -> Iterator[None]:
+    """Do `action` once, when that function of the pipeline begins or ends, in threads made now."""
     name, what = moment.split(":")
     done: list[str] = []
 
-    def look(frame: FrameType, event: str, argument: Any) -> None:
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == what and code.co_name == name and STEPS in code.co_filename and not done:
             done.append(moment)
-            deed()
+            action()
 
-    threading.setprofile(look)
+    threading.setprofile(trace)
     try:
         yield
         assert done
@@ -48,7 +48,7 @@ def at_the_moment(moment: str, deed: Callable[[], None]) -> Iterator[None]:
 
 
 def stopped_at(kit: DockerKit, web: Web, moment: str, *command: str) -> EndedEvent:
-    """The end of an attempt that is told to stop at that moment."""
+    """Return the end of an attempt that is stopped at that moment."""
     web.files["/text"] = b"x"
     inputs = (Input("/in/text", f"{web.url}/text"),)
     launch = kit.launch(*command, inputs=inputs, result_file="/out/result")
@@ -59,8 +59,8 @@ def stopped_at(kit: DockerKit, web: Web, moment: str, *command: str) -> EndedEve
     with at_the_moment(moment, stop):
         kit.begin_again()
         kit.driver.start(launch)
-        ended = kit.told.ended(launch.uid)
-    kinds = [type(e) for e in kit.told.of(launch.uid) if not isinstance(e, BuildingEvent)]
+        ended = kit.events.ended(launch.uid)
+    kinds = [type(e) for e in kit.events.of(launch.uid) if not isinstance(e, BuildingEvent)]
     assert kinds in ([EndedEvent], [StartedEvent, EndedEvent])
     assert kit.starts(launch.uid) == (StartedEvent in kinds)
     assert not any(found.running for found in kit.driver.find())

@@ -1,4 +1,4 @@
-"""What the processes of a stack had to say is shown with the test that failed on it."""
+"""A failed test shows the output of the processes of its stack."""
 
 from collections.abc import Generator
 

@@ -1,4 +1,4 @@
-"""What the container engine itself says, asked and heard from outside Cellrun."""
+"""The container engine's own view, queried and subscribed to from outside Cellrun."""
 
 import threading
 import time
@@ -14,15 +14,15 @@ LABEL = "cellrun.installation"
 
 
 class EngineEvents:
-    """Hears every start and end of an installation's containers, from before the block on.
+    """Receives every start and end of an installation's containers, from before the block on.
 
-    The engine keeps its latest events: those since the second in which we connected are told even
+    The engine keeps its latest events: it sends those since the second of the connection even
     if they came before the stream was open, so no start can be missed.
     """
 
     def __init__(self, installation: str) -> None:
         self._client = connect()
-        self._heard: list[tuple[str, dict[str, str]]] = []
+        self._events: list[tuple[str, dict[str, str]]] = []
         self._lock = threading.Lock()
         self._stream: Any = self._client.events(
             decode=True,
@@ -48,23 +48,23 @@ class EngineEvents:
     def _listen(self) -> None:
         for event in self._stream:
             with self._lock:
-                self._heard.append((event["Action"], event["Actor"]["Attributes"]))
+                self._events.append((event["Action"], event["Actor"]["Attributes"]))
 
-    def heard(self, action: str) -> list[dict[str, str]]:
+    def of_action(self, action: str) -> list[dict[str, str]]:
         """The attributes, labels among them, of every event of that kind so far."""
         with self._lock:
-            return [attributes for found, attributes in self._heard if found == action]
+            return [attributes for found, attributes in self._events if found == action]
 
     def in_order(self) -> list[tuple[str, dict[str, str]]]:
-        """Every event so far and its attributes, as the engine told them."""
+        """Return every event so far and its attributes, in the order of the engine."""
         with self._lock:
-            return list(self._heard)
+            return list(self._events)
 
     def starts_by_task(self, job_id: int) -> Counter[int]:
         """How often a container was started for each task of a job."""
         return Counter(
             int(attributes["cellrun.task"])
-            for attributes in self.heard("start")
+            for attributes in self.of_action("start")
             if attributes["cellrun.job"] == str(job_id)
         )
 
@@ -72,7 +72,7 @@ class EngineEvents:
         """The uids of the attempts of a job whose containers were started."""
         return {
             attributes["cellrun.attempt"]
-            for attributes in self.heard("start")
+            for attributes in self.of_action("start")
             if attributes["cellrun.job"] == str(job_id)
         }
 

@@ -65,7 +65,7 @@ class RunningStack:
         return self._process.pid
 
     def start(self) -> None:
-        """Start and wait until it says that it is up."""
+        """Start the stack and wait until it reports that it is up."""
         if self._process is not None:
             self._process.wait(timeout=STOP_SECONDS)
         self.environment = {}
@@ -134,7 +134,7 @@ class RunningStack:
 
     @property
     def flower_url(self) -> str:
-        """Where Flower answers, as it was told at the start."""
+        """Return the address of Flower, as the stack printed it at the start."""
         [line] = [line for line in self.output.read_text().splitlines() if "  Flower " in line]
         return line.split()[1]
 
@@ -246,7 +246,7 @@ def read_environment(home: Path) -> dict[str, str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that ended and that nobody waited for does not."""
+    """Return whether a process runs; one that ended but was not reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
     except OSError:

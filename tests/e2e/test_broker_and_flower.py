@@ -1,4 +1,4 @@
-"""What a stranger on this machine, or a web page in a browser on it, can do to a stack: nothing."""
+"""Other users of the machine, and web pages in a browser on it, cannot affect a stack."""
 
 import os
 import subprocess

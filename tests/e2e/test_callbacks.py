@@ -56,7 +56,7 @@ def api(stack: RunningStack) -> Api:
 
 
 def is_signed(api: Api, request: Received) -> bool:
-    """As docs/callbacks.md tells receivers to look."""
+    """Check the signature as docs/callbacks.md describes."""
     key = bytes.fromhex(api.get("/callback-key").json()["key"])
     parts = dict(part.split("=", 1) for part in request.signature.split(","))
     expected = hmac.new(key, parts["t"].encode() + b"." + request.body, hashlib.sha256)
@@ -74,9 +74,9 @@ def test_job_and_task_callbacks_are_delivered_and_signed(api: Api, receiver: Rec
         (first["id"], "SUCCEEDED", "done\n")
     }
     assert sorted(task["index"] for task in tasks) == [0, 1]
-    [told] = [request.document for request in received if request.path == "200-job"]
-    assert (told["job"], told["state"]) == (second["id"], "SUCCEEDED")
-    assert told["task_status_count"] == {"main": {"phase": {"SUCCEEDED": 2}}}
+    [document] = [request.document for request in received if request.path == "200-job"]
+    assert (document["job"], document["state"]) == (second["id"], "SUCCEEDED")
+    assert document["task_status_count"] == {"main": {"phase": {"SUCCEEDED": 2}}}
 
 
 def test_one_off_task_is_deleted_after_its_callback(api: Api, receiver: Receiver) -> None:
@@ -84,9 +84,13 @@ def test_one_off_task_is_deleted_after_its_callback(api: Api, receiver: Receiver
     api.post("/tasks", {"guid": "told-once", "domain": "e2e", "definition": definition})
     [request] = receiver.wait_for(1)
     assert is_signed(api, request)
-    told = request.document
-    assert (told["task_guid"], told["failed"], told["annotation"]) == ("told-once", False, "mine")
-    assert told["result"] == "done\n"
+    document = request.document
+    assert (document["task_guid"], document["failed"], document["annotation"]) == (
+        "told-once",
+        False,
+        "mine",
+    )
+    assert document["result"] == "done\n"
     wait_until(
         lambda: api.get("/tasks/told-once").status_code == 404, seconds=30, what="it has gone"
     )
@@ -95,7 +99,7 @@ def test_one_off_task_is_deleted_after_its_callback(api: Api, receiver: Receiver
 def test_killed_callback_process_restarts_and_delivers(
     stack: RunningStack, api: Api, receiver: Receiver
 ) -> None:
-    """What it had in hand waits for its claim's end; nothing else does."""
+    """What it had claimed waits for the end of the claim; nothing else does."""
     hanging = {"callback": {"url": receiver.url("hang")}}
     api.post("/jobs", {"name": "hangs", "replicas": 10, **WORK, **hanging})
     receiver.wait_for(8)

@@ -1,6 +1,6 @@
 """The units of deploy/systemd start a Cellrun that works, each by its own command line.
 
-They run as systemd would run them, but for its supervision: command, working folder and environment
+They run as systemd would run them, without supervision: command, working folder and environment
 come from the unit and from the examples, filled in with throw-away services.
 """
 
@@ -65,7 +65,7 @@ class Deployment:
         return self.folder / f"{name}.log"
 
     def manage(self, *arguments: str, **env: str) -> str:
-        """Run manage.py as deploy/README.md says, and return what it printed."""
+        """Run manage.py as deploy/README.md describes, and return its output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
             cwd=ROOT,

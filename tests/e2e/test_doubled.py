@@ -58,51 +58,51 @@ def session(stack: RunningStack) -> Iterator[Session]:
         yield session
 
 
-def twin_of(stack: RunningStack, name: str) -> Companion:
+def duplicate_of(stack: RunningStack, name: str) -> Companion:
     """A second process like one of the stack's, under a name of its own."""
     schedule = str(stack.home / "beat-schedule")
     command = [
-        word.replace(f"{name}@", f"{name}-twin@").replace(schedule, f"{schedule}-twin")
+        word.replace(f"{name}@", f"{name}-duplicate@").replace(schedule, f"{schedule}-duplicate")
         for word in stack.command_of(name)
     ]
     return Companion(command, stack.environment_of(name), log_of(stack, name))
 
 
 def log_of(stack: RunningStack, name: str) -> Path:
-    """Where the twin of a process writes."""
-    return stack.home / "log" / f"{name}-twin.log"
+    """Where the duplicate of a process writes."""
+    return stack.home / "log" / f"{name}-duplicate.log"
 
 
 def all_work(stack: RunningStack) -> bool:
-    """Whether the twins have begun to work."""
-    beats = any(stack.home.glob("beat-schedule-twin*"))
+    """Whether the duplicates have begun to work."""
+    beats = any(stack.home.glob("beat-schedule-duplicate*"))
     return beats and all(
         "ready." in log_of(stack, name).read_text() for name in ("placement", "convergence")
     )
 
 
 class Sampler:
-    """Looks at the rows all the time while its block runs."""
+    """Samples the rows continuously while its block runs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="sampler")
-        self.looks = 0
+        self._thread = threading.Thread(target=self._sample, name="sampler")
+        self.samples = 0
         self.full = 0
         self.found: list[tuple[object, ...]] = []
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
             while not self._over.wait(SAMPLE_SECONDS):
                 self.found += connection.execute(OVERCOMMITTED).fetchall()
                 row = connection.execute(FULL).fetchone()
                 self.full += bool(row and row[0])
-                self.looks += 1
+                self.samples += 1
 
     @contextmanager
     def looking(self) -> Iterator["Sampler"]:
-        """Look until the block ends."""
+        """Sample until the block ends."""
         self._thread.start()
         try:
             yield self
@@ -118,8 +118,8 @@ def test_duplicate_ticks_place_nothing_twice_and_overcommit_no_cell(
     with ExitStack() as block:
         events = block.enter_context(EngineEvents(stack.installation))
         for name in ("beat", "placement", "convergence"):
-            block.enter_context(twin_of(stack, name))
-        wait_until(lambda: all_work(stack), seconds=60, what="the twins work")
+            block.enter_context(duplicate_of(stack, name))
+        wait_until(lambda: all_work(stack), seconds=60, what="the duplicates work")
         block.enter_context(sampler.looking())
         specs = [
             shell_job("sleep 0.2", name=f"many-{number}", replicas=TASKS, resources=REQUEST)

@@ -113,7 +113,7 @@ def cases(stack: RunningStack, session: Session, events: EngineEvents) -> Iterat
             await_kill(cell, case.moment)
             successor = cell_process(stack, case.folder, "workers", case.moment)
             ends.enter_context(successor)
-            ends.callback(successor.end, signal.SIGKILL)  # quicker than to say goodbye
+            ends.callback(successor.end, signal.SIGKILL)  # quicker than an orderly shutdown
         yield cases
 
 
@@ -174,8 +174,8 @@ def test_task_succeeds_with_one_start_though_its_cell_is_killed(
     assert task["result"] == TEXT
     (attempts,) = attempts_of(session, case.job_id).values()
     started = [one for one in attempts if one["uid"] in events.attempts_started(case.job_id)]
-    # What began goes on, and what surely did not begins anew; only of what left no trace nobody
-    # can tell, and it is tried again, which costs its own budgets nothing.
+    # What began goes on, and what surely did not begins anew; only what left no trace is
+    # uncertain, and it is tried again, which costs its own budgets nothing.
     assert [one["state"] for one in attempts[:-1]] == ["WORKER_FAILED"] * (len(attempts) - 1)
     assert len(started) == sum(events.starts_by_task(case.job_id).values()) == 1
     assert started == attempts[-1:]

@@ -1,7 +1,7 @@
-"""A cell that is killed while it evacuates: its successor ends what was told to end, for free.
+"""A cell that is killed while it evacuates: its successor ends the stopped tasks, for free.
 
 The supervisor of a real stack starts it again. Tasks do not heed the signal, and write down each
-time that they begin and each time that they are told to end.
+time that they begin and each time that they receive the signal.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, wait_for_end
 
 LEAVING, OTHER = "cell-1", "cell-2"
-# Until the deaf are killed: by then the cell that was told to leave is dead itself.
+# Until tasks that ignore the signal are killed: by then the evacuating cell is dead itself.
 GRACE_SECONDS = 12
 REPLICAS = 2
 LONG = 60
@@ -41,9 +41,9 @@ def session(stack: RunningStack) -> Iterator[Session]:
 
 
 def deaf_job(place: Path, name: str, **fields: Any) -> dict[str, Any]:
-    """Tasks that run until they may go, whoever tells them to end."""
+    """Return a job whose tasks run until they may go, and ignore the stop signal."""
     script = (
-        f"trap 'echo $CELLRUN_ATTEMPT_UID >> {place}/told' TERM;"
+        f"trap 'echo $CELLRUN_ATTEMPT_UID >> {place}/stopped' TERM;"
         f" echo $CELLRUN_TASK_ID >> {place}/begun;"
         f" while ! [ -e {place}/go ]; do sleep 0.1; done"
     )
@@ -84,7 +84,7 @@ def test_successor_of_a_killed_cell_finishes_its_evacuation_without_charge(
     incarnation = session.cell(LEAVING)["incarnation"]  # type: ignore[typeddict-item]
     leaving = stack.pid_of(LEAVING)
     os.kill(leaving, signal.SIGTERM)
-    wait_until(lambda: set(lines(place / "told")) >= first, seconds=LONG, what="all are told")
+    wait_until(lambda: set(lines(place / "stopped")) >= first, seconds=LONG, what="all are stopped")
     assert stack.pid_of(LEAVING) == leaving
     stack.kill_and_await(LEAVING)
     wait_until(

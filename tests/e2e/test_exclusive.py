@@ -1,4 +1,4 @@
-"""What is exclusive never outlives its cell's lease, whoever is killed; and nothing else is left.
+"""An exclusive attempt never outlives its cell's lease after any kill; and nothing is left.
 
 Leases are short. What is asserted of time is the order in which the engine saw things happen.
 The stack supervises one cell; another is ours, at the end of a cable.
@@ -31,7 +31,7 @@ SHORT = {
     "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "1",
 }
 OWN = "unattended"
-# The first attempt would run for ever; a later one ends at once.
+# The first attempt would never end; a later one ends at once.
 FIRST_FOR_EVER = "trap 'exit 0' TERM; test $CELLRUN_ATTEMPT_NUMBER = 1 || exit 0; sleep 3600 & wait"
 DEAF_AT_FIRST = "trap '' TERM; test $CELLRUN_ATTEMPT_NUMBER = 1 || exit 0; sleep 3600 & wait; wait"
 
@@ -114,7 +114,7 @@ def running_on_it(
 def test_exclusive_attempts_of_a_killed_cell_end_before_the_next_start(
     stack: RunningStack, session: Session, own_cell: Companion
 ) -> None:
-    # One that obeys the stop signal, and one that is deaf to it.
+    # One that obeys the stop signal, and one that ignores it.
     with running_on_it(stack, session, FIRST_FOR_EVER, DEAF_AT_FIRST) as (job_ids, events):
         (guard,) = guards(stack.home / "own")
         own_cell.end(signal.SIGKILL)
@@ -170,7 +170,7 @@ def order_cell(stack: RunningStack, name: str, order: str) -> None:
 
 def ended(events: EngineEvents) -> set[str]:
     """The attempts whose containers have ended."""
-    return {attributes["cellrun.attempt"] for attributes in events.heard("die")}
+    return {attributes["cellrun.attempt"] for attributes in events.of_action("die")}
 
 
 def ended_before(events: EngineEvents, first: str, second: str) -> bool:
@@ -184,7 +184,7 @@ def ended_before(events: EngineEvents, first: str, second: str) -> bool:
 
 
 def kill_cell_and_all_others(stack: RunningStack) -> None:
-    """Every process of the stack at once, and nobody left to start it again."""
+    """Kill every process of the stack at once, and so all that could start it again."""
     for name in ("stack", "supervisord"):
         os.kill(stack.pid_of(name), signal.SIGSTOP)
     for pid in stack.processes().values():
@@ -206,7 +206,7 @@ def test_ended_stack_leaves_no_exclusive_attempt_and_no_process() -> None:
             stack.start()
             with session_of(stack) as session:
                 if left is not None:
-                    # What the last one left is found, told and tried again by the next.
+                    # What the last one left is found, reported and tried again by the next.
                     assert wait_for_end(session, left)["state"] == "SUCCEEDED"
                 left = begin_work(session)
             assert len(guards(stack.home)) == 1
@@ -218,17 +218,17 @@ def test_ended_stack_leaves_no_exclusive_attempt_and_no_process() -> None:
 
 
 def begin_work(session: Session) -> int:
-    """An exclusive job of which the first attempt runs, deaf to what it is told."""
+    """Start an exclusive job whose first attempt runs and ignores signals."""
     job_id = session.submit(exclusive_job(DEAF_AT_FIRST, stop_grace_seconds=1))["id"]
     wait_until(lambda: running_on(session, job_id, "cell-1") == 1, seconds=60, what="it runs")
     return job_id
 
 
 def check_nothing_is_left(stack: RunningStack, name: str) -> None:
-    """No container runs, and nobody of the stack lives, when the lease is over."""
+    """Check that no container and no process of the stack is left when the lease is over."""
     wait_until(
         lambda: not containers_of(stack.installation, everything=False),
         seconds=60,
         what=f"{name}: no container runs",
     )
-    wait_until(lambda: remnants(stack.home) == [], seconds=60, what=f"{name}: nobody is left")
+    wait_until(lambda: remnants(stack.home) == [], seconds=60, what=f"{name}: no process is left")

@@ -46,10 +46,10 @@ def test_fleet_runs_a_job_end_to_end_and_sends_goodbyes(stand: Stand) -> None:
         ((before,),) = connection.execute("SELECT clock_timestamp()")
         assert stand.stop(FLEET) == 0
 
-        def all_said_goodbye() -> bool:
+        def all_sent_goodbyes() -> bool:
             return [*connection.execute(silent, [before])] == [(CELLS,)]
 
-        stand.wait_until(all_said_goodbye, "every cell said goodbye", seconds=30)
+        stand.wait_until(all_sent_goodbyes, "every cell sent its goodbye", seconds=30)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SIOCGIFADDR = 0x8915
 READY = "until [ -e /run/cellrun/gang/ready ]; do sleep 0.05; done"
-# Rank 0 says a word to whoever calls, and lets in whoever has the gang's key.
+# Rank 0 sends a word over each connection, and accepts logins with the gang's key.
 SERVE = """
 export PATH=$PATH:/usr/bin:/usr/sbin:/usr/lib/dropbear
 mkdir -p /root/.ssh
@@ -53,8 +53,8 @@ dbclient -y -y -i /tmp/key -p $port_ssh root@worker-0 \\
 def gateway() -> str:
     """The address at which containers of any network reach this host, and each other's ports."""
     with socket.socket() as probe:
-        said = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", b"docker0"))
-    return socket.inet_ntoa(said[20:24])
+        reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", b"docker0"))
+    return socket.inet_ntoa(reply[20:24])
 
 
 @pytest.fixture(scope="module")

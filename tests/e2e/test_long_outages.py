@@ -43,17 +43,17 @@ class Gate:
     path: Path
 
     def open(self) -> None:
-        """Whoever waits goes on, and whoever comes later."""
+        """Let the waiting tasks continue, and later ones."""
         held, empty = self.path.with_suffix(".held"), self.path.with_suffix(".empty")
         os.link(self.path, held)
         empty.touch()
         empty.replace(self.path)
-        with suppress(OSError):  # nobody waits
+        with suppress(OSError):  # no task waits
             os.close(os.open(held, os.O_WRONLY | os.O_NONBLOCK))
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody waits any more."""
+        """Return whether no task waits any more."""
         return not stat.S_ISFIFO(self.path.stat().st_mode)
 
 
@@ -71,7 +71,7 @@ def gate() -> Iterator[Gate]:
 
 def waiting_job(name: str, at: Gate, replicas: int, **fields: Any) -> dict[str, Any]:
     """Processes that wait at a gate, and are done once it is open."""
-    # Whoever runs has the lock of its task: were there two of one, the second would fail.
+    # A running attempt has the lock of its task: were there two of one, the second would fail.
     lock = f"exec 9>>{at.path}.$CELLRUN_TASK_ID; flock -n 9 || exit 9"
     script = f"{lock}; echo begun; read line < {at.path}; echo done"
     resources = {"cpu": 0.01, "memory": "16Mi", "disk": "1Mi"}
@@ -88,7 +88,7 @@ def waiting_job(name: str, at: Gate, replicas: int, **fields: Any) -> dict[str, 
 
 @contextmanager
 def away(stack: RunningStack, names: list[str]) -> Iterator[None]:
-    """The processes are killed, and nobody starts them again before the block is left."""
+    """Kill the processes; none of them is started again before the block is left."""
     for keeper in KEEPERS:
         os.kill(stack.pid_of(keeper), signal.SIGSTOP)
     killed = {name: stack.kill(name) for name in names}
@@ -119,7 +119,7 @@ def control_plane(stack: RunningStack) -> list[str]:
 
 
 def go_through(stack: RunningStack, names: list[str], seconds: float) -> None:
-    """Let the processes be away for so long while the tasks run, and look at what becomes of them.
+    """Keep the processes away for so long while the tasks run, and check what becomes of them.
 
     The tasks of the job `exclusive` are ended by their guards, and run again, never two of one.
     """

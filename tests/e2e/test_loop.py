@@ -46,7 +46,7 @@ def session(stack: RunningStack) -> Iterator[Session]:
 
 
 def cellrun(stack: RunningStack, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command as somebody at a shell would."""
+    """Run the command as from a shell."""
     return subprocess.run(
         [str(CELLRUN), *words],
         env={"PATH": os.environ["PATH"], **stack.environment},
@@ -242,9 +242,9 @@ def test_ctrl_c_leaves_no_process_and_no_container(stack: RunningStack, session:
         )
         pids = stack.processes().values()
         assert stack.stop(signal.SIGINT) == 0
-        ends = [event for event in events.heard("die") if event["cellrun.job"] == str(job_id)]
+        ends = [event for event in events.of_action("die") if event["cellrun.job"] == str(job_id)]
     assert containers_of(stack.installation) == []
     assert remnants(stack.home) == []
     assert not any(is_running(pid) for pid in pids)
-    # They were asked, not killed.
+    # They were stopped, not killed.
     assert [event["exitCode"] for event in ends] == ["0"] * 6

@@ -1,6 +1,6 @@
 """A cell is killed and never returns: its tasks run elsewhere, paid from their preemption budget.
 
-The stack supervises one cell; the other is ours, so that nobody starts it again. Leases are short.
+The stack supervises one cell; the other is ours and is not started again. Leases are short.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Whatever lies in a queue, nobody stops: what cannot be read is dropped, what follows is done."""
+"""No message in a queue stops a process: malformed ones are dropped, the next are handled."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ def properties_with(queue: str, **changes: object) -> dict[str, object]:
 
 
 def not_messages(queue: str) -> list[str]:
-    """What is no message at all, or one that nobody can unpack."""
+    """Return what is no message at all, or one that cannot be unpacked."""
     return [
         "",
         "garbage",
@@ -93,11 +93,11 @@ def not_messages(queue: str) -> list[str]:
 
 
 def not_from_a_cell(queue: str) -> list[str]:
-    """Messages that say nothing the inbox may believe."""
+    """Return messages that the inbox must not accept."""
     forged = envelope.seal(b"x" * 32, cell="cell-1", incarnation="i", seq=1, body={"type": "x"})
-    stranger = envelope.seal(b"x" * 32, cell="nobody", incarnation="i", seq=1, body={})
+    unknown_cell = envelope.seal(b"x" * 32, cell="nobody", incarnation="i", seq=1, body={})
     texts = ["", "garbage", "{}", "[]", '{"probe": "x"}', '{"probe": 99}', '{"probe"', DEEP]
-    texts += [forged, stranger, "\0", json.dumps({"v": 1, "cell": "cell-1", "seq": -1})]
+    texts += [forged, unknown_cell, "\0", json.dumps({"v": 1, "cell": "cell-1", "seq": -1})]
     return [broker.plain_message(queue, text) for text in texts]
 
 
@@ -133,7 +133,7 @@ def pour(
 
 
 def check_work_goes_on(session: Session) -> None:
-    """A job runs as ever."""
+    """Check that a job runs as before."""
     job, _ = run_to_end(session, {"name": "after", "task_type": "process", "command": ["true"]})
     assert job["state"] == "SUCCEEDED"
 

@@ -1,6 +1,6 @@
 """Most of a pool's cells fall silent at once; and how people and cells end what runs: real ones.
 
-Four cells of ours with the process driver, at a short lease: frozen, killed, told to end, drained.
+Four cells of ours with the process driver, at a short lease: frozen, killed, stopped, drained.
 Tasks run until the test lets them go, and write down each time that they begin.
 """
 
@@ -87,7 +87,7 @@ def stack() -> Iterator[RunningStack]:
     with open_folder() as folder:
         with RunningStack(folder / "home", cells=0, engine="none", **SHORT) as running:
             yield running
-        wait_until(lambda: remnants(running.home) == [], seconds=30, what="nobody is left")
+        wait_until(lambda: remnants(running.home) == [], seconds=30, what="no process is left")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def cells(all_cells: Cells, session: Session) -> Cells:
 
 @pytest.fixture
 def place(stack: RunningStack) -> Iterator[Path]:
-    """Where tasks write that they begin, and look whether they may go."""
+    """The folder where tasks write that they begin, and check whether they may end."""
     folder = stack.home / f"place-{len(list(stack.home.glob('place-*')))}"
     folder.mkdir()
     yield folder
@@ -239,7 +239,7 @@ def test_an_operator_releases_an_attempt_whose_cell_is_silent(
     cells.signal(signal.SIGSTOP, *MOST)
     try:
         wait_until(lambda: is_held(session), seconds=LONG, what="it is held back")
-        session.cancel_job(job_id, reason="nobody knows when they return")
+        session.cancel_job(job_id, reason="it is unknown when they return")
         assert wait_for_end(session, job_id)["state"] == "KILLED"
         assert session.job(job_id)["settled_at"] is None
         released = session.release_attempt(str(last(session, job_id)["uid"]), reason="seen to")
@@ -248,7 +248,7 @@ def test_an_operator_releases_an_attempt_whose_cell_is_silent(
         assert is_living(place)
     finally:
         cells.signal(signal.SIGCONT, *MOST)
-    # What it must not have it is told to end.
+    # The control plane stops what it must not have.
     wait_until(lambda: not is_living(place), seconds=LONG, what="its process is gone")
     wait_until(lambda: states(session) == ["READY"] * 4, seconds=LONG, what="all are ready")
 

@@ -1,6 +1,6 @@
 """Parts of the system are killed while forty tasks run: all succeed, each is started once.
 
-Starts are counted by the engine, heard from outside Cellrun by a subscriber that was connected
+Starts are counted by the engine, received outside Cellrun by a subscriber that was connected
 before the run.
 """
 
@@ -47,8 +47,8 @@ def session(stack: RunningStack) -> Iterator[Session]:
 
 @pytest.fixture
 def events(stack: RunningStack) -> Iterator[EngineEvents]:
-    with EngineEvents(stack.installation) as heard:
-        yield heard
+    with EngineEvents(stack.installation) as engine_events:
+        yield engine_events
 
 
 def start_run(session: Session) -> int:

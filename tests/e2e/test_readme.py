@@ -1,4 +1,4 @@
-"""The shell blocks of the README do what it says: as written, in one shell, in a fresh copy."""
+"""The shell blocks of the README work as written, in one shell, in a fresh copy."""
 
 import os
 import re
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.engine]
 SECONDS = 240
 BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 STOP = "make down"
-# What no reader types: before the stack is stopped, its rows are looked at.
+# What no reader types: before the stack is stopped, its rows are checked.
 CHECK = ".venv/bin/python manage.py check_invariants\n"
 # A clone has none of these; `.venv` is lent to it, so that nothing is installed again.
 NOT_IN_A_CLONE = (".git", ".venv", ".cellrun", ".*_cache", "__pycache__", "*.egg-info", "build")
@@ -76,9 +76,9 @@ def test_the_blocks_of_the_readme_run_as_written(clone: Path, environment: dict[
 
 
 def run_script(clone: Path, environment: dict[str, str]) -> tuple[int, str]:
-    """The exit code of the shell, and all that it and its commands said."""
-    said = clone.parent / "said"
-    with said.open("wb") as output:
+    """Return the exit code of the shell, and all output of it and its commands."""
+    transcript = clone.parent / "transcript"
+    with transcript.open("wb") as output:
         shell = subprocess.Popen(
             ["bash", "-e", str(clone.parent / "readme.sh")],
             cwd=clone,
@@ -94,7 +94,7 @@ def run_script(clone: Path, environment: dict[str, str]) -> tuple[int, str]:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
     log = clone / "up.log"
-    return shell.returncode, said.read_text() + (log.read_text() if log.exists() else "")
+    return shell.returncode, transcript.read_text() + (log.read_text() if log.exists() else "")
 
 
 def stop_stack(clone: Path, environment: dict[str, str]) -> None:

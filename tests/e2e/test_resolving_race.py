@@ -1,4 +1,4 @@
-"""Clients race over HTTP, on two web processes, for one task: one wins, the others are told so."""
+"""Clients race over HTTP, on two web processes, for one task: one wins, the others get 409."""
 
 import asyncio
 import json
@@ -40,10 +40,10 @@ async def _race(stand: Stand, clients: int, request: bytes) -> list[Answer]:
     async def take_part(url: str) -> Answer:
         reader, writer = await _connect(url)
         await started.wait()
-        answer = await _ask(reader, writer, request)
-        # A crowd may wait longer for the database than web lets it: it is told to come again.
+        answer = await _exchange(reader, writer, request)
+        # Many clients may wait longer for the database than web allows: web asks them to retry.
         while answer[0] == BUSY:
-            answer = await _ask(*await _connect(url), request)
+            answer = await _exchange(*await _connect(url), request)
         return answer
 
     async with asyncio.timeout(SECONDS):
@@ -56,7 +56,7 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return await asyncio.open_connection(address.hostname, address.port)
 
 
-async def _ask(
+async def _exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
 ) -> Answer:
     try:
@@ -80,7 +80,7 @@ def _request(stand: Stand, method: str, path: str, body: Any) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-def ask(stand: Stand, method: str, path: str, body: Any = None) -> Answer:
+def call(stand: Stand, method: str, path: str, body: Any = None) -> Answer:
     [answer] = race(stand, 1, method, path, body)
     return answer
 
@@ -101,10 +101,10 @@ def desired(guid: str) -> dict[str, Any]:
 def completed_task(stand: Stand) -> str:
     """The guid of a task that has completed."""
     guid = f"raced-{uuid.uuid4()}"
-    status, made = ask(stand, "POST", "tasks", desired(guid))
+    status, made = call(stand, "POST", "tasks", desired(guid))
     assert status == 201, made
     stand.wait_until(
-        lambda: ask(stand, "GET", f"tasks/{guid}")[1]["lifecycle"] == "COMPLETED",
+        lambda: call(stand, "GET", f"tasks/{guid}")[1]["lifecycle"] == "COMPLETED",
         "the task has completed",
         seconds=SECONDS,
     )
@@ -119,11 +119,11 @@ def test_one_of_a_thousand_concurrent_resolvers_gets_the_claim(stand: Stand) -> 
     with stand.connect() as connection:
         statement = "SELECT claim::text FROM controlplane_oneoff WHERE guid = %s"
         assert connection.execute(statement, [guid]).fetchall() == [(claim,)]
-    assert ask(stand, "DELETE", f"tasks/{guid}?claim={uuid.uuid4()}")[0] == 409
+    assert call(stand, "DELETE", f"tasks/{guid}?claim={uuid.uuid4()}")[0] == 409
     # Its holder is in several places at once, too: one deletes, and nothing is there for others.
     deletions = race(stand, OTHERS, "DELETE", f"tasks/{guid}?claim={claim}")
     assert statuses(deletions) == {204: 1, 404: OTHERS - 1}
-    assert ask(stand, "GET", f"tasks/{guid}")[0] == 404
+    assert call(stand, "GET", f"tasks/{guid}")[0] == 404
 
 
 def test_one_of_fifty_concurrent_submissions_of_a_guid_creates_the_task(stand: Stand) -> None:

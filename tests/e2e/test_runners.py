@@ -1,6 +1,6 @@
 """A runner of another package on a real cell that is killed -9: nothing outside begins twice.
 
-The stack has one cell; the one with the runner is ours, so that nobody else starts it again.
+The stack has one cell; the one with the runner is ours: no supervisor starts it again.
 """
 
 import os
@@ -123,17 +123,17 @@ def test_restarted_cell_resumes_the_external_job_of_its_runner(
 ) -> None:
     job_id = session.submit(outside_job(outside, allow_unsatisfiable=True))["id"]
 
-    def says_what_it_lacks() -> bool:
+    def shows_missing_runner() -> bool:
         [task] = session.tasks(job_id)
         reason: dict[str, Any] = dict(task["pending_reason"] or {})
         is_it = reason.get("code") == "no_cell_matches"
         return is_it and "task type http-job" in str(reason["text"])
 
-    wait_until(says_what_it_lacks, seconds=60, what="it waits for a cell with its runner")
+    wait_until(shows_missing_runner, seconds=60, what="it waits for a cell with its runner")
     with cell:
         uid = str(task_in(session, job_id, "RUNNING")["attempt_uid"])
         outside.finish(uid, lines=["one"])
-        wait_until(lambda: "one" in whole_log(session, uid), seconds=30, what="its line is told")
+        wait_until(lambda: "one" in whole_log(session, uid), seconds=30, what="its line is logged")
         cell.end(signal.SIGKILL)
     outside.finish(uid, lines=["one", "two"])
     with cell:
@@ -145,7 +145,7 @@ def test_restarted_cell_resumes_the_external_job_of_its_runner(
         assert attempt["cell_id"] == OWN
         assert attempt["plugin_phase"] == "succeeded"  # type: ignore[typeddict-item]
         assert whole_log(session, uid) == f"job {uid} was submitted\none\ntwo\nthree\n"
-    assert (outside.jobs[uid].begun, outside.asked("PUT", uid)) == (1, 1)
+    assert (outside.jobs[uid].begun, outside.count_requests("PUT", uid)) == (1, 1)
     assert outside.jobs[uid].command == ["reindex"]
 
 
@@ -158,7 +158,9 @@ def test_cancelled_task_is_released_after_its_external_job_has_ended(
         task = task_in(session, job_id, "RUNNING")
         uid = str(task["attempt_uid"])
         session.cancel_job(job_id)
-        wait_until(lambda: outside.asked("DELETE", uid) >= 2, seconds=60, what="it is asked again")
+        wait_until(
+            lambda: outside.count_requests("DELETE", uid) >= 2, seconds=60, what="it is asked again"
+        )
         [attempt] = session.attempts(task["id"])
         assert attempt["released_at"] is None
         outside.finish(uid, state="cancelled")

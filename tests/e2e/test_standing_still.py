@@ -1,4 +1,4 @@
-"""A process of the control plane that stands still, with rows locked, holds nobody up for long."""
+"""A suspended process of the control plane with locked rows blocks no other for long."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def stack() -> Iterator[RunningStack]:
 def stopped_with_rows_locked(stack: RunningStack, name: str, lock: str) -> Iterator[None]:
     """Within, the process waits for the rows of `lock`; then it is stopped, and is given them.
 
-    Returns when somebody else may have them.
+    Returns when another process may have them.
     """
     pid, address = stack.pid_of(name), stack.environment["DATABASE_URL"]
 
@@ -73,7 +73,7 @@ def test_suspended_inbox_loses_its_locks_on_jobs(stack: RunningStack) -> None:
     lock = f"SELECT id FROM controlplane_job WHERE id = {job} FOR NO KEY UPDATE"
     with stopped_with_rows_locked(stack, "inbox", lock):
         pass
-    # What it was about to write is told again by the cell.
+    # The cell reports again what it was about to write.
     assert wait_for_end(session, job)["state"] == "SUCCEEDED"
 
 
@@ -86,5 +86,5 @@ def test_suspended_placement_loses_its_locks_on_cells(stack: RunningStack) -> No
 
 
 def test_no_process_has_exited(stack: RunningStack) -> None:
-    said = stack.output.read_text()
-    assert "exited: " not in said, said
+    output = stack.output.read_text()
+    assert "exited: " not in output, output

@@ -12,7 +12,7 @@ from tests.e2e.stack import RunningStack, wait_until
 
 IMAGE = "cellrun/demo:latest"
 SMALL = {"cpu": 0.1, "memory": "16Mi"}
-SAYS_BOTH_ENDS = "echo begun; sleep {seconds:g}; echo done"
+PRINT_BOTH_ENDS = "echo begun; sleep {seconds:g}; echo done"
 
 
 def session_of(stack: RunningStack, *, operator: bool = False) -> Session:
@@ -33,8 +33,8 @@ def shell_job(script: str, **fields: Any) -> dict[str, Any]:
 
 
 def sleepers(replicas: int, seconds: float, **fields: Any) -> dict[str, Any]:
-    """A job of tasks that say when they begin and when they are done."""
-    return shell_job(SAYS_BOTH_ENDS.format(seconds=seconds), replicas=replicas, **fields)
+    """Return a job of tasks that print when they begin and when they are done."""
+    return shell_job(PRINT_BOTH_ENDS.format(seconds=seconds), replicas=replicas, **fields)
 
 
 def count_states(job: Job) -> Counter[str]:
@@ -45,8 +45,8 @@ def count_states(job: Job) -> Counter[str]:
     return counts
 
 
-def look_at(session: Session, job_id: int) -> Job | None:
-    """The job; None while nobody answers."""
+def find_job(session: Session, job_id: int) -> Job | None:
+    """Return the job; None while the API does not answer."""
     try:
         return session.job(job_id)
     except (Unreachable, ApiError):
@@ -55,7 +55,7 @@ def look_at(session: Session, job_id: int) -> Job | None:
 
 def is_in_mid_run(session: Session, job_id: int, *, ended: int) -> bool:
     """Whether so many of its tasks have ended while others run."""
-    job = look_at(session, job_id)
+    job = find_job(session, job_id)
     if job is None:
         return False
     counts = count_states(job)
@@ -77,7 +77,7 @@ def wait_for_end(session: Session, job_id: int, *, seconds: float = 120) -> Job:
     ends: list[Job] = []
 
     def is_over() -> bool:
-        job = look_at(session, job_id)
+        job = find_job(session, job_id)
         if job is not None and job["state"] in TERMINAL_STATES:
             ends.append(job)
         return bool(ends)

@@ -1,4 +1,4 @@
-"""A cell on a bench: real cell, journal and memory driver; clock and control plane by hand."""
+"""A cell on a bench: real cell, journal and memory driver; the test is clock and control plane."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ class Bench:
         self.guard = LocalGuardLink(
             self.engine, wall=lambda: self.moment.wall, boot=lambda: self.now, boot_id="this"
         )
-        self.said: list[Message] = []
+        self.sent: list[Message] = []
         self.stores: list[FileStore] = []
         self.boot()
 
@@ -92,9 +92,9 @@ class Bench:
         self.cell = Cell(config, journal, self.driver, guard=self.guard)
         self.cell.start(self.moment)
         self.round()
-        self.look()
+        self.scan()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """As a reaper does, once the engine answers."""
         try:
             found = tuple(item.uid for item in self.driver.find())
@@ -120,7 +120,7 @@ class Bench:
             is_safe = self.journals.sync()
             self.cell.act(flush=is_safe, is_safe=is_safe)
         for _, message in self.cell.take_outgoing():
-            self.said.append(self.read(message))
+            self.sent.append(self.read(message))
 
     def read(self, message: str) -> Message:
         text = json.loads(base64.b64decode(json.loads(message)["body"]))
@@ -136,34 +136,34 @@ class Bench:
             self.now = min(self.now + 1.0, end)
             self.round()
 
-    def tell(self, body: dict[str, Any]) -> None:
-        """The control plane says something."""
+    def deliver(self, body: dict[str, Any]) -> None:
+        """Deliver a message of the control plane."""
         self.round(sealed_for(self.cell, body))
 
     def accept(self, verdict: str = "accepted") -> None:
         """Answer the Register, once it comes."""
         while not self.cell._register_seq:
             self.wait(1.0)
-        self.tell(
+        self.deliver(
             RegistrationResult(verdict, "", self.now, 30.0, 5.0, self.cell._register_seq).body()
         )
 
     def run(self, uid: str, *command: str, start_before: float | None = None, **rest: Any) -> None:
         """Order an attempt."""
         order = RunAttempt(uid, 1, 1, 0, 1, start_before or self.now + 60)
-        self.tell(Orders((spec(*command, **rest),), (order,)).body())
+        self.deliver(Orders((spec(*command, **rest),), (order,)).body())
 
     def stop(self, uid: str, *, force: bool = False) -> None:
         """Order a stop."""
-        self.tell(Orders(stops=(StopAttempt(uid, "cancelled", 10.0, force),)).body())
+        self.deliver(Orders(stops=(StopAttempt(uid, "cancelled", 10.0, force),)).body())
 
     def sync(self, acked: int, **rest: Any) -> None:
         """Answer the last heartbeat."""
-        self.tell(Sync(self.last_seq, acked, self.now, 30.0, 5.0, **rest).body())
+        self.deliver(Sync(self.last_seq, acked, self.now, 30.0, 5.0, **rest).body())
 
     def reports(self) -> list[AttemptReport]:
         """All reports sent so far."""
-        return [r for m in self.said if isinstance(m, Reports) for r in m.reports]
+        return [r for m in self.sent if isinstance(m, Reports) for r in m.reports]
 
     def states_of(self, uid: str) -> list[TaskState]:
         """The states reported of an attempt."""

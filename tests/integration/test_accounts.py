@@ -53,9 +53,9 @@ def test_invalid_token_request_is_refused(change: dict[str, object], expected: s
 
 
 def test_bootstrap_prints_generated_credentials_once() -> None:
-    told = bootstrap()
+    output = bootstrap()
     for role in ("operator's login admin /", "operator's token cr_", "submitter's token cr_"):
-        assert role in told
+        assert role in output
     before = list(ApiToken.objects.values_list("digest", flat=True))
     password = User.objects.get(username="admin").password
     assert bootstrap() == "everything is there already\n"

@@ -42,7 +42,7 @@ def test_inbox_queues_do_not_expire(broker: redis.Redis) -> None:
 
 
 def test_no_worker_accepts_remote_control() -> None:
-    """It asks for no key: any client of Redis could stop cells, or switch placement off."""
+    """It needs no key: any client of Redis could stop cells, or switch placement off."""
     assert control_app.conf.worker_enable_remote_control is False
     try:
         cell_app = make_app(settings.CELERY_BROKER_URL, ["cell.cell-1.one"])

@@ -39,7 +39,7 @@ from tests.integration.loop.conftest import loop as loop
 from tests.integration.loop.everything import Planting, ago
 
 
-def ask(*words: str) -> tuple[int, str]:
+def run_doctor(*words: str) -> tuple[int, str]:
     output = StringIO()
     try:
         call_command("doctor", *words, stdout=output)
@@ -50,12 +50,12 @@ def ask(*words: str) -> tuple[int, str]:
 
 def listed() -> dict[str, dict[str, Any]]:
     """What it finds, by subject."""
-    return {item["subject"]: item for item in json.loads(ask("--json")[1])}
+    return {item["subject"]: item for item in json.loads(run_doctor("--json")[1])}
 
 
 @pytest.fixture
 def well(loop: Loop) -> Loop:
-    """An installation of which there is nothing to be said."""
+    """Return an installation without findings."""
     for name in ("placement", "convergence", "callbacks"):
         now = clock.now()
         TickState.objects.create(name=name, started_at=now, finished_at=now, covered_at=now)
@@ -73,8 +73,8 @@ def test_healthy_system_has_no_findings(well: Loop) -> None:
     cell.report(AttemptReport(str(well.attempts(job)[0].uid), 0, S.RUNNING))
     well.submit(name="waits")
     Attempt.objects.filter(state=S.RUNNING).update(state_since=ago(10**6))
-    assert ask() == (0, "0 findings, 0 of them need a person\n")
-    assert json.loads(ask("--json")[1]) == []
+    assert run_doctor() == (0, "0 findings, 0 of them need a person\n")
+    assert json.loads(run_doctor("--json")[1]) == []
 
 
 def test_findings_name_the_acting_rule_and_its_time(well: Loop) -> None:
@@ -102,20 +102,20 @@ def test_findings_name_the_acting_rule_and_its_time(well: Loop) -> None:
         name: listed()[f"job {job.pk}, task {Task.objects.get(job=job).pk}"]
         for name, job in jobs.items()
     }
-    said = {name: (item["owner"].split(";")[0], item["acts"]) for name, item in found.items()}
-    assert said["assigned"][0] == "convergence, rule 2"
-    assert said["assigned"][1].startswith("at ")
-    assert said["building"][0] == "convergence, rule 3"
-    assert said["overrun"] == ("its cell", "in the next tick, within 5 s")
-    assert said["stopping"][0].startswith("Sync")
-    assert ", in " in said["stopping"][1]
-    assert said["pending"] == ("placement", "each pass; declared: PENDING without a deadline")
-    assert said["dated"][0] == "placement"
-    assert said["behind"] == ("convergence, rule 7", "checked in each tick")
-    assert ask()[0] == 0
+    owners = {name: (item["owner"].split(";")[0], item["acts"]) for name, item in found.items()}
+    assert owners["assigned"][0] == "convergence, rule 2"
+    assert owners["assigned"][1].startswith("at ")
+    assert owners["building"][0] == "convergence, rule 3"
+    assert owners["overrun"] == ("its cell", "in the next tick, within 5 s")
+    assert owners["stopping"][0].startswith("Sync")
+    assert ", in " in owners["stopping"][1]
+    assert owners["pending"] == ("placement", "each pass; declared: PENDING without a deadline")
+    assert owners["dated"][0] == "placement"
+    assert owners["behind"] == ("convergence, rule 7", "checked in each tick")
+    assert run_doctor()[0] == 0
     Attempt.objects.filter(pk=of["overrun"].pk).update(started_at=ago(1_000))
     assert "overdue since" in listed()[found["overrun"]["subject"]]["acts"]
-    assert ask()[0] == 1
+    assert run_doctor()[0] == 1
 
 
 def test_service_within_its_start_period_is_not_overdue(well: Loop) -> None:
@@ -130,7 +130,7 @@ def test_service_within_its_start_period_is_not_overdue(well: Loop) -> None:
     Attempt.objects.update(state_since=ago(2_000), created_at=ago(2_100))
     [item] = listed().values()
     assert item["acts"].startswith("at ")
-    assert ask()[0] == 0
+    assert run_doctor()[0] == 0
     assert "build" not in " ".join(well.converge())
     assert well.states(job) == ["BUILDING"]
 
@@ -154,26 +154,26 @@ def test_strictly_exclusive_attempt_of_a_lost_cell_needs_an_operator(well: Loop)
     CellLease.objects.update(expires_at=ago(60), last_message_at=ago(90), silent_ticks=9)
     well.converge()
     Attempt.objects.update(finished_at=ago(100), state_since=ago(100), created_at=ago(200))
-    code, said = ask()
+    code, output = run_doctor()
     assert code == 1
-    assert "an operator must: `cellrun release`" in said
-    assert "cell cell-1: LOST" in said
-    assert "! alert exclusive_held" in said
+    assert "an operator must: `cellrun release`" in output
+    assert "cell cell-1: LOST" in output
+    assert "! alert exclusive_held" in output
 
 
 def test_stop_within_its_grace_on_a_quarantined_cell_needs_no_operator(well: Loop) -> None:
     cell, job = well.cell(), well.submit(stop_grace_seconds=600)
     well.place()
-    cell.say(Heartbeat((), unfit="its disk is full").body())
+    cell.send(Heartbeat((), unfit="its disk is full").body())
     assert Cell.objects.get().state == "QUARANTINED"
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     Attempt.objects.update(created_at=ago(700), finished_at=ago(65))
     [item] = [item for subject, item in listed().items() if subject.startswith("job")]
     assert item["acts"].startswith("at ")
-    assert ask()[0] == 0
+    assert run_doctor()[0] == 0
     Attempt.objects.update(finished_at=ago(661), stop_forced_at=ago(31))
-    assert "an operator must: `cellrun release`" in ask()[1]
-    assert ask()[0] == 1
+    assert "an operator must: `cellrun release`" in run_doctor()[1]
+    assert run_doctor()[0] == 1
 
 
 def test_nothing_is_overdue_during_a_convergence_hold(well: Loop) -> None:
@@ -184,10 +184,10 @@ def test_nothing_is_overdue_during_a_convergence_hold(well: Loop) -> None:
     TickState.objects.filter(name="convergence").update(hold_until=ago(-20))
     [item] = [item for subject, item in listed().items() if subject.startswith("job")]
     assert item["acts"].startswith("at ")
-    assert ask()[0] == 0
+    assert run_doctor()[0] == 0
     TickState.objects.filter(name="convergence").update(hold_until=ago(61))
-    assert "overdue since" in ask()[1]
-    assert ask()[0] == 1
+    assert "overdue since" in run_doctor()[1]
+    assert run_doctor()[0] == 1
     assert well.states(job) == ["ASSIGNED"]
 
 
@@ -226,7 +226,7 @@ def untold() -> str:
 
 
 def put_back() -> str:
-    """The clock was: nobody knows when it was last through."""
+    """Put the last run of the tick into the future, as after a clock that was set back."""
     TickState.objects.filter(name="placement").update(finished_at=ago(-3_600))
     return "tick placement"
 
@@ -235,11 +235,11 @@ def put_back() -> str:
 def test_finding_without_automatic_remedy_needs_an_operator(well: Loop, plant: Any) -> None:
     well.cell()
     well.submit()
-    assert ask()[0] == 0
+    assert run_doctor()[0] == 0
     subject = plant()
     item = listed()[subject]
     assert item["needs_person"]
-    assert ask()[0] == 1
+    assert run_doctor()[0] == 1
 
 
 def failing_callback() -> str:
@@ -297,19 +297,19 @@ def test_finding_with_automatic_remedy_names_its_owner(well: Loop, plant: Any) -
     assert item["owner"]
     assert item["acts"]
     assert not item["needs_person"]
-    assert ask()[0] == 0
+    assert run_doctor()[0] == 0
 
 
 def test_every_planted_fault_is_found(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Planting(loop).all(monkeypatch)
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=100))
     Task.objects.filter(state=S.PENDING).update(updated_at=ago(100))
-    code, said = ask()
+    code, output = run_doctor()
     assert code == 1
     for name in ("unanswered", "stuck-build", "overrun", "stuck-stop", "after-first"):
-        assert f"job {jobs[name].pk}," in said, name
+        assert f"job {jobs[name].pk}," in output, name
     for subject in ("rule resolving", "rule claimed_callbacks", "rule orphaned_jobs", "cell gone"):
-        assert subject in said
+        assert subject in output
 
 
 def test_silent_shards_are_not_reported_while_convergence_is_down(well: Loop) -> None:
@@ -323,11 +323,11 @@ def test_silent_shards_are_not_reported_while_convergence_is_down(well: Loop) ->
 
 
 def many_callbacks(job: Job, hosts: int, **facts: Any) -> None:
-    told = {"tries": 0, "due_at": ago(300), "give_up_at": ago(-90_000), "created_at": ago(300)}
+    defaults = {"tries": 0, "due_at": ago(300), "give_up_at": ago(-90_000), "created_at": ago(300)}
     Callback.objects.bulk_create(
         Callback(
             job=job, task_id=number + 1, owner_id=1, url="http://x/", host=f"x{number}:80",
-            **{**told, **facts},
+            **{**defaults, **facts},
         )
         for number in range(hosts)
     )  # fmt: skip
@@ -359,7 +359,7 @@ def test_callbacks_of_deleted_jobs_are_not_reported(well: Loop) -> None:
     many_callbacks(job, 1, state="abandoned", ended_at=ago(5))
     assert "callbacks to x0:80" in listed()
     Job.objects.update(deleted_at=ago(5))
-    assert ask()[0] == 0
+    assert run_doctor()[0] == 0
 
 
 def test_callback_counts_are_capped_and_marked(well: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,9 @@ def test_callback_counts_are_capped_and_marked(well: Loop, monkeypatch: pytest.M
         "waiting, and more; 3 of them tried before, the last one: 503",
     )
     Callback.objects.filter(task_id__lte=2).update(state="abandoned", ended_at=ago(5))
-    found = [item for item in json.loads(ask("--json")[1]) if item["subject"].endswith("x:80")]
+    found = [
+        item for item in json.loads(run_doctor("--json")[1]) if item["subject"].endswith("x:80")
+    ]
     assert [item["what"] for item in found] == [
         "given up: 503",
         "waiting, and more; 3 of them tried before, the last one: 503",
@@ -408,11 +410,11 @@ def scanned(plan: dict[str, Any]) -> Iterator[float]:
 @pytest.mark.parametrize("hosts", [1, 400])
 def test_few_rows_are_read_however_many_callbacks_wait(well: Loop, hosts: int) -> None:
     plant_waiting(well.submit(), 20_000, hosts)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as captured:
         assert len([subject for subject in listed() if subject.startswith("callbacks to")]) == min(
             hosts, 10
         )
-    statements = [query["sql"] for query in asked if "controlplane_callback" in query["sql"]]
+    statements = [query["sql"] for query in captured if "controlplane_callback" in query["sql"]]
     assert statements
     for statement in statements:
         [(plans,)] = rows("EXPLAIN (ANALYZE, FORMAT JSON) " + statement.replace("%", "%%"))

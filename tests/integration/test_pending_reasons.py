@@ -41,7 +41,7 @@ LATER = "2040-01-01T00:00:00Z"
 
 
 class Onlooker:
-    """Somebody who asks every door why a task waits."""
+    """A user who requests the pending reason at every endpoint."""
 
     def __init__(self, stage: Stage, url: str) -> None:
         self._token = create_api_token(
@@ -67,7 +67,7 @@ class Onlooker:
         return unescape(self._browser.get(f"/admin/controlplane/{address}").content.decode())
 
     def reason(self, task: Task) -> dict[str, Any]:
-        """The reason of a pending task, after all have said the same."""
+        """Return the reason of a pending task; check that all endpoints agree."""
         [listed] = [
             item
             for item in self.call(f"/jobs/{task.job_id}/tasks")["results"]
@@ -104,7 +104,7 @@ def onlooker(stage: Stage, live_server: LiveServer, tmp_path: Path) -> Iterator[
 # ------------------------------------------------------------------------- how each comes about
 
 Scene = Callable[[Stage], tuple[Task, str]]
-"""Brings a task to wait; the task, and what its text must say."""
+"""Makes a task wait; returns the task and the expected text."""
 
 
 def waiting(stage: Stage, job: Job) -> Task:
@@ -127,8 +127,8 @@ def lacks_memory(stage: Stage) -> tuple[Task, str]:
 
 def matches_no_cell(stage: Stage) -> tuple[Task, str]:
     stage.cell()
-    wish = {"key": "zone", "op": "eq", "values": ["b"]}
-    job = stage.submit_small(constraints=[wish], allow_unsatisfiable=True)
+    constraint = {"key": "zone", "op": "eq", "values": ["b"]}
+    job = stage.submit_small(constraints=[constraint], allow_unsatisfiable=True)
     return waiting(stage, job), "matches: removed by zone = b (1)"
 
 
@@ -362,7 +362,7 @@ def test_explain_lists_every_reason_of_a_task(stage: Stage, onlooker: Onlooker) 
     assert explained["queue"] is None
     page = onlooker.page(f"task/{stage.tasks(job)[1].pk}/change/")
     assert "; ".join(item["text"] for item in explained["also"]) in page
-    # Each group says so for itself on the job's page, whatever single tasks may wait for.
+    # The job's page shows a reason for each group, whatever single tasks may wait for.
     assert onlooker.page(f"job/{job.pk}/change/").count(explained["text"]) == 4
 
 
@@ -375,17 +375,17 @@ def test_outdated_reason_of_a_blocked_task_is_withdrawn(stage: Stage, onlooker: 
     task = stage.tasks(stage.submit(groups=groups, start_after=LATER))[1]
     stage.place()
 
-    def told() -> list[str]:
+    def codes() -> list[str]:
         explained = onlooker.call(f"/tasks/{task.pk}/explain")
         return [item["code"] for item in (explained["reason"], *explained["also"])]
 
     blocked = ["waiting_for_dependency", "waiting_for_start_time"]
-    assert told() == [*blocked, "insufficient_resources"]
+    assert codes() == [*blocked, "insufficient_resources"]
     cancel_job(job_id=other.pk, reason="", force=False, actor="test", now=clock.now())
     stage.settle()
     stage.succeed(attempt)
     stage.place()
-    assert told() == blocked
+    assert codes() == blocked
 
 
 def test_explain_shows_the_reservation_of_a_task(stage: Stage, onlooker: Onlooker) -> None:
@@ -424,8 +424,8 @@ def test_dry_run_command_predicts_the_pending_reason(
     stage.running()
     path = tmp_path / "job.json"
     path.write_text(json.dumps(stage.group("asked", replicas=2, resources={"cpu": 0.9})))
-    told = onlooker.command("submit", str(path), "--dry-run").splitlines()
-    assert told[0] == "main: 1 of 2 would go now: 1 on cell-1"
+    lines = onlooker.command("submit", str(path), "--dry-run").splitlines()
+    assert lines[0] == "main: 1 of 2 would go now: 1 on cell-1"
     submitted = json.loads(onlooker.command("submit", str(path), "--json"))
     task = waiting(stage, Job.objects.get(pk=submitted["id"]))
-    assert told[1] == f"main: 1 would wait: {onlooker.reason(task)['text']}"
+    assert lines[1] == f"main: 1 would wait: {onlooker.reason(task)['text']}"

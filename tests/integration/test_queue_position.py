@@ -39,7 +39,7 @@ def test_queue_position_is_the_order_of_placement(loop: Loop, sequencer: str) ->
     places = {task: place_of(task) for task in tasks}
     assert {place.of for place in places.values()} == {len(tasks)}
     assert not any(place.is_estimate for place in places.values())
-    hand = loop.cell(cpu=1000)
+    cell = loop.cell(cpu=1000)
     for position in range(1, len(tasks) + 1):
         loop.place()
         [task] = Task.objects.filter(state=S.ASSIGNED)
@@ -49,7 +49,7 @@ def test_queue_position_is_the_order_of_placement(loop: Loop, sequencer: str) ->
         if before and Task.objects.get(pk=before[0]).job_id != task.job_id:
             assert places[task.pk].behind_job == Task.objects.get(pk=before[0]).job_id
         [attempt] = [one for one in loop.attempts(task.job) if one.task_id == task.pk]
-        hand.end(attempt, S.SUCCEEDED, exit_code=0)
+        cell.end(attempt, S.SUCCEEDED, exit_code=0)
     assert not Task.objects.filter(pk__in=tasks, state=S.PENDING).exists()
 
 

@@ -44,7 +44,7 @@ class World:
         ]
 
     def job(self, owner: User, project: Project, *, pool: int = 0, held: int, gone: int = 0) -> Job:
-        """A job of one group: `held` tasks hold what they ask for, `gone` ones were released."""
+        """A job of one group: `held` tasks hold what they request, `gone` ones were released."""
         job = Job.objects.create(
             project=project,
             owner=owner,
@@ -109,8 +109,8 @@ def world() -> World:
     return World()
 
 
-def user(whom: User) -> Scope:
-    return Scope(ScopeKind.USER, whom.pk)
+def user(owner: User) -> Scope:
+    return Scope(ScopeKind.USER, owner.pk)
 
 
 def project(which: Project) -> Scope:
@@ -139,11 +139,11 @@ def test_usage_sums_unreleased_attempts_of_all_pools(world: World) -> None:
     world.job(world.bob, world.far, held=1)
     for scope in ({"user": world.ann}, {"project": world.red}, {"domain": world.home}):
         Quota.objects.create(resources={"cpu_millis": 10_000}, running_tasks=7, **scope)
-    asked = [domain(world.home), project(world.red), user(world.ann), user(world.bob)]
+    scopes = [domain(world.home), project(world.red), user(world.ann), user(world.bob)]
     with CaptureQueriesContext(connection) as statements:
-        found = {quota.scope: quota for quota in load_quotas(asked)}
+        found = {quota.scope: quota for quota in load_quotas(scopes)}
     assert len(statements) == 2
-    assert set(found) == set(asked[:3])
+    assert set(found) == set(scopes[:3])
     assert {quota.title: quota.running_tasks for quota in found.values()} == {
         "user ann": 4,
         "project home/red": 7,

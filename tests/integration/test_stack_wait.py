@@ -1,4 +1,4 @@
-"""`make wait`: told to wait for nothing, it says so; what was written for shells can be read."""
+"""`make wait` fails without a stack; the environment file for shells can be read."""
 
 from pathlib import Path
 

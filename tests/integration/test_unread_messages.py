@@ -37,7 +37,7 @@ def long_message(queue: str) -> str:
 
 
 def receive(kind: type[Connection], messages: list[str], queue: str) -> list[Any]:
-    """What a consumer gets until a message that says "last"."""
+    """Return what a consumer gets until the message "last"."""
     got: list[Any] = []
     with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
         for text in [*messages, broker.plain_message(queue, "last")]:

@@ -17,15 +17,17 @@ def main() -> int:
     parser.add_argument("--elsewhere", type=int, help="so many of the modules that hold no rules")
     parser.add_argument("--seed", type=int, help="which of them (drawn and printed if not given)")
     parser.add_argument("--at-once", type=int, help="processes (default: one for each core)")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with copied_tree() as tree:
-        mutants = counting_mutants(tree, _paths(tree, asked.module, asked.elsewhere is not None))
-        if asked.elsewhere is not None:
-            seed = random.randrange(1_000_000) if asked.seed is None else asked.seed
-            mutants = draw(mutants, asked.elsewhere, seed)
-            print(f"--elsewhere {asked.elsewhere} --seed {seed}", flush=True)
+        mutants = counting_mutants(
+            tree, _paths(tree, options.module, options.elsewhere is not None)
+        )
+        if options.elsewhere is not None:
+            seed = random.randrange(1_000_000) if options.seed is None else options.seed
+            mutants = draw(mutants, options.elsewhere, seed)
+            print(f"--elsewhere {options.elsewhere} --seed {seed}", flush=True)
         print(f"{len(mutants)} mutants", flush=True)
-        report(try_mutants(tree, mutants, at_once=asked.at_once, told=_show))
+        report(try_mutants(tree, mutants, at_once=options.at_once, on_result=_show))
     return 0
 
 

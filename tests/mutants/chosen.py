@@ -1,4 +1,4 @@
-"""Which mutants are tried: all of the rules, and as many of the rest as are asked for, drawn."""
+"""Which mutants are tried: all of the rules, and a requested number of the rest, drawn."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Mutants that no test can tell from the original, each with the reason why.
+"""Mutants that no test can distinguish from the original, each with the reason.
 
 Lines are compared without their indentation. An entry that fits no mutant any more fails the suite.
 """
@@ -96,7 +96,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         f"{_D}state/rollup.py",
         "if succeeded == replicas:",
         "if False:",
-        "rule 1 is told apart from rules 5 and 7 only for the reader: they come to the same",
+        "rule 1 differs from rules 5 and 7 only for the reader: they come to the same",
     ),
     Equivalent(
         f"{_D}convergence/endings.py",
@@ -126,7 +126,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         f"{_D}convergence/owners.py",
         "return next((owner for owner in TASK_OWNERS if owner.holds and owner.holds(task)), None)",
         "return next((owner for owner in TASK_OWNERS if (owner.holds(task))), None)",
-        "every row of that table says when it holds, and a test has it; the guard is for types",
+        "every row of that table has its condition, and a test has it; the guard is for types",
     ),
     Equivalent(
         f"{_D}convergence/task_rules.py",

@@ -1,4 +1,4 @@
-"""Forks a process for each piece of work, so many at once, and says how each ended."""
+"""Forks a process for each piece of work, so many at once, and reports how each ended."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def fork(work: Work, cpu_seconds: int) -> int:
 
 
 def run_all(
-    works: Iterable[tuple[int, Work]], *, at_once: int, cpu_seconds: int, told: TextIO
+    works: Iterable[tuple[int, Work]], *, at_once: int, cpu_seconds: int, output: TextIO
 ) -> None:
     """Do all of it; write a line of JSON for each, by its number, when it ends."""
     waiting = iter(works)
@@ -52,7 +52,7 @@ def run_all(
             number, began = running.pop(pid)
             seconds = time.monotonic() - began
             one = {"number": number, "outcome": _outcome(status), "seconds": seconds}
-            print(json.dumps(one), file=told, flush=True)
+            print(json.dumps(one), file=output, flush=True)
 
 
 def _outcome(status: int) -> str:

@@ -27,8 +27,8 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A mutant as it is asked for: the path and name of its module, and its mutated text."""
+class MutantSource:
+    """A mutant as requested: the path and name of its module, and its mutated text."""
 
     number: int
     path: str
@@ -45,10 +45,10 @@ class Function:
     last: int
 
 
-def function_of(tree: Path, asked: Asked) -> Function | None:
+def function_of(tree: Path, mutant: MutantSource) -> Function | None:
     """The function in whose body alone the mutant differs; None if it differs elsewhere."""
-    old, functions = _read(tree / asked.path)
-    new = asked.source.splitlines()
+    old, functions = _read(tree / mutant.path)
+    new = mutant.source.splitlines()
     first = next((n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), 0)
     rest = zip(reversed(old), reversed(new), strict=False)
     last = len(old) - next((n for n, pair in enumerate(rest) if pair[0] != pair[1]), 0)
@@ -79,15 +79,15 @@ def _signature(node: ast.FunctionDef) -> list[ast.expr]:
     return [*defaults, *filter(None, [node.returns])]
 
 
-def graft(asked: Asked, function: Function) -> None:
+def graft(mutant: MutantSource, function: Function) -> None:
     """Give the function of the imported module the mutated code."""
-    found: Any = importlib.import_module(asked.module)
+    found: Any = importlib.import_module(mutant.module)
     for part in function.name.split("."):
         found = vars(found)[part]
     while not isinstance(found, FunctionType):
         names = ("fget", "func", "__wrapped__", "__func__")
         found = next(getattr(found, name) for name in names if hasattr(found, name))
-    code = compile(asked.source, asked.path, "exec")
+    code = compile(mutant.source, mutant.path, "exec")
     found.__code__ = next(one for one in _codes(code) if one.co_qualname == function.name)
 
 
@@ -113,7 +113,7 @@ class Watch:
         sys.settrace(None)
 
     def _note(self, frame: FrameType, event: str, argument: object) -> None:
-        name = frame.f_code.co_filename  # called for calls alone: it asks for nothing more
+        name = frame.f_code.co_filename  # called for calls alone: it needs nothing more
         if name.startswith(self._prefix):
             self.called.add((name[len(self._prefix) :], frame.f_code.co_firstlineno))
 
@@ -127,12 +127,12 @@ class Grafting:
     def __init__(
         self,
         tree: Path,
-        mutants: Sequence[tuple[Asked, Function]],
+        mutants: Sequence[tuple[MutantSource, Function]],
         at_once: int,
-        told: TextIO,
+        output: TextIO,
     ) -> None:
-        self.tree, self.mutants, self.at_once, self.told = tree, mutants, at_once, told
-        self.left: list[Asked] = []
+        self.tree, self.mutants, self.at_once, self.output = tree, mutants, at_once, output
+        self.left: list[MutantSource] = []
         self.watch = Watch(tree)
 
     def pytest_collection(self) -> None:
@@ -147,19 +147,19 @@ class Grafting:
         if runs is None:
             raise session.Failed("the tests fail without any mutant")
         works: list[tuple[int, Work]] = []
-        for asked, function in self.mutants:
-            if _is_called(self.watch.called, asked, function):
-                self.left.append(asked)
+        for mutant, function in self.mutants:
+            if _is_called(self.watch.called, mutant, function):
+                self.left.append(mutant)
                 continue
             fitting = [
                 (seconds, index)
                 for index, (called, seconds) in enumerate(runs)
-                if _is_called(called, asked, function)
+                if _is_called(called, mutant, function)
             ]
             items = [session.items[index] for _, index in sorted(fitting)]
-            works.append((asked.number, _work(asked, function, items)))
+            works.append((mutant.number, _work(mutant, function, items)))
         limit = int(10 + 10 * sum(seconds for _, seconds in runs))
-        run_all(works, at_once=self.at_once, cpu_seconds=limit, told=self.told)
+        run_all(works, at_once=self.at_once, cpu_seconds=limit, output=self.output)
         return True
 
     def _runs(self, items: Sequence[pytest.Item]) -> list[tuple[set[Place], float]] | None:
@@ -167,13 +167,13 @@ class Grafting:
         reading, writing = os.pipe()
 
         def run() -> int:
-            with os.fdopen(writing, "w") as told:
+            with os.fdopen(writing, "w") as output:
                 for item in items:
                     began = time.process_time()
                     with Watch(self.tree) as watch:
                         failed = _fails(item)
                     seconds = time.process_time() - began
-                    told.write(json.dumps([sorted(watch.called), seconds, failed]) + "\n")
+                    output.write(json.dumps([sorted(watch.called), seconds, failed]) + "\n")
             return 0
 
         pid = fork(run, 3600)
@@ -188,17 +188,17 @@ class Grafting:
         return [({(path, line) for path, line in run[0]}, run[1]) for run in runs]
 
 
-def _work(asked: Asked, function: Function, items: Sequence[pytest.Item]) -> Work:
+def _work(mutant: MutantSource, function: Function, items: Sequence[pytest.Item]) -> Work:
     def run() -> int:
-        graft(asked, function)
+        graft(mutant, function)
         return int(any(map(_fails, items)))
 
     return run
 
 
-def _is_called(called: set[Place], asked: Asked, function: Function) -> bool:
+def _is_called(called: set[Place], mutant: MutantSource, function: Function) -> bool:
     return any(
-        path == asked.path and function.first <= line <= function.last for path, line in called
+        path == mutant.path and function.first <= line <= function.last for path, line in called
     )
 
 

@@ -66,7 +66,7 @@ class Mutant:
 
 
 def paths_in(tree: Path, *, below: str = DOMAIN) -> list[str]:
-    """The modules below a folder, by their paths in `tree`; package files say nothing."""
+    """Return the modules below a folder, by their paths in `tree`, without package files."""
     found = sorted((tree / below).rglob("*.py"))
     return [str(path.relative_to(tree)) for path in found if path.name != "__init__.py"]
 

@@ -195,7 +195,7 @@ def _without_argument(node: ast.expr, index: int) -> ast.expr:
 def less_operands(module: Module) -> Iterator[Change]:
     """`a and b` loses one of its operands, and so does `a or b`.
 
-    Whoever tells these apart also tells `and` from `or`.
+    Tests that distinguish these also distinguish `and` from `or`.
     """
     for node in module.nodes():
         if isinstance(node, ast.BoolOp):
@@ -206,7 +206,7 @@ def less_operands(module: Module) -> Iterator[Change]:
 
 
 def constant_conditions(module: Module) -> Iterator[Change]:
-    """What is asked is answered always the same, here yes, there no."""
+    """A condition becomes constant, True or False."""
     for node in module.nodes():
         tests: list[ast.expr] = []
         if isinstance(node, ast.If | ast.IfExp):

@@ -72,10 +72,10 @@ def try_mutants(
     mutants: Sequence[Mutant],
     *,
     at_once: int | None = None,
-    told: Callable[[Tried], object] = lambda tried: None,
+    on_result: Callable[[Tried], object] = lambda tried: None,
 ) -> list[Tried]:
     """Each mutant with what the tests in `tree` make of it. Raises RuntimeError."""
-    asked = {
+    request = {
         "at_once": at_once or os.cpu_count() or 1,
         "mutants": [
             {"path": one.path, "module": one.module, "source": one.source} for one in mutants
@@ -93,13 +93,13 @@ def try_mutants(
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
-        json.dump(asked, process.stdin)
+        json.dump(request, process.stdin)
         process.stdin.close()
         for line in process.stdout:
-            said = json.loads(line)
-            number = said["number"]
-            tried[number] = Tried(mutants[number], Outcome(said["outcome"]), said["seconds"])
-            told(tried[number])
+            result = json.loads(line)
+            number = result["number"]
+            tried[number] = Tried(mutants[number], Outcome(result["outcome"]), result["seconds"])
+            on_result(tried[number])
     if process.returncode or len(tried) != len(mutants):
-        raise RuntimeError("the trial failed; what it said stands above")
+        raise RuntimeError("the trial failed; its output is above")
     return [tried[number] for number in range(len(mutants))]

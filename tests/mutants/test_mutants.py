@@ -1,4 +1,4 @@
-"""The tests of the domain notice nine of ten mistakes; and the mutants are what they say."""
+"""The tests of the domain notice nine of ten mistakes; and mutants match their descriptions."""
 
 import ast
 import random
@@ -77,7 +77,7 @@ def test_operator_produces_the_expected_mutants(tree: Path, operator: str) -> No
 
 
 def _with(source: list[str], text: list[str]) -> str:
-    """`source` with the one line that `text` says anew; `text`, if it says all of it anew."""
+    """Return `source` with the one line that `text` replaces, or `text` if it replaces all."""
     if len(text) == 1 and len(source) > 1:
         name = text[0].split(" ")[0]
         return "\n".join(text[0] if line.split(" ")[0] == name else line for line in source)

@@ -25,7 +25,7 @@ import pydantic  # noqa: F401  for the forks
 import pytest
 
 from tests.mutants.forks import STILLBORN, Work, fork, run_all
-from tests.mutants.grafting import Asked, Grafting, function_of
+from tests.mutants.grafting import Grafting, MutantSource, function_of
 from tests.mutants.suite import near_and_far, pure_tests
 
 # An endless loop is a mistake that is found: far above what all tests need.
@@ -55,17 +55,17 @@ def _test(files: Sequence[str], *plugins: object) -> int:
     return int(pytest.main([*options.split(), *files], plugins=list(plugins)))
 
 
-def _import_and_test(tree: Path, asked: Asked, tests: list[str]) -> Work:
+def _import_and_test(tree: Path, mutant: MutantSource, tests: list[str]) -> Work:
     def run() -> int:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)
-        sys.meta_path.insert(0, _Mutated(asked.module, asked.source))
+        sys.meta_path.insert(0, _Mutated(mutant.module, mutant.source))
         try:
-            importlib.import_module(asked.module)
+            importlib.import_module(mutant.module)
         except Exception:
             return STILLBORN
-        for files in filter(None, near_and_far(tree, tests, asked.module)):
+        for files in filter(None, near_and_far(tree, tests, mutant.module)):
             if code := _test(files):
                 return code
         return 0
@@ -75,13 +75,13 @@ def _import_and_test(tree: Path, asked: Asked, tests: list[str]) -> Work:
 
 def main() -> int:
     """Try the tests without a mistake, then with each."""
-    asked = json.load(sys.stdin)
-    told = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what pytest says is not an answer
-    tree, at_once = Path(), asked["at_once"]
+    request = json.load(sys.stdin)
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # pytest's output is not a result
+    tree, at_once = Path(), request["at_once"]
     mutants = [
-        Asked(number, one["path"], one["module"], one["source"])
-        for number, one in enumerate(asked["mutants"])
+        MutantSource(number, one["path"], one["module"], one["source"])
+        for number, one in enumerate(request["mutants"])
     ]
     tests = pure_tests(tree)
     modules = {one.module for one in mutants}
@@ -90,13 +90,13 @@ def main() -> int:
     }
     tests = [path for path in tests if path in concerned]
     inner = [(one, found) for one in mutants if (found := function_of(tree, one)) is not None]
-    left = _graft(Grafting(tree, inner, at_once, told), tests)
+    left = _graft(Grafting(tree, inner, at_once, output), tests)
     if left is None:
         return 1
     grafted = {one.number for one, _ in inner} - left
     rest = [one for one in mutants if one.number not in grafted]
     works = [(one.number, _import_and_test(tree, one, tests)) for one in rest]
-    run_all(works, at_once=at_once, cpu_seconds=_CPU_SECONDS, told=told)
+    run_all(works, at_once=at_once, cpu_seconds=_CPU_SECONDS, output=output)
     return 0
 
 

@@ -12,7 +12,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            if self.left[row]:\n",
         "                self.place_run(shape, picked, int(self.left[row]), here)\n"
         "            if self.left[row] < 0:\n",
-        "somebody is evicted, and another one than whom he left for takes his place",
+        "a task is evicted, and another one than the nominated task takes its place",
         needs="bands",
         within=60,
     ),
@@ -57,7 +57,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         f"{_Q}placement/quotas.py",
         "    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id",
         "    FROM controlplane_attempt WHERE finished_at IS NULL GROUP BY group_id",
-        "more of a user's containers run than he may have",
+        "more of a user's containers run than the quota allows",
         needs="bands",
         within=60,
     ),
@@ -71,7 +71,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=30,
     ),
     Mutation(
-        "wishes-are-required-and-the-reverse",
+        "preferences-are-required-and-the-reverse",
         f"{_D}model/capacity_matrix.py",
         "if item.required]",
         "if not item.required]",

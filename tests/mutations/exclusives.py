@@ -6,7 +6,7 @@ _D, _G = "controlplane/domain/", "workers/guard/"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
-        "guard-strikes-nobody",
+        "guard-fences-nothing",
         f"{_G}decisions.py",
         "        return now >= self._is_due_at(uid, item) and not self._has_ended(uid)",
         "        return False",
@@ -24,20 +24,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         within=80,
     ),
     Mutation(
-        "guard-asks-and-never-kills",
+        "guard-stops-and-never-kills",
         f"{_G}decisions.py",
         "            self._engine.kill(uid)",
         "            self._engine.stop(uid, item.stop_signal)",
-        "what is deaf outlives the lease",
+        "a task that ignores signals outlives the lease",
         needs="deaf+cut_off",
         within=80,
     ),
     Mutation(
-        "guard-is-not-told",
+        "guard-is-not-informed",
         f"{_D}jobs/launch.py",
         '    launch["exclusive"] = exclusive',
         '    launch["exclusive"] = False',
-        "nobody watches what the submitter wanted to be exclusive",
+        "no guard watches what the submitter wanted to be exclusive",
         needs="exclusive+cut_off",
         within=80,
     ),
@@ -58,7 +58,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         needs="exclusive+cut_off",
     ),
     Mutation(
-        "a-start-asks-nobody",
+        "a-start-needs-no-permit",
         "workers/drivers/memory.py",
         "            is_refused = life is None and launch.permit() is not Permit.YES",
         "            is_refused = False",

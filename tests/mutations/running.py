@@ -1,4 +1,4 @@
-"""Plants one mistake in a copy of the tree and lets the simulation look for it."""
+"""Plants one mistake in a copy of the tree and lets the simulation search for it."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def mutate(text: str, mutation: Mutation) -> str:
 def seeds_for(mutation: Mutation) -> list[int]:
     """The first seeds that have what the mutation needs."""
     needs = mutation.needs.split("+")
-    # Others contend only where that is asked for.
+    # Others contend only where a mutation needs it.
     is_contest = any(need in {contest.__name__ for contest in CONTESTS} for need in needs)
     found = (
         seed

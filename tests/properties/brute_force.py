@@ -66,14 +66,14 @@ class World:
 
     def lacks(self, need: PreemptionRequest) -> dict[Scope | None, dict[str, int]]:
         """What is lacking of quotas and tokens."""
-        asks = {name: amount * need.count for name, amount in need.shape.resources.items()}
-        asks["running_tasks"] = need.count
-        asks["running_jobs"] = int(need.is_new_job and need.job_id not in self.jobs)
+        request = {name: amount * need.count for name, amount in need.shape.resources.items()}
+        request["running_tasks"] = need.count
+        request["running_jobs"] = int(need.is_new_job and need.job_id not in self.jobs)
         lacks: dict[Scope | None, dict[str, int]] = {}
         for scope in (None, *need.shape.scopes()):
             for name, free in self.allowances.get(scope, {}).items():
-                if asks.get(name, 0) > 0 and asks[name] > free:
-                    lacks.setdefault(scope, {})[name] = asks[name] - free
+                if request.get(name, 0) > 0 and request[name] > free:
+                    lacks.setdefault(scope, {})[name] = request[name] - free
         return lacks
 
     def freed_of(self, scope: Scope | None, name: str, victims: Sequence[EvictableAttempt]) -> int:
@@ -157,8 +157,8 @@ class World:
         capacity = next(item.capacity for item in self.cells if item.name == cell)
         shares = [0]
         for name, freed in self._freed_on(victims, cell).items():
-            asked = need.shape.resources.get(name, 0) * count
-            lack = max(asked - self.free[cell][name], 0) if asked else 0
+            requested = need.shape.resources.get(name, 0) * count
+            lack = max(requested - self.free[cell][name], 0) if requested else 0
             shares.append(max(freed - lack, 0) * MILLION // max(capacity[name], 1))
         return max(shares)
 

@@ -1,4 +1,4 @@
-"""What fails here says how to have it again: `reproduce_failure`, and no memory between runs."""
+"""Failures here print how to reproduce them: `reproduce_failure`, no memory between runs."""
 
 from hypothesis import settings
 

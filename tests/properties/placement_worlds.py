@@ -23,7 +23,7 @@ ZONES = ("a", "b")
 
 
 @dataclass(frozen=True)
-class Wishes:
+class WorldOptions:
     """What a world may have; without gangs and nominations it can be placed task by task."""
 
     gangs: bool = True
@@ -75,14 +75,17 @@ _CONSTRAINTS = st.builds(
 
 
 @st.composite
-def _shape(draw: st.DrawFn, wishes: Wishes) -> dict[str, Any]:
-    """What the tasks of a group ask for; few kinds, so that groups often ask for the same."""
-    asked = {"cpu_millis": draw(st.integers(0, 3)), "memory_mib": draw(st.sampled_from([0, 1, 4]))}
-    asked |= draw(st.sampled_from([{}, {}, {}, {"gpu": 1}, {LICENCE: 1}, {LICENCE: 2}]))
+def _shape(draw: st.DrawFn, options: WorldOptions) -> dict[str, Any]:
+    """Draw the requests of a group's tasks; few kinds, so that groups often share one."""
+    resources = {
+        "cpu_millis": draw(st.integers(0, 3)),
+        "memory_mib": draw(st.sampled_from([0, 1, 4])),
+    }
+    resources |= draw(st.sampled_from([{}, {}, {}, {"gpu": 1}, {LICENCE: 1}, {LICENCE: 2}]))
     constraints = draw(st.just([]) | st.lists(_CONSTRAINTS, max_size=2))
     return {
-        "resources": asked,
-        "constraints": tuple(c for c in constraints if c.required or wishes.preferences),
+        "resources": resources,
+        "constraints": tuple(c for c in constraints if c.required or options.preferences),
         "placement_tags": draw(st.sampled_from([(), (), (), ("t",)])),
         "task_type": draw(st.sampled_from(["container", "container", "process"])),
     }
@@ -98,14 +101,14 @@ _LIMITS = st.builds(
 
 
 @st.composite
-def _quotas(draw: st.DrawFn, wishes: Wishes) -> tuple[Quota, ...]:
+def _quotas(draw: st.DrawFn, options: WorldOptions) -> tuple[Quota, ...]:
     scopes = st.sampled_from(
         [(ScopeKind.USER, 1), (ScopeKind.USER, 2), (ScopeKind.PROJECT, 1), (ScopeKind.DOMAIN, 1)]
     )
     found = []
     for kind, key in draw(st.just([]) | st.lists(scopes, unique=True, max_size=3)):
         limits = draw(_LIMITS)
-        if wishes.pending_limits:
+        if options.pending_limits:
             limits = replace(limits, pending_tasks=draw(st.none() | st.integers(0, 5)))
         holds = draw(st.integers(0, 2))
         used = {"cpu_millis": holds * 2}
@@ -116,11 +119,11 @@ def _quotas(draw: st.DrawFn, wishes: Wishes) -> tuple[Quota, ...]:
 
 
 @st.composite
-def policies(draw: st.DrawFn, wishes: Wishes) -> PoolPolicy:
+def policies(draw: st.DrawFn, options: WorldOptions) -> PoolPolicy:
     """Every sequencer and selector that is wished for."""
     return PoolPolicy(
-        sequencer=draw(st.sampled_from(wishes.sequencers)),
-        selector=draw(st.sampled_from(wishes.selectors)),
+        sequencer=draw(st.sampled_from(options.sequencers)),
+        selector=draw(st.sampled_from(options.selectors)),
         strict_fifo=draw(st.sampled_from([False, False, True])),
         starvation_seconds=draw(st.sampled_from([None, 300.0])),
         tokens={LICENCE: draw(st.integers(0, 4))},
@@ -130,9 +133,9 @@ def policies(draw: st.DrawFn, wishes: Wishes) -> PoolPolicy:
 
 @st.composite
 def _job(
-    draw: st.DrawFn, job: int, shapes: Sequence[dict[str, Any]], wishes: Wishes
+    draw: st.DrawFn, job: int, shapes: Sequence[dict[str, Any]], options: WorldOptions
 ) -> tuple[list[Row], GangFacts | None]:
-    is_gang = wishes.gangs and draw(st.booleans())
+    is_gang = options.gangs and draw(st.booleans())
     terms: dict[str, Any] = {
         "band": draw(st.sampled_from(Band)),
         "owner_id": draw(st.integers(1, 3)),
@@ -143,11 +146,11 @@ def _job(
     }
     rows = []
     for group in range(job * 10, job * 10 + draw(st.integers(1, 3))):
-        asked = draw(st.sampled_from(shapes))
+        shape = draw(st.sampled_from(shapes))
         timeout = draw(st.sampled_from([None, 30.0, 4000.0]))
         places = st.tuples(
             st.sampled_from([None, None, None, (1,), (2,), (77,), (1, 2), (77, 2, 1), (3, 1)]),
-            st.sampled_from([None, None, None, 1, 2]) if wishes.nominations else st.none(),
+            st.sampled_from([None, None, None, 1, 2]) if options.nominations else st.none(),
         )
         for avoid, nominated in draw(st.lists(places, min_size=1, max_size=2, unique=True)):
             rows.append(
@@ -159,7 +162,7 @@ def _job(
                     nominated_cell_id=nominated,
                     timeout_seconds=timeout,
                     **terms,
-                    **asked,
+                    **shape,
                 )
             )
     return rows, draw(_gang(rows)) if is_gang else None
@@ -190,13 +193,13 @@ def _gang(draw: st.DrawFn, rows: Sequence[Row]) -> GangFacts:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, wishes: Wishes = Wishes()) -> Pool:
-    """A pool with cells, jobs, quotas and a policy, as `wishes` allow."""
-    shapes = draw(st.lists(_shape(wishes), min_size=1, max_size=4))
+def worlds(draw: st.DrawFn, options: WorldOptions = WorldOptions()) -> Pool:
+    """A pool with cells, jobs, quotas and a policy, as `options` allow."""
+    shapes = draw(st.lists(_shape(options), min_size=1, max_size=4))
     rows: list[Row] = []
     gangs: dict[int, GangFacts] = {}
     for job in range(1, draw(st.integers(0, 6)) + 1):
-        more, gang = draw(_job(job, shapes, wishes))
+        more, gang = draw(_job(job, shapes, options))
         rows += more
         if gang is not None:
             gangs[job] = gang
@@ -212,8 +215,8 @@ def worlds(draw: st.DrawFn, wishes: Wishes = Wishes()) -> Pool:
         there,
         *_merged(rows),
         gangs=gangs,
-        policy=draw(policies(wishes)),
-        quotas=draw(_quotas(wishes)),
+        policy=draw(policies(options)),
+        quotas=draw(_quotas(options)),
         tokens_used={LICENCE: draw(st.integers(0, 2))},
         owner_usage=draw(st.dictionaries(st.integers(1, 3), owners)),
         nominations=tuple(

@@ -1,7 +1,7 @@
 """The rules of placement once more, in plain words: one task after the other, dicts and loops.
 
 Written down from the text (docs and docstrings), with nothing of what places: neither its arrays
-nor its turns. `Plain` also replays a plan, task by task, to see what could be said at each point.
+nor its turns. `Plain` also replays a plan, task by task, to derive the reasons at each point.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class Account:
 class Plain:
     """The state of a pool at one point of a pass. `left`: by row, how many wait.
 
-    `claims`: by row, for how many room is kept; who finds another place gives his back only then.
+    `claims`: by row, for how many room is kept, which a task frees when it finds another place.
     """
 
     pool: Pool
@@ -110,7 +110,7 @@ class Plain:
             and named <= cell.tags.required | cell.tags.optional
         )
 
-    def asked(self, one: Row) -> dict[str, int]:
+    def request_of(self, one: Row) -> dict[str, int]:
         """What a task takes of its cell."""
         return {
             name: amount
@@ -123,7 +123,7 @@ class Plain:
         used, more = self.used[cell_id], kept.get(cell_id, {})
         return all(
             used.get(name, 0) + more.get(name, 0) + amount <= self.capacity(cell_id, name)
-            for name, amount in self.asked(one).items()
+            for name, amount in self.request_of(one).items()
         )
 
     def capacity(self, cell_id: int, name: str) -> int:
@@ -146,7 +146,9 @@ class Plain:
         return found
 
     def _ever(self, one: Row, cell: CellFacts) -> bool:
-        return all(amount <= cell.capacity.get(name, 0) for name, amount in self.asked(one).items())
+        return all(
+            amount <= cell.capacity.get(name, 0) for name, amount in self.request_of(one).items()
+        )
 
     def kept_for(
         self, one: Row, *, but: int | None = None, claims: bool = False
@@ -155,7 +157,7 @@ class Plain:
         kept: dict[int, dict[str, int]] = {}
         for other, cell_id, count in self._kept_rows(one, but, claims):
             here = kept.setdefault(cell_id, {})
-            for name, amount in self.asked(other).items():
+            for name, amount in self.request_of(other).items():
                 here[name] = here.get(name, 0) + amount * count
         return kept
 
@@ -196,23 +198,23 @@ class Plain:
 
     def hindrance(self, place: int, *, claims: bool = False) -> dict[str, Any] | None:
         """Why one more task of the row cannot be placed now: the reason without its text."""
-        one, books = self.pool.rows[place], self.with_kept(place, claims=claims)
-        if violations := books.violations(one):
+        one, plain = self.pool.rows[place], self.with_kept(place, claims=claims)
+        if violations := plain.violations(one):
             return {**violations[0], "violations": violations}
-        if short := books.short_tokens(one):
+        if short := plain.short_tokens(one):
             return {"code": "insufficient_tokens", "tokens": short}
         kept = self.kept_for(one, but=place, claims=claims)
         return self._cells_against(one, self.usable(one), kept)
 
     def violations(self, one: Row, tasks: int = 1) -> list[dict[str, Any]]:
-        """What quotas say against `tasks` more: resources by scope, then numbers."""
+        """Return what `tasks` more would violate of quotas: resources by scope, then numbers."""
         found = []
         for account in self.accounts_of(one):
             for name, limit in sorted(account.quota.limits.resources.items()):
-                asked = one.shape.resources.get(name, 0) * tasks
+                requested = one.shape.resources.get(name, 0) * tasks
                 held = account.resources.get(name, 0)
-                if asked and held + asked > limit:
-                    found.append(self._violation(account, name, held, asked, limit))
+                if requested and held + requested > limit:
+                    found.append(self._violation(account, name, held, requested, limit))
         for account in self.accounts_of(one):
             limits = account.quota.limits
             most = limits.running_tasks
@@ -229,13 +231,15 @@ class Plain:
         return any(one.job_id in account.jobs for account in self.accounts_of(one))
 
     @staticmethod
-    def _violation(account: Account, what: str, used: int, asked: int, most: int) -> dict[str, Any]:
+    def _violation(
+        account: Account, what: str, used: int, requested: int, most: int
+    ) -> dict[str, Any]:
         return {
             "code": "quota_exceeded",
             "scope": account.quota.title,
             "what": what,
             "used": used,
-            "requested": asked,
+            "requested": requested,
             "limit": most,
         }
 
@@ -290,7 +294,7 @@ class Plain:
 
     def _lacks(self, one: Row, cell: CellFacts, kept: dict[int, dict[str, int]]) -> dict[str, int]:
         lacks = {}
-        for name, amount in self.asked(one).items():
+        for name, amount in self.request_of(one).items():
             held = self.used[cell.cell_id].get(name, 0)
             held += kept.get(cell.cell_id, {}).get(name, 0)
             free = max(self.capacity(cell.cell_id, name) - held, 0)
@@ -304,10 +308,10 @@ class Plain:
         kind, tags = one.shape.task_type, ", ".join(one.shape.placement_tags) or "none"
         of_kind = [cell for cell in left if kind in cell.task_types]
         conditions = [(f"task type {kind}", of_kind)]
-        for wish in one.shape.constraints:
-            if wish.required:
-                meeting = [cell for cell in left if is_met(wish, cell.labels)]
-                conditions.append((str(wish), meeting))
+        for constraint in one.shape.constraints:
+            if constraint.required:
+                meeting = [cell for cell in left if is_met(constraint, cell.labels)]
+                conditions.append((str(constraint), meeting))
         admitting = [cell for cell in left if cell.tags.admit(one.shape.placement_tags)]
         conditions.append((f"placement tags {tags}", admitting))
         for words, meeting in conditions:

@@ -1,7 +1,7 @@
-"""Small pools in which somebody needs room, from a seed: bands, gangs, quotas, tokens, all mixed.
+"""Small pools in which tasks need room, from a seed: bands, gangs, quotas, tokens, all mixed.
 
 Drawn by a seeded generator and not by Hypothesis, whose love of zeros leaves most pools without
-anybody to evict.
+a task to evict.
 """
 
 from datetime import timedelta
@@ -37,8 +37,8 @@ class Pools:
         self.most_running = most_running
         self.number_of_cells = self.random.randint(1, most_cells)
         self.largest = self.random.choice([2, 4])
-        self.asked = NAMES[: self.random.choice([1, 1, 2, 3])]
-        self.asks_little = self.random.random() < 0.3
+        self.requested_names = NAMES[: self.random.choice([1, 1, 2, 3])]
+        self.has_small_needs = self.random.random() < 0.3
         self.leaving: list[ReleasingCapacity] = []
         self.world = self._world()
 
@@ -54,7 +54,7 @@ class Pools:
     def need(self, number: int, *, most: int = 1) -> PreemptionRequest:
         """One task, or if `most` is above 1 a gang of 2 to so many."""
         random, cells = self.random, self.number_of_cells
-        resources = self._resources(1 if self.asks_little else self.largest + 2 * (most == 1))
+        resources = self._resources(1 if self.has_small_needs else self.largest + 2 * (most == 1))
         shape = ShapeFacts(
             shape_id=number,
             band=random.choice([Band.PRODUCTION] * 3 + [Band.INTERACTIVE] * 2 + [Band.BATCH]),
@@ -78,8 +78,8 @@ class Pools:
         )
 
     def _resources(self, most: int) -> dict[str, int]:
-        asked = {name: self.random.randint(0, most) for name in self.asked}
-        return asked | ({LICENCE: 1} if self.random.random() < 0.15 else {})
+        resources = {name: self.random.randint(0, most) for name in self.requested_names}
+        return resources | ({LICENCE: 1} if self.random.random() < 0.15 else {})
 
     def _place(self) -> int:
         return (

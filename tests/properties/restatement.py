@@ -50,7 +50,7 @@ def follow(
     ran: float = 0.0,
     once: bool = False,
 ) -> Course | None:
-    """What the text says; None: it says nothing, so it must be refused.
+    """Return the change that the text defines; None: it defines none, so it must be refused.
 
     `limits`: failure, preemption, system. `once`: it is not to be tried again in any case.
     """
@@ -91,7 +91,7 @@ def follow(
 def _try_again(
     state: S, event: Event, used: Used, limits: tuple[int, int, int], once: bool
 ) -> Course | None:
-    """Events after which the task waits again, as long as a budget lasts or for ever."""
+    """Events after which the task waits again, as long as a budget lasts or without limit."""
     is_assigned = state is S.ASSIGNED
     ends: dict[Event, tuple[S, S, str]] = {
         Event.USER_FAILED: (S.FAILED, S.FAILED, "failure"),
@@ -133,7 +133,7 @@ def broken_rows(used: Used, event: Event, ran: float) -> Used:
     """What the event means for what came in a row.
 
     A minute of running shows that the system works, and so does an end by its own program; that it
-    begins at all shows that it is not refused for ever. A service that ends within a minute has
+    begins at all shows that it is not always refused. A service that ends within a minute has
     crashed once more.
     """
     if event in (Event.REFUSED, Event.START_EXPIRED):
@@ -236,7 +236,7 @@ def can_still_hold(groups: Sequence[Group], minimum: int) -> bool:
 
 
 def judge(groups: Sequence[Group], minimum: int) -> str:
-    """What a started gang's members ask for: "broken", "fell_below" or "holds"."""
+    """Return the state of a started gang by its members: "broken", "fell_below" or "holds"."""
     failed = any(state in BAD_ENDS for group in groups for state in group.states)
     if failed and not can_still_hold(groups, minimum):
         return "broken"

@@ -1,4 +1,4 @@
-"""Constraints and tags mean what their text says, stated once more and plainly, for any labels."""
+"""Constraints and tags agree with a plain restatement of their text, for any labels."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -47,20 +47,20 @@ def as_number(text: str) -> Fraction | None:
     return Fraction(text)
 
 
-def says_the_text(wish: Constraint, labels: Mapping[str, str]) -> bool:
-    """As docs/job-spec.md tells it, operator by operator."""
-    there, label = wish.key in labels, labels.get(wish.key, "")
-    if wish.op.value == "exists":
+def is_met_as_documented(constraint: Constraint, labels: Mapping[str, str]) -> bool:
+    """Compare as docs/job-spec.md describes, operator by operator."""
+    there, label = constraint.key in labels, labels.get(constraint.key, "")
+    if constraint.op.value == "exists":
         return there
-    if wish.op.value == "not_exists":
+    if constraint.op.value == "not_exists":
         return not there
-    if wish.op.value == "ne":
-        return not there or label != wish.values[0]
+    if constraint.op.value == "ne":
+        return not there or label != constraint.values[0]
     if not there:
         return False
-    if wish.op.value in ("eq", "in"):
-        return any(label == value for value in wish.values)
-    found, limit = as_number(label), as_number(wish.values[0])
+    if constraint.op.value in ("eq", "in"):
+        return any(label == value for value in constraint.values)
+    found, limit = as_number(label), as_number(constraint.values[0])
     if found is None or limit is None:
         return False
     return {
@@ -68,29 +68,29 @@ def says_the_text(wish: Constraint, labels: Mapping[str, str]) -> bool:
         "ge": found >= limit,
         "lt": found < limit,
         "le": found <= limit,
-    }[wish.op.value]
+    }[constraint.op.value]
 
 
 @given(constraints(), LABELS)
 @example(Constraint("gb", Operator.GT, ("1.9",)), {"gb": "1.10"})
 @example(Constraint("gb", Operator.LE, ("3",)), {"gb": "+3"})
 @example(Constraint("gb", Operator.GT, ("9007199254740992",)), {"gb": "9007199254740993"})
-def test_constraint_is_met_as_documented(wish: Constraint, labels: dict[str, str]) -> None:
-    assert is_met(wish, labels) is says_the_text(wish, labels)
+def test_constraint_is_met_as_documented(constraint: Constraint, labels: dict[str, str]) -> None:
+    assert is_met(constraint, labels) is is_met_as_documented(constraint, labels)
 
 
 @given(constraints(), LABELS)
 def test_constraint_round_trips_and_its_opposite_is_not_met(
-    wish: Constraint, labels: dict[str, str]
+    constraint: Constraint, labels: dict[str, str]
 ) -> None:
-    assert Constraint.read(wish.as_dict()) == wish
+    assert Constraint.read(constraint.as_dict()) == constraint
     opposites = {
         Operator.EXISTS: Operator.NOT_EXISTS,
         Operator.EQ: Operator.NE,
     }
-    if wish.op in opposites:
-        opposite = Constraint(wish.key, opposites[wish.op], wish.values)
-        assert is_met(wish, labels) is not is_met(opposite, labels)
+    if constraint.op in opposites:
+        opposite = Constraint(constraint.key, opposites[constraint.op], constraint.values)
+        assert is_met(constraint, labels) is not is_met(opposite, labels)
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

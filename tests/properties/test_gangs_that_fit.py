@@ -56,9 +56,9 @@ def gangs(draw: st.DrawFn, members: int, cpu: int) -> list[Group]:
         replicas = draw(st.integers(1, members))
         members -= replicas
         minimum = draw(st.one_of(st.just(replicas), st.integers(0, replicas)))
-        asked = draw(st.integers(1, cpu)), draw(st.sampled_from([0, 0, 1, 2]))
+        requested = draw(st.integers(1, cpu)), draw(st.sampled_from([0, 0, 1, 2]))
         zone = draw(st.sampled_from([None, None, *ZONES]))
-        found.append(Group(replicas, minimum, *asked, zone))
+        found.append(Group(replicas, minimum, *requested, zone))
     return found
 
 

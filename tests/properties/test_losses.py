@@ -1,4 +1,4 @@
-"""Never more than half of a pool is lost in one tick, unless a lease more or a person said so."""
+"""At most half of a pool is lost in one tick, except after one more lease or a confirmation."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +18,7 @@ SECONDS = st.integers(-7200, 7200).map(lambda n: timedelta(seconds=n))
 
 @st.composite
 def cells(draw: st.DrawFn, pool_id: int) -> list[LeaseFacts]:
-    """Some cells of a pool, heard at any time, in any state but LOST."""
+    """Draw cells of a pool that reported at any time, in any state but LOST."""
     return [
         LeaseFacts(
             cell_id=100 * pool_id + number,
@@ -84,9 +84,9 @@ def test_at_most_half_of_a_pool_is_lost_in_one_tick(data: st.DataObject) -> None
             assert pool.held_at is not None
             assert pool.held_at + more <= NOW
             assert all(lease.expires_at + more <= NOW for lease in gone)
-        # Who is heard, or whose lease is not over, is lost by nothing.
+        # A cell that reports, or whose lease is not over, is never lost.
         assert all(lease.expires_at <= NOW and lease.silent_ticks >= 3 for lease in gone)
-        # Either way nobody waits in silence: it is lost, held back, or has a lease more.
+        # Either way no silent cell is ignored: it is lost, held back, or has a lease more.
         over = [x for x in own if x.expires_at <= NOW and x.silent_ticks >= 3]
         is_seen = pool.held_at is not None or pool.pool_id in held
         assert is_seen or all(lease.cell_id in lost for lease in over)

@@ -1,4 +1,4 @@
-"""A job's document, read as the product reads it, ends as the seeds' text says."""
+"""A job's document, parsed by the product, ends as the seeds' text defines."""
 
 from collections import Counter
 

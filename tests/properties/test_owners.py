@@ -171,7 +171,7 @@ def test_convergence_page_lists_the_rules_in_order() -> None:
     page = Path(__file__).parents[2] / "docs" / "convergence.md"
     lines = page.read_text().split("## The rules, in order")[1].split("\n## ")[0].splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| `" in line]
-    told = [(int(no), name.strip("`"), waits, wake) for no, name, _, _, waits, wake in cells]
-    assert told == [
+    listed = [(int(no), name.strip("`"), waits, wake) for no, name, _, _, waits, wake in cells]
+    assert listed == [
         (rule.number, rule.name, "yes" * rule.waits, "yes" * rule.on_wake) for rule in ALL_RULES
     ]

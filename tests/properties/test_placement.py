@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.placement.cycle.plan import PlacementPlan
-from tests.properties.placement_worlds import Wishes, worlds
+from tests.properties.placement_worlds import WorldOptions, worlds
 from tests.properties.plain_placement import Plain, ends_in_time, lines, need_of, needs_of
 from tests.unit.domain.placement.pools import Pool
 
@@ -23,7 +23,7 @@ def replayed(pool: Pool, plan: PlacementPlan) -> Plain:
 
 
 @MANY
-@given(worlds(Wishes(pending_limits=True)), limits)
+@given(worlds(WorldOptions(pending_limits=True)), limits)
 def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
     plan = pool.place(limit)
     now = Plain(pool)
@@ -38,9 +38,9 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
             # The minima of a gang start at once, however many its cells prepare at a time.
             assert now.slots[cell_id] > 0 or at_once.get(one.job_id, 0) > 0
             at_once[one.job_id] = at_once.get(one.job_id, 0) - 1
-            books = now.with_kept(place, is_in_turn=one.nominated_cell_id is not None)
-            assert books.violations(one) == []
-            assert books.short_tokens(one) == {}
+            plain = now.with_kept(place, is_in_turn=one.nominated_cell_id is not None)
+            assert plain.violations(one) == []
+            assert plain.short_tokens(one) == {}
             now.put(place, cell_id)
     assert min(now.left, default=0) >= 0
 
@@ -76,7 +76,7 @@ def test_a_gang_is_whole_or_absent_and_on_one_value_of_its_label(pool: Pool, lim
 
 
 @MANY
-@given(worlds(Wishes(pending_limits=True)), limits)
+@given(worlds(WorldOptions(pending_limits=True)), limits)
 def test_the_same_snapshot_gives_the_same_plan(pool: Pool, limit: int) -> None:
     first, second = pool.place(limit), pool.place(limit)
     for name in ("placements", "shapes", "groups", "rejected", "complete", "cursor"):
@@ -96,11 +96,11 @@ def test_reserved_capacity_is_used_only_by_its_owner_or_as_backfill(pool: Pool) 
 
 
 @MANY
-@given(worlds(Wishes(gangs=False)))
+@given(worlds(WorldOptions(gangs=False)))
 def test_lower_band_takes_no_capacity_that_a_higher_pending_task_could_use(pool: Pool) -> None:
-    """Whoever waits at the end found no place, or no right to one, when his band was through.
+    """A task that waits at the end had no place, or no right to one, when its band was through.
 
-    What is said of him is left out of account: he is asked for again from the books as they were
+    Its own reasons are left out of account: it is tried again in the state of the pool
     before the first task of a less important band was placed.
     """
     if pool.snapshot.policy.strict_fifo:

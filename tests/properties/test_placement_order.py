@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
-from tests.properties.placement_worlds import Wishes, worlds
+from tests.properties.placement_worlds import WorldOptions, worlds
 from tests.properties.plain_placement import OF_CELLS, Plain, lines
 from tests.unit.domain.placement.pools import Outcome, Pool, cell, pool, quota, row, run
 
@@ -44,7 +44,7 @@ class OneByOne:
         return self.found
 
     def _turns(self, order: list[int]) -> list[list[int]]:
-        """Rows of one shape in a row take turns together, but for those that are special."""
+        """Return consecutive rows of one shape as one turn, except the special ones."""
         turns: list[list[int]] = []
         for place in order:
             if turns and self.shapes[turns[-1][0]] == self.shapes[place]:
@@ -62,7 +62,7 @@ class OneByOne:
         return found
 
     def _place(self, place: int, got: Counter[int]) -> bool:
-        """Place what can be placed of a row; whether anybody behind it may be tried."""
+        """Place what can be placed of a row; return whether rows behind it may be tried."""
         while self.now.left[place]:
             hindrance = self.now.hindrance(place)
             if hindrance is not None:
@@ -142,7 +142,7 @@ def _check_as_one_by_one(waited: Pool) -> None:
 @MANY
 @given(
     worlds(
-        Wishes(
+        WorldOptions(
             gangs=False,
             nominations=False,
             sequencers=FIXED,
@@ -157,7 +157,7 @@ def test_pass_equals_placing_one_task_after_another(waited: Pool) -> None:
 @MANY
 @given(
     worlds(
-        Wishes(
+        WorldOptions(
             gangs=False,
             nominations=False,
             preferences=False,
@@ -200,7 +200,7 @@ def rivals(draw: st.DrawFn, sequencer: str) -> tuple[Pool, dict[int, float]]:
 
 
 def _check_shares(waited: Pool, weights: dict[int, float], limit: int) -> None:
-    """Nobody got a task while somebody with a smaller share waited."""
+    """Check that no owner got a task while an owner with a smaller share waited."""
     total = {
         name: sum(one.capacity[name] for one in waited.snapshot.cells)
         for name in ("cpu_millis", "memory_mib")
@@ -224,7 +224,7 @@ def _check_shares(waited: Pool, weights: dict[int, float], limit: int) -> None:
         mine = [n for n, one in enumerate(waited.rows) if one.shape.owner_id == owner]
         mine.sort(key=lambda n: not waited.rows[n].is_child)
         untouched = [left[n] == waited.rows[n].count for n in mine]
-        # FIFO within an owner, children first: behind the first who waits nobody got anything.
+        # FIFO within an owner, children first: behind the first that waits nothing was placed.
         first = next((k for k, n in enumerate(mine) if left[n]), len(mine))
         assert all(untouched[first + 1 :])
 
@@ -263,7 +263,7 @@ KINDS = (
 def test_drf_always_serves_the_owner_with_the_smallest_share(
     jobs: list[tuple[int, int]], kinds: list[dict[str, int]], limit: int, number: int
 ) -> None:
-    """Whatever each owner asks for, while there is room for all: the pass ends at its limit."""
+    """For any requests of the owners, while there is room for all: the pass ends at its limit."""
     total = {"cpu_millis": 3000, "memory_mib": 6000}
     each = {name: amount // number for name, amount in total.items()}
     rows = [
@@ -288,7 +288,7 @@ def test_drf_always_serves_the_owner_with_the_smallest_share(
 
 
 def test_the_example_of_the_paper_on_drf() -> None:
-    """9 cpus and 18 GB; A asks for 1 and 4, B for 3 and 1: A gets 3 tasks, B 2 (Ghodsi et al.)."""
+    """9 cpus and 18 GB; A requests 1 and 4, B 3 and 1: A gets 3 tasks, B 2 (Ghodsi et al.)."""
     one = cell(1, capacity={"cpu_millis": 9, "memory_mib": 18})
     rows = [
         row(1, 9, owner_id=1, resources={"cpu_millis": 1, "memory_mib": 4}),

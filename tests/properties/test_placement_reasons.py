@@ -1,4 +1,4 @@
-"""Whoever waits is told why, and it is true: the books of some moment confirm each reason."""
+"""Every waiting task has a true reason: the pool at some moment of the plan confirms it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.prefilter import screen
-from tests.properties.placement_worlds import Wishes, worlds
+from tests.properties.placement_worlds import WorldOptions, worlds
 from tests.properties.plain_placement import PLENTY, Plain, bare, lines, need_of
 from tests.unit.domain.placement.pools import Outcome, Pool, Row, pool
 
@@ -31,11 +31,11 @@ def violations_of(reason: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 @MANY
-@given(worlds(Wishes(gangs=False)))
+@given(worlds(WorldOptions(gangs=False)))
 def test_every_pending_task_has_a_reason_that_was_true_when_found(waited: Pool) -> None:
     outcome = Outcome(waited, waited.place())
     rejected = {item.group_id: item.reason for item in outcome.plan.rejected}
-    told = rejected | outcome.reasons
+    explained = rejected | outcome.reasons
     for reason in rejected.values():
         # Of all that stands against it, what ends it is what time cannot cure.
         assert all(one["requested"] > one["limit"] for one in violations_of(reason))
@@ -43,11 +43,11 @@ def test_every_pending_task_has_a_reason_that_was_true_when_found(waited: Pool) 
     open_shapes: dict[int, list[int]] = {}
     for place, left in enumerate(after.left):
         if left:
-            assert waited.rows[place].group_id in told
+            assert waited.rows[place].group_id in explained
             shape = waited.facts.waiting.shape_ids[place]
             open_shapes.setdefault(shape, []).append(place)
     for places in open_shapes.values():
-        reason = dict(told[waited.rows[places[0]].group_id])
+        reason = dict(explained[waited.rows[places[0]].group_id])
         assert reason["text"]
         if reason["code"] == "queue_position":
             assert waited.snapshot.policy.strict_fifo
@@ -60,7 +60,7 @@ def test_every_pending_task_has_a_reason_that_was_true_when_found(waited: Pool) 
 
 
 @MANY
-@given(worlds(Wishes(gangs=False)))
+@given(worlds(WorldOptions(gangs=False)))
 def test_strict_pool_names_the_job_in_front_which_has_no_room(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=True)
     outcome = Outcome(waited, waited.place())
@@ -101,16 +101,18 @@ def test_screening_reason_is_true_before_anything_is_placed(waited: Pool) -> Non
         if shape.shape_id in reasons:
             assert bare(reasons[shape.shape_id]) == hindrance
         elif shape.shape_id not in screened.full:
-            raise AssertionError("neither read nor told why")
+            raise AssertionError("neither read nor explained")
         elif not (waited.snapshot.policy.strict_fifo or shape.coscheduled):
             # It is read because it may be placed, or to be rejected group by group.
-            told = hindrance["violations"] if hindrance else []
-            assert hindrance is None or any(item["requested"] > item["limit"] for item in told)
+            violations = hindrance["violations"] if hindrance else []
+            assert hindrance is None or any(
+                item["requested"] > item["limit"] for item in violations
+            )
 
 
 # Where turns are cut otherwise, ties between cells that lie even may be broken otherwise; so only
 # plugins for which it is all the same.
-UNCUT = Wishes(
+UNCUT = WorldOptions(
     gangs=False,
     nominations=False,
     preferences=False,
@@ -146,7 +148,7 @@ def test_pass_after_screening_places_the_same(waited: Pool) -> None:
 
 
 @MANY
-@given(worlds(Wishes(nominations=False)))
+@given(worlds(WorldOptions(nominations=False)))
 def test_pending_gang_reason_has_needed_and_placeable_counts(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=False)
     outcome = Outcome(waited, waited.place())
@@ -172,7 +174,7 @@ def test_pending_gang_reason_has_needed_and_placeable_counts(waited: Pool) -> No
 
 
 @MANY
-@given(worlds(Wishes(nominations=False)))
+@given(worlds(WorldOptions(nominations=False)))
 def test_pending_gang_of_one_row_would_not_have_fit(waited: Pool) -> None:
     waited = waited.with_policy(strict_fifo=False)
     outcome = Outcome(waited, waited.place())

@@ -31,7 +31,7 @@ def choose(pools: Pools, needs: list[PreemptionRequest], *, limit: int = 100) ->
     )
 
 
-def occupants_of(pools: Pools) -> EvictionUnits:
+def units_of(pools: Pools) -> EvictionUnits:
     world = pools.world
     return EvictionUnits(
         world.cells,
@@ -96,7 +96,7 @@ def test_each_eviction_takes_only_lower_bands_and_no_needless_victim(seed: int) 
 def check(world: World, eviction: Eviction) -> None:
     """The victims are allowed, make room, and none of them can stay."""
     need, victims = eviction.need, world.victims_of(eviction)
-    assert len(victims) == len(eviction.victims), "somebody is taken twice"
+    assert len(victims) == len(eviction.victims), "a task is evicted twice"
     assert all(item.band > need.shape.band for item in victims)
     units = [unit for unit in world.units(need.shape.band) if any(v in victims for v in unit)]
     assert sorted(item.task_id for unit in units for item in unit) == list(eviction.victims)
@@ -137,14 +137,14 @@ def test_gang_among_many_units_takes_no_needless_victim(seed: int) -> None:
     """Where not all sets are compared, the same gangs get their places, and no unit could stay."""
     pools = Pools(seed)
     need, world = pools.need(1, most=4), pools.world
-    occupants = occupants_of(pools)
-    exact = find_many(occupants, need, need.usable[:1], most_units=8)
-    found = find_many(occupants, need, need.usable[:1], most_units=0)
+    running = units_of(pools)
+    exact = find_many(running, need, need.usable[:1], most_units=8)
+    found = find_many(running, need, need.usable[:1], most_units=0)
     assert (found is None) == (exact is None)
     if found is None or exact is None:
         return
     assert found.rank >= exact.rank
-    units = [occupants.tasks[unit] for unit in found.units.tolist()]
+    units = [running.tasks[unit] for unit in found.units.tolist()]
     gone = [item for item in world.running if any(item.task_id in unit for unit in units)]
     assert list(world.outcomes(need, gone))
     alone = PreemptionRequest(
@@ -182,12 +182,12 @@ def gang_of_three_groups(pools: Pools) -> PreemptionRequest:
 def test_gang_of_several_groups_fits_on_its_nominated_cells(seed: int, most: int) -> None:
     pools = Pools(seed)
     world, need = pools.world, gang_of_three_groups(pools)
-    occupants = occupants_of(pools)
+    running = units_of(pools)
     ways = [part.usable[0] for part in need.parts]
-    found = find_many(occupants, need, ways, most_units=most)
+    found = find_many(running, need, ways, most_units=most)
     if found is None:
         return
-    units = [occupants.tasks[unit] for unit in found.units.tolist()]
+    units = [running.tasks[unit] for unit in found.units.tolist()]
     gone = [item for item in world.running if any(item.task_id in unit for unit in units)]
     assert all(item.is_evictable and item.band > need.shape.band for item in gone)
     counts = [0] * len(need.parts)
@@ -197,18 +197,18 @@ def test_gang_of_several_groups_fits_on_its_nominated_cells(seed: int, most: int
     assert counts == [part.count for part in need.parts]
     for place, cell in enumerate(world.cells):
         for name in NAMES:
-            asked = sum(
+            requested = sum(
                 need.parts[part].shape.resources.get(name, 0) * count
                 for (part, where), count in found.counts.items()
                 if where == place
             )
             here = [item.resources.get(name, 0) for item in gone if item.cell_id == cell.cell_id]
-            assert asked == 0 or asked <= world.free[cell.name][name] + sum(here)
+            assert requested == 0 or requested <= world.free[cell.name][name] + sum(here)
     for scope in (None, *need.shape.scopes()):
         for name in {*NAMES, LICENCE} & set(world.allowances.get(scope, {})):
-            asked = sum(part.shape.resources.get(name, 0) * part.count for part in need.parts)
+            requested = sum(part.shape.resources.get(name, 0) * part.count for part in need.parts)
             freed = world.freed_of(scope, name, gone)
-            assert asked == 0 or asked <= world.allowances[scope][name] + freed
+            assert requested == 0 or requested <= world.allowances[scope][name] + freed
 
 
 @settings(max_examples=300)
@@ -219,8 +219,8 @@ def test_gang_of_several_groups_gets_capacity_with_either_search(seed: int) -> N
     """In the examples, room for one task after another leaves none for the last."""
     pools = Pools(seed)
     need = gang_of_three_groups(pools)
-    occupants = occupants_of(pools)
+    running = units_of(pools)
     ways = [part.usable[0] for part in need.parts]
-    exact = find_many(occupants, need, ways, most_units=8)
-    found = find_many(occupants, need, ways, most_units=0)
+    exact = find_many(running, need, ways, most_units=8)
+    found = find_many(running, need, ways, most_units=0)
     assert (found is None) == (exact is None)

@@ -1,6 +1,6 @@
 """Room for gangs: victims leave only for a gang that then starts, and whenever that helps it.
 
-Whether a gang fits is asked of the brute force of `test_gangs_that_fit`.
+The brute force of `test_gangs_that_fit` decides whether a gang fits.
 """
 
 from dataclasses import dataclass, replace
@@ -101,7 +101,7 @@ class Crowd:
 
 
 def crowd(random: Random) -> Crowd:
-    """Full or nearly full cells, so that a gang seldom fits before somebody leaves."""
+    """Return full or nearly full cells, so that a gang seldom fits before a task ends."""
     machines = [
         Machine(random.randint(2, 6), random.choice([0, 1, 2]), random.choice("ab"))
         for _ in range(random.randint(1, 4))
@@ -111,8 +111,8 @@ def crowd(random: Random) -> Crowd:
     for number, machine in enumerate(machines, 1):
         cpu, gpu = machine.cpu, machine.gpu
         while cpu and random.random() < 0.9:
-            asked = random.randint(1, cpu), random.randint(0, min(gpu, 1))
-            cpu, gpu = cpu - asked[0], gpu - asked[1]
+            requested = random.randint(1, cpu), random.randint(0, min(gpu, 1))
+            cpu, gpu = cpu - requested[0], gpu - requested[1]
             gang = random.choice([None, None, None, *bands])
             task = len(running) + 1
             single = random.choice([Band.BATCH, Band.BATCH, Band.INTERACTIVE, Band.PRODUCTION])
@@ -123,7 +123,7 @@ def crowd(random: Random) -> Crowd:
                     group_id=100 + task,
                     cell_id=number,
                     band=bands[gang] if gang else single,
-                    resources={"cpu": asked[0], "gpu": asked[1]},
+                    resources={"cpu": requested[0], "gpu": requested[1]},
                     owner_id=2,
                     project_id=2,
                     domain_id=1,
@@ -136,8 +136,8 @@ def crowd(random: Random) -> Crowd:
     for _ in range(random.randint(1, 3)):
         replicas = random.randint(1, 3)
         minimum = random.choice([0, replicas, random.randint(0, replicas)])
-        asked = random.randint(1, 3), random.choice([0, 0, 0, 1])
-        groups.append(Group(replicas, minimum, *asked, random.choice([None, None, "a", "b"])))
+        requested = random.randint(1, 3), random.choice([0, 0, 0, 1])
+        groups.append(Group(replicas, minimum, *requested, random.choice([None, None, "a", "b"])))
     fewest = max(sum(group.minimum for group in groups), 1)
     least = random.randint(fewest, max(sum(group.replicas for group in groups), fewest))
     selector = random.choice(["dispersed", "concentrated", "round_robin"])
@@ -194,7 +194,7 @@ def test_victims_are_evicted_for_a_gang_iff_it_then_starts(seed: int) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
 def test_starving_gang_that_fits_on_empty_cells_starts_once_they_are_free(seed: int) -> None:
-    """Nobody is evicted: all of its band or above. What ends is followed by small tasks."""
+    """No task is evicted: all are of its band or above. Small tasks follow what ends."""
     case = crowd(Random(seed))
     case.running = [replace(one, band=Band.PRODUCTION, gang=None) for one in case.running]
     pool = case.pool([], {})

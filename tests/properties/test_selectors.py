@@ -33,10 +33,10 @@ def offers(draw: st.DrawFn, most: int = 30) -> tuple[CellOffer, int]:
         dtype=np.int64,
     )
     request = np.array([draw(st.integers(0, 4)), draw(st.integers(0, 4))], dtype=np.int64)
-    asked = request > 0
+    is_requested = request > 0
     free = np.maximum(capacity - used, 0)
-    if asked.any():
-        room = (free[asked] // request[asked, None]).min(axis=0)
+    if is_requested.any():
+        room = (free[is_requested] // request[is_requested, None]).min(axis=0)
     else:
         room = np.array(draw(sizes), dtype=np.int64)
     blocked = draw(st.lists(st.booleans(), min_size=cells, max_size=cells))
@@ -91,7 +91,7 @@ def concentrated(cells: Sequence[int], given_: list[int], offer: CellOffer) -> i
 
 
 def round_robin(cells: Sequence[int], given_: list[int], offer: CellOffer) -> int:
-    # Nobody has his next one before all who can have had theirs.
+    # No cell gets its next task before every other cell that can has got its own.
     count = len(given_)
     return min(cells, key=lambda c: (given_[c], (c - offer.start) % count))
 

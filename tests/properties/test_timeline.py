@@ -46,7 +46,7 @@ def histories(draw: st.DrawFn, tasks: int = 4) -> list[Change]:
             after, reason = MOVES[before][choice % len(MOVES[before])]
         else:
             continue
-        told_late = timedelta(seconds=draw(st.sampled_from([0, 0, 0, 1, 30])))
+        delay = timedelta(seconds=draw(st.sampled_from([0, 0, 0, 1, 30])))
         states[task] = after
         made.append(
             Change(
@@ -63,7 +63,7 @@ def histories(draw: st.DrawFn, tasks: int = 4) -> list[Change]:
                 reason=reason.value,
                 message=draw(st.sampled_from(["", "a"])),
                 actor="cell",
-                at=max(NOON, at - told_late),
+                at=max(NOON, at - delay),
             )
         )
     return made[::-1]

@@ -1,4 +1,4 @@
-"""A client of Diego's at the door: desires a task, looks at it, and thinks nothing of jobs."""
+"""A client of Diego at the API: it desires and fetches tasks, and knows no jobs."""
 
 from typing import Any
 
@@ -34,13 +34,13 @@ def completed(stage: Stage, guid: str = "one", **definition: Any) -> int:
     return int(attempt.task_id)
 
 
-def look(stage: Stage, guid: str = "one") -> dict[str, Any]:
+def fetch(stage: Stage, guid: str = "one") -> dict[str, Any]:
     """The task as its client sees it. Raises NotFound."""
     return get_task(find_task_id(guid), now=stage.now())
 
 
 def lifecycle(stage: Stage, guid: str = "one") -> str:
-    return str(look(stage, guid)["lifecycle"])
+    return str(fetch(stage, guid)["lifecycle"])
 
 
 def listed(stage: Stage, **wanted: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What scenarios play on: cells that say what the scenario says, and time that it moves."""
+"""The stage of scenarios: fake cells whose reports the scenario writes, and virtual time."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -30,10 +30,9 @@ SMALL = {"image": "x", "command": ["true"], "resources": {"cpu": 0.1, "memory": 
 
 @dataclass
 class Stage(Loop):
-    """The control plane in one process, in a time of its own; its cells live unless they are told
-    to be silent."""
+    """The control plane in one process with virtual time; cells report unless made silent."""
 
-    hands: dict[str, FakeCell] = field(default_factory=dict)
+    fake_cells: dict[str, FakeCell] = field(default_factory=dict)
     passed: timedelta = timedelta()
     readings: int = 0
     # Whether the scenario itself writes what the rules would not.
@@ -45,30 +44,30 @@ class Stage(Loop):
         return BEGIN + self.passed + timedelta(microseconds=self.readings)
 
     def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> FakeCell:
-        self.hands[name] = super().cell(name, cpu, memory)
-        return self.hands[name]
+        self.fake_cells[name] = super().cell(name, cpu, memory)
+        return self.fake_cells[name]
 
     def wait(self, seconds: float, *silent: FakeCell) -> None:
-        """Time passes; every cell but the silent ones is heard at the end of it."""
+        """Let time pass; every cell except the silent ones reports at its end."""
         self.passed += timedelta(seconds=seconds)
-        for hand in self.hands.values():
-            if hand not in silent:
-                hand.beat(*Attempt.objects.filter(cell__name=hand.name, released_at=None))
+        for cell in self.fake_cells.values():
+            if cell not in silent:
+                cell.beat(*Attempt.objects.filter(cell__name=cell.name, released_at=None))
         send_probes(now=self.now())
         self.record_probes()
 
-    def lose(self, hand: FakeCell) -> None:
+    def lose(self, cell: FakeCell) -> None:
         """The cell falls silent until it is given up."""
         for _ in range(6):
-            self.wait(15, hand)
+            self.wait(15, cell)
             self.converge()
-        assert Cell.objects.get(name=hand.name).state == "LOST"
+        assert Cell.objects.get(name=cell.name).state == "LOST"
 
     def converge(self) -> dict[str, int]:
-        """A tick of the clock. What it has to mend, the rules had written wrongly."""
+        """Run a tick of the clock. What it has to repair, the rules had written wrongly."""
         counts = super().converge()
-        mended = list(Alert.objects.filter(kind="repaired").values_list("subject", "text"))
-        assert self.is_tampered or mended == []
+        repaired = list(Alert.objects.filter(kind="repaired").values_list("subject", "text"))
+        assert self.is_tampered or repaired == []
         return counts
 
     def settle(self) -> None:
@@ -93,7 +92,7 @@ class Stage(Loop):
         return Attempt.objects.filter(job=job).latest("number")
 
     def newest(self, job: Job) -> list[Attempt]:
-        """The attempt in hand, or the last one, of each task that had one."""
+        """Return the present attempt, or the last one, of each task that had one."""
         found = [task.attempt_uid for task in self.tasks(job) if task.attempt_uid]
         by_uid = Attempt.objects.in_bulk(found)
         return [by_uid[uid] for uid in found]
@@ -114,31 +113,31 @@ class Stage(Loop):
         self.start(attempt)
         return job, attempt
 
-    def hand_of(self, attempt: Attempt) -> FakeCell:
-        return self.hands[Cell.objects.get(pk=attempt.cell_id).name]
+    def fake_cell_of(self, attempt: Attempt) -> FakeCell:
+        return self.fake_cells[Cell.objects.get(pk=attempt.cell_id).name]
 
     def start(self, *attempts: Attempt) -> None:
-        """Their cells say that their programs run."""
+        """Let their cells report that their programs run."""
         for attempt in attempts:
             at = self.now().timestamp()
-            self.hand_of(attempt).report(
+            self.fake_cell_of(attempt).report(
                 AttemptReport(str(attempt.uid), 0, S.RUNNING, started_at=at)
             )
 
     def build(self, attempt: Attempt, **facts: Any) -> None:
-        """Its cell says that it prepares the container."""
-        self.hand_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
+        """Let its cell report that it prepares the container."""
+        self.fake_cell_of(attempt).report(AttemptReport(str(attempt.uid), 0, S.BUILDING, **facts))
 
     def begin(self, attempt: Attempt, state: str) -> None:
-        """Its cell says BUILDING or RUNNING."""
+        """Let its cell report BUILDING or RUNNING."""
         if state == "BUILDING":
             self.build(attempt)
         else:
             self.start(attempt)
 
     def end(self, attempt: Attempt, state: S, **facts: Any) -> None:
-        """Its cell says that it ended so, and that the container is gone."""
-        self.hand_of(attempt).end(attempt, state, **facts)
+        """Let its cell report this end, and that the container is gone."""
+        self.fake_cell_of(attempt).end(attempt, state, **facts)
 
     def succeed(self, *attempts: Attempt) -> None:
         for attempt in attempts:
@@ -149,17 +148,17 @@ class Stage(Loop):
             self.end(attempt, S.FAILED, exit_code=1)
 
     def fail_after_start(self, *attempts: Attempt) -> None:
-        """Their programs ran, and failed; told in one report."""
+        """Let their cells report in one message that their programs ran and failed."""
         for attempt in attempts:
             at = self.now().timestamp()
             self.end(attempt, S.FAILED, exit_code=1, started_at=at)
 
     def fail_system(self, attempt: Attempt, **facts: Any) -> None:
-        """Its cell says that the system was at fault."""
+        """Let its cell report a system failure."""
         self.end(attempt, S.FAILED, failure_kind="system", message="the disk is full", **facts)
 
     def vanish(self, *attempts: Attempt) -> None:
-        """Their cells say that the containers, which had run, are gone without a word."""
+        """Let their cells report that the containers, which had run, have vanished."""
         for attempt in attempts:
             at = self.now().timestamp()
             self.end(attempt, S.FAILED, started_at=at, failure_kind="outside", reason="vanished")
@@ -173,7 +172,7 @@ class Stage(Loop):
         return task.failure_count, task.preemption_count, task.system_failure_count
 
     def confirm(self, *attempts: Attempt) -> None:
-        """Their cells say that what was to be stopped is gone."""
+        """Let their cells confirm the stops."""
         for attempt in attempts:
             self.end(attempt, S.KILLED, reason="stopped")
 
@@ -194,9 +193,9 @@ class Stage(Loop):
 
         run_in_transaction(work)
 
-    def hear(self, hand: FakeCell, report: AttemptReport) -> dict[str, int]:
+    def receive(self, cell: FakeCell, report: AttemptReport) -> dict[str, int]:
         """One report, as the inbox records it; why it was ignored, if it was."""
-        sender = ReportSender(Cell.objects.get(name=hand.name).pk, hand.incarnation)
+        sender = ReportSender(Cell.objects.get(name=cell.name).pk, cell.incarnation)
         recorded = record_reports([ReceivedReport(sender, report)], [], now=self.now())
         return {why: count for why, count in recorded.ignored.items() if count}
 
@@ -206,7 +205,7 @@ class Stage(Loop):
         return [(S(row.to_state or 0).name, row.reason, row.actor) for row in found]
 
     def counts(self, job: Job) -> dict[str, dict[str, int]]:
-        """By group, how many tasks are in which state, as the group's row says."""
+        """Return the number of tasks by group and state, from the rows of the groups."""
         return {
             group.name: {S(n).name: count for n, count in enumerate(group.counts) if count}
             for group in TaskGroup.objects.filter(job=job)
@@ -220,21 +219,21 @@ class Stage(Loop):
     def cell_of(self, pool: str, name: str, cpu: int = 4000, **labels: str) -> FakeCell:
         """A cell of another pool, or with labels."""
         home, _ = Pool.objects.get_or_create(name=pool)
-        hand = self.cell(name, cpu=cpu)
+        made = self.cell(name, cpu=cpu)
         Cell.objects.filter(name=name).update(pool=home, labels=labels)
-        return hand
+        return made
 
     def policy(self, pool: str = "default", **fields: Any) -> None:
         """An operator edits the pool."""
         put_pool(name=pool, changes=fields)
 
     def user(self, name: str) -> "Stage":
-        """The same stage as somebody else sees it."""
+        """Return the same stage for another user."""
         owner, _ = create_user(name=name, password=None, is_operator=False)
         return replace(self, owner=owner)
 
     def why(self, job: Job) -> dict[str, Any]:
-        """Why the tasks of the job's first group wait, as whoever asks is told."""
+        """Return the pending reason of the job's first group, as users see it."""
         task = Task.objects.filter(job=job, state=S.PENDING).order_by("id").first()
         assert task is not None
         found = get_task(task.pk, now=self.now())["pending_reason"]

@@ -12,13 +12,13 @@ from tests.scenarios.stage import Stage
 
 def two_jobs(stage: Stage, until: str | None) -> tuple[Job, Job]:
     first = stage.submit_small()
-    said = {"job": first.pk, **({"until": until} if until else {})}
-    return first, stage.submit_small(depends_on=[said])
+    dependency = {"job": first.pk, **({"until": until} if until else {})}
+    return first, stage.submit_small(depends_on=[dependency])
 
 
 def two_groups(stage: Stage, until: str | None, **more: object) -> Job:
-    said = {"group": "a", **({"until": until} if until else {})}
-    groups = [stage.group("a", replicas=2), stage.group("b", depends_on=[said])]
+    dependency = {"group": "a", **({"until": until} if until else {})}
+    groups = [stage.group("a", replicas=2), stage.group("b", depends_on=[dependency])]
     return stage.submit(groups=groups, max_task_failures=2, **more)
 
 

@@ -198,8 +198,8 @@ def test_requeued_task_is_shown_pending_after_a_failed_attempt(
 
 def test_pending_reason_is_shown_below_the_state_everywhere(stage: Stage, reader: Reader) -> None:
     stage.cell()
-    wish = {"key": "zone", "op": "eq", "values": ["b"]}
-    job = stage.submit_small(constraints=[wish], allow_unsatisfiable=True)
+    constraint = {"key": "zone", "op": "eq", "values": ["b"]}
+    job = stage.submit_small(constraints=[constraint], allow_unsatisfiable=True)
     stage.place()
     task = stage.task(job)
     why = reader.api(f"/tasks/{task.pk}")["pending_reason"]["text"]

@@ -116,10 +116,10 @@ def test_unspecified_is_never_stored(stage: Stage) -> None:
 def test_database_refuses_a_second_unreleased_attempt(stage: Stage) -> None:
     stage.cell()
     _, attempt = stage.placed()
-    twin = Attempt.objects.get(pk=attempt.pk)
-    twin.pk, twin.number = "00000000-0000-0000-0000-000000000001", 2
+    duplicate = Attempt.objects.get(pk=attempt.pk)
+    duplicate.pk, duplicate.number = "00000000-0000-0000-0000-000000000001", 2
     with pytest.raises(IntegrityError, match="task_has_one_unreleased_attempt"):
-        twin.save(force_insert=True)
+        duplicate.save(force_insert=True)
 
 
 @pytest.mark.parametrize("table", [Task, Attempt])

@@ -139,7 +139,7 @@ def test_retry_permanent_retries_permanent_failures_on_other_cells(
         stage.end(attempt or stage.last(job), S.FAILED, failure_kind="user", reason="image")
         stage.wait(300)
         stage.place()
-    assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
+    assert [stage.fake_cell_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
     assert (stage.states(job), stage.counters(job)) == (["FAILED"], (2, 0, 0))
 
 
@@ -150,7 +150,7 @@ def test_task_unsupported_by_its_cell_is_retried_on_another(stage: Stage) -> Non
     stage.end(attempt, S.FAILED, failure_kind="user", reason="not_here", message="wrong platform")
     stage.wait(300)
     stage.place()
-    assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
+    assert [stage.fake_cell_of(row).name for row in stage.attempts(job)] == ["cell-1", "cell-2"]
 
 
 def test_final_runner_failure_is_not_retried(stage: Stage) -> None:
@@ -431,7 +431,7 @@ def test_unanswered_order_is_requeued_without_charge_to_another_cell(
     stage.confirm(attempt)
     stage.wait(10)
     stage.place()
-    assert stage.hand_of(stage.last(job)) is other
+    assert stage.fake_cell_of(stage.last(job)) is other
 
 
 def test_refused_task_avoids_the_cell_while_another_is_available(stage: Stage) -> None:
@@ -442,12 +442,12 @@ def test_refused_task_avoids_the_cell_while_another_is_available(stage: Stage) -
     stage.refuse(attempt)
     stage.wait(10)
     stage.place()
-    assert stage.hand_of(stage.last(job)) is first
+    assert stage.fake_cell_of(stage.last(job)) is first
     stage.refuse(stage.last(job))
     uncordon_cell(name="cell-2", actor="me", now=clock.now())
     stage.wait(20)
     stage.place()
-    assert stage.hand_of(stage.last(job)) is second
+    assert stage.fake_cell_of(stage.last(job)) is second
 
 
 def test_repeated_end_reports_are_charged_once(stage: Stage) -> None:
@@ -470,5 +470,5 @@ def test_counters_equal_the_charges_of_the_attempts(stage: Stage) -> None:
         stage.wait(300)
         stage.place()
     charged = [row.charged for row in stage.attempts(job)]
-    told = tuple(charged.count(name) for name in ("failure", "preemption", "system"))
-    assert stage.counters(job) == told == (2, 2, 1)
+    charges = tuple(charged.count(name) for name in ("failure", "preemption", "system"))
+    assert stage.counters(job) == charges == (2, 2, 1)

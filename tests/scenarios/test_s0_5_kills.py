@@ -280,7 +280,7 @@ def test_stop_order_is_repeated_until_it_is_confirmed(stage: Stage) -> None:
 
 
 def forces(cell: FakeCell, *held: Attempt) -> list[bool]:
-    """Whether the stops that the cell is told with its next heartbeat are forced."""
+    """Return whether the stops in the answer to the next heartbeat are forced."""
     return [stop.force for stop in cell.beat(*held).orders.stops]
 
 

@@ -89,7 +89,7 @@ def test_exclusive_attempt_is_released_ten_seconds_after_cell_loss(
     stage.converge()
     stage.place()
     first, second = stage.attempts(job)
-    assert (first.release_kind, stage.hand_of(second).name) == ("cell_lost", "other")
+    assert (first.release_kind, stage.fake_cell_of(second).name) == ("cell_lost", "other")
 
 
 def test_strictly_exclusive_attempt_is_not_released_by_cell_loss(stage: Stage) -> None:

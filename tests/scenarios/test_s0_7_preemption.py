@@ -106,12 +106,12 @@ def test_preemption_is_recorded_in_the_history(stage: Stage) -> None:
     assert stage.history(job)[-1][:2] == ("PENDING", "preempted")
 
 
-# ------------------------------------------------------------------ who is preempted for whom
+# --------------------------------------------------------------------- victims of preemption
 
 
 def fill(stage: Stage, band: str, **more: Any) -> Job:
     """One task of that band, which runs and has all of a cell of its own."""
-    count = len(stage.hands) + 1
+    count = len(stage.fake_cells) + 1
     stage.cell(f"cell-{count}", cpu=100)
     job, _ = stage.running(band=band, name=band, **more)
     return job

@@ -1,4 +1,4 @@
-"""S0.9: what a cell says late, twice, out of order or wrongly changes nothing; all is heard."""
+"""S0.9: late, repeated, unordered or wrong reports change nothing; all are acknowledged."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from controlplane.contract.wire import envelope, keys
 from controlplane.models import Attempt, Job, Task, Transition
 from tests.scenarios.stage import Stage
 
-STRANGER = "00000000-0000-0000-0000-00000000dead"
+UNKNOWN_UID = "00000000-0000-0000-0000-00000000dead"
 
 
 def rows(job: Job) -> list[Any]:
@@ -25,7 +25,7 @@ def rows(job: Job) -> list[Any]:
     return [*tasks, *attempts, *changes, *Job.objects.filter(pk=job.pk).values()]
 
 
-def say(attempt: Attempt, seq: int, state: S, **facts: Any) -> AttemptReport:
+def report_of(attempt: Attempt, seq: int, state: S, **facts: Any) -> AttemptReport:
     return AttemptReport(str(attempt.uid), seq, state, **facts)
 
 
@@ -33,7 +33,7 @@ def test_pending_report_does_not_revert_an_assigned_task(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
     before = rows(job)
-    assert stage.hear(cell, say(attempt, 50, S.PENDING)) == {"regression": 1}
+    assert stage.receive(cell, report_of(attempt, 50, S.PENDING)) == {"regression": 1}
     assert rows(job) == before
 
 
@@ -44,9 +44,9 @@ def test_pending_report_does_not_revert_an_assigned_task(stage: Stage) -> None:
 def test_report_of_an_earlier_state_is_ignored(stage: Stage, first: str, then: str) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
-    stage.hear(cell, say(attempt, 50, S[first]))
+    stage.receive(cell, report_of(attempt, 50, S[first]))
     before = rows(job)
-    assert stage.hear(cell, say(attempt, 51, S[then])) == {"regression": 1}
+    assert stage.receive(cell, report_of(attempt, 51, S[then])) == {"regression": 1}
     assert rows(job) == before
 
 
@@ -55,7 +55,7 @@ def test_report_of_an_invalid_attempt_state_is_ignored(stage: Stage, state: S) -
     cell = stage.cell()
     job, attempt = stage.running()
     before = rows(job)
-    assert stage.hear(cell, say(attempt, 50, state, gone=True)) == {"regression": 1}
+    assert stage.receive(cell, report_of(attempt, 50, state, gone=True)) == {"regression": 1}
     assert rows(job) == before
 
 
@@ -63,9 +63,9 @@ def test_unknown_attempt_is_ignored_and_stopped_by_the_next_sync(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
-    assert stage.hear(cell, AttemptReport(STRANGER, 1, S.RUNNING)) == {"unknown_attempt": 1}
-    ghost = Attempt(uid=STRANGER, state=S.RUNNING)
-    assert [stop.uid for stop in cell.beat(ghost).orders.stops] == [STRANGER]
+    assert stage.receive(cell, AttemptReport(UNKNOWN_UID, 1, S.RUNNING)) == {"unknown_attempt": 1}
+    ghost = Attempt(uid=UNKNOWN_UID, state=S.RUNNING)
+    assert [stop.uid for stop in cell.beat(ghost).orders.stops] == [UNKNOWN_UID]
 
 
 def test_report_of_another_cell_is_ignored(stage: Stage) -> None:
@@ -73,7 +73,9 @@ def test_report_of_another_cell_is_ignored(stage: Stage) -> None:
     job, attempt = stage.running()
     other = stage.cell("cell-2")
     before = rows(job)
-    assert stage.hear(other, say(attempt, 99, S.SUCCEEDED, gone=True)) == {"other_incarnation": 1}
+    assert stage.receive(other, report_of(attempt, 99, S.SUCCEEDED, gone=True)) == {
+        "other_incarnation": 1
+    }
     assert rows(job) == before
 
 
@@ -82,7 +84,9 @@ def test_report_of_another_incarnation_is_ignored(stage: Stage) -> None:
     job, attempt = stage.running()
     before = rows(job)
     cell.incarnation = "two"
-    assert stage.hear(cell, say(attempt, 99, S.SUCCEEDED, gone=True)) == {"other_incarnation": 1}
+    assert stage.receive(cell, report_of(attempt, 99, S.SUCCEEDED, gone=True)) == {
+        "other_incarnation": 1
+    }
     assert rows(job) == before
 
 
@@ -90,18 +94,18 @@ def test_report_of_another_incarnation_is_ignored(stage: Stage) -> None:
 def test_a_report_that_is_not_newer_is_ignored(stage: Stage, seq: int) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
-    stage.hear(cell, say(attempt, 50, S.RUNNING))
+    stage.receive(cell, report_of(attempt, 50, S.RUNNING))
     before = rows(job)
-    assert stage.hear(cell, say(attempt, seq, S.SUCCEEDED, gone=True)) == {"not_newer": 1}
+    assert stage.receive(cell, report_of(attempt, seq, S.SUCCEEDED, gone=True)) == {"not_newer": 1}
     assert rows(job) == before
 
 
 def test_newest_report_counts_in_any_order_of_arrival(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
-    stage.hear(cell, say(attempt, 52, S.SUCCEEDED, exit_code=0, gone=True))
-    stage.hear(cell, say(attempt, 51, S.RUNNING))
-    stage.hear(cell, say(attempt, 50, S.BUILDING))
+    stage.receive(cell, report_of(attempt, 52, S.SUCCEEDED, exit_code=0, gone=True))
+    stage.receive(cell, report_of(attempt, 51, S.RUNNING))
+    stage.receive(cell, report_of(attempt, 50, S.BUILDING))
     assert stage.states(job) == ["SUCCEEDED"]
 
 
@@ -110,13 +114,13 @@ def test_report_guards_apply_in_order(stage: Stage) -> None:
     cell = stage.cell()
     other = stage.cell("cell-2")
     job, attempt = stage.placed()
-    stage.hear(cell, say(attempt, 50, S.FAILED, exit_code=1, gone=True))
+    stage.receive(cell, report_of(attempt, 50, S.FAILED, exit_code=1, gone=True))
     before = rows(job)
-    worst = say(attempt, 1, S.PENDING)
-    assert stage.hear(other, replace(worst, uid=STRANGER)) == {"unknown_attempt": 1}
-    assert stage.hear(other, worst) == {"other_incarnation": 1}
-    assert stage.hear(cell, worst) == {"not_newer": 1}
-    assert stage.hear(cell, replace(worst, seq=51)) == {"already_ended": 1}
+    worst = report_of(attempt, 1, S.PENDING)
+    assert stage.receive(other, replace(worst, uid=UNKNOWN_UID)) == {"unknown_attempt": 1}
+    assert stage.receive(other, worst) == {"other_incarnation": 1}
+    assert stage.receive(cell, worst) == {"not_newer": 1}
+    assert stage.receive(cell, replace(worst, seq=51)) == {"already_ended": 1}
     assert rows(job) == before
 
 
@@ -126,17 +130,17 @@ def test_ended_attempt_accepts_only_its_release_and_missing_facts(stage: Stage) 
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     killed = stage.last(job)
     assert (killed.state, killed.released_at, killed.exit_code) == (S.KILLED, None, None)
-    assert stage.hear(cell, say(attempt, 60, S.RUNNING)) == {"already_ended": 1}
+    assert stage.receive(cell, report_of(attempt, 60, S.RUNNING)) == {"already_ended": 1}
     assert stage.last(job).released_at is None
     usage = {"cpu_seconds": 3}
-    stage.hear(cell, say(attempt, 61, S.SUCCEEDED, exit_code=0, usage=usage, gone=True))
-    told = stage.last(job)
-    assert (told.state, told.exit_code, told.usage) == (S.KILLED, 0, usage)
-    assert (told.release_kind, told.finished_at) == ("confirmed", killed.finished_at)
+    stage.receive(cell, report_of(attempt, 61, S.SUCCEEDED, exit_code=0, usage=usage, gone=True))
+    reported = stage.last(job)
+    assert (reported.state, reported.exit_code, reported.usage) == (S.KILLED, 0, usage)
+    assert (reported.release_kind, reported.finished_at) == ("confirmed", killed.finished_at)
     assert stage.states(job) == ["KILLED"]
     before = rows(job)
-    again = say(attempt, 62, S.FAILED, exit_code=9, usage={}, gone=True)
-    assert stage.hear(cell, again) == {"already_ended": 1}
+    again = report_of(attempt, 62, S.FAILED, exit_code=9, usage={}, gone=True)
+    assert stage.receive(cell, again) == {"already_ended": 1}
     assert rows(job) == before
 
 
@@ -149,11 +153,11 @@ def test_same_state_report_updates_progress_and_records_new_phases(
     def lines() -> int:
         return len(stage.history(job))
 
-    stage.hear(cell, say(attempt, 50, S.BUILDING, phase=Phase.PULLING, progress=10))
+    stage.receive(cell, report_of(attempt, 50, S.BUILDING, phase=Phase.PULLING, progress=10))
     before = lines()
-    stage.hear(cell, say(attempt, 51, S.BUILDING, phase=Phase.PULLING, progress=80))
+    stage.receive(cell, report_of(attempt, 51, S.BUILDING, phase=Phase.PULLING, progress=80))
     assert (stage.last(job).progress, lines()) == (80, before)
-    stage.hear(cell, say(attempt, 52, S.BUILDING, phase=Phase.CREATING))
+    stage.receive(cell, report_of(attempt, 52, S.BUILDING, phase=Phase.CREATING))
     assert (stage.last(job).phase, lines()) == ("creating", before + 1)
     assert stage.states(job) == ["BUILDING"]
 
@@ -161,7 +165,7 @@ def test_same_state_report_updates_progress_and_records_new_phases(
 def test_building_may_be_skipped(stage: Stage) -> None:
     cell = stage.cell()
     job, attempt = stage.placed()
-    stage.hear(cell, say(attempt, 50, S.RUNNING))
+    stage.receive(cell, report_of(attempt, 50, S.RUNNING))
     assert stage.states(job) == ["RUNNING"]
 
 
@@ -182,9 +186,9 @@ def test_every_report_is_acknowledged_and_the_ignored_ones_are_counted(stage: St
     cell = stage.cell()
     _, attempt = stage.running()
     cell.report(
-        say(attempt, 0, S.PENDING),
-        AttemptReport(STRANGER, 0, S.RUNNING),
-        say(attempt, 0, S.BUILDING),
+        report_of(attempt, 0, S.PENDING),
+        AttemptReport(UNKNOWN_UID, 0, S.RUNNING),
+        report_of(attempt, 0, S.BUILDING),
     )
     assert cell.beat(attempt).acked == cell.last_report
     # The newest of one batch speaks for its attempt.
@@ -196,7 +200,9 @@ def test_repeated_batch_changes_nothing(stage: Stage) -> None:
     job, attempt = stage.running(retries={"failure": 3})
     stage.fail(attempt)
     before = rows(job)
-    cell.say(Reports(0, (say(attempt, cell.last_report, S.FAILED, exit_code=1, gone=True),)).body())
+    cell.send(
+        Reports(0, (report_of(attempt, cell.last_report, S.FAILED, exit_code=1, gone=True),)).body()
+    )
     assert rows(job) == before
 
 
@@ -205,7 +211,7 @@ def test_report_not_signed_with_the_cell_key_is_dropped(stage: Stage) -> None:
     job, attempt = stage.running()
     before = rows(job)
     cell.key = keys.decode_key(keys.encode_key(bytes(32)))
-    cell.report(say(attempt, 0, S.SUCCEEDED, exit_code=0, gone=True))
+    cell.report(report_of(attempt, 0, S.SUCCEEDED, exit_code=0, gone=True))
     assert (stage.inbox.dropped.total(), rows(job)) == (1, before)
 
 
@@ -219,7 +225,7 @@ def test_message_signed_by_another_cell_is_dropped(stage: Stage) -> None:
         cell=cell.name,
         incarnation=cell.incarnation,
         seq=99,
-        body=Reports(0, (say(attempt, 99, S.SUCCEEDED, gone=True),)).body(),
+        body=Reports(0, (report_of(attempt, 99, S.SUCCEEDED, gone=True),)).body(),
     )
     stage.inbox.apply([forged])
     assert (stage.inbox.dropped.total(), rows(job)) == (1, before)
@@ -230,7 +236,7 @@ def test_reported_times_are_clamped_between_creation_and_now(stage: Stage) -> No
     job, attempt = stage.placed()
     stage.wait(100)
     stage.end(attempt, S.SUCCEEDED, exit_code=0, started_at=1.0, finished_at=9e9)
-    told = stage.last(job)
-    assert told.started_at == told.created_at
-    assert told.finished_at is not None
-    assert 100 <= (told.finished_at - told.created_at).total_seconds() < 101
+    reported = stage.last(job)
+    assert reported.started_at == reported.created_at
+    assert reported.finished_at is not None
+    assert 100 <= (reported.finished_at - reported.created_at).total_seconds() < 101

@@ -41,7 +41,7 @@ def submit(live: LiveStage, task_type: str = "spark", **body: object) -> Job:
 
 
 def counting(context: Context) -> RunnerObservation:
-    """Runs, and counts its looks in its state."""
+    """Run, and count the calls in the state."""
     return RunnerObservation(
         RunnerPhase.RUNNING, {"n": context.state.get("n", 0) + 1}, poll_seconds=SOON
     )
@@ -54,7 +54,7 @@ def test_task_type_selects_the_runner_and_waits_for_a_cell_with_it(
     other = submit(live, "ray", allow_unsatisfiable=True)
     job = submit(live)
     live.until_state(job, "SUCCEEDED")
-    assert [context.task.command for context in runner.looks] == [("reindex",)]
+    assert [context.task.command for context in runner.contexts] == [("reindex",)]
     assert live.result(job) == "42"
     assert live.states(other) == ["PENDING"]
     assert "task type ray" in live.why(other)["text"]
@@ -63,7 +63,7 @@ def test_task_type_selects_the_runner_and_waits_for_a_cell_with_it(
 def test_runner_phases_set_the_task_state_and_history(
     live: LiveStage, cell: RealCell, runner: Scripted
 ) -> None:
-    looks = [
+    observations = [
         RunnerObservation(RunnerPhase.QUEUED, {"n": 1}, poll_seconds=SOON),
         RunnerObservation(
             RunnerPhase.INITIALIZING, {"n": 2}, words="making room", poll_seconds=SOON
@@ -72,7 +72,7 @@ def test_runner_phases_set_the_task_state_and_history(
         RunnerObservation(RunnerPhase.RUNNING, {"n": 4}, words="stage 2 of 2", poll_seconds=SOON),
         RunnerObservation(RunnerPhase.SUCCEEDED, {"n": 5}),
     ]
-    runner.step = lambda context: looks[context.state.get("n", 0)]
+    runner.step = lambda context: observations[context.state.get("n", 0)]
     job = submit(live)
     live.until_settled(job)
     states = [state for state, _, _ in live.history(job)]
@@ -94,15 +94,15 @@ def test_restarted_cell_resumes_with_the_stored_runner_state(
 ) -> None:
     runner.step = counting
     job = submit(live)
-    live.until(lambda: len(runner.looks) >= 3)
+    live.until(lambda: len(runner.contexts) >= 3)
     cell.kill()
-    kept = len(runner.looks)
+    kept = len(runner.contexts)
     runner.step = lambda context: RunnerObservation(
         RunnerPhase.SUCCEEDED, result=str(context.state["n"])
     )
     cell.begin()
     live.until_state(job, "SUCCEEDED")
-    # The last answer may have come too late to be kept: then the look is repeated.
+    # The last answer may have come too late to be kept: then the call is repeated.
     assert live.result(job) in (str(kept), str(kept - 1))
     assert [attempt.number for attempt in live.attempts(job)] == [1]
 
@@ -124,7 +124,7 @@ def test_user_failure_is_aborted_and_retried_without_state(
     assert (first.failure_kind, first.message, live.counters(job)) == ("user", "bad row", (1, 0, 0))
     [abort] = runner.aborts
     assert (abort.task.number, abort.state) == (1, {"cluster": "c-1"})
-    assert runner.looks[-1].state == {}
+    assert runner.contexts[-1].state == {}
     assert first.released_at is not None
     assert second.created_at > first.released_at
 
@@ -145,7 +145,7 @@ def test_system_failure_keeps_the_state_and_charges_the_system_budget(
     job = submit(live)
     live.until_state(job, "SUCCEEDED")
     assert (live.counters(job), live.attempts(job)[0].failure_kind) == ((0, 0, 1), "system")
-    assert runner.looks[-1].state == {"cluster": "c-1"}
+    assert runner.contexts[-1].state == {"cluster": "c-1"}
 
 
 def test_attempt_that_never_started_does_not_lose_the_state(
@@ -164,8 +164,8 @@ def test_attempt_that_never_started_does_not_lose_the_state(
     cell.is_cut_off = False
     live.until_state(job, "SUCCEEDED")
     assert [attempt.number for attempt in live.attempts(job)] == [1, 2, 3]
-    assert [context.task.number for context in runner.looks] == [1, 3]
-    assert runner.looks[-1].state == {"cluster": "c-1"}
+    assert [context.task.number for context in runner.contexts] == [1, 3]
+    assert runner.contexts[-1].state == {"cluster": "c-1"}
 
 
 def test_cancelled_task_holds_capacity_until_its_runner_has_aborted(

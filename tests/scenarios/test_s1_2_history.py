@@ -64,8 +64,8 @@ def test_short_phases_and_runner_phases_have_their_own_times(stage: Stage) -> No
     job, attempt = stage.placed()
     stage.wait(3)
     stage.end(attempt, S.SUCCEEDED, exit_code=0, phases=passed(attempt, *STORY))
-    told = [row for row in lines(job) if row["attempt_uid"]][1:-1]
-    assert [(row["message"], row["reason"]) for row in told] == [
+    reported = [row for row in lines(job) if row["attempt_uid"]][1:-1]
+    assert [(row["message"], row["reason"]) for row in reported] == [
         ("preparing", "building"),
         ("pulling", "building"),
         ("try 1 of 3 failed: pull: connection refused", "try_failed"),
@@ -73,7 +73,7 @@ def test_short_phases_and_runner_phases_have_their_own_times(stage: Stage) -> No
         ("warming", "runner_phase"),
         ("step 1", "runner_phase"),
     ]
-    seconds = [(row["at"] - attempt.created_at).total_seconds() for row in told]
+    seconds = [(row["at"] - attempt.created_at).total_seconds() for row in reported]
     assert [round(after, 3) for after in seconds] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 
 
@@ -85,8 +85,8 @@ def test_repeated_phase_reports_add_no_history(stage: Stage) -> None:
     for count in (2, 2, 4, 3, 6):
         stage.build(attempt, phase=Phase.CREATING, phases=story[:count])
     stage.end(attempt, S.SUCCEEDED, exit_code=0, phases=story)
-    told = [row["message"] for row in lines(job) if row["attempt_uid"]][1:-1]
-    assert told == [text for _, text in STORY]
+    reported = [row["message"] for row in lines(job) if row["attempt_uid"]][1:-1]
+    assert reported == [text for _, text in STORY]
 
 
 def test_history_rows_are_never_changed(stage: Stage) -> None:

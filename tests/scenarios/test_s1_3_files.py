@@ -138,13 +138,13 @@ def test_task_gets_its_secrets_and_nothing_else_contains_them(
 
 def test_tokens_are_held_until_their_attempt_is_released(live: LiveStage, cell: RealCell) -> None:
     live.policy(tokens={"licence": 1})
-    wish = {"cpu": 0.1, "memory": "64Mi", "licence": 1}
+    resources = {"cpu": 0.1, "memory": "64Mi", "licence": 1}
     tidy = f"tidy() {{ until [ -e {cell.signal_file('tidied')} ]; do sleep 0.02; done; exit; }};"
     script = f"{tidy} trap tidy TERM; echo ready; sleep 300 & wait"
-    holder = live.run(cell, script, resources=wish, stop_grace_seconds=300)
+    holder = live.run(cell, script, resources=resources, stop_grace_seconds=300)
     attempt = live.until_runs(holder)
     live.until(lambda: "ready" in cell.written(attempt))
-    other = live.run(cell, "true", resources=wish)
+    other = live.run(cell, "true", resources=resources)
     live.place()
     text = "tokens licence: 1 used + 1 requested > 1 of the pool"
     assert text in live.why(other)["text"]

@@ -95,13 +95,13 @@ def test_the_next_attempt_avoids_the_cell(stage: Stage) -> None:
     second = stage.cell("cell-2", cpu=2000)
     stage.fail_system(attempt)
     again(stage)
-    assert stage.hand_of(attempt) is first
-    assert stage.hand_of(stage.last(job)) is second
+    assert stage.fake_cell_of(attempt) is first
+    assert stage.fake_cell_of(stage.last(job)) is second
 
 
 def where(stage: Stage, job: Job) -> str:
     """The cell of the newest attempt of the job's one task."""
-    return stage.hand_of(stage.last(job)).name
+    return stage.fake_cell_of(stage.last(job)).name
 
 
 @pytest.mark.parametrize("between", ["nothing", "a loss", "a refusal"])
@@ -149,7 +149,7 @@ def test_starving_task_returns_to_a_failed_cell_if_others_stay_full(
     job, _ = stage.placed()
     other = stage.cell("good", cpu=100)
     _, filler = stage.placed()
-    assert stage.hand_of(filler) is other
+    assert stage.fake_cell_of(filler) is other
     stage.fail_system(stage.last(job))
     stage.wait(60)
     stage.place()
@@ -166,7 +166,7 @@ def test_only_cell_is_used_again_after_a_failure(stage: Stage) -> None:
     for _ in range(2):
         stage.fail_system(stage.last(job))
         again(stage)
-    assert [stage.hand_of(row).name for row in stage.attempts(job)] == ["cell-1"] * 3
+    assert [stage.fake_cell_of(row).name for row in stage.attempts(job)] == ["cell-1"] * 3
 
 
 @pytest.mark.parametrize("by", ["a minute of running", "a failure of its own"])
@@ -206,9 +206,9 @@ def test_reported_failure_is_released_and_a_detected_one_is_stopped(
     stage: Stage,
 ) -> None:
     cell = stage.cell()
-    told, attempt = stage.placed()
+    reported, attempt = stage.placed()
     stage.fail_system(attempt)
-    assert stage.last(told).release_kind == "confirmed"
+    assert stage.last(reported).release_kind == "confirmed"
     found, attempt = stage.placed()
     stage.build(attempt, phase=Phase.CREATING)
     stage.wait(3600)

@@ -12,7 +12,7 @@ from controlplane.domain.jobs.submission import TaskGuidTaken
 from controlplane.models import Attempt, Job, OneOff
 from controlplane.spec import InvalidSpec
 from controlplane.spec.one_off import parse_one_off
-from tests.scenarios.diego import cancel, completed, desire, lifecycle, listed, look, running
+from tests.scenarios.diego import cancel, completed, desire, fetch, lifecycle, listed, running
 from tests.scenarios.stage import SMALL, Stage
 
 
@@ -29,7 +29,7 @@ def test_lifecycle_is_pending_running_completed(stage: Stage) -> None:
     stage.succeed(stage.last(job))
     seen.append(lifecycle(stage))
     assert seen == ["PENDING", "PENDING", "RUNNING", "RUNNING", "COMPLETED"]
-    assert look(stage)["failed"] is False
+    assert fetch(stage)["failed"] is False
     stage.check()
 
 
@@ -46,7 +46,7 @@ ENDS: dict[str, Callable[[Stage, Attempt], None]] = {
 def test_every_terminal_state_is_completed(stage: Stage, state: str) -> None:
     stage.cell()
     ENDS[state](stage, running(stage))
-    task = look(stage)
+    task = fetch(stage)
     assert (task["state"], task["lifecycle"]) == (state, "COMPLETED")
     assert task["failed"] is (state != "SUCCEEDED")
 
@@ -90,7 +90,7 @@ def test_tasks_are_listed_by_domain_cell_and_lifecycle(stage: Stage) -> None:
 def test_cancelled_pending_task_fails_and_never_runs(stage: Stage) -> None:
     job = desire(stage)
     cancel(stage)
-    task = look(stage)
+    task = fetch(stage)
     assert (task["lifecycle"], task["failed"]) == ("COMPLETED", True)
     assert task["failure_reason"] == "task was cancelled"
     stage.cell()
@@ -102,12 +102,12 @@ def test_cancelled_running_task_is_stopped(stage: Stage) -> None:
     cell = stage.cell()
     attempt = running(stage)
     cancel(stage)
-    task = look(stage)
+    task = fetch(stage)
     assert (task["lifecycle"], task["failure_reason"]) == ("COMPLETED", "task was cancelled")
     assert (task["cell_id"], task["stopping"]) == ("cell-1", True)
     assert cell.stop_orders() == [str(attempt.uid)]
     stage.confirm(attempt)
-    assert look(stage)["stopping"] is False
+    assert fetch(stage)["stopping"] is False
     stage.check()
 
 
@@ -116,7 +116,7 @@ def test_completed_task_cannot_be_cancelled(stage: Stage) -> None:
     completed(stage)
     with pytest.raises(Conflict, match="has ended already"):
         cancel(stage)
-    assert look(stage)["failed"] is False
+    assert fetch(stage)["failed"] is False
 
 
 def test_unsatisfiable_task_is_refused(stage: Stage) -> None:
@@ -131,7 +131,7 @@ def test_task_without_room_has_a_reason_and_times_out(stage: Stage) -> None:
     running(stage, "first", resources={"cpu": 0.9})
     desire(stage, resources={"cpu": 0.5})
     stage.place()
-    assert "lacks 0.4 cores" in look(stage)["pending_reason"]["text"]
+    assert "lacks 0.4 cores" in fetch(stage)["pending_reason"]["text"]
     stage.wait(1799)
     stage.place()
     stage.converge()
@@ -139,7 +139,7 @@ def test_task_without_room_has_a_reason_and_times_out(stage: Stage) -> None:
     stage.wait(2)
     stage.place()
     stage.converge()
-    task = look(stage)
+    task = fetch(stage)
     assert (task["state"], task["lifecycle"], task["failed"]) == (
         "UNSCHEDULABLE",
         "COMPLETED",
@@ -154,7 +154,7 @@ def test_pool_sets_the_scheduling_timeout(stage: Stage) -> None:
     stage.wait(61)
     stage.place()
     stage.converge()
-    assert look(stage)["failure_reason"] == "not started within time limit"
+    assert fetch(stage)["failure_reason"] == "not started within time limit"
 
 
 def test_pool_timeout_applies_to_a_waiting_task(stage: Stage) -> None:
@@ -163,7 +163,7 @@ def test_pool_timeout_applies_to_a_waiting_task(stage: Stage) -> None:
     stage.wait(61)
     stage.place()
     stage.converge()
-    assert look(stage)["failure_reason"] == "not started within time limit"
+    assert fetch(stage)["failure_reason"] == "not started within time limit"
 
 
 def test_removed_pool_timeout_restores_the_default_half_hour(stage: Stage) -> None:
@@ -173,11 +173,11 @@ def test_removed_pool_timeout_restores_the_default_half_hour(stage: Stage) -> No
     stage.wait(1_790)
     stage.place()
     stage.converge()
-    assert look(stage)["state"] == "PENDING"
+    assert fetch(stage)["state"] == "PENDING"
     stage.wait(11)
     stage.place()
     stage.converge()
-    assert look(stage)["failure_reason"] == "not started within time limit"
+    assert fetch(stage)["failure_reason"] == "not started within time limit"
 
 
 def test_task_waits_while_placement_is_down(stage: Stage) -> None:
@@ -196,7 +196,7 @@ def test_task_of_a_lost_cell_fails_and_is_not_retried(stage: Stage) -> None:
     job = Job.objects.get(pk=running(stage).job_id)
     stage.cell("another")
     stage.lose(cell)
-    task = look(stage)
+    task = fetch(stage)
     assert (task["state"], task["failed"], task["cell_id"]) == ("WORKER_FAILED", True, "cell-1")
     assert task["failure_reason"] == "cell disappeared before completion"
     stage.wait(600, cell)
@@ -212,8 +212,8 @@ def test_evacuation_moves_only_tasks_that_never_ran(stage: Stage) -> None:
     stage.end(stage.last(waited), S.PREEMPTED, never_created=True)
     stage.end(ran, S.PREEMPTED)
     assert (lifecycle(stage, "ran"), lifecycle(stage, "waited")) == ("COMPLETED", "PENDING")
-    told = "moved away because its cell is being drained"
-    assert look(stage, "ran")["failure_reason"] == told
+    text = "moved away because its cell is being drained"
+    assert fetch(stage, "ran")["failure_reason"] == text
     stage.cell("another")
     stage.wait(60)
     stage.place()
@@ -233,7 +233,7 @@ def test_drained_cell_keeps_at_most_once_tasks_until_they_end(stage: Stage) -> N
     assert cell.stop_orders() == [str(often.uid)]
     assert lifecycle(stage, "later") == "PENDING"
     stage.succeed(once)
-    assert (look(stage, "once")["failed"], look(stage, "once")["cell_id"]) == (False, "cell-1")
+    assert (fetch(stage, "once")["failed"], fetch(stage, "once")["cell_id"]) == (False, "cell-1")
     stage.check()
 
 
@@ -244,10 +244,10 @@ def test_first_of_cell_report_and_cell_loss_is_final(stage: Stage, first: str) -
     if first == "the cell":
         stage.succeed(attempt)
         stage.lose(cell)
-        assert (look(stage)["state"], look(stage)["failed"]) == ("SUCCEEDED", False)
+        assert (fetch(stage)["state"], fetch(stage)["failed"]) == ("SUCCEEDED", False)
     else:
         stage.lose(cell)
         stage.succeed(attempt)
-        assert (look(stage)["state"], look(stage)["result"]) == ("WORKER_FAILED", None)
+        assert (fetch(stage)["state"], fetch(stage)["result"]) == ("WORKER_FAILED", None)
     stage.settle()
     stage.check()

@@ -1,4 +1,4 @@
-"""S2.2: what was asked to run at most once is tried again only if no container of it ever was."""
+"""S2.2: an at-most-once task is tried again only if no container of it ever existed."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ ENDS: dict[str, tuple[Callable[[Stage, Attempt], None], str]] = {
     "non-zero exit": (lambda stage, attempt: stage.fail(attempt), "FAILED"),
     "vanished": (lambda stage, attempt: stage.vanish(attempt), "WORKER_FAILED"),
     "drained": (lambda stage, attempt: stage.end(attempt, S.PREEMPTED), "PREEMPTED"),
-    "cell lost": (lambda stage, attempt: stage.lose(stage.hand_of(attempt)), "WORKER_FAILED"),
+    "cell lost": (lambda stage, attempt: stage.lose(stage.fake_cell_of(attempt)), "WORKER_FAILED"),
     "success": (lambda stage, attempt: stage.succeed(attempt), "SUCCEEDED"),
 }
 
@@ -127,8 +127,8 @@ def test_requeued_gang_keeps_its_at_most_once_members_running(stage: Stage) -> N
 def test_delivery_is_set_per_job_and_overridden_per_group(stage: Stage) -> None:
     groups = [stage.group("a"), stage.group("b", delivery="at_least_once")]
     job = stage.submit(groups=groups, **ONCE)
-    told = dict(TaskGroup.objects.filter(job=job).values_list("name", "at_most_once"))
-    assert told == {"a": True, "b": False}
+    delivery = dict(TaskGroup.objects.filter(job=job).values_list("name", "at_most_once"))
+    assert delivery == {"a": True, "b": False}
 
 
 def test_at_most_once_job_can_be_cancelled(stage: Stage) -> None:

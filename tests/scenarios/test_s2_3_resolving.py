@@ -1,4 +1,4 @@
-"""S2.3: whoever deals with a completed task claims it first: RESOLVING, which two cannot win."""
+"""S2.3: a client claims a completed task before it deletes it: RESOLVING, for one client."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -11,7 +11,7 @@ from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import Attempt, AuditLine, Job, Task
-from tests.scenarios.diego import cancel, completed, desire, lifecycle, listed, look, running
+from tests.scenarios.diego import cancel, completed, desire, fetch, lifecycle, listed, running
 from tests.scenarios.stage import Stage
 
 OTHER = UUID("00000000-0000-4000-8000-000000000000")
@@ -51,7 +51,7 @@ def test_failed_task_can_be_claimed(stage: Stage) -> None:
     task_id = stage.task(desire(stage)).pk
     cancel(stage)
     claim(stage, task_id)
-    assert (lifecycle(stage), look(stage)["failed"]) == ("RESOLVING", True)
+    assert (lifecycle(stage), fetch(stage)["failed"]) == ("RESOLVING", True)
 
 
 def test_ordinary_task_cannot_be_claimed(stage: Stage) -> None:
@@ -70,7 +70,7 @@ def test_task_is_deleted_only_while_resolving_and_by_its_claim(stage: Stage) -> 
         delete(stage, task_id, OTHER)
     delete(stage, task_id, mine)
     with pytest.raises(NotFound):
-        look(stage)
+        fetch(stage)
     with pytest.raises(NotFound):
         delete(stage, task_id, mine)
 
@@ -120,31 +120,31 @@ def test_claim_expires_without_convergence(stage: Stage) -> None:
 def test_updated_at_moves_with_the_claim_and_with_its_end(stage: Stage) -> None:
     stage.cell()
     task_id = completed(stage)
-    told = [look(stage)["updated_at"]]
+    times = [fetch(stage)["updated_at"]]
 
     def is_moved() -> bool:
-        told.append(look(stage)["updated_at"])
-        assert look(stage)["updated_at_ns"] == int(told[-1].timestamp() * 10**6) * 1000
-        return bool(told[-1] > told[-2])
+        times.append(fetch(stage)["updated_at"])
+        assert fetch(stage)["updated_at_ns"] == int(times[-1].timestamp() * 10**6) * 1000
+        return bool(times[-1] > times[-2])
 
     stage.wait(10)
     assert not is_moved()
     begun = stage.now()
     mine = claim(stage, task_id)
     assert is_moved()
-    assert told[-1] >= begun
+    assert times[-1] >= begun
     stage.wait(10)
     assert not is_moved()
     assert release_claim(task_id=task_id, claim=mine, now=stage.now())
     assert is_moved()
-    # Another claim, which nobody follows up, is over after 30 s, whether convergence comes or not.
+    # Another claim, which no client follows up, is over after 30 s, with or without convergence.
     stage.wait(10)
     begun = stage.now()
     claim(stage, task_id)
     assert is_moved()
     stage.wait(31)
     assert is_moved()
-    assert told[-1] - begun < timedelta(seconds=30.1)
+    assert times[-1] - begun < timedelta(seconds=30.1)
     stage.converge()
     assert lifecycle(stage) == "COMPLETED"
     assert not is_moved()
@@ -178,7 +178,7 @@ def test_deleting_the_job_of_a_task_requires_its_current_claim(
         delete_job(job_id=job_id, claim=late, actor="me", now=stage.now())
     delete_job(job_id=job_id, claim=mine, actor="me", now=stage.now())
     with pytest.raises(NotFound):
-        look(stage)
+        fetch(stage)
     with pytest.raises(NotFound):
         delete_job(job_id=job_id, actor="me", now=stage.now())
 
@@ -189,13 +189,13 @@ def test_a_job_that_replaces_others_of_its_name_deletes_no_completed_task(stage:
     replacing = {"name": "one", "existing_job_policy": "replace"}
     stage.submit_small(**replacing)
     stage.settle()
-    assert (lifecycle(stage), look(stage)["failed"]) == ("COMPLETED", False)
+    assert (lifecycle(stage), fetch(stage)["failed"]) == ("COMPLETED", False)
     # Of one that runs it is the end, as after a cancel: its client still has to claim it.
     running(stage, guid="two")
     stage.submit_small(**{**replacing, "name": "two"})
     stage.settle()
-    assert (lifecycle(stage, "two"), look(stage, "two")["failed"]) == ("COMPLETED", True)
-    claim(stage, look(stage, "two")["id"])
+    assert (lifecycle(stage, "two"), fetch(stage, "two")["failed"]) == ("COMPLETED", True)
+    claim(stage, fetch(stage, "two")["id"])
 
 
 def test_retry_of_its_job_neither_deletes_nor_claims_the_task(stage: Stage) -> None:
@@ -204,7 +204,7 @@ def test_retry_of_its_job_neither_deletes_nor_claims_the_task(stage: Stage) -> N
     stage.fail(attempt)
     retry_job(job_id=attempt.job_id, guid=None, actor="me", now=stage.now())
     stage.settle()
-    assert (lifecycle(stage), look(stage)["failed"]) == ("COMPLETED", True)
+    assert (lifecycle(stage), fetch(stage)["failed"]) == ("COMPLETED", True)
     with pytest.raises(Conflict):
         delete_job(job_id=attempt.job_id, actor="me", now=stage.now())
 
@@ -233,14 +233,14 @@ def test_guid_is_free_while_the_old_container_is_being_stopped(stage: Stage) -> 
     cancel(stage)
     delete(stage, old.task_id, claim(stage, old.task_id))
     new = running(stage)
-    assert (look(stage)["id"], lifecycle(stage)) == (new.task_id, "RUNNING")
+    assert (fetch(stage)["id"], lifecycle(stage)) == (new.task_id, "RUNNING")
     assert cell.stop_orders() == [str(old.uid)]
-    # What its cell says of the old one is nothing to the new one.
+    # Reports of its cell on the old one do not change the new one.
     stage.confirm(old)
     assert lifecycle(stage) == "RUNNING"
     stage.succeed(new)
     stage.settle()
-    assert (look(stage)["state"], look(stage)["failed"]) == ("SUCCEEDED", False)
+    assert (fetch(stage)["state"], fetch(stage)["failed"]) == ("SUCCEEDED", False)
     assert not Job.objects.filter(pk=old.job_id).exists()
     stage.check()
 
@@ -263,4 +263,4 @@ def test_late_report_does_not_change_a_claimed_task(stage: Stage) -> None:
     cancel(stage)
     claim(stage, attempt.task_id)
     stage.end(attempt, S.SUCCEEDED, exit_code=0)
-    assert (lifecycle(stage), look(stage)["state"]) == ("RESOLVING", "KILLED")
+    assert (lifecycle(stage), fetch(stage)["state"]) == ("RESOLVING", "KILLED")

@@ -1,11 +1,11 @@
-"""S2.4: what has completed is deleted after two minutes, whether anybody dealt with it or not."""
+"""S2.4: a completed task is deleted after two minutes, resolved or not."""
 
 import pytest
 
 from controlplane.commands.jobs.one_offs import claim_task
 from controlplane.domain.errors import NotFound
 from controlplane.models import AuditLine, Callback, Job
-from tests.scenarios.diego import cancel, completed, desire, lifecycle, look, running
+from tests.scenarios.diego import cancel, completed, desire, fetch, lifecycle, running
 from tests.scenarios.stage import Stage
 
 URL = "https://example.org/done"
@@ -20,7 +20,7 @@ def test_task_is_deleted_two_minutes_after_completion(stage: Stage) -> None:
     stage.wait(3)
     stage.converge()
     with pytest.raises(NotFound):
-        look(stage)
+        fetch(stage)
     [line] = AuditLine.objects.all()
     assert (line.subject, line.actor) == ("task one", "convergence")
     desire(stage)
@@ -37,7 +37,7 @@ def test_resolving_task_is_deleted(stage: Stage) -> None:
     stage.wait(3)
     stage.converge()
     with pytest.raises(NotFound):
-        look(stage)
+        fetch(stage)
 
 
 def test_task_is_deleted_while_its_container_is_being_stopped(stage: Stage) -> None:
@@ -47,7 +47,7 @@ def test_task_is_deleted_while_its_container_is_being_stopped(stage: Stage) -> N
     stage.wait(121)
     stage.converge()
     with pytest.raises(NotFound):
-        look(stage)
+        fetch(stage)
     assert Job.objects.filter(pk=attempt.job_id).exists()
     stage.confirm(attempt)
     stage.settle()
@@ -63,7 +63,7 @@ def test_task_with_a_callback_is_kept_until_it_was_tried_once(stage: Stage) -> N
     Callback.objects.update(is_tried=True)
     stage.converge()
     with pytest.raises(NotFound):
-        look(stage)
+        fetch(stage)
 
 
 def test_running_task_is_kept(stage: Stage) -> None:

@@ -33,8 +33,8 @@ def test_exhausted_quota_defers_with_used_requested_and_allowed(stage: Stage, sc
     assert sorted(stage.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
     why = stage.why(job)
     assert why["code"] == "quota_exceeded"
-    said = "0.2 cores used + 0.1 cores requested > 0.25 cores allowed"
-    assert (f"quota of {scope}" in why["text"], said in why["text"]) == (True, True)
+    figures = "0.2 cores used + 0.1 cores requested > 0.25 cores allowed"
+    assert (f"quota of {scope}" in why["text"], figures in why["text"]) == (True, True)
     stage.succeed(stage.newest(job)[0])
     stage.place()
     assert sorted(stage.states(job)) == ["ASSIGNED", "ASSIGNED", "SUCCEEDED"]
@@ -69,11 +69,11 @@ def test_running_job_is_not_blocked_by_its_own_job_quota(stage: Stage) -> None:
     stage.cell(cpu=200)
     quota(stage, "user", running_jobs=1)
     job = stage.submit_small(replicas=4)
-    said = []
+    codes = []
     for _ in range(5):
         stage.place()
-        said.append(stage.why(job)["code"])
-    assert said == ["insufficient_resources"] * 5
+        codes.append(stage.why(job)["code"])
+    assert codes == ["insufficient_resources"] * 5
 
 
 @pytest.mark.parametrize("scope", ["user", "project", "domain"])
@@ -85,7 +85,7 @@ def test_quota_is_not_enforced_in_a_pool_without_its_validator(stage: Stage, sco
     least = stage.submit_small(pool="free", band="batch", replicas=3)
     stage.place()
     assert sorted(stage.states(least)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
-    # It counts where one looks at it; and what does not bind is no reason to evict anybody either.
+    # Its usage is shown; and a quota that does not bind is no reason to evict a task either.
     bound, urgent = stage.submit_small(), stage.submit_small(pool="free", band="production")
     stage.place()
     assert stage.states(bound) == ["PENDING"]
@@ -199,7 +199,7 @@ def test_utilisation_is_measured_before_the_task_is_placed(
 def test_selector_breaks_ties_of_utilisation_by_cell_size(
     stage: Stage, selector: str, names: tuple[str, str]
 ) -> None:
-    """Half of the disk of both is in use; the task asks for little else."""
+    """Half of the disk of both is in use; the task requests little else."""
     stage.policy(selector=selector)
     small, large = names
     for name, memory in ((small, 1024), (large, 4096)):
@@ -302,8 +302,8 @@ def test_failing_hook_ends_only_its_own_job(stage: Stage, probe: Probe, method: 
     stage.cell()
     bad, good = stage.submit_small(kind="probe", replicas=2), stage.submit_small(kind="probe")
 
-    def act(asked: Any) -> Any:
-        return raising(asked) if asked.job_id == bad.pk else getattr(asked, "event", None)
+    def act(argument: Any) -> Any:
+        return raising(argument) if argument.job_id == bad.pk else getattr(argument, "event", None)
 
     probe.acts[method] = act
     stage.place()

@@ -13,7 +13,7 @@ RARE = {**SMALL["resources"], "fpga": 1}  # type: ignore[dict-item]
 
 
 def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
-    """Somebody planned all of the jobs for that cell a moment ago; how many tasks come there."""
+    """Carry out a plan of all jobs for that cell; return how many tasks are placed there."""
     groups = [job.groups.get() for job in jobs]
     cell_id = Cell.objects.get(name=cell).pk
     placements = PlaceTasks(
@@ -102,8 +102,8 @@ def test_tokens_are_rechecked_at_placement(stage: Stage) -> None:
     stage.cell("cell-1")
     stage.cell("cell-2")
     stage.policy(tokens={"licence": 3})
-    asked: dict[str, Any] = {"resources": {**SMALL["resources"], "licence": 2}}  # type: ignore[dict-item]
-    first, second = stage.submit(**asked), stage.submit(**asked)
+    options: dict[str, Any] = {"resources": {**SMALL["resources"], "licence": 2}}  # type: ignore[dict-item]
+    first, second = stage.submit(**options), stage.submit(**options)
     assert plan(stage, first) == 1
     assert plan(stage, second, cell="cell-2") == 0
     stage.place()

@@ -1,4 +1,4 @@
-"""S3.6: pools bound how long work waits or is prepared, and history tells of each stuck case."""
+"""S3.6: pools bound how long work waits or is prepared, and history records each case."""
 
 import pytest
 

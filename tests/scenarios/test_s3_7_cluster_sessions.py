@@ -143,8 +143,8 @@ def test_gang_network_is_unreachable_from_outside(
     [[name], _] = of_jobs
     address = networks(engine, live.newest(jobs[0])[0])[name]["IPAddress"]
     script = f"{TRY.format(host=address)}; {TRY.format(host='w-0')}"
-    stranger = live.run(docker_cell, script, network="default")
-    assert logs(live, stranger) == ["out of reach\nout of reach\n"]
+    outsider = live.run(docker_cell, script, network="default")
+    assert logs(live, outsider) == ["out of reach\nout of reach\n"]
 
 
 @pytest.mark.engine

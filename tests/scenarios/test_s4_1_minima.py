@@ -14,10 +14,10 @@ def minima(job: Job) -> tuple[int, dict[str, int]]:
     return job.min_available, dict(job.groups.values_list("name", "min_available"))
 
 
-def three(stage: Stage, *said: int | None, **more: Any) -> Job:
+def three(stage: Stage, *values: int | None, **more: Any) -> Job:
     groups = [
         stage.group(name, replicas=3, **({} if minimum is None else {"min_available": minimum}))
-        for name, minimum in zip("abc", said, strict=True)
+        for name, minimum in zip("abc", values, strict=True)
     ]
     return stage.submit(groups=groups, **more)
 

@@ -17,8 +17,8 @@ TOO_FEW_OF_ALL = 7
 
 def submit(stage: Stage, minimum: int | None, tolerated: int | None) -> Job:
     groups = [stage.group(n, replicas=REPLICAS, min_available=MINIMUM) for n in "abc"]
-    said = {"min_available": minimum, "max_task_failures": tolerated}
-    job = stage.submit(groups=groups, **{k: v for k, v in said.items() if v is not None})
+    limits = {"min_available": minimum, "max_task_failures": tolerated}
+    job = stage.submit(groups=groups, **{k: v for k, v in limits.items() if v is not None})
     stage.place()
     return job
 

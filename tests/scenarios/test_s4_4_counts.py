@@ -87,8 +87,8 @@ def test_api_returns_counts_per_group_and_state(stage: Stage) -> None:
     groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", **SMALL}]
     key = caller.post("/jobs", {"name": "x", "groups": groups}).json["id"]
     stage.place()
-    told = caller.get(f"/jobs/{key}").json["task_status_count"]
-    assert told == {
+    counts = caller.get(f"/jobs/{key}").json["task_status_count"]
+    assert counts == {
         "a": {"phase": {"PENDING": 1, "ASSIGNED": 2}},
         "b": {"phase": {"PENDING": 1}},
     }

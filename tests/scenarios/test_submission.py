@@ -50,8 +50,8 @@ def test_existing_job_policy_decides_about_a_name_in_use(
     ann: Caller, policy: str | None, status: int, is_same: bool | None
 ) -> None:
     first = ann.post("/jobs", BODY).json["id"]
-    said = {} if policy is None else {"existing_job_policy": policy}
-    answer = ann.post("/jobs", {**BODY, **said})
+    fields = {} if policy is None else {"existing_job_policy": policy}
+    answer = ann.post("/jobs", {**BODY, **fields})
     assert answer.status == status
     if is_same is not None:
         assert (answer.json["id"] == first) == is_same

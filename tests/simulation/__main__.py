@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> list[int]:
             print(outcome.report())
         elif options.trace:
             print("\n".join(outcome.trace))
-        said = "FAILS" if outcome.failure else "ok"
-        line = f"seed {seed}: {said}, {outcome.elapsed:.0f} s in {took:.2f} s {outcome.digest}"
+        result = "FAILS" if outcome.failure else "ok"
+        line = f"seed {seed}: {result}, {outcome.elapsed:.0f} s in {took:.2f} s {outcome.digest}"
         print(line, flush=True)
         if failed and options.stop:
             break

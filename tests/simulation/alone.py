@@ -23,7 +23,7 @@ def check_alone(world: World) -> list[str]:
 
 
 def is_exclusive(job: Submitted, group: str) -> bool:
-    """Whether its submitter asked for it, of it or of the job that it retries."""
+    """Return whether its submitter requested it, for it or for the job that it retries."""
     while job.retries is not None:
         job = job.retries
     (found,) = (item for item in job.body["groups"] if item["name"] == group)

@@ -96,7 +96,7 @@ class SimulatedBus:
     # ------------------------------------------------------------------ faults
 
     def flush(self) -> None:
-        """Somebody empties the broker: queues, claims, and what is on its way."""
+        """Empty the broker: queues, claims, and messages on their way."""
         self._epoch += 1
         self._queues.clear()
         self._claims.clear()

@@ -39,7 +39,7 @@ WHERE j.callback_on = 'job' AND j.deleted_at IS NULL AND j.settled_at IS NOT NUL
 
 
 class Callbacks(TickPart):
-    """`wrong`: what no receiver may ever see. `told`: how often each callback was taken well."""
+    """`wrong`: what no receiver may ever see. `delivered`: how often each callback was accepted."""
 
     def __init__(self, around: Surroundings, rng: Random) -> None:
         super().__init__(NAME, around, BEAT_SECONDS)
@@ -49,7 +49,7 @@ class Callbacks(TickPart):
         self._in_flight: set[int] = set()
         self.is_receiver_well = False
         self.wrong: list[str] = []
-        self.told: Counter[int] = Counter()
+        self.delivered: Counter[int] = Counter()
 
     def die(self) -> None:
         """Whatever it was trying is lost; it may have been taken all the same."""
@@ -67,16 +67,16 @@ class Callbacks(TickPart):
         number = item.callback_id
         if number in self._in_flight:
             self.wrong.append(f"callback {number} is tried twice at the same time")
-        if self.told[number] and number not in self._lost:
+        if self.delivered[number] and number not in self._lost:
             self.wrong.append(f"callback {number} is tried again, though it was delivered")
         self._in_flight.add(number)
         began = self._around.timeline.now
         status, seconds = self._draw_answer()
-        told = partial(self._answered, item, began, status, self._life)
-        self._around.timeline.after(seconds, told)
+        answered = partial(self._answered, item, began, status, self._life)
+        self._around.timeline.after(seconds, answered)
 
     def _draw_answer(self) -> tuple[int | None, float]:
-        """What the receiver says, and when; None: it says nothing at all."""
+        """Draw the receiver's status and its delay; None: no response."""
         if self.is_receiver_well:
             return 200, self._rng.uniform(0.01, 1.0)
         status = self._rng.choice([200, 200, 204, 404, 503, 503, None])
@@ -85,7 +85,7 @@ class Callbacks(TickPart):
 
     def _answered(self, item: ClaimedCallback, began: float, status: int | None, life: int) -> None:
         if status in _WELL:
-            self.told[item.callback_id] += 1
+            self.delivered[item.callback_id] += 1
         self._noted(item, began, status, life)
 
     def _noted(self, item: ClaimedCallback, began: float, status: int | None, life: int) -> None:
@@ -113,12 +113,12 @@ class Callbacks(TickPart):
         return [f"callback {number} is {state} ({error})" for number, state, error in found]
 
     def check(self) -> list[str]:
-        """What is wrong, in words: also who is said to have been told and was not."""
+        """Return what is wrong, in words: also callbacks marked delivered that were not."""
         found = rows("SELECT id FROM controlplane_callback WHERE state = 'delivered' ORDER BY id")
         wrong = self.wrong + [
             f"callback {number} is called delivered, but nobody took it"
             for (number,) in found
-            if not self.told[number]
+            if not self.delivered[number]
         ]
         return wrong + [
             f"nobody will be told of {what}, though its job asks for it"

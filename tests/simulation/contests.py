@@ -93,8 +93,8 @@ def tokens(rng: Random, name: str) -> list[Submitted]:
     """Whatever room there is, the pool has only so many tokens."""
     jobs = []
     for number in range(rng.randint(2, 4)):
-        asked = {**_SMALL, TOKEN: rng.randint(1, 2)}
-        group = group_of(rng, "main", sleep(rng, 15.0), resources=asked)
+        resources = {**_SMALL, TOKEN: rng.randint(1, 2)}
+        group = group_of(rng, "main", sleep(rng, 15.0), resources=resources)
         band = rng.choice(["production", "interactive", "batch"])
         jobs.append(_job(f"{name}-{number}", [group], band=band))
         jobs[-1].at = rng.choice([0.0, rng.uniform(0.0, 30.0)])
@@ -106,11 +106,11 @@ def named(rng: Random, name: str) -> list[Submitted]:
     jobs = []
     for number in range(rng.randint(2, 4)):
         is_rare = rng.random() < 0.6
-        asked = {**_SMALL, FPGA: 1} if is_rare else _SMALL
-        group = group_of(rng, "main", sleep(rng, 12.0), resources=asked)
+        resources = {**_SMALL, FPGA: 1} if is_rare else _SMALL
+        group = group_of(rng, "main", sleep(rng, 12.0), resources=resources)
         if rng.random() < 0.6:
-            wish = {"key": ZONE, "op": "eq", "values": ["a"], "required": rng.random() < 0.7}
-            group["constraints"] = [wish]
+            constraint = {"key": ZONE, "op": "eq", "values": ["a"], "required": rng.random() < 0.7}
+            group["constraints"] = [constraint]
         jobs.append(_job(f"{name}-{number}", [group]))
         jobs[-1].at = rng.choice([0.0, rng.uniform(0.0, 30.0)])
     return jobs
@@ -135,8 +135,8 @@ def gangs_of_zones(rng: Random, name: str) -> list[Submitted]:
     for number in range(rng.randint(1, 2)):
         bound = group_of(rng, "bound", _runs(rng, 3.0, 20.0), resources=_SMALL, replicas=1)
         bound["constraints"] = [{"key": ZONE, "op": "eq", "values": ["a"], "required": True}]
-        asked = {"cpu": rng.choice([0.25, 0.5]), "memory": "64Mi"}
-        free = group_of(rng, "free", _runs(rng, 3.0, 20.0), resources=asked, replicas=1)
+        resources = {"cpu": rng.choice([0.25, 0.5]), "memory": "64Mi"}
+        free = group_of(rng, "free", _runs(rng, 3.0, 20.0), resources=resources, replicas=1)
         groups = [bound, free] if rng.random() < 0.5 else [free, bound]
         band = rng.choice(["production", "interactive", "batch"])
         jobs.append(_job(f"{name}-{number}", groups, coscheduled=True, band=band))

@@ -60,11 +60,11 @@ class Part:
         self._around.timeline.after(RESTART_SECONDS, self.resume)
 
     def resume(self) -> None:
-        """Work again; what waits is looked at."""
+        """Work again, beginning with what waits."""
         self.is_paused = False
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See whether there is something to do."""
 
     def _count(self, execute: Callable[..., Any], *args: Any) -> Any:
@@ -88,7 +88,7 @@ class TickPart(Part):
         if self._around.bus.count(self.name) < MAX_WAITING_TICKS and not self._around.bus.is_down:
             self._around.bus.push_from_cell([(self.name, "beat")])
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take what lies on the queue, one by one."""
         while self.can_work:
             found = self._around.bus.take(self.name, 1)
@@ -97,7 +97,7 @@ class TickPart(Part):
             self.work(partial(self.answer, found[0]))
 
     def answer(self, message: str) -> None:
-        """Do what beat's message or a wake asks for."""
+        """Do what beat's message or a wake requests."""
         self.tick(message != "beat" and bool(body_of(message)[0][0]))
 
     def tick(self, woken: bool) -> None:
@@ -157,7 +157,7 @@ class InboxPart(Part):
         super().die()
         self._inbox = self._begin()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Wait a moment for company, then apply."""
         if not self._is_planned and not self.is_paused:
             self._is_planned = True
@@ -177,7 +177,7 @@ class InboxPart(Part):
         inbox = self._inbox
         self.work(lambda: inbox.apply(batch))
         if any(self._around.bus.count(queue) for queue in INBOX_QUEUES):
-            self.look()
+            self.poll()
         elif self._inbox.has_beats:
             self._is_planned = True
             self._around.timeline.after(POLL_SECONDS, self._flush)
@@ -192,7 +192,7 @@ class ControlPlane:
         self.placement = Placement("placement", around, cellrun.placement_interval_seconds)
         self.convergence = Convergence("convergence", around, cellrun.convergence_interval_seconds)
         self.inbox = InboxPart(around)
-        # Only where somebody asks for callbacks (`callbacks.Callbacks`).
+        # Only in worlds with callbacks (`callbacks.Callbacks`).
         self.callbacks: TickPart | None = None
         self.parts: dict[str, Part] = {
             "placement": self.placement,
@@ -206,7 +206,7 @@ class ControlPlane:
         if queue == "callbacks":
             part = self.callbacks
         if part is not None:
-            part.look()
+            part.poll()
 
     def interleave(self) -> None:
         """Between two transactions of one process another one gets its turn."""

@@ -138,7 +138,7 @@ def _check_gang(job: Submitted) -> list[str]:
 
 
 class _Gang:
-    """Its members' states, step by step. `below`: who must leave before anybody is placed."""
+    """Its members' states, step by step. `below`: what must end before a task is placed."""
 
     def __init__(self, job: Submitted) -> None:
         self._job = job

@@ -19,7 +19,7 @@ def exclusive_strictly(rng: Random, name: str) -> Submitted:
 
 
 def exclusive_for_long(rng: Random, name: str) -> Submitted:
-    """It runs through most of what happens, deaf or not, until somebody ends it."""
+    """Return a job that runs through most events, with or without signals, until it is ended."""
     words = ["deaf"] if rng.random() < 0.5 else []
     group = group_of(rng, "main", [*words, "sleep", "1000000"], replicas=rng.randint(3, 6))
     body = job_of(name, [group], exclusive=True)

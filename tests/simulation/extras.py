@@ -13,7 +13,7 @@ from tests.simulation.jobs import Submitted, group_of, job_of
 from tests.simulation.one_offs import OneOffs
 from tests.simulation.world import World
 
-LOOKS_EVERY_SECONDS = 30.0
+CONFIRM_EVERY_SECONDS = 30.0
 
 Extra = Callable[[World, Random], None]
 
@@ -43,7 +43,7 @@ def short_lives(world: World, rng: Random) -> None:
 
 def _outlived(rng: Random) -> list[Submitted]:
     """A parent that has soon ended, and a child that has not when the parent's time is over."""
-    parent, child = (_short(rng, f"{who}-of-short-life") for who in ("parent", "child"))
+    parent, child = (_short(rng, f"{role}-of-short-life") for role in ("parent", "child"))
     parent.body["groups"][0]["command"] = ["sleep", "2"]
     child.parent = parent
     child.at = parent.at = rng.uniform(0.5, 20.0)
@@ -76,7 +76,7 @@ def one_offs(world: World, rng: Random) -> None:
 
 
 def tellings(world: World, rng: Random) -> None:
-    """Jobs that ask for callbacks; who delivers them is killed, and who takes them may not."""
+    """Jobs with callbacks; the delivering process is killed, and receivers may refuse."""
     for job in world.jobs:
         if job.retries is None and rng.random() < 0.5:
             job.body["callback"] = {"url": callbacks.URL, "on": rng.choice(["task", "job"])}
@@ -102,7 +102,7 @@ def mass_losses(world: World, rng: Random) -> None:
     for _ in range(rng.randint(1, 2)):
         world.timeline.after(rng.uniform(8.0, 60.0), partial(_lose_many, world, rng))
     if policy == "hold" and rng.random() < 0.5:
-        world.timeline.every(LOOKS_EVERY_SECONDS, partial(confirm_losses, world), first=60.0)
+        world.timeline.every(CONFIRM_EVERY_SECONDS, partial(confirm_losses, world), first=60.0)
 
 
 def departures(world: World, rng: Random) -> None:

@@ -94,7 +94,7 @@ def tree(rng: Random, name: str) -> list[Submitted]:
         _leave_room(root)
     jobs = [root]
     for number in range(1, rng.randint(3, 5)):
-        # Who hangs on somebody that cannot succeed may go on for ever.
+        # A job that depends on one that cannot succeed may never end.
         child_name = f"{name}-{number}"
         child = _endless(rng, child_name) if doomed else _draw(rng, _MEMBERS, child_name)
         child.parent = jobs[-1] if number < 3 else rng.choice(jobs)

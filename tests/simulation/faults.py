@@ -67,7 +67,7 @@ class Faults:
         self.rng = world.rng
         self.is_over = False
         self.until = self.rng.uniform(40.0, 130.0)
-        self._twins: list[Machine] = []
+        self._duplicates: list[Machine] = []
 
     def plan(self) -> None:
         """Draw and plan them."""
@@ -100,13 +100,13 @@ class Faults:
             world.callbacks.resume()
         if world.one_offs is not None:
             world.one_offs.do_calls_die = False
-        for twin in self._twins:
-            twin.retire()
+        for duplicate in self._duplicates:
+            duplicate.retire()
         for machine in world.machines:
             machine.doom = ""
             machine.bring_engine_back()
             machine.join()
-            if machine not in self._twins:
+            if machine not in self._duplicates:
                 machine.resume()
                 machine.start()
         for part in world.control.parts.values():
@@ -116,7 +116,7 @@ class Faults:
         for name, state in rows("SELECT name, ordered_state FROM controlplane_cell ORDER BY name"):
             if state != "READY":
                 uncordon_cell(name=name, actor=OPERATOR, now=clock.now())
-        world.timeline.every(60.0, self._release_by_hand, first=120.0)
+        world.timeline.every(60.0, self._release_as_operator, first=120.0)
         world.timeline.every(60.0, partial(confirm_losses, world), first=90.0)
 
     # ------------------------------------------------------------------ inside
@@ -125,8 +125,8 @@ class Faults:
         if not self.is_over:
             kind(self)
 
-    def _release_by_hand(self) -> None:
-        """What is strictly exclusive and what its cell cannot tell of: operators look there."""
+    def _release_as_operator(self) -> None:
+        """Release what is strictly exclusive and unknown to its cell, as operators do."""
         world = self.world
         living = {seen.uid for seen in world.witness.all() if seen.is_living}
         held = rows(
@@ -158,13 +158,13 @@ class Faults:
         return self.rng.choice(self.world.machines)
 
     def back_later(self, machine: Machine) -> None:
-        """Its supervisor starts it again; or nobody does before all is healed."""
+        """Let its supervisor start it again, or nothing before all is healed."""
         if self.rng.random() < 0.85:
             self.later(0.2, self.rng.choice([3.0, 60.0]), machine.start)
 
 
 def confirm_losses(world: World) -> None:
-    """An operator has looked, and gives up the cells that are silent: none comes as it was."""
+    """Confirm, as an operator, the loss of silent cells: none returns in its incarnation."""
     held = rows("SELECT name FROM controlplane_pool WHERE loss_held_at IS NOT NULL ORDER BY name")
     for (name,) in held:
         world.note(f"the loss of cells in pool {name} is confirmed")
@@ -244,14 +244,14 @@ def _known_seq(name: str, incarnation: str) -> int:
     return int(found[0][0]) if found else 0
 
 
-def add_twin(faults: Faults) -> None:
-    if len(faults._twins) >= 2:
+def add_duplicate(faults: Faults) -> None:
+    if len(faults._duplicates) >= 2:
         return
     of = faults.machine()
-    twin = faults.world.add_machine(of.name, f"twin of {of.name}", pool=of.config.pool)
-    faults._twins.append(twin)
-    twin.start()
-    faults.later(5.0, 60.0, twin.crash)
+    duplicate = faults.world.add_machine(of.name, f"twin of {of.name}", pool=of.config.pool)
+    faults._duplicates.append(duplicate)
+    duplicate.start()
+    faults.later(5.0, 60.0, duplicate.crash)
 
 
 def lose_engine(faults: Faults) -> None:
@@ -358,7 +358,7 @@ FAULTS: tuple[Fault, ...] = (
     cut_off,
     wipe_journal,
     roll_journal_back,
-    add_twin,
+    add_duplicate,
     lose_engine,
     kill_container,
     pause_part,

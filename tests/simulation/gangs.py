@@ -89,7 +89,7 @@ def gang_vanishes(rng: Random, name: str) -> Submitted:
 
 
 def gang_fails(rng: Random, name: str) -> Submitted:
-    """One member fails for good: the others, who would go on for ever, end with it."""
+    """One member fails for good: the others, which would never end, end with it."""
     first = _members(rng, "first", [*sleep(rng, 8.0), "exit", "3"], rng.randint(1, 2))
     others = _members(rng, "others", _ENDLESS, rng.randint(1, 4))
     if rng.random() < 0.5:

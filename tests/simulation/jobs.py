@@ -39,7 +39,7 @@ class Submitted:
     parent: "Submitted | None" = None
     retries: "Submitted | None" = None
     owner: str = "submitter"
-    # What became of it. `seen`: how it stood when somebody last looked; `end`: and deleted it.
+    # What became of it. `seen`: its state at the last read; `end`: that before its deletion.
     key: str = ""
     links: dict[str, Any] = field(default_factory=dict)
     job_id: int | None = None
@@ -52,7 +52,7 @@ class Submitted:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has answered yet."""
+        """Return whether no answer has come yet."""
         return self.job_id is None and not self.refused
 
     @property
@@ -212,7 +212,7 @@ def _with_minima(rng: Random, name: str) -> Submitted:
 
 
 def by_minima(rng: Random, name: str) -> Submitted:
-    """Groups that succeed or fail as a whole; Volcano's rule says how the job ends."""
+    """Groups that succeed or fail as a whole; Volcano's rule decides how the job ends."""
     groups, met, succeeded = [], True, 0
     for number in range(rng.randint(2, 3)):
         is_good = rng.random() < 0.6

@@ -8,7 +8,7 @@ from tests.simulation.jobs import Submitted
 from tests.simulation.submitters import load_end
 from tests.simulation.world import World
 
-# A claim that nobody follows up is let go after 30 s, by one of the next ticks.
+# A claim that no client follows up is released after 30 s, by one of the next ticks.
 CLAIM_AT_MOST_SECONDS = 60.0
 
 
@@ -24,7 +24,7 @@ def check_kept(world: World) -> list[str]:
 
 
 def _remember_ends(world: World) -> None:
-    """Who has ended may be gone at the next look."""
+    """Remember the ends: an ended job may be deleted before the next check."""
     for job in world.jobs:
         if job.job_id is not None and (end := load_end(job.job_id)):
             job.seen = end

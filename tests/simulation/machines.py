@@ -151,13 +151,13 @@ class Machine:
         self.is_paused = False
 
     def leave(self) -> None:
-        """SIGTERM: it says goodbye, its containers run on for its successor."""
+        """End on SIGTERM: the cell sends a goodbye, its containers run on for its successor."""
         if self.process is not None and not self.is_paused:
             self.process.leave()
             self.kill("leaves")
 
     def leave_for_good(self) -> None:
-        """SIGTERM, told to evacuate: it stops everything, waits, and says goodbye for good."""
+        """Evacuate on SIGTERM: the cell stops everything, waits, and sends its last goodbye."""
         if self.process is not None and not self.is_paused:
             self.around.note(f"{self.label} evacuates")
             self.process.evacuate()
@@ -173,7 +173,7 @@ class Machine:
         self.guard = self._begin_guard(self.guard.read())
 
     def retire(self) -> None:
-        """It goes down and is never started again, by nobody."""
+        """Shut down for good."""
         self.crash()
         self.is_retired = True
 
@@ -181,7 +181,7 @@ class Machine:
         """Put an older copy of the journal in place; False if there is none.
 
         `known_seq`: the newest number that the control plane has of an incarnation. The numbers
-        count the journal's entries: without one behind the copy's entries, the copy cannot be told
+        count the journal's entries: without one behind the copy's entries, the copy does not differ
         from the newest journal, and what was started since is started again if it is ordered again.
         """
         if not self.disk.roll_back():
@@ -232,17 +232,17 @@ class Machine:
             self.process.plan()
 
     def cut_off(self) -> None:
-        """Nothing it says arrives, and it hears nothing."""
+        """Cut the machine off: its messages are lost, and it receives none."""
         self.is_cut_off = True
 
     def join(self) -> None:
-        """It is heard again, and finds what was sent to it meanwhile."""
+        """Reconnect the machine, which finds what was sent to it meanwhile."""
         self.is_cut_off = False
         if self.process is not None:
             self.process.plan()
 
     def bring_engine_back(self) -> None:
-        """What was asked of it meanwhile is done now."""
+        """Bring the engine back, which does the deferred calls."""
         self.is_engine_away = False
         if self.process is not None:
             self.process.plan()
@@ -266,7 +266,7 @@ class Process:
         self._around = machine.around
         self._incoming: list[CellInput] = []
         self._journals = JournalFile(machine.disk)
-        self.driver = MemoryDriver(self._hear, clock=machine.wall, engine=machine.engine)
+        self.driver = MemoryDriver(self._receive, clock=machine.wall, engine=machine.engine)
         self._fragile = _Fragile(self.driver, machine)
         rng = machine.around.rng
         self.cell = Cell(
@@ -285,7 +285,7 @@ class Process:
         self._first_news: float | None = None
         self._is_evacuating = False
 
-    def _hear(self, event: DriverEvent) -> None:
+    def _receive(self, event: DriverEvent) -> None:
         self._incoming.append(event)
 
     def plan(self, when: float | None = None) -> None:
@@ -316,13 +316,13 @@ class Process:
         if not machine.is_engine_away:
             self._fragile.catch_up()
             self.driver.advance(now.wall)
-            self._look_around()
+            self._scan_at_first()
         batch, self._incoming = self._incoming, []
         for message in () if machine.is_cut_off else self._around.bus.take(self.queue):
             ((text,), _, _) = body_of(message)
             batch.append(OrderMessage(text))
-        for happening in batch:
-            cell.note(happening, now)
+        for item in batch:
+            cell.note(item, now)
         cell.tick(now)
         if batch:
             self._die_at("take")
@@ -347,8 +347,8 @@ class Process:
             machine.kill("begins a new incarnation")
             machine.start()
 
-    def _look_around(self) -> None:
-        """As the first look of `workers.agent.reaper.Reaper`."""
+    def _scan_at_first(self) -> None:
+        """Scan once, as the first scan of `workers.agent.reaper.Reaper`."""
         if not self._has_polled:
             self._has_polled = True
             found = tuple(item.uid for item in self._fragile.find())
@@ -404,7 +404,7 @@ class Process:
 class _Fragile:
     """The driver, in a process that may be killed before or after any call of it.
 
-    While the engine is away nothing happens and nothing is told; afterwards all of it does.
+    While the engine is away no call and no event happens; afterwards all of them do.
     """
 
     name = "memory"
@@ -412,23 +412,23 @@ class _Fragile:
     def __init__(self, driver: MemoryDriver, machine: Machine) -> None:
         self._driver = driver
         self._machine = machine
-        self._asked: list[Callable[[], None]] = []
+        self._deferred: list[Callable[[], None]] = []
 
     def _call(self, action: Callable[[], None]) -> None:
         doomed = self._machine.doom == "act"
         if doomed and self._machine.around.rng.random() < 0.5:
             raise Killed
         if self._machine.is_engine_away:
-            self._asked.append(action)
+            self._deferred.append(action)
         else:
             action()
         if doomed:
             raise Killed
 
     def catch_up(self) -> None:
-        """Do what was asked while the engine was away."""
-        asked, self._asked = self._asked, []
-        for action in asked:
+        """Do the calls that were deferred while the engine was away."""
+        deferred, self._deferred = self._deferred, []
+        for action in deferred:
             action()
 
     def start(self, launch: Launch) -> None:

@@ -36,7 +36,7 @@ _ONCE = frozenset({S.SUCCEEDED, S.FAILED, S.WORKER_FAILED, S.PREEMPTED})
 
 @dataclass(slots=True)
 class Win:
-    """A claim that somebody got. `over_at`: when its winner let it go, or deleted the task."""
+    """A claim that a client got. `over_at`: when the client released it or deleted the task."""
 
     task_id: int
     claim: UUID
@@ -83,7 +83,7 @@ class OneOffs:
         self.do_calls_die = True
 
     def plan(self) -> None:
-        """Whatever the clients will ask for."""
+        """Plan the requests of the clients."""
         for desired in self.desired:
             self._around.timeline.after(desired.at, partial(self._desire, desired))
 
@@ -121,10 +121,10 @@ class OneOffs:
         return True
 
     def _desire(self, desired: Desired) -> None:
-        """Take the guid; if somebody has it, that is who asked before and died, or the last one."""
+        """Take the guid; if it is in use, an earlier client that died has it, or the last one."""
         again = partial(self._desire, desired)
 
-        def ask() -> None:
+        def submit() -> None:
             now = self._around.timeline.datetime()
             task_id = desire_task(
                 wanted=parse_one_off(desired.body), body=desired.body, owner=self._owner, now=now
@@ -136,7 +136,7 @@ class OneOffs:
             self._begin(desired, there)
             return
         try:
-            is_over = self._call(ask)
+            is_over = self._call(submit)
         except TaskGuidTaken:
             if there is None:
                 self.wrong.append(f"guid {desired.guid} is refused, but nobody has it")
@@ -151,7 +151,7 @@ class OneOffs:
             self._later(0.5, 10.0, partial(self._poll, desired, task_id, client))
 
     def _poll(self, desired: Desired, task_id: int, client: str) -> None:
-        """Look; when it has completed, claim it, as all others do."""
+        """Poll; when the task has completed, claim it, as all other clients do."""
         found = rows(
             """
             SELECT t.state, t.finished_at, a.result FROM controlplane_oneoff o

@@ -12,7 +12,7 @@ from tests.simulation.jobs import Submitted, job_of
 from tests.simulation.world import World
 
 CELLS, TASKS = 8, 200
-# By then all of them run, and their cells have been heard again.
+# By then all of them run, and their cells have reported again.
 BEGIN_SECONDS = 60.0
 SHORT: dict[str, float] = {
     "heartbeat_seconds": 0.5,
@@ -60,7 +60,7 @@ class OutageWorld(World):
         return self.outage.leases
 
     def furnish(self, owners: dict[str, User]) -> list[Submitted]:
-        """The machines and the jobs; nobody cancels anything."""
+        """Add the machines and the jobs, without cancellations."""
         for number in range(CELLS):
             machine = self.add_machine(f"cell-{number}", f"cell-{number}", cpu=4000)
             self.timeline.after(self.rng.uniform(0.0, 3.0), machine.start)

@@ -13,7 +13,7 @@ from tests.simulation.starts import check_start
 from tests.simulation.truths import Violated, check_end, check_step
 from tests.simulation.world import World
 
-# Between two looks at all invariants, in virtual seconds, as long as rows change.
+# Between two checks of all invariants, in virtual seconds, as long as rows change.
 CHECK_SECONDS = 1.0
 SHOWN_LINES = 60
 
@@ -71,8 +71,8 @@ def run_world(world: World, draw_trouble: Callable[[], Trouble]) -> Outcome:
             finally:
                 outcome.digest = _digest()
     except Exception as error:
-        said = str(error) if isinstance(error, Violated) else traceback.format_exc(limit=-12)
-        outcome.failure = said
+        text = str(error) if isinstance(error, Violated) else traceback.format_exc(limit=-12)
+        outcome.failure = text
     outcome.elapsed = world.timeline.elapsed
     outcome.trace = list(world.trace)
     return outcome
@@ -82,14 +82,14 @@ def _simulate(world: World, trouble: Trouble) -> None:
     trouble.plan()
     checked_at = 0.0
 
-    def look() -> None:
+    def check() -> None:
         nonlocal checked_at
         if world.dirty and world.timeline.now >= checked_at + CHECK_SECONDS:
             world.dirty = False
             checked_at = world.timeline.now
             check_step(world)
 
-    world.on_step = look
+    world.on_step = check
     world.witness.on_begin = lambda seen: world.wrong.extend(check_start(world, seen))
     world.run(healed_at=trouble.until, heal=trouble.heal)
     check_end(world)

@@ -30,7 +30,7 @@ WHERE a.released_at IS NULL ORDER BY a.uid
 
 
 def check_shares(world: World) -> list[str]:
-    """What is wrong, in words; of worlds in which somebody contends."""
+    """Return what is wrong, in words, in worlds with contention."""
     if not world.policies.pools:
         return []
     held = rows(_HELD)
@@ -66,9 +66,9 @@ def _quotas(world: World, held: list[tuple[object, ...]]) -> Iterator[str]:
         for row in mine:
             used.update(decoded(row[9]))
         counted = {"running tasks": len(mine), "running jobs": len({row[6] for row in mine})}
-        asked = {**decoded(resources), "running tasks": tasks, "running jobs": jobs}
+        requested = {**decoded(resources), "running tasks": tasks, "running jobs": jobs}
         for name, amount in {**used, **counted}.items():
-            limit = asked.get(name)
+            limit = requested.get(name)
             if limit is not None and amount > limit:
                 yield f"{whose} holds {amount} {name}, {limit} are allowed"
 
@@ -76,13 +76,13 @@ def _quotas(world: World, held: list[tuple[object, ...]]) -> Iterator[str]:
 def _places(held: list[tuple[object, ...]]) -> Iterator[str]:
     """Each in its job's pool, where its constraints hold, and gangs of a group in one zone."""
     zones = defaultdict[object, set[str]](set)
-    for uid, _, cell, pool_id, pool, wanted, job_id, *_, is_open, group_by, labels, asked in held:
+    for uid, _, cell, pool_id, pool, wanted, job_id, *_, is_open, group_by, labels, needs in held:
         found = decoded(labels)
         if pool_id != wanted:
             yield f"attempt {uid} of job {job_id} is on {cell} of pool {pool}, not of its own"
-        for wish in decoded(asked) or ():
-            if wish["required"] and found.get(wish["key"]) not in wish["values"]:
-                yield f"attempt {uid} of job {job_id} is on {cell}, which has not {wish}"
+        for constraint in decoded(needs) or ():
+            if constraint["required"] and found.get(constraint["key"]) not in constraint["values"]:
+                yield f"attempt {uid} of job {job_id} is on {cell}, which has not {constraint}"
         if group_by and is_open:
             zones[job_id].add(found.get(ZONE, ""))
     for job_id, values in zones.items():
@@ -91,7 +91,7 @@ def _places(held: list[tuple[object, ...]]) -> Iterator[str]:
 
 
 def _machines(world: World) -> Iterator[str]:
-    """By the engines: what runs on a machine fits it, but for what was given up with its cell."""
+    """By the engines: what runs on a machine fits it, except what was lost with its cell."""
     if world.are_journals_harmed:
         return
     names = Counter(machine.name for machine in world.machines)
@@ -116,7 +116,7 @@ def _machines(world: World) -> Iterator[str]:
 
 
 def _evictions(world: World) -> Iterator[str]:
-    """Those since the last look: only for strictly more important work, never what runs once."""
+    """Since the last check: only for strictly more important work, never what runs once."""
     found = rows(
         """
         SELECT h.id, h.task_id, j.band, h.message, h.at, g.at_most_once, p.preemption
@@ -129,20 +129,20 @@ def _evictions(world: World) -> Iterator[str]:
     )
     for number, task_id, band, message, at, is_once, may_evict in found:
         world.evictions_seen = number
-        *_, job, said = message.split()
-        who = Band[said.strip("()").upper()]
+        *_, job, text = message.split()
+        evictor = Band[text.strip("()").upper()]
         world.evictors[int(job)] = at
         world.evictions.add((int(job), at))
-        if band <= who:
+        if band <= evictor:
             yield f"task {task_id} of band {Band(band).name} {message}"
         if is_once or not may_evict:
             yield f"task {task_id} was evicted, which may not be: {message}"
 
 
 def check_evictions(world: World) -> list[str]:
-    """If nothing else happens, whoever others were evicted for is placed as soon as they may be.
+    """If nothing else happens, a job for which others were evicted is placed without delay.
 
-    But who ended before that: was cancelled, or waited as long as he was willing to.
+    Except jobs that ended before that: cancelled, or at their scheduling deadline.
     """
     if not world.is_peaceful:
         return []
@@ -165,9 +165,9 @@ def check_evictions(world: World) -> list[str]:
 
 
 def _kept_room(world: World) -> Iterator[str]:
-    """Where room was made, nobody who is as important or less takes it from then on.
+    """Where room was made, no task that is as important or less takes it from then on.
 
-    But who had a place kept there himself, also for having waited long.
+    Except tasks for which a place was kept there, also because they waited long.
     """
     before = {(cell_id, task_id) for task_id, cell_id, _ in world.kept}
     for cell_id, name, capacity, need, band, since in _kept(world):
@@ -189,7 +189,7 @@ def _kept_room(world: World) -> Iterator[str]:
             if created_at > since and (cell_id, task_id) not in before:
                 newest.append((other, set(decoded(resources))))
         lacks = [key for key in capacity if need[key] + held[key] > capacity[key]]
-        takers = [other for other, asked in newest if not asked.isdisjoint(lacks)]
+        takers = [other for other, requested in newest if not requested.isdisjoint(lacks)]
         if takers and min(takers) >= band:
             yield f"room of {name} that was made for somebody is given away: {lacks} lack"
 

@@ -1,4 +1,4 @@
-"""What must be true whenever a container is made, whatever the rows say of its attempt."""
+"""What must be true whenever a container is created, whatever the rows of its attempt."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def _made_twice(world: World, job: Submitted, seen: Seen) -> Iterator[str]:
 
 
 def _before_other_jobs(world: World, job: Submitted) -> Iterator[str]:
-    """What it waits for has come true: the engines say so, or the row of a job that ended."""
+    """Its dependencies are met, by the engines or by the row of a job that ended."""
     for other, until in job.waits:
         containers = world.witness.of_job(world.submitters.id_of(other))
         match until:
@@ -126,7 +126,7 @@ def _has_ended(job: Submitted) -> bool:
 
 
 def _is_given_up(seen: Seen) -> bool:
-    """Whether its cell was lost: nobody can say then what runs there."""
+    """Return whether its cell was lost, so that its containers are unknown."""
     found = rows(
         "SELECT release_kind FROM controlplane_attempt WHERE uid = %s",
         [seen.uid],

@@ -62,11 +62,11 @@ class Disk:
         self._unsynced = b""
 
     def wipe(self) -> None:
-        """Somebody deletes the journal."""
+        """Delete the journal."""
         self._durable = self._unsynced = b""
 
     def roll_back(self) -> bool:
-        """Somebody restores an older copy; False if there is none."""
+        """Restore an older copy; return False if there is none."""
         if not self._copies:
             return False
         self._durable, self._unsynced = self._rng.choice(self._copies), b""

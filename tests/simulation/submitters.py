@@ -44,7 +44,7 @@ class Submitters:
         self.add(jobs)
 
     def add(self, jobs: Iterable[Submitted]) -> None:
-        """What they will ask for of these jobs, too."""
+        """Add these jobs to the plan of requests."""
         after = self._around.timeline.after
         for job in jobs:
             job.key = f"{job.name}-as-{len(self.jobs)}"
@@ -57,7 +57,7 @@ class Submitters:
                 after(job.delete_at, partial(self._call, partial(self._delete, job)))
 
     def find(self, job_id: int) -> Submitted:
-        """The job with that id; who submitted it may have died before hearing of it."""
+        """Find the job with that id; its submitter may have died before the response."""
         if job_id not in self.by_id:
             statement = "SELECT guid, is_one_off FROM controlplane_job WHERE id = %s"
             ((guid, is_one_off),) = rows(statement, [job_id])
@@ -66,12 +66,12 @@ class Submitters:
             else:
                 job = self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
             if job.retries is not None and not job.body["groups"]:
-                # Whoever retried it died before it was told what is left: the groups are the same.
+                # The client of the retry died before the response: the groups are the same.
                 job.body["groups"] = job.retries.body["groups"]
         return self.by_id[job_id]
 
     def id_of(self, job: Submitted) -> int | None:
-        """The job's id, though nobody may have been told it."""
+        """Return the job's id, even if no client has received it."""
         found = rows("SELECT id FROM controlplane_job WHERE guid = %s", [job.key])
         return job.job_id or (found[0][0] if found else None)
 
@@ -283,7 +283,7 @@ def _words(body: dict[str, Any]) -> str:
 
 
 def _why_not(job: Submitted) -> str:
-    """Why the job may not be taken just now, as the rows say."""
+    """Return why the job may not be taken just now, by the rows."""
     for other, _ in job.waits:
         if not _is_there(other):
             return f"job {other.name}, which it names, is not there"
@@ -309,7 +309,7 @@ def _is_there(job: Submitted) -> bool:
 
 @contextmanager
 def killed_after(statements: int) -> Iterator[None]:
-    """Whoever calls is killed at a statement of its."""
+    """Kill the calling process at one of its statements."""
     left = statements
 
     def count(execute: Callable[..., Any], *args: Any) -> Any:

@@ -28,7 +28,7 @@ def simulate(world: OutageWorld, tasks: int = TASKS) -> OutageFault:
 
 
 def check_outage(outage: Outage, seed: int) -> None:
-    """Each task was begun once and ended with its result, and nothing was charged to anybody."""
+    """Each task began once and ended with its result, and no budget was charged."""
     world = OutageWorld(seed, outage)
     fault = simulate(world)
     assert {seen.uid for seen in world.witness.all()} == fault.running
@@ -53,7 +53,7 @@ def test_exclusive_attempts_ended_by_the_guard_count_as_preemptions(name: str) -
     world = OutageWorld(BASE, OUTAGES[name], tasks=EXCLUSIVE_TASKS, exclusive=True)
     fault = simulate(world, EXCLUSIVE_TASKS)
     ended = rows("SELECT reason, charged FROM controlplane_attempt WHERE state <> 4 ORDER BY uid")
-    # No program pays for it, nor for what a cell refuses that has just been heard again.
+    # No program pays for it, nor for what a cell refuses that has just reported again.
     assert {(reason, charged) for reason, charged in ended} <= ENDS
     # Whose program came to its end before the guard came is not ended by it.
     well = rows(

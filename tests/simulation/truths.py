@@ -17,8 +17,8 @@ from tests.simulation.machines import Machine
 from tests.simulation.shares import check_evictions, check_shares
 from tests.simulation.world import World
 
-# Nobody writes to the database but us: what had to be mended, we had written wrongly.
-_NEVER_TOLD = ["job_skipped", "repaired", "rule_failed"]
+# Only the product writes to the database: what had to be repaired, it had written wrongly.
+_NEVER_RAISED = ["job_skipped", "repaired", "rule_failed"]
 
 
 class Violated(AssertionError):
@@ -77,7 +77,7 @@ def check_engines(machines: list[Machine]) -> list[str]:
 
 
 def check_end(world: World) -> None:
-    """All is quiet: every job came to what it should, and nobody had to put anything aside."""
+    """All is quiet: every job came to its end, and no row had to be skipped or repaired."""
     check_step(world)
     wrong = check_ends(world)
     for job in world.jobs:
@@ -95,7 +95,7 @@ def check_end(world: World) -> None:
         f"alert {kind} {subject}: {text}"
         for kind, subject, text in rows(
             "SELECT kind, subject, text FROM controlplane_alert WHERE kind = ANY(%s)",
-            [_NEVER_TOLD],
+            [_NEVER_RAISED],
         )
     ]
     wrong += world.errors
@@ -138,7 +138,7 @@ def _started_too_early() -> list[str]:
 
 
 def _vanished_by_itself(world: World) -> list[str]:
-    """Containers that were started and left alone, and are said to have vanished."""
+    """Containers that were started and not touched, but reported as vanished."""
     if world.are_journals_harmed:
         return []
     started = Counter[str]()
@@ -160,7 +160,7 @@ def _vanished_by_itself(world: World) -> list[str]:
 
 
 def _lost_too_soon() -> list[str]:
-    """A cell is believed in for a quarter longer than its lease (the reason says since when)."""
+    """A cell is lost a quarter later than its lease at the earliest (the reason has the time)."""
     found = rows(
         """
         SELECT c.name, l.raised_at FROM controlplane_cell c
@@ -174,10 +174,10 @@ def _lost_too_soon() -> list[str]:
 
 
 def _lost_too_many(world: World) -> list[str]:
-    """Most of a pool is not given up at once, unless an operator has said so, or it need not.
+    """Most of a pool is not lost at once without an operator's confirmation, if it needs one.
 
-    Those whose machines are back under another incarnation are not in doubt, and who is drained is
-    not counted. Looked at once, since cells are given other orders when they are lost.
+    Those whose machines are back under another incarnation are not in doubt, and drained cells are
+    not counted. Checked at once, since cells are given other orders when they are lost.
     """
     found = rows(
         """

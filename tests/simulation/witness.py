@@ -41,7 +41,7 @@ class Seen:
 
     @property
     def exists(self) -> bool:
-        """Whether it was made, or is said to have been: not if it was stopped before its start."""
+        """Return whether it was created or reported so: not if it was stopped before its start."""
         return self.machine.engine.starts[self.uid] > 0
 
     @property
@@ -82,7 +82,7 @@ class Seen:
 
 
 class Witness:
-    """Everything there was. `on_begin` is told of each new container."""
+    """All containers that there were. `on_begin` is called for each new one."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

@@ -65,7 +65,7 @@ _PROFILES: tuple[dict[str, float], ...] = (
 class World:
     """Everything there is in one simulation. `elapsed` counts virtual seconds."""
 
-    # What `python -m tests.simulation` is told beside the seed.
+    # Options of `python -m tests.simulation` beside the seed.
     options = ""
 
     def __init__(self, seed: int) -> None:
@@ -89,14 +89,14 @@ class World:
         self.is_peaceful = False
         self.harmed: set[str] = set()
         self.policies = Policies()
-        # Whom others were evicted for, and when last; up to which line of the history.
+        # The jobs for which others were evicted, and when last; up to which line of the history.
         self.evictors: dict[int, datetime] = {}
         self.evictions: set[tuple[int, datetime]] = set()
         self.evictions_seen = 0
         self.losses_seen = 0
         # Room that is kept, by task, cell and end, and since when it was seen.
         self.kept: dict[tuple[int, int, datetime], datetime] = {}
-        # What some seeds have beside jobs (`extras`); up to which line deletions were looked at.
+        # What some seeds have beside jobs (`extras`); up to which line deletions were checked.
         self.owners: dict[str, User] = {}
         self.one_offs: OneOffs | None = None
         self.callbacks: Callbacks | None = None

@@ -29,7 +29,7 @@ PHASES = {"queued": RunnerPhase.QUEUED, "running": RunnerPhase.RUNNING}
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Whoever the service sends us to gets no token of ours: a redirect is an HTTPError."""
+    """Follow no redirect, so that no other server receives the token: raise HTTPError."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -39,10 +39,10 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class HttpJob:
-    """The runner. Its state: `key`, the job's name at the service; `said`, lines copied so far."""
+    """The runner. Its state: `key`, the job's name at the service; `copied`, the lines so far."""
 
     def reconcile(self, context: Context) -> RunnerObservation:
-        """One step: choose a key; begin the job; then look how it is."""
+        """Do one step: choose a key; begin the job; then poll its state."""
         if "JOB_SERVICE" not in context.task.env:
             return RunnerObservation(
                 RunnerPhase.FAILED, message="the variable JOB_SERVICE names no service"
@@ -50,28 +50,28 @@ class HttpJob:
         key = context.state.get("key")
         if key is None:
             # Not one request has been made. The key is safe on disk before the first is, so that
-            # whoever comes after us asks for this job, and begins no second one.
-            state = {"key": context.task.uid, "said": 0}
+            # the next process requests this job, and begins no second one.
+            state = {"key": context.task.uid, "copied": 0}
             return RunnerObservation(RunnerPhase.QUEUED, state, poll_seconds=0)
-        job = ask(context, "GET")
+        job = send_request(context, "GET")
         if job is None:
-            job = ask(context, "PUT", {"command": list(context.task.command)})
+            job = send_request(context, "PUT", {"command": list(context.task.command)})
             context.log.out(f"job {key} was submitted")
         return self._judge(context, job or {})
 
     def abort(self, context: Context) -> AbortResult:
-        """Cancel the job until the service says that it is over; a next attempt begins another."""
+        """Cancel the job until the service reports its end; a next attempt begins another."""
         if context.state.get("key") is None:
             return AbortResult(is_done=True)
-        job = ask(context, "DELETE")
+        job = send_request(context, "DELETE")
         is_over = job is None or job.get("state") not in PHASES
         return AbortResult(is_done=is_over, state={} if is_over else None)
 
     def _judge(self, context: Context, job: Mapping[str, Any]) -> RunnerObservation:
         lines = [str(line) for line in job.get("lines", [])]
-        for line in lines[context.state["said"] :]:
+        for line in lines[context.state["copied"] :]:
             context.log.out(line)
-        state = {**context.state, "said": len(lines)}
+        state = {**context.state, "copied": len(lines)}
         match job.get("state"):
             case "done":
                 return RunnerObservation(
@@ -86,7 +86,7 @@ class HttpJob:
                 return RunnerObservation(
                     RunnerPhase.RETRYABLE_FAILURE,
                     {},
-                    message="somebody cancelled the job at the service",
+                    message="the job was cancelled at the service",
                     reason="job_cancelled",
                     fault=FailureOrigin.SYSTEM,
                 )
@@ -95,12 +95,12 @@ class HttpJob:
                 return RunnerObservation(phase, state, words=str(word), poll_seconds=POLL_SECONDS)
 
 
-def ask(
+def send_request(
     context: Context, method: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The service's answer about the attempt's job; None: it knows of none.
 
-    Raises OSError when it does not answer: the cell asks us again after a pause.
+    Raises OSError when it does not answer: the cell calls the runner again after a pause.
     """
     address = f"{context.task.env['JOB_SERVICE'].rstrip('/')}/jobs/{context.state['key']}"
     content = None if body is None else json.dumps(body).encode()

@@ -14,7 +14,7 @@ from tests.e2e.work import attempts_of, shell_job, wait_for_end, whole_log
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
-# Says that it was told to stop, takes its time over it, and comes to an end the second time.
+# Prints that it was stopped, ends a second later, and succeeds in its second attempt.
 VICTIM = (
     'trap "echo told to stop; sleep 1; exit 143" TERM; echo begun $CELLRUN_ATTEMPT_NUMBER; '
     "[ $CELLRUN_ATTEMPT_NUMBER = 1 ] && while :; do sleep 0.1; done; echo done"
@@ -71,7 +71,7 @@ def test_production_preempts_batch_and_batch_resumes(
     assert (first["state"], second["state"]) == ("PREEMPTED", "SUCCEEDED")
     assert whole_log(session, first["uid"]) == "begun 1\ntold to stop\n"
     assert whole_log(session, second["uid"]) == "begun 2\ndone\n"
-    # The place is free when its container is confirmed gone, a second after it was told to stop.
+    # The place is free when its container is confirmed gone, a second after the stop.
     ended, released = moment(first["finished_at"]), moment(first["released_at"])
     assert first["release_kind"] == "confirmed"
     assert ended < released <= moment(winner["created_at"])
@@ -79,17 +79,17 @@ def test_production_preempts_batch_and_batch_resumes(
     [task] = session.tasks(batch)
     assert task["preemption_count"] == 1  # type: ignore[typeddict-item]
     check_history(session, task["id"], urgent)
-    # And the engine says the same.
+    # And the engine shows the same.
     ours = [it["cellrun.attempt"] for what, it in events.in_order() if what in ("start", "die")]
     order = [first["uid"], first["uid"], winner["uid"], winner["uid"], second["uid"]]
     assert [uid for uid in ours if uid in order][:5] == order
 
 
 def check_history(session: Session, task_id: int, urgent: int) -> None:
-    """What became of the victim, and for whom it went."""
+    """Check what became of the victim, and which job it was evicted for."""
     changes = list(session.history("tasks", task_id))
-    told = [(row["to_state"], row["reason"]) for row in changes if row["to_state"]]
-    assert ("PENDING", "preempted") in told
+    steps = [(row["to_state"], row["reason"]) for row in changes if row["to_state"]]
+    assert ("PENDING", "preempted") in steps
     [why] = [row["message"] for row in changes if row["reason"] == "preempted"]
     assert why == f"made room for job {urgent} (production)"
 
@@ -115,7 +115,7 @@ def test_pool_changes_take_effect_at_once(pool: str, operator: Session, session:
     operator.put_pool(pool, {"tokens": {"licence": 1}})
     assert wait_for_end(session, waiting)["state"] == "SUCCEEDED"
 
-    # Without preemption batch goes on, whoever waits.
+    # Without preemption batch goes on, whatever waits.
     operator.put_pool(pool, {"preemption": False})
     room = most_of(operator)
     batch_job = shell_job("echo begun; sleep 4", name="batch", band="batch", resources=room)

@@ -29,9 +29,9 @@ def test_a_secret_reaches_its_task_and_nothing_else(stack: RunningStack, session
         assert job["state"] == "SUCCEEDED", task
         assert events.starts_by_task(job["id"]) == {task["id"]: 1}
     assert task["attempt_uid"] is not None
-    told = whole_log(session, task["attempt_uid"]).split()
+    words = whole_log(session, task["attempt_uid"]).split()
     digests = [hashlib.sha256(values[name].encode()).hexdigest() for name in ("token", "key")]
-    assert told == [digests[0], "-", digests[1], "-", "444"]
+    assert words == [digests[0], "-", digests[1], "-", "444"]
 
     answers = json.dumps([job, task, session.secrets(), *session.history("jobs", job["id"])])
     signs = [sign for value in values.values() for sign in _forms(value)]

@@ -1,4 +1,4 @@
-"""Rows of a ledger, in one line each; what is not said is as in a job that just began."""
+"""Rows for integrity checks, in one line each; the defaults are those of a job that began."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -165,10 +165,10 @@ def dependency(**changes: Any) -> DependencyRecord:
     return DependencyRecord(**{**facts, **changes})
 
 
-def ledger(
+def integrity_rows(
     *, tasks: Sequence[TaskRecord] = (), steps: Sequence[StepRecord] = (), **others: Any
 ) -> IntegrityRows:
-    """The rows, with their tasks counted; a step "dependency_failed" tells of its task."""
+    """Return the rows with counted tasks; a step "dependency_failed" excuses its task."""
     excused = {step.task_id for step in steps if step.reason == "dependency_failed"}
     counts = {
         group_id: TaskCounts(
@@ -182,9 +182,9 @@ def ledger(
 
 def found(invariant: Invariant, **rows: Any) -> list[tuple[str, str]]:
     """What contradicts the invariant, and how."""
-    return [(str(item.row), item.text) for item in invariant.check(ledger(**rows))]
+    return [(str(item.row), item.text) for item in invariant.check(integrity_rows(**rows))]
 
 
 def repairs(invariant: Invariant, **rows: Any) -> list[tuple[Repair | None, int]]:
     """What a recount writes for what contradicts the invariant, to the row with which id."""
-    return [(item.repair, item.row_id) for item in invariant.check(ledger(**rows))]
+    return [(item.repair, item.row_id) for item in invariant.check(integrity_rows(**rows))]

@@ -1,4 +1,4 @@
-"""What the tests of the operators' pages share: an installation with rows, and who looks at it."""
+"""What the tests of the operators' pages share: an installation with rows, and browsers."""
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -21,7 +21,7 @@ def operator(installation: None) -> Client:
 
 @pytest.fixture
 def onlooker(installation: None) -> Client:
-    """A browser of somebody who may look at everything and do nothing."""
+    """Return a browser of a user who may read everything and change nothing."""
     user = User.objects.create_user("otto", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     return _browser_of(user)

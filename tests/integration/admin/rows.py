@@ -185,7 +185,7 @@ def make_callbacks(job: Job, guid: str = "guid-of-mine") -> None:
 
 
 def _shape(project: Project, pool: Pool, owner: User) -> Shape:
-    """What all tasks here ask for, and what placement last found of them."""
+    """Return the shape of all tasks here, and what placement last found of them."""
     shape, _ = Shape.objects.get_or_create(
         id=7,
         defaults={

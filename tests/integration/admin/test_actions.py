@@ -1,4 +1,4 @@
-"""What operators may do: asked first, done by the commands of all doors, refused to onlookers."""
+"""Actions of operators: confirmed first, done by commands, refused to read-only users."""
 
 import html
 import re
@@ -43,9 +43,9 @@ def text_of(answer: Any) -> str:
 
 def test_cancel_action_requires_confirmation(operator: Client) -> None:
     job = Job.objects.get()
-    asked = text_of(act(operator, JOBS, "cancel_jobs", job.pk))
-    assert "Cancel these jobs?" in asked
-    assert f"sweep ({job.pk})" in asked
+    confirmation = text_of(act(operator, JOBS, "cancel_jobs", job.pk))
+    assert "Cancel these jobs?" in confirmation
+    assert f"sweep ({job.pk})" in confirmation
     assert Task.objects.filter(state=TaskState.KILLED).count() == 1
 
     done = act(operator, JOBS, "cancel_jobs", job.pk, confirmed="yes", reason="wrong input")
@@ -186,8 +186,8 @@ def test_confirming_a_mass_loss_requires_confirmation(operator: Client) -> None:
     page = text_of(operator.get(f"{pools}{pool.pk}/change/"))
     assert "Mass loss suppressed since" in page
     assert "mass loss suppressed" in text_of(operator.get(pools))
-    asked = text_of(act(operator, pools, "confirm_losses", pool.pk))
-    assert "Confirm the loss of the silent cells of these pools?" in asked
+    confirmation = text_of(act(operator, pools, "confirm_losses", pool.pk))
+    assert "Confirm the loss of the silent cells of these pools?" in confirmation
     keys = (pool.pk, Pool.objects.get(name="gpu").pk)
     done = text_of(act(operator, pools, "confirm_losses", *keys, confirmed="yes"))
     assert "Losses confirmed: 1" in done

@@ -133,7 +133,7 @@ def test_delete_requires_confirmation_and_hides_the_job_and_its_tasks(operator: 
     assert "0 jobs" in text_of(operator.get(JOBS))
     assert "0 tasks" in text_of(operator.get("/admin/controlplane/task/"))
     assert "sweep" not in text_of(operator.get("/admin/"))
-    # What still holds a cell is shown all the same: somebody may have to release it.
+    # What still holds a cell is shown all the same: an operator may have to release it.
     held = Attempt.objects.filter(released_at=None)
     assert held.count() == 3
     listed = text_of(operator.get(ATTEMPTS))
@@ -147,8 +147,8 @@ def test_operator_releases_an_unconfirmed_attempt_with_a_reason(operator: Client
     refused = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes", reason="x")
     assert "is RUNNING: cancel task" in text_of(refused)
     cancel(job)
-    asked = text_of(act(operator, ATTEMPTS, "release_attempts", running.pk))
-    assert "Release these attempts?" in asked
+    confirmation = text_of(act(operator, ATTEMPTS, "release_attempts", running.pk))
+    assert "Release these attempts?" in confirmation
     silent = act(operator, ATTEMPTS, "release_attempts", running.pk, confirmed="yes")
     assert "a reason is required" in text_of(silent)
     done = act(

@@ -1,4 +1,4 @@
-"""Every page of the operators' site is drawn from real rows and says what it must."""
+"""Every page of the operators' site is drawn from real rows and shows what it must."""
 
 import re
 from datetime import timedelta
@@ -295,9 +295,9 @@ def test_read_only_models_cannot_be_added_changed_or_deleted(operator: Client) -
 
 
 def test_users_without_permission_see_no_pages(installation: None) -> None:
-    stranger = Client()
-    stranger.force_login(User.objects.create_user("sven"))
-    for browser in (Client(), stranger):
+    outsider = Client()
+    outsider.force_login(User.objects.create_user("sven"))
+    for browser in (Client(), outsider):
         answer = browser.get(address_of(Job))
         assert answer.status_code == 302
         assert "/admin/login/" in answer["Location"]
@@ -386,12 +386,12 @@ def test_silent_badge_is_shown_until_the_cell_reports_or_is_lost(operator: Clien
     cell = Cell.objects.get(name="cell-ready")
     pages = ("/admin/controlplane/cell/", f"/admin/controlplane/cell/{cell.pk}/change/")
 
-    def said() -> list[int]:
+    def count_badges() -> list[int]:
         return [operator.get(page).content.decode().count(">silent<") for page in pages]
 
     CellLease.objects.update(silent_ticks=0)
-    assert said() == [0, 0]
+    assert count_badges() == [0, 0]
     CellLease.objects.filter(cell=cell).update(silent_ticks=1)
-    assert said() == [1, 1]
+    assert count_badges() == [1, 1]
     Cell.objects.filter(pk=cell.pk).update(state="LOST")
-    assert said() == [0, 0]
+    assert count_badges() == [0, 0]

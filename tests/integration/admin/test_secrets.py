@@ -36,8 +36,8 @@ def test_value_is_replaced_and_never_shown(operator: Client) -> None:
     assert answer.status_code == 302
     secret.refresh_from_db()
     assert value_of(secret) == " new-hunter2 "
-    told = (secret.version, secret.size, str(secret.written_by), secret.name)
-    assert told == (2, 13, "olga", "token")
+    shown = (secret.version, secret.size, str(secret.written_by), secret.name)
+    assert shown == (2, 13, "olga", "token")
     assert secret.updated_at > secret.created_at == NOW
     assert "hunter2" not in page(operator, answer["Location"])
     assert "hunter2" not in str(list(LogEntry.objects.values()))

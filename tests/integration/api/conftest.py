@@ -27,12 +27,12 @@ from controlplane.outbox.wakes import take_wake
 
 @dataclass
 class Answer:
-    """What the API answered. `asked`: the headers of the request."""
+    """A response of the API, with the headers of its request."""
 
     status: int
     headers: Any
     content: bytes
-    asked: dict[str, str]
+    request_headers: dict[str, str]
 
     @property
     def json(self) -> Any:
@@ -158,7 +158,7 @@ def anonymous() -> Caller:
 
 @pytest.fixture
 def make_cell() -> Callable[..., Cell]:
-    """Enrolls a cell that says it has so much."""
+    """Enrolls a cell that reports this capacity."""
 
     def make(name: str = "cell-1", **capacity: int) -> Cell:
         enroll_cell(name=name, pool=Pool.objects.get().name, now=clock.now())

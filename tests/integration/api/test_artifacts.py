@@ -68,9 +68,9 @@ def put(
     return Caller(None).send("PUT", path.removeprefix("/api/v1"), content, **headers)
 
 
-def tell(attempt: Attempt, **contents: bytes) -> None:
+def report_outputs(attempt: Attempt, **contents: bytes) -> None:
     """What the report of its end does."""
-    tell_entries(attempt, *(entry(attempt, name, content) for name, content in contents.items()))
+    report_entries(attempt, *(entry(attempt, name, content) for name, content in contents.items()))
 
 
 def entry(attempt: Attempt, name: str, content: bytes, uri: str = "") -> dict[str, Any]:
@@ -82,7 +82,7 @@ def entry(attempt: Attempt, name: str, content: bytes, uri: str = "") -> dict[st
     }
 
 
-def tell_entries(attempt: Attempt, *entries: dict[str, Any]) -> None:
+def report_entries(attempt: Attempt, *entries: dict[str, Any]) -> None:
     Attempt.objects.filter(pk=attempt.pk).update(details={"outputs": entries})
 
 
@@ -102,7 +102,7 @@ def test_artifact_is_readable_after_its_last_piece(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     whole = b"one two three"
-    tell(attempt, model=whole)
+    report_outputs(attempt, model=whole)
     assert put(cell, attempt.uid, "model", whole[:4], whole=whole).json == {"size": 4}
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/model").status == 404
     assert put(cell, attempt.uid, "model", whole[4:], whole=whole, offset=4).json == {"size": 13}
@@ -137,7 +137,7 @@ def test_piece_at_a_wrong_offset_is_answered_with_the_current_size(
 
 
 def test_empty_artifact_is_stored(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
-    tell(attempt, nothing=b"")
+    report_outputs(attempt, nothing=b"")
     assert put(cell, attempt.uid, "nothing", b"").json == {"size": 0}
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/nothing").content == b""
 
@@ -154,7 +154,7 @@ def test_content_that_differs_from_its_announcement_is_discarded(
 def test_new_version_replaces_the_old_one(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
     put(cell, attempt.uid, "a", b"old")
     put(cell, attempt.uid, "a", b"newer")
-    tell(attempt, a=b"newer")
+    report_outputs(attempt, a=b"newer")
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"newer"
 
 
@@ -192,7 +192,7 @@ def test_artifacts_of_an_ended_attempt_cannot_be_changed(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
     put(cell, attempt.uid, "a", b"good")
-    tell(attempt, a=b"good")
+    report_outputs(attempt, a=b"good")
     Attempt.objects.filter(pk=attempt.pk).update(
         state=TaskState.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
     )
@@ -206,7 +206,7 @@ def test_earlier_version_can_be_uploaded_again(
 ) -> None:
     for content in (b"old", b"newer", b"old"):
         assert put(cell, attempt.uid, "a", content).json == {"size": len(content)}
-    tell(attempt, a=b"old")
+    report_outputs(attempt, a=b"old")
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"old"
 
 
@@ -230,7 +230,7 @@ def test_unsafe_artifact_name_is_refused(attempt: Attempt, cell: Cell, name: str
 def test_unusual_artifact_names_are_preserved(
     submitter: Caller, attempt: Attempt, cell: Cell, name: str
 ) -> None:
-    tell_entries(attempt, entry(attempt, name, b"x"))
+    report_entries(attempt, entry(attempt, name, b"x"))
     assert put(cell, attempt.uid, name, b"x").json == {"size": 1}
     path = path_of(str(attempt.uid), name).removeprefix("/api/v1")
     assert submitter.get(path).content == b"x"
@@ -247,7 +247,7 @@ def test_file_and_folder_of_the_same_name_conflict(attempt: Attempt, cell: Cell)
 def test_complete_draft_left_by_a_killed_web_process_is_finished_on_retry(
     submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
-    tell(attempt, a=b"one two")
+    report_outputs(attempt, a=b"one two")
     for offset in (0, 3):  # a cell begins again, or goes on
         assert put(cell, attempt.uid, "a", b"one", whole=b"one two").json == {"size": 3}
         [draft] = (path for path in (root() / "drafts").rglob("*") if path.is_file())
@@ -271,7 +271,7 @@ def test_upload_that_failed_on_a_full_disk_succeeds_on_retry(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    tell(attempt, a=b"whole")
+    report_outputs(attempt, a=b"whole")
     with monkeypatch.context() as full:
         full.setattr(os, call, fail)
         assert put(cell, attempt.uid, "a", b"whole").status == 500
@@ -283,7 +283,7 @@ def test_upload_that_failed_on_a_full_disk_succeeds_on_retry(
 def test_concurrent_purge_does_not_prevent_an_upload(
     monkeypatch: pytest.MonkeyPatch, submitter: Caller, attempt: Attempt, cell: Cell
 ) -> None:
-    tell(attempt, a=b"x")
+    report_outputs(attempt, a=b"x")
     prefix, other = str(find_prefix(attempt.uid)), uuid.uuid4()
     neighbour = str(Path(prefix).with_name(str(other)))
     task = (root() / "artifacts" / prefix).parent
@@ -324,7 +324,7 @@ def test_artifact_list_requires_access_to_the_job(
 ) -> None:
     path = f"/attempts/{attempt.uid}/artifacts"
     assert submitter.get(path).json == {"results": [], "next": None}
-    tell(attempt, b=b"2", a=b"1")
+    report_outputs(attempt, b=b"2", a=b"1")
     found = submitter.get(path).json["results"]
     assert [item["name"] for item in found] == ["a", "b"]
     assert found[0] == entry(attempt, "a", b"1")
@@ -335,7 +335,7 @@ def test_artifact_list_requires_access_to_the_job(
 
 
 def test_reading_an_external_artifact_answers_its_uri(submitter: Caller, attempt: Attempt) -> None:
-    tell_entries(attempt, entry(attempt, "a", b"1", uri="s3://bucket/a"))
+    report_entries(attempt, entry(attempt, "a", b"1", uri="s3://bucket/a"))
     answer = submitter.get(f"/attempts/{attempt.uid}/artifacts/a")
     assert (answer.status, answer.json["uri"]) == (409, "s3://bucket/a")
 
@@ -348,7 +348,7 @@ def test_no_link_is_signed_to_files_outside_the_attempt(
 ) -> None:
     submit(submitter, checkpoint_path="/ckpt")
     attempt = place(Task.objects.get(), cell)
-    tell_entries(
+    report_entries(
         attempt, entry(attempt, "model", b"x", uri=uri), entry(attempt, CHECKPOINT, b"x", uri=uri)
     )
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts").json["results"] == []
@@ -367,7 +367,7 @@ def test_symlink_out_of_the_store_is_not_followed(
     assert prefix is not None
     (tmp_path / "outside").write_text("secret")
     (root() / "artifacts" / prefix / "link").symlink_to(tmp_path / "outside")
-    tell(attempt, link=b"secret")
+    report_outputs(attempt, link=b"secret")
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/link").status == 404
 
 
@@ -381,10 +381,10 @@ def test_launch_context_has_the_output_base_and_the_last_checkpoint(
     task = Task.objects.get()
     first = place(task, cell)
     put(cell, first.uid, CHECKPOINT, b"state")
-    tell_entries(first, entry(first, CHECKPOINT, b"state"))
-    briefing = load_launch_context(first.uid)
-    assert briefing.checkpoint is None
-    assert briefing.output_base == f"s3://bucket/base/{find_prefix(first.uid)}"
+    report_entries(first, entry(first, CHECKPOINT, b"state"))
+    context = load_launch_context(first.uid)
+    assert context.checkpoint is None
+    assert context.output_base == f"s3://bucket/base/{find_prefix(first.uid)}"
     second = follow_up(first)
     found = load_launch_context(second.uid).checkpoint
     assert found is not None
@@ -417,7 +417,7 @@ def test_group_outputs_are_listed_by_task_index(
         attempt = place(task, cell)
         Task.objects.filter(pk=task.pk).update(state=TaskState.SUCCEEDED, finished_at=clock.now())
         put(cell, attempt.uid, "model/ü a", b"%d" % task.index)
-        tell_entries(
+        report_entries(
             attempt,
             entry(attempt, "model/ü a", b"%d" % task.index),
             entry(attempt, "modelling", b"not asked for"),

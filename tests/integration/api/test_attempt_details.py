@@ -40,13 +40,13 @@ def test_attempt_list_loads_only_addresses_and_phase_of_the_details(
 
     original = attempts.named_rows
     monkeypatch.setattr(attempts, "named_rows", named_rows)
-    (told,) = submitter.get(f"/tasks/{attempt.task_id}/attempts").json["results"]
-    assert (told["addresses"], told["plugin_phase"]) == (DETAILS["addresses"], "halfway")
+    (document,) = submitter.get(f"/tasks/{attempt.task_id}/attempts").json["results"]
+    assert (document["addresses"], document["plugin_phase"]) == (DETAILS["addresses"], "halfway")
     assert loaded
     assert "large" not in str(loaded)
     Attempt.objects.update(details=None)
-    told = submitter.get(f"/attempts/{attempt.uid}").json
-    assert (told["addresses"], told["plugin_phase"]) == ({}, None)
+    document = submitter.get(f"/attempts/{attempt.uid}").json
+    assert (document["addresses"], document["plugin_phase"]) == ({}, None)
 
 
 def test_admin_list_does_not_load_details(submitter: Caller, attempt: Attempt) -> None:

@@ -36,7 +36,7 @@ def root() -> Path:
 
 
 def files_of(attempt: Attempt) -> list[Path]:
-    """What the store has of an attempt, but for what is on its way out."""
+    """Return the files that the store has of an attempt, without the discarded ones."""
     return [
         path
         for folder in ("artifacts", "drafts", "logs")
@@ -46,7 +46,7 @@ def files_of(attempt: Attempt) -> list[Path]:
 
 
 def end_and_delete(attempt: Attempt) -> None:
-    """Its job has ended and settled, and somebody deletes it."""
+    """End and settle its job, and delete it."""
     Attempt.objects.filter(pk=attempt.pk).update(
         state=TaskState.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
     )
@@ -72,8 +72,8 @@ def test_files_move_to_discarded_with_the_rows_and_are_deleted_over_ticks(
     assert len(list(root().rglob("file"))) == 5
     ticks = 0
     while any((root() / "discarded").iterdir()):
-        looks = iter([False] * 4)  # at the clock: one for each file, and one for each folder
-        purge_deleted(lambda looks=looks: next(looks, True))  # type: ignore[misc]
+        answers = iter([False] * 4)  # at the clock: one for each file, and one for each folder
+        purge_deleted(lambda answers=answers: next(answers, True))  # type: ignore[misc]
         ticks += 1
         assert ticks < 20
     assert ticks > 1

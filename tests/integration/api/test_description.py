@@ -67,18 +67,18 @@ def test_every_change_needs_the_scope_that_its_description_names(
 def test_every_schema_reference_resolves(description: Any) -> None:
     schemas = description["components"]["schemas"]
 
-    def look(value: Any) -> None:
+    def visit(value: Any) -> None:
         if isinstance(value, dict):
             target = value.get("$ref")
             if isinstance(target, str):
                 assert target.removeprefix("#/components/schemas/") in schemas
             for inner in value.values():
-                look(inner)
+                visit(inner)
         elif isinstance(value, list):
             for inner in value:
-                look(inner)
+                visit(inner)
 
-    look(description)
+    visit(description)
 
 
 def test_job_schemas_match_the_model(description: Any) -> None:

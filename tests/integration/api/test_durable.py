@@ -36,7 +36,7 @@ def test_input_is_synced_before_it_is_renamed(disk: Disk) -> None:
 
 
 def test_output_is_synced_before_its_size_is_answered(disk: Disk) -> None:
-    """The cell forgets what it was told is there."""
+    """The cell deletes the output whose size it received."""
     uid = uuid4()
     assert store.append_log(uid, "stdout", offset=0, content=b"one") == 3
     path = root() / "logs" / uid.hex[-2:] / str(uid) / "stdout"
@@ -81,27 +81,27 @@ def test_draft_removed_while_waiting_for_its_lock_takes_no_piece(
 
 
 def test_concurrent_chunks_at_one_offset_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two web processes may be offered the same chunk: the second looks when the first has done."""
-    uid, writing, looked = uuid4(), threading.Event(), threading.Event()
+    """Two web processes may receive the same chunk: the second checks after the first."""
+    uid, writing, checked = uuid4(), threading.Event(), threading.Event()
     fdatasync, fstat = store.os.fdatasync, store.os.fstat
 
     def linger(file: int) -> None:
         writing.set()
-        looked.wait(0.3)  # only without the lock does the other get so far
+        checked.wait(0.3)  # only without the lock does the other get so far
         fdatasync(file)
 
-    def look(file: int) -> object:
+    def fstat_and_signal(file: int) -> object:
         if writing.is_set():
-            looked.set()
+            checked.set()
         return fstat(file)
 
     monkeypatch.setattr(store.os, "fdatasync", linger)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(store.append_log, uid, "stdout", offset=0, content=b"chunk")
         assert writing.wait(10)
-        monkeypatch.setattr(store.os, "fstat", look)
+        monkeypatch.setattr(store.os, "fstat", fstat_and_signal)
         second = threads.submit(store.append_log, uid, "stdout", offset=0, content=b"chunk")
-        assert not looked.wait(0.1)
+        assert not checked.wait(0.1)
         assert first.result() == 5
         with pytest.raises(store.WrongOffset):
             second.result()

@@ -49,7 +49,7 @@ def attempt(submitter: Caller, make_cell: Callable[..., Cell]) -> Attempt:
     return place(Task.objects.get(), make_cell())
 
 
-def ask(
+def open_request(
     method: str, path: str, token: str | None, *headers: tuple[bytes, bytes]
 ) -> ApplicationCommunicator:
     path, _, query = path.partition("?")
@@ -97,7 +97,9 @@ def test_log_follow_streams_until_the_attempt_is_released(attempt: Attempt, toke
     append(attempt, 0, b"one\n")
 
     async def follow() -> list[bytes]:
-        called = ask("GET", f"/api/v1/attempts/{attempt.uid}/logs?follow=true&tail=1", token)
+        called = open_request(
+            "GET", f"/api/v1/attempts/{attempt.uid}/logs?follow=true&tail=1", token
+        )
         await called.send_input({"type": "http.request", "body": b"", "more_body": False})
         start = await called.receive_output(DEADLINE_SECONDS)
         assert start["status"] == 200
@@ -116,7 +118,7 @@ def test_log_follow_streams_until_the_attempt_is_released(attempt: Attempt, toke
 
 def test_disconnected_follower_ends_the_stream(attempt: Attempt, token: str) -> None:
     async def follow() -> None:
-        called = ask("GET", f"/api/v1/attempts/{attempt.uid}/logs?follow=true", token)
+        called = open_request("GET", f"/api/v1/attempts/{attempt.uid}/logs?follow=true", token)
         await called.receive_output(DEADLINE_SECONDS)
         await called.send_input({"type": "http.disconnect"})
         await called.wait(DEADLINE_SECONDS)
@@ -139,7 +141,7 @@ def test_unauthorized_or_invalid_follow_is_passed_to_django(
 ) -> None:
     async def follow() -> int:
         path = f"/api/v1/attempts/{attempt.uid}/logs?{query}"
-        called = ask("GET", path, token if with_token else None)
+        called = open_request("GET", path, token if with_token else None)
         await called.send_input({"type": "http.request", "body": b"", "more_body": False})
         return (await receive_all(called))[0]
 
@@ -155,7 +157,7 @@ def test_body_over_the_limit_is_refused_with_413(announced: bool, pieces: int, s
         headers = [(b"content-type", b"application/json")]
         if announced:
             headers.append((b"content-length", str(pieces * len(piece)).encode()))
-        called = ask("POST", "/api/v1/jobs", None, *headers)
+        called = open_request("POST", "/api/v1/jobs", None, *headers)
         for left in reversed(range(pieces)):
             await called.send_input({"type": "http.request", "body": piece, "more_body": left > 0})
         return await receive_all(called)

@@ -1,4 +1,4 @@
-"""What a cell is told of a gang: who its members are and where they are reached, for it alone."""
+"""The gang endpoint: the members of a gang and their addresses, for its own cell alone."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ GANG = {
 }
 
 
-def ask(cell: Cell, uid: object, what: str = "gang") -> Answer:
+def request(cell: Cell, uid: object, what: str = "gang") -> Answer:
     """POST as a cell does."""
     path = f"/api/v1/attempts/{uid}/{what}"
     at = str(int(clock.now().timestamp()))
@@ -58,21 +58,21 @@ def opened(cell: Cell, uid: object, answer: Answer, what: str = "gang") -> objec
     """The answer as the cell reads it."""
     key = keys.mac_key(key_of(cell), keys.SEAL)
     about = keys.about_answer(
-        cell=cell.name, attempt=str(uid), endpoint=what, mac=answer.asked["X-Cellrun-Mac"]
+        cell=cell.name, attempt=str(uid), endpoint=what, mac=answer.request_headers["X-Cellrun-Mac"]
     ).encode()
     return json.loads(
         ChaCha20Poly1305(key).decrypt(answer.content[:12], answer.content[12:], about)
     )
 
 
-def told(cell: Cell, attempt: Attempt) -> Gang:
-    answer = ask(cell, attempt.uid)
+def read_gang(cell: Cell, attempt: Attempt) -> Gang:
+    answer = request(cell, attempt.uid)
     assert answer.status == 200
     return Gang.read(opened(cell, attempt.uid, answer))
 
 
 def briefed(cell: Cell, attempt: Attempt) -> GangKey:
-    answer = ask(cell, attempt.uid, "briefing")
+    answer = request(cell, attempt.uid, "briefing")
     assert answer.status == 200
     gang = Gang.read(LaunchContext.read(opened(cell, attempt.uid, answer, "briefing")).gang)
     assert gang.key is not None
@@ -117,10 +117,10 @@ def test_gang_members_are_listed_by_rank_with_state_cell_and_addresses(
 ) -> None:
     other = make_cell("cell-2")
     driver, first, second, _ = submit_gang(submitter)
-    asked = place(driver, cell, state=S.BUILDING)
+    attempt = place(driver, cell, state=S.BUILDING)
     place(first, other, details={"addresses": {"ssh": "10.0.0.2:4711"}})
     place(second, other, state=S.ASSIGNED)
-    gang = told(cell, asked)
+    gang = read_gang(cell, attempt)
     assert gang.key is None
     assert [(m.rank, m.name, m.state, m.cell, dict(m.addresses)) for m in gang.members] == [
         (0, "driver-0", S.BUILDING, "cell-1", {}),
@@ -133,9 +133,9 @@ def test_gang_members_are_listed_by_rank_with_state_cell_and_addresses(
     assert declined.network == "default"
     assert (gang.is_ready, gang.is_settled) == (False, False)
 
-    Attempt.objects.filter(pk=asked.pk).update(state=S.RUNNING)
+    Attempt.objects.filter(pk=attempt.pk).update(state=S.RUNNING)
     Task.objects.filter(pk__in=[driver.pk, second.pk]).update(state=S.RUNNING)
-    ready = told(cell, asked)
+    ready = read_gang(cell, attempt)
     assert (ready.is_ready, ready.is_settled) == (True, False)
 
 
@@ -144,24 +144,24 @@ def test_pending_member_is_listed_without_cell_and_addresses(
 ) -> None:
     other = make_cell("cell-2")
     driver, worker, *_ = submit_gang(submitter)
-    asked = place(driver, cell)
+    attempt = place(driver, cell)
     place(worker, other, details={"addresses": {"ssh": "10.0.0.2:4711"}})
     Task.objects.filter(pk=worker.pk).update(state=S.PENDING)
-    member = told(cell, asked).find("worker", 0)
+    member = read_gang(cell, attempt).find("worker", 0)
     assert member is not None
     assert (member.state, member.cell, member.addresses) == (S.PENDING, None, {})
 
 
 def test_members_share_the_key_pair_of_their_gang_only(submitter: Caller, cell: Cell) -> None:
     tasks, others = submit_gang(submitter), submit_gang(submitter)
-    keys_told = [briefed(cell, place(task, cell)) for task in (*tasks[:2], others[0])]
-    assert len({key.public.split()[1] for key in keys_told}) == 2
-    assert keys_told[0].public == keys_told[1].public != keys_told[2].public
-    for key in keys_told:
+    pairs = [briefed(cell, place(task, cell)) for task in (*tasks[:2], others[0])]
+    assert len({key.public.split()[1] for key in pairs}) == 2
+    assert pairs[0].public == pairs[1].public != pairs[2].public
+    for key in pairs:
         private = load_ssh_private_key(key.private.encode(), password=None)
         public = load_ssh_public_key(key.public.encode())
         assert private.public_key() == public
-    assert keys_told[0].private not in repr(keys_told[0])
+    assert pairs[0].private not in repr(pairs[0])
 
 
 def test_sealed_answer_opens_only_for_its_own_endpoint_and_request(
@@ -169,12 +169,12 @@ def test_sealed_answer_opens_only_for_its_own_endpoint_and_request(
 ) -> None:
     driver, *_ = submit_gang(submitter)
     uid = place(driver, cell).uid
-    first, other = ask(cell, uid), ask(cell, uid, "briefing")
+    first, other = request(cell, uid), request(cell, uid, "briefing")
     assert opened(cell, uid, first)
-    for answer, door in ((first, "briefing"), (other, "gang")):
+    for answer, endpoint in ((first, "briefing"), (other, "gang")):
         with pytest.raises(InvalidTag):
-            opened(cell, uid, answer, door)
-    first.asked["X-Cellrun-Mac"] = other.asked["X-Cellrun-Mac"]
+            opened(cell, uid, answer, endpoint)
+    first.request_headers["X-Cellrun-Mac"] = other.request_headers["X-Cellrun-Mac"]
     with pytest.raises(InvalidTag):
         opened(cell, uid, first)
 
@@ -184,13 +184,13 @@ def test_gang_is_disclosed_only_to_the_cell_of_an_open_gang_attempt(
 ) -> None:
     driver, *_ = submit_gang(submitter)
     attempt = place(driver, cell)
-    assert ask(make_cell("cell-2"), attempt.uid).status == 404
-    assert ask(cell, uuid.uuid4()).status == 404
+    assert request(make_cell("cell-2"), attempt.uid).status == 404
+    assert request(cell, uuid.uuid4()).status == 404
     assert Caller(None).send("POST", f"/attempts/{attempt.uid}/gang").status == 401
     Attempt.objects.filter(pk=attempt.pk).update(
         state=S.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
     )
-    assert ask(cell, attempt.uid).status == 404
+    assert request(cell, attempt.uid).status == 404
     alone = submit(submitter)
     assert Job.objects.get(pk=alone).coscheduled is False
-    assert ask(cell, place(tasks_of(alone)[0], cell).uid).status == 404
+    assert request(cell, place(tasks_of(alone)[0], cell).uid).status == 404

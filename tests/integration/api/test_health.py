@@ -1,4 +1,4 @@
-"""/readyz says what does not work; each tick has to have been through within the last minute."""
+"""/readyz reports what does not work; each tick must have run within the last minute."""
 
 import socket
 from datetime import timedelta
@@ -33,8 +33,8 @@ def test_readyz_fails_without_a_recent_run_of_each_tick() -> None:
 
 def test_readyz_reports_a_silent_inbox() -> None:
     now = clock.now()
-    asked = Client().get("/readyz").json()["checks"]["inbox"]
-    assert asked == "unknown: convergence, which probes it, does not run"
+    check = Client().get("/readyz").json()["checks"]["inbox"]
+    assert check == "unknown: convergence, which probes it, does not run"
     TickState.objects.create(name="convergence", finished_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "no probe has come back yet"
     InboxProbe.objects.create(shard=0, sent_at=now, received_at=now)

@@ -10,19 +10,23 @@ from tests.integration.api.conftest import Caller
 
 JOB: dict[str, Any] = {"name": "a", "image": "busybox"}
 MOUNT = {"source": "/data/a", "target": "/in", "read_only": True}
-WISH: dict[str, Any] = {"mounts": [MOUNT], "privileged": True, "capabilities": ["SYS_PTRACE"]}
+HOST_ACCESS: dict[str, Any] = {
+    "mounts": [MOUNT],
+    "privileged": True,
+    "capabilities": ["SYS_PTRACE"],
+}
 FIELDS = ["mounts[0].source", "privileged", "capabilities[0]"]
 
 
-@pytest.mark.parametrize("door", ["/jobs", "/jobs:dry-run", "/jobs:batch"])
+@pytest.mark.parametrize("path", ["/jobs", "/jobs:dry-run", "/jobs:batch"])
 def test_mounts_and_privileges_not_allowed_by_the_pool_are_refused(
-    submitter: Caller, door: str
+    submitter: Caller, path: str
 ) -> None:
-    body: Any = {**JOB, **WISH}
+    body: Any = {**JOB, **HOST_ACCESS}
     prefix = ""
-    if door == "/jobs:batch":
+    if path == "/jobs:batch":
         body, prefix = [body], "[0]."
-    answer = submitter.post(door, body)
+    answer = submitter.post(path, body)
     assert (answer.status, list(answer.faults)) == (422, [prefix + field for field in FIELDS])
     expected = "pool default allows no mount of /data/a; it allows none"
     assert answer.faults[prefix + FIELDS[0]] == expected
@@ -32,11 +36,11 @@ def test_mounts_and_privileges_not_allowed_by_the_pool_are_refused(
 def test_allowed_mounts_and_privileges_reach_the_cell(submitter: Caller, operator: Caller) -> None:
     allowed = {"allowed_mounts": [{"path": "/data", "read_only": True}], "privileged_allowed": True}
     assert operator.put("/pools/default", allowed).status == 200
-    assert submitter.post("/jobs", {**JOB, **WISH}).status == 201
+    assert submitter.post("/jobs", {**JOB, **HOST_ACCESS}).status == 201
     [group] = Job.objects.get().groups.all()
-    told = load_group_specs([group.pk]).read[group.pk]
-    assert [mount.body() for mount in told.mounts] == [MOUNT]
-    assert (told.privileged, told.capabilities) == (True, ("SYS_PTRACE",))
+    spec = load_group_specs([group.pk]).read[group.pk]
+    assert [mount.body() for mount in spec.mounts] == [MOUNT]
+    assert (spec.privileged, spec.capabilities) == (True, ("SYS_PTRACE",))
     writable = {**JOB, "mounts": [{**MOUNT, "read_only": False}]}
     assert list(submitter.post("/jobs", writable).faults) == ["mounts[0].read_only"]
     # Taken back, it holds for what is submitted from now on.

@@ -1,4 +1,4 @@
-"""Metrics say how many tasks, jobs and cells there are now."""
+"""Metrics count the present tasks, jobs and cells."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Diego's door over HTTP: desire, list, look, resolve, delete; what it refuses, by which name."""
+"""Diego's endpoints: desire, list, get, resolve, delete; refusals with their names."""
 
 import threading
 from collections.abc import Callable
@@ -77,12 +77,12 @@ def test_scheme_of_a_callback_url_is_lowercased(submitter: Caller) -> None:
 
 def test_definition_overrides_delivery_retries_and_pool(submitter: Caller) -> None:
     Pool.objects.create(name="other")
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "delivery": "at_least_once",
         "retries": {"failure": 2},
         "pool": "other",
     }
-    made = desire(submitter, "-A_1", **asked)
+    made = desire(submitter, "-A_1", **options)
     assert made.status == 201
     group = TaskGroup.objects.get()
     assert (group.at_most_once, group.retries_failure, group.retries_system) == (False, 2, 0)
@@ -160,8 +160,8 @@ def test_missing_field_is_refused_by_name(submitter: Caller, missing: str) -> No
 
 
 def test_guid_of_digits_only_is_refused(submitter: Caller) -> None:
-    told = desire(submitter, "1234").faults["guid"]
-    assert told == "must not consist of digits only: in a URL that is the id of a task"
+    text = desire(submitter, "1234").faults["guid"]
+    assert text == "must not consist of digits only: in a URL that is the id of a task"
 
 
 def test_body_that_is_not_a_task_is_refused(submitter: Caller) -> None:
@@ -175,8 +175,8 @@ def test_unsatisfiable_task_is_refused_with_the_field(
 ) -> None:
     make_cell()
     answer = desire(submitter, resources={"cpu": 64})
-    told = "larger than every cell of the pool: cell-1 comes closest and lacks 62 cores"
-    assert (answer.status, answer.faults) == (422, {"definition.resources.cpu": told})
+    text = "larger than every cell of the pool: cell-1 comes closest and lacks 62 cores"
+    assert (answer.status, answer.faults) == (422, {"definition.resources.cpu": text})
     assert desire(submitter).status == 201
 
 
@@ -189,8 +189,8 @@ def test_unfinished_tasks_per_user_are_limited(submitter: Caller, settings: Any)
 
 def test_guid_in_use_is_refused_for_any_user_and_domain(submitter: Caller) -> None:
     made = desire(submitter)
-    stranger = make_caller("eve", "submit")
-    for caller, domain in ((submitter, "build"), (submitter, "other"), (stranger, "build")):
+    outsider = make_caller("eve", "submit")
+    for caller, domain in ((submitter, "build"), (submitter, "other"), (outsider, "build")):
         answer = desire(caller, domain=domain)
         assert (answer.status, answer.faults) == (
             409,
@@ -202,8 +202,8 @@ def test_guid_in_use_is_refused_for_any_user_and_domain(submitter: Caller) -> No
 def test_jobs_and_one_off_tasks_share_one_guid_namespace(submitter: Caller) -> None:
     job = {"name": "a", **DEFINITION}
     made = submitter.post("/jobs", {**job, "guid": "job-1"}).json
-    told = f"guid job-1 belongs to job {made['id']} already"
-    assert desire(submitter, "job-1").faults == {"guid": told}
+    text = f"guid job-1 belongs to job {made['id']} already"
+    assert desire(submitter, "job-1").faults == {"guid": text}
     desire(submitter, "one")
     assert submitter.post("/jobs", {**job, "guid": "one"}).status == 409
     # Though the document is that of the job which the task has become.
@@ -401,9 +401,9 @@ def test_only_the_submitter_or_an_operator_can_resolve_and_delete(
 ) -> None:
     desire(submitter)
     complete("one")
-    stranger, reader = make_caller("eve", "submit"), make_caller("rita")
+    outsider, reader = make_caller("eve", "submit"), make_caller("rita")
     for method, path in (("POST", "/tasks/one/resolving"), ("DELETE", "/tasks/one")):
-        assert stranger.send(method, path).status == 403
+        assert outsider.send(method, path).status == 403
         assert reader.send(method, path).status == 403
         assert anonymous.send(method, path).status == 401
     assert reader.post("/tasks", {}).status == 403

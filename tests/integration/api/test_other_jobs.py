@@ -1,4 +1,4 @@
-"""Retry, deletion and release over HTTP, and what a job's document says of other jobs."""
+"""Retry, deletion and release over HTTP, and the links of a job's document to other jobs."""
 
 from collections.abc import Callable
 from uuid import uuid4
@@ -72,14 +72,14 @@ def test_invalid_retry_is_refused_with_the_reason(submitter: Caller, killed: int
 def test_only_the_submitter_or_an_operator_can_retry_or_delete(
     operator: Caller, anonymous: Caller, killed: int
 ) -> None:
-    stranger = make_caller("eve", "submit")
+    outsider = make_caller("eve", "submit")
     for method, path in (("POST", f"/jobs/{killed}/retry"), ("DELETE", f"/jobs/{killed}")):
-        refused = stranger.send(method, path)
+        refused = outsider.send(method, path)
         assert refused.status == 403
         assert "only its submitter or an operator may" in refused.json["detail"]
         assert anonymous.send(method, path).status == 401
     job = operator.post(f"/jobs/{killed}/retry").json
-    # It stays its submitter's, whoever asked for it.
+    # It stays its submitter's, even if an operator retries it.
     assert Job.objects.get(pk=job["id"]).owner.get_username() == "ann"
     assert Transition.objects.get(job_id=job["id"]).actor == "olga"
 
@@ -100,7 +100,7 @@ def test_deleted_job_is_not_found_by_any_endpoint(
         state=TaskState.FAILED, finished_at=now, attempt_open=False
     )
     child = submit(submitter, parent=job_id)
-    doors = (
+    paths = (
         f"/jobs/{job_id}",
         f"/jobs/{job_id}/tasks",
         f"/jobs/{job_id}/history",
@@ -113,7 +113,7 @@ def test_deleted_job_is_not_found_by_any_endpoint(
         f"/attempts/{uid}/logs",
         f"/attempts/{uid}/logs?follow=true",
     )
-    for path in doors:
+    for path in paths:
         assert submitter.get(path).status == 200, path
     refused = submitter.send("DELETE", f"/jobs/{job_id}")
     assert refused.status == 409
@@ -123,7 +123,7 @@ def test_deleted_job_is_not_found_by_any_endpoint(
     )
     assert submitter.get(f"/jobs/{job_id}").json["children"] == 1
     assert submitter.send("DELETE", f"/jobs/{job_id}").status == 204
-    for path in doors:
+    for path in paths:
         answer = submitter.get(path)
         assert answer.status == 404, path
         assert answer.headers["Content-Type"] == "application/problem+json"

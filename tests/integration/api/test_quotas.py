@@ -1,4 +1,4 @@
-"""Quotas over the API: everybody looks at limits and usage, operators set them."""
+"""Quotas over the API: every user reads limits and usage, operators set them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What can never run is refused at the door, in one statement where nothing stands against it."""
+"""What can never run is refused at submission, with one statement if all is satisfiable."""
 
 import json
 from collections.abc import Callable
@@ -47,21 +47,26 @@ def statements_of(*bodies: dict[str, Any], owner_id: int) -> int:
 
 
 def test_shape_stores_resources_constraints_and_placement_tags(submitter: Caller) -> None:
-    wish = {"key": "zone", "op": "IN", "values": ["a", "b"], "required": False}
+    constraint = {"key": "zone", "op": "IN", "values": ["a", "b"], "required": False}
     groups = [
         {"name": "x", "image": "busybox", "resources": {"gpu": 2, "licence": 3, "memory": "1Gi"}},
         {"name": "y", "image": "busybox", "constraints": [], "placement_tags": ["own"]},
     ]
     answer = submitter.post(
         "/jobs",
-        {"name": "a", "groups": groups, "constraints": [wish], "placement_tags": ["quiet", "a"]},
+        {
+            "name": "a",
+            "groups": groups,
+            "constraints": [constraint],
+            "placement_tags": ["quiet", "a"],
+        },
     )
     assert answer.status == 201
     x, y = Job.objects.get().groups.order_by("position")
     assert x.resources == {"cpu_millis": 500, "memory_mib": 1024, "gpu": 2, "licence": 3}
     shapes = [Shape.objects.get(pk=group.shape_id) for group in (x, y)]
     assert [shape.placement_tags for shape in shapes] == [["a", "quiet"], ["own"]]
-    assert [shape.constraints for shape in shapes] == [[{**wish, "op": "in"}], []]
+    assert [shape.constraints for shape in shapes] == [[{**constraint, "op": "in"}], []]
     assert shapes[0].resources == x.resources
 
 
@@ -143,8 +148,8 @@ def test_job_that_more_cells_could_satisfy_is_accepted(
 
 
 def test_pool_that_never_had_a_cell_accepts_any_constraints(submitter: Caller) -> None:
-    wishes = {"constraints": [{"key": "zone", "op": "exists"}], "placement_tags": ["x"]}
-    assert submitter.post("/jobs", {**JOB, **wishes}).status == 201
+    requirements = {"constraints": [{"key": "zone", "op": "exists"}], "placement_tags": ["x"]}
+    assert submitter.post("/jobs", {**JOB, **requirements}).status == 201
     gang = {"coscheduled": True, "group_by": "zone", "replicas": 100}
     assert submitter.post("/jobs", {**JOB, **gang}).status == 201
 
@@ -241,7 +246,7 @@ SHAPES = st.fixed_dictionaries(
 
 @pytest.fixture
 def mixed(make_cell: MakeCell) -> list[Cell]:
-    """Cells that differ in everything that is looked at."""
+    """Cells that differ in everything that is compared."""
     made = [
         make_cell("plain"),
         make_cell("large", cpu_millis=4000, memory_mib=8192),

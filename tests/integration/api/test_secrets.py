@@ -1,4 +1,4 @@
-"""Secrets over the API: written and used, and shown to nobody but the cell that runs the task."""
+"""Secrets over the API: written and used, and shown only to the cell that runs the task."""
 
 import base64
 import hashlib
@@ -28,8 +28,8 @@ def put(caller: Caller, name: str = "token", body: Any = None, query: str = "") 
     return caller.put(f"/secrets/{name}{query}", body or {"value": VALUE})
 
 
-def ask(cell: Cell, uid: object) -> Answer:
-    """Ask for a briefing as a cell does."""
+def request(cell: Cell, uid: object) -> Answer:
+    """Request a launch context as a cell does."""
     path, at = f"/api/v1/attempts/{uid}/briefing", str(int(clock.now().timestamp()))
     text = f"{cell.name}\n{at}\n{path}\n{hashlib.sha256(b'').hexdigest()}"
     headers = {
@@ -41,11 +41,14 @@ def ask(cell: Cell, uid: object) -> Answer:
 
 
 def briefed(cell: Cell, uid: object) -> LaunchContext:
-    answer = ask(cell, uid)
+    answer = request(cell, uid)
     assert answer.status == 200, answer.content
     opener = ChaCha20Poly1305(keys.mac_key(key_of(cell), keys.SEAL))
     about = keys.about_answer(
-        cell=cell.name, attempt=str(uid), endpoint="briefing", mac=answer.asked["X-Cellrun-Mac"]
+        cell=cell.name,
+        attempt=str(uid),
+        endpoint="briefing",
+        mac=answer.request_headers["X-Cellrun-Mac"],
     ).encode()
     return LaunchContext.read(
         json.loads(opener.decrypt(answer.content[:12], answer.content[12:], about))
@@ -68,8 +71,8 @@ def test_secret_documents_omit_the_value(submitter: Caller) -> None:
     first = put(submitter)
     assert first.status == 201
     check_described("StoredSecret", first.json)
-    told = {name: first.json[name] for name in ("name", "domain", "project", "size", "version")}
-    assert told == {
+    shown = {name: first.json[name] for name in ("name", "domain", "project", "size", "version")}
+    assert shown == {
         "name": "token",
         "domain": "default",
         "project": "default",
@@ -169,8 +172,8 @@ def test_largest_and_empty_values_are_accepted(
     put(submitter, "large", {"value_base64": base64.b64encode(large).decode()})
     put(submitter, "empty", {"value": ""})
     cell, attempt = run(secrets=[{"name": "large", "path": "/l"}, {"name": "empty", "env": "E"}])
-    told = briefed(cell, attempt.uid).secrets
-    assert {name: base64.b64decode(value) for name, value in told.items()} == {
+    secrets = briefed(cell, attempt.uid).secrets
+    assert {name: base64.b64decode(value) for name, value in secrets.items()} == {
         "large": large,
         "empty": b"",
     }
@@ -249,15 +252,15 @@ def test_cell_receives_only_the_secrets_named_by_the_task(
     put(submitter, "hub", {"registry": {"username": "ann", "password": "pass"}})
     uses = [SHORT, {"name": "token", "path": "/run/t"}, {"name": "key", "path": "/run/k"}]
     cell, attempt = run(secrets=uses, registry_secret="hub")
-    assert VALUE.encode() not in ask(cell, attempt.uid).content
-    told = briefed(cell, attempt.uid)
-    assert {name: base64.b64decode(value).decode() for name, value in told.secrets.items()} == {
+    assert VALUE.encode() not in request(cell, attempt.uid).content
+    context = briefed(cell, attempt.uid)
+    assert {name: base64.b64decode(value).decode() for name, value in context.secrets.items()} == {
         "token": f"{VALUE}-token",
         "key": f"{VALUE}-key",
     }
-    assert told.registry == Registry("ann", "pass")
-    assert VALUE not in repr(told)
-    assert "pass" not in repr(told.registry)
+    assert context.registry == Registry("ann", "pass")
+    assert VALUE not in repr(context)
+    assert "pass" not in repr(context.registry)
 
 
 def test_cell_receives_missing_and_unusable_secret_names(
@@ -269,8 +272,8 @@ def test_cell_receives_missing_and_unusable_secret_names(
     cell, attempt = run(secrets=both, registry_secret="token")
     assert briefed(cell, attempt.uid).unusable == ("token",)
     submitter.send("DELETE", "/secrets/key")
-    told = briefed(cell, attempt.uid)
-    assert (told.missing, told.secrets) == (("key",), {})
+    context = briefed(cell, attempt.uid)
+    assert (context.missing, context.secrets) == (("key",), {})
 
 
 @pytest.mark.parametrize(
@@ -281,8 +284,8 @@ def test_registry_secret_that_is_no_login_is_reported_unusable(
 ) -> None:
     put(submitter, "hub", {"value_base64": base64.b64encode(text.encode()).decode()})
     cell, attempt = run(registry_secret="hub")
-    told = briefed(cell, attempt.uid)
-    assert (told.registry, told.unusable) == (None, ("hub",))
+    context = briefed(cell, attempt.uid)
+    assert (context.registry, context.unusable) == (None, ("hub",))
 
 
 def test_changed_secret_key_needs_the_old_key_as_fallback(
@@ -291,7 +294,7 @@ def test_changed_secret_key_needs_the_old_key_as_fallback(
     put(submitter)
     cell, attempt = run(secrets=[SHORT])
     old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of more than 32 characters"
-    answer = ask(cell, attempt.uid)
+    answer = request(cell, attempt.uid)
     assert answer.status == 409
     assert answer.json["detail"].startswith("the secret token cannot be opened")
     with pytest.raises(CommandError, match="the secret token cannot be opened"):

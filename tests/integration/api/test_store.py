@@ -15,7 +15,7 @@ from controlplane.queries.attempts.artifacts import iterate_outputs
 from controlplane.queries.attempts.group_specs import links_at
 from controlplane.storage import store
 from tests.integration.api.conftest import Caller
-from tests.integration.api.test_artifacts import tell
+from tests.integration.api.test_artifacts import report_outputs
 from tests.integration.api.test_reading import place, submit
 
 
@@ -29,7 +29,7 @@ def test_group_outputs_are_read_in_pages(
     submit(submitter, replicas=5)
     cell = make_cell()
     for task in Task.objects.order_by("index"):
-        tell(place(task, cell), model=b"x")
+        report_outputs(place(task, cell), model=b"x")
     Task.objects.update(state=TaskState.SUCCEEDED, finished_at=clock.now())
     link = links_at(clock.now())
     lines = iterate_outputs(Task.objects.all()[0].group_id, "model", link)

@@ -1,4 +1,4 @@
-"""A receiver of callbacks on a port of its own, that behaves as its path says, well or badly."""
+"""A receiver of callbacks on a port of its own, whose path selects its behaviour."""
 
 import json
 import socketserver
@@ -24,7 +24,7 @@ class Received:
 
     @property
     def signature(self) -> str:
-        """What says that it is ours."""
+        """Return the signature that proves its origin."""
         return self.headers["X-Cellrun-Signature"]
 
     @property
@@ -105,7 +105,7 @@ class _Connection(socketserver.StreamRequestHandler):
         try:
             self._answer(self.server.answers.get(path, path))
         except OSError:
-            pass  # whoever asked has gone
+            pass  # the client has gone
         finally:
             self.server.note(None, -1)
 

@@ -31,13 +31,13 @@ from tests.integration.loop.conftest import Loop
 
 
 def locked(table: str, number: int) -> AbstractContextManager[None]:
-    """Somebody else, at a prompt, has this row locked."""
+    """Lock this row in another session."""
     return holding(f"SELECT 1 FROM {table} WHERE id = %s FOR UPDATE", number)
 
 
 @contextmanager
 def holding(statement: str, number: int) -> Iterator[None]:
-    """Somebody else holds what `statement` takes."""
+    """Hold in another session what `statement` locks."""
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -115,7 +115,7 @@ def test_delivery_recorded_during_a_purge_leaves_no_row(
     now, seen = clock.now(), []
 
     def note() -> None:
-        with suppress(OperationalError):  # whoever notes tries again
+        with suppress(OperationalError):  # the recording is tried again
             record_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
 
     def note_after(execute: Callable[..., object], sql: str, *rest: object) -> object:

@@ -21,7 +21,7 @@ from tests.integration.callbacks.conftest import due_now, ended_job, states_of
 from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import Loop
 
-COURIER = """
+WORKER = """
 import sys
 from django.conf import settings
 import django
@@ -36,11 +36,11 @@ delivery.stop()
 
 
 def start_worker() -> "subprocess.Popen[bytes]":
-    """Another process that delivers: it looks whenever a line is written to it."""
+    """Start another process that delivers: it polls whenever a line is written to it."""
     environment = {**os.environ, "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "127.0.0.0/8"}
     environment["DJANGO_SETTINGS_MODULE"] = "controlplane.config.settings"
     name = connection.settings_dict["NAME"]
-    command = [sys.executable, "-c", COURIER, name]
+    command = [sys.executable, "-c", WORKER, name]
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
 
 
@@ -165,7 +165,7 @@ def test_claim_with_nothing_due_takes_one_statement(
 
 
 class Statements:
-    """What was asked of the database."""
+    """Record the statements that reach the database."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -205,12 +205,12 @@ def test_callback_claimed_by_a_killed_worker_is_retried(
     Callback.objects.filter(job=job).update(claimed_until=clock.now())
     assert loop.converge()["tries_lost"] == 1
     callback = Callback.objects.get(job=job)
-    # As after any failure: what kills whoever tries must not be tried without end.
+    # As after any failure: what kills the delivering process must not be tried without end.
     assert callback.due_at > Delivery.objects.get(callback=callback).ended_at
     receiver.answers["hang"] = 200
     due_now(job)
     delivery.poll()
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
     assert [request.headers["X-Cellrun-Try"] for request in receiver.received] == ["1", "2"]
-    told = list(Delivery.objects.filter(callback__job=job).order_by("id").values_list("error"))
-    assert told == [("the result of the try was never recorded",), ("",)]
+    errors = list(Delivery.objects.filter(callback__job=job).order_by("id").values_list("error"))
+    assert errors == [("the result of the try was never recorded",), ("",)]

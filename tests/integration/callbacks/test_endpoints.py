@@ -1,4 +1,4 @@
-"""The doors: what is refused at submission, how tries are shown, trying again, the key."""
+"""The endpoints: refusals at submission, how tries are shown, trying again, the key."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -157,7 +157,7 @@ def test_claimed_callback_cannot_be_repeated(
 def test_repeat_during_a_deletion_leaves_the_callback_abandoned(
     loop: Loop, allowed: Callable[..., None], operator: Caller
 ) -> None:
-    """The deletion comes in between, where whoever asked before the lock would not see it."""
+    """The deletion commits between the check and the lock, where a check before it is stale."""
     job = ended_job(loop, "http://127.0.0.1:1/secret")
     callback = Callback.objects.get(job=job)
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Names that hang hold up only whose they are, and what was never asked for was never tried."""
+"""Hanging names delay only their owners, and without a lookup no try is counted."""
 
 import asyncio
 import os
@@ -51,24 +51,24 @@ class NameServers:
     """
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self.released = threading.Event()
-        self._ask = socket.getaddrinfo
+        self._getaddrinfo = socket.getaddrinfo
 
-    def ask(self, host: str, *rest: Any, **more: Any) -> list[Any]:
+    def getaddrinfo(self, host: str, *rest: Any, **more: Any) -> list[Any]:
         if not str(host).endswith("example"):
-            return self._ask(host, *rest, **more)
-        self.asked.append(host)
+            return self._getaddrinfo(host, *rest, **more)
+        self.lookups.append(host)
         if "hangs" in host:
             self.released.wait(20)
             raise socket.gaierror(socket.EAI_AGAIN, "no name server answered")
-        return self._ask("127.0.0.1", *rest, **more)
+        return self._getaddrinfo("127.0.0.1", *rest, **more)
 
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
     given = NameServers()
-    monkeypatch.setattr(socket, "getaddrinfo", given.ask)
+    monkeypatch.setattr(socket, "getaddrinfo", given.getaddrinfo)
     yield given
     given.released.set()
 
@@ -95,9 +95,9 @@ def test_hanging_names_of_one_owner_do_not_delay_other_owners(
     loop.owner, _ = create_user(name="other", password=None, is_operator=False)
     ended_task(loop, receiver.url("200", host="good.example"))
     brief.poll()
-    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is delivered and deleted")
     assert len(receiver.received) == 1
-    assert servers.asked == ["hangs-0.example", "good.example"]
+    assert servers.lookups == ["hangs-0.example", "good.example"]
 
 
 def test_delivery_without_a_name_lookup_is_not_counted_as_tried(
@@ -105,41 +105,41 @@ def test_delivery_without_a_name_lookup_is_not_counted_as_tried(
 ) -> None:
     ended_job(loop, "http://hangs.example/")
     brief.poll()
-    receiver.wait_until(lambda: servers.asked != [], "it is looked up")
+    receiver.wait_until(lambda: servers.lookups != [], "it is looked up")
     task = ended_task(loop, receiver.url("200", host="good.example"))
     brief.poll()
     receiver.wait_until(lambda: Delivery.objects.filter(callback__task=task).exists(), "a try")
-    told = "its name was not resolved within 0.5 s: too many others are"
+    text = "its name was not resolved within 0.5 s: too many others are"
     callback = Callback.objects.get(task=task)
-    assert (callback.is_tried, callback.last_error) == (False, told)
+    assert (callback.is_tried, callback.last_error) == (False, text)
     Job.objects.filter(pk=task.job_id).update(expires_at=clock.now())
     loop.converge()
     assert OneOff.objects.filter(task=task).exists()
     servers.released.set()
     Callback.objects.filter(task=task).update(due_at=clock.now())
     brief.poll()
-    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is told and has gone")
+    receiver.wait_until(lambda: not OneOff.objects.exists(), "the task is delivered and deleted")
     [request] = receiver.received
     assert request.headers["X-Cellrun-Try"] == "2"
 
 
 def test_concurrent_lookups_of_one_name_are_merged(servers: NameServers) -> None:
-    async def ask() -> list[object]:
+    async def resolve_all() -> list[object]:
         lookups = Resolver(at_once=8, per_owner=1)
-        asked = [
+        pending = [
             asyncio.create_task(lookups.find(LookupCaller(owner), host, ANY))
             for owner, host in ((1, "hangs.example"), (2, "Hangs.example"), (1, "hangs.example"))
         ]
         await asyncio.sleep(0)
         servers.released.set()
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*pending, return_exceptions=True)
 
-    assert {type(answer) for answer in asyncio.run(ask())} == {socket.gaierror}
-    assert servers.asked == ["hangs.example"]
+    assert {type(answer) for answer in asyncio.run(resolve_all())} == {socket.gaierror}
+    assert servers.lookups == ["hangs.example"]
 
 
 def test_queued_lookup_is_started_by_another_owner_with_a_free_slot(servers: NameServers) -> None:
-    async def ask() -> tuple[bool, bool]:
+    async def resolve_all() -> tuple[bool, bool]:
         lookups = Resolver(at_once=1, per_owner=1)
         full, late, other = LookupCaller(1), LookupCaller(1), LookupCaller(2)
         hanging = asyncio.create_task(lookups.find(full, "hangs.example", ANY))
@@ -152,12 +152,12 @@ def test_queued_lookup_is_started_by_another_owner_with_a_free_slot(servers: Nam
         hanging.cancel()
         return was, late.is_queued
 
-    assert asyncio.run(ask()) == (True, False)
-    assert servers.asked == ["hangs.example", "good.example"]
+    assert asyncio.run(resolve_all()) == (True, False)
+    assert servers.lookups == ["hangs.example", "good.example"]
 
 
 def test_cancelled_queued_lookup_is_not_started(servers: NameServers) -> None:
-    async def ask() -> None:
+    async def resolve_all() -> None:
         lookups = Resolver(at_once=8, per_owner=1)
         hosts = ("hangs.example", "given-up.example", "good.example")
         hanging, given_up, good = [
@@ -171,8 +171,8 @@ def test_cancelled_queued_lookup_is_not_started(servers: NameServers) -> None:
         servers.released.set()
         await good
 
-    asyncio.run(ask())
-    assert servers.asked == ["hangs.example", "good.example"]
+    asyncio.run(resolve_all())
+    assert servers.lookups == ["hangs.example", "good.example"]
 
 
 def test_process_exits_despite_a_hanging_name_lookup() -> None:

@@ -104,7 +104,7 @@ def test_claim_of_another_user_postpones_the_delivery(
 def test_delivery_that_lost_its_claim_does_not_delete_the_task(
     loop: Loop, receiver: Receiver, delivery: CallbackDelivery
 ) -> None:
-    """Somebody resolves it by hand after 30 s of a try: it is theirs to delete."""
+    """A client that resolves the task after 30 s of a try has to delete it itself."""
     task = ended_task(loop, receiver.url("late"))
     receiver.answers["late"] = "wait"
     delivery.poll()

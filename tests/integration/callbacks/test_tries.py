@@ -218,7 +218,7 @@ def test_stop_returns_the_claimed_callbacks(
     receiver.wait_for(8)
     delivery.stop()
     assert states_of(job) == ["waiting"] * 20
-    # At once: somebody else goes on with them. Nor does one that was cut short count as tried.
+    # At once: another process continues with them. Nor does one that was cut short count as tried.
     assert not Callback.objects.filter(job=job, due_at__gt=clock.now()).exists()
     assert not Callback.objects.filter(job=job, is_tried=True).exists()
     assert Delivery.objects.filter(callback__job=job, error=STOPPED).count() == 8

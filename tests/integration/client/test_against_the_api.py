@@ -46,7 +46,7 @@ def served(live_server: LiveServer) -> Iterator[None]:
     for thread in threading.enumerate():
         if "process_request_thread" in thread.name:
             thread.join(timeout=10)
-            assert not thread.is_alive(), "somebody still holds a connection to the server"
+            assert not thread.is_alive(), "a client still holds a connection to the server"
 
 
 @pytest.fixture
@@ -151,8 +151,8 @@ def test_history_command_shows_jobs_tasks_and_attempts(
     ]
     assert "task was cancelled: cancelled: wrong input" in lines[2]
     [task, *_] = session.tasks(job["id"])
-    told = json.loads(call(command, "history", "--task", str(task["id"]), "--json").stdout)
-    assert [(item["to_state"], item["actor"]) for item in told] == [
+    entries = json.loads(call(command, "history", "--task", str(task["id"]), "--json").stdout)
+    assert [(item["to_state"], item["actor"]) for item in entries] == [
         ("KILLED", "olga"),
         ("PENDING", "olga"),
     ]

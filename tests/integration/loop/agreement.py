@@ -24,7 +24,7 @@ from tests.properties.restatement import ACTIVE
 
 START = timedelta(seconds=60)
 SLOTS = 8
-"""How many containers a cell prepares at the same time, where its pool does not say otherwise."""
+"""How many containers a cell prepares at the same time, unless its pool sets another number."""
 
 
 def cells() -> dict[int, tuple[str, bool]]:
@@ -39,7 +39,7 @@ def cell_ids() -> dict[str, int]:
 
 
 def covered_at() -> datetime | None:
-    """When the last pass of placement began that looked at everything."""
+    """Return when the last complete pass of placement began."""
     return TickState.objects.filter(name="placement").values_list("covered_at", flat=True).first()
 
 
@@ -47,7 +47,7 @@ def covered_at() -> datetime | None:
 
 
 def learn(model: Model, job_id: int) -> None:
-    """A job was submitted: what it says, defaults included."""
+    """Add a submitted job to the model, with its defaults."""
     (row,) = rows(
         """
         SELECT id, name, min_available, explicit_minimum, max_task_failures, coscheduled,
@@ -120,7 +120,7 @@ def learn_placements(model: Model, now: datetime) -> None:
     touched = {t.group.job.id: t.group.job for t in (before[item[0]] for item in placed)}
     for job in touched.values():
         if job.coscheduled:
-            groups = job.told().groups
+            groups = job.restated().groups
             assert text.holds(groups, job.minimum, text.present_of(groups)), f"job {job.id}"
     check_nothing_was_left(model, free, now)
     model.follow(touched.values())
@@ -180,7 +180,7 @@ def check_nothing_was_left(model: Model, free: dict[int, int], now: datetime) ->
             assert not (waiting and startable), f"job {job.id} waits, {startable} places are free"
             continue
         pending = [task for task in job.tasks() if task.state is S.PENDING]
-        fewest = text.fewest(job.told().groups, job.minimum)
+        fewest = text.fewest(job.restated().groups, job.minimum)
         if fewest is None or len(waiting) < len(pending):
             continue
         need = max(fewest, 1) if waiting else 0
@@ -205,11 +205,11 @@ def avoided_by(task: Task, cells: Collection[int]) -> Collection[int]:
 
 def check(model: Model) -> None:
     """All of it agrees, no invariant is violated, and nothing was swept aside."""
-    compare("task", task_rows(), {task.id: said_of(task) for task in model.tasks()})
+    compare("task", task_rows(), {task.id: task_columns(task) for task in model.tasks()})
     learn_back_offs(model)
     attempts = [attempt for task in model.tasks() for attempt in task.attempts]
-    compare("attempt", attempt_rows(), {a.uid: said_of_attempt(a) for a in attempts})
-    compare("job", job_rows(), {job.id: said_of_job(job) for job in model.living()})
+    compare("attempt", attempt_rows(), {a.uid: attempt_columns(a) for a in attempts})
+    compare("job", job_rows(), {job.id: job_columns(job) for job in model.living()})
     groups = [group for job in model.living() for group in job.groups]
     compare("group", group_rows(), {group.id: group.is_startable for group in groups})
     waits = {
@@ -234,7 +234,7 @@ def compare(what: str, found: Mapping[Any, object], wanted: Mapping[Any, object]
     assert not differ, "; ".join(differ)
 
 
-def said_of(task: Task) -> tuple[object, ...]:
+def task_columns(task: Task) -> tuple[object, ...]:
     """As `task_rows` has it."""
     used = task.used
     return (
@@ -248,7 +248,7 @@ def said_of(task: Task) -> tuple[object, ...]:
 
 
 def task_rows() -> dict[int, tuple[object, ...]]:
-    """What the database says of tasks."""
+    """Return the columns of tasks in the database."""
     found = rows(
         """
         SELECT id, state, failure_count, preemption_count, system_failure_count, system_row,
@@ -276,25 +276,25 @@ def learn_back_offs(model: Model) -> None:
         assert found[task.id] == task.not_before, f"task {task.id}"
 
 
-def said_of_attempt(attempt: Attempt) -> tuple[object, ...]:
+def attempt_columns(attempt: Attempt) -> tuple[object, ...]:
     """As `attempt_rows` has it."""
     return (attempt.state, attempt.release, attempt.charged, attempt.charge)
 
 
 def attempt_rows() -> dict[str, tuple[object, ...]]:
-    """What the database says of attempts."""
+    """Return the columns of attempts in the database."""
     found = rows("SELECT uid::text, state, release_kind, charged, charge FROM controlplane_attempt")
     return {uid: (S(state), *rest) for uid, state, *rest in found}
 
 
-def said_of_job(job: Job) -> tuple[object, ...]:
+def job_columns(job: Job) -> tuple[object, ...]:
     """As `job_rows` has it."""
     facts = (job.is_requeuing, job.waits, job.has_started, job.is_settled, job.is_deleted)
     return (job.state, job.ending_as, facts, job.parent)
 
 
 def job_rows() -> dict[int, tuple[object, ...]]:
-    """What the database says of jobs."""
+    """Return the columns of jobs in the database."""
     found = rows(
         """
         SELECT id, state, ending_as, is_requeuing, waits_for_jobs, started_at IS NOT NULL,

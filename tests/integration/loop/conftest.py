@@ -59,14 +59,14 @@ class Wire:
 
 
 class FakeCell:
-    """A cell played by hand: says what the test wants it to say."""
+    """A cell whose messages the test writes."""
 
     def __init__(self, loop: "Loop", name: str, capacity: dict[str, int]) -> None:
         self.loop, self.name, self.incarnation, self.seq = loop, name, "one", 0
         self.key = keys.decode_key(enroll_cell(name=name, pool="default", now=clock.now()))
         self.capacity, self.last_report = capacity, 0
 
-    def say(self, body: dict[str, Any]) -> None:
+    def send(self, body: dict[str, Any]) -> None:
         self.seq += 1
         text = envelope.seal(
             keys.mac_key(self.key, keys.TO_CONTROL),
@@ -78,7 +78,7 @@ class FakeCell:
         self.loop.inbox.apply([text])
 
     def register(self) -> RegistrationResult:
-        self.say(Register(self.capacity, drivers=("docker",), task_types=("container",)).body())
+        self.send(Register(self.capacity, drivers=("docker",), task_types=("container",)).body())
         answer = [o for o in self.orders() if isinstance(o, RegistrationResult)][-1]
         self.last_report = answer.register_seq
         return answer
@@ -89,7 +89,7 @@ class FakeCell:
             self.seq += 1
             numbered.append(AttemptReport(**{**_fields(item), "seq": self.seq}))
         first = self.last_report if after is None else after
-        self.say(Reports(first, tuple(numbered)).body())
+        self.send(Reports(first, tuple(numbered)).body())
         self.last_report = numbered[-1].seq
 
     def end(self, attempt: Attempt, state: TaskState, **facts: Any) -> None:
@@ -97,7 +97,7 @@ class FakeCell:
 
     def beat(self, *held: Attempt) -> Sync:
         listed = tuple(HeldAttempt(str(item.uid), TaskState(item.state)) for item in held)
-        self.say(Heartbeat(listed).body())
+        self.send(Heartbeat(listed).body())
         return [o for o in self.orders() if isinstance(o, Sync)][-1]
 
     def orders(self) -> list[Order]:
@@ -133,9 +133,9 @@ class Loop:
     memory: Memory = field(default_factory=Memory)
 
     def cell(self, name: str = "cell-1", cpu: int = 4000, memory: int = 4096) -> FakeCell:
-        hand = FakeCell(self, name, {"cpu_millis": cpu, "memory_mib": memory, "disk_mib": 10_000})
-        assert hand.register().verdict == "accepted"
-        return hand
+        cell = FakeCell(self, name, {"cpu_millis": cpu, "memory_mib": memory, "disk_mib": 10_000})
+        assert cell.register().verdict == "accepted"
+        return cell
 
     def submit(self, **body: Any) -> Job:
         body = {"name": "job", "image": "x", "command": ["true"], **body}
@@ -157,8 +157,8 @@ class Loop:
         rest = {"finished_at": clock.now(), "started_at": None, "hold_until": None}
         TickState.objects.update_or_create(name="convergence", defaults=rest)
         for shard in range(len(INBOX_QUEUES)):
-            heard = {"sent_at": clock.now(), "received_at": clock.now()}
-            InboxProbe.objects.get_or_create(shard=shard, defaults=heard)
+            probed = {"sent_at": clock.now(), "received_at": clock.now()}
+            InboxProbe.objects.get_or_create(shard=shard, defaults=probed)
         for queue, message in list(self.wire.sent):
             if queue in INBOX_QUEUES:
                 self.wire.sent.remove((queue, message))

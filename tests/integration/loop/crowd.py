@@ -1,4 +1,4 @@
-"""Threads that do things to the same rows at once, and what they leave behind, looked at."""
+"""Threads that change the same rows at once, and checks of what they leave behind."""
 
 import logging
 import random
@@ -72,7 +72,7 @@ class Crowd:
                 gate.wait()
                 work(dice)
         except threading.BrokenBarrierError:
-            pass  # another one has failed, and said why
+            pass  # another one has failed, with its own error
         except BaseException as error:
             self.errors.append(error)
             gate.abort()
@@ -86,9 +86,9 @@ class _Retries(logging.Handler):
         self.counts: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        said: Any = record.msg
-        if isinstance(said, dict) and said.get("event") == "transaction_retried":
-            self.counts[said["sqlstate"]] += 1
+        event: Any = record.msg
+        if isinstance(event, dict) and event.get("event") == "transaction_retried":
+            self.counts[event["sqlstate"]] += 1
 
 
 @contextmanager
@@ -124,16 +124,16 @@ def cascade(dice: random.Random) -> None:
     convergence.run(woken=True)
 
 
-def tell(hand: FakeCell) -> Work:
-    """The cell brings some of its attempts on by a step; it may say it twice."""
+def report_progress(cell: FakeCell) -> Work:
+    """Return work that moves some attempts of the cell by a step, perhaps reported twice."""
 
     def report(dice: random.Random) -> None:
-        found = list(Attempt.objects.filter(cell__name=hand.name, released_at=None))
+        found = list(Attempt.objects.filter(cell__name=cell.name, released_at=None))
         chosen = dice.sample(found, min(len(found), 4))
-        said = [_word(attempt, dice) for attempt in chosen]
-        hand.say(Heartbeat(()).body())
-        for _ in range(dice.choice([1, 1, 2]) if said else 0):
-            hand.report(*said)
+        reports = [_word(attempt, dice) for attempt in chosen]
+        cell.send(Heartbeat(()).body())
+        for _ in range(dice.choice([1, 1, 2]) if reports else 0):
+            cell.report(*reports)
 
     return report
 
@@ -148,13 +148,13 @@ def _word(attempt: Attempt, dice: random.Random) -> AttemptReport:
 
 
 def stop(dice: random.Random) -> None:
-    """Somebody cancels a job, or a task of one."""
+    """Cancel a job, or a task of one."""
     open_tasks = Task.objects.filter(finished_at=None).values_list("id", "job_id")[:40]
     if not open_tasks:
         return
     task_id, job_id = dice.choice(list(open_tasks))
     facts: dict[str, Any] = {"reason": "", "force": dice.random() < 0.3, "actor": "x"}
-    with suppress(Conflict, NotFound):  # somebody else was faster
+    with suppress(Conflict, NotFound):  # another thread was faster
         if dice.random() < 0.4:
             cancel_job(job_id=job_id, now=clock.now(), **facts)
         else:
@@ -162,7 +162,7 @@ def stop(dice: random.Random) -> None:
 
 
 def take_up(dice: random.Random) -> None:
-    """Somebody retries a job that ended, or deletes it."""
+    """Retry a job that ended, or delete it."""
     ended = Job.objects.visible().exclude(finished_at=None).order_by("-id")
     ids = list(ended.values_list("id", flat=True)[:10])
     if not ids:
@@ -175,8 +175,8 @@ def take_up(dice: random.Random) -> None:
             delete_job(job_id=job_id, actor="owner", now=clock.now())
 
 
-def ask(loop: Loop) -> Work:
-    """Somebody submits what depends on, descends from, or replaces what is there."""
+def submit_jobs(loop: Loop) -> Work:
+    """Return work that submits jobs which depend on, descend from, or replace existing ones."""
 
     def submit(dice: random.Random) -> None:
         found = Job.objects.visible().order_by("-id")
@@ -206,19 +206,19 @@ def ask(loop: Loop) -> Work:
 # ------------------------------------------------------------------------ what they leave
 
 
-def heal(hands: list[FakeCell]) -> None:
+def heal(cells: list[FakeCell]) -> None:
     """Everything that holds a place is confirmed gone, until every job is settled."""
     dice = random.Random(0)
     for _ in range(ROUNDS):
-        for hand in hands:
-            held = Attempt.objects.filter(cell__name=hand.name, released_at=None)
-            said = [
+        for cell in cells:
+            held = Attempt.objects.filter(cell__name=cell.name, released_at=None)
+            reports = [
                 AttemptReport(str(attempt.uid), 0, S.SUCCEEDED, exit_code=0, gone=True)
                 for attempt in held
             ]
-            hand.say(Heartbeat(()).body())
-            if said:
-                hand.report(*said)
+            cell.send(Heartbeat(()).body())
+            if reports:
+                cell.report(*reports)
         Task.objects.exclude(not_before=None).update(not_before=clock.now())
         tick(dice)
         place(dice)

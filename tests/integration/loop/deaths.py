@@ -19,7 +19,7 @@ from controlplane.outbox import transport
 from tests.integration.loop.conftest import Wire
 
 Doom = Callable[[str], bool]
-"""Asked before each statement, whether the process dies now."""
+"""Called before each statement: whether the process dies now."""
 
 DIED, FAILED = 9, 1
 # A process that hangs is ended by the system, and the test with it.
@@ -35,14 +35,14 @@ class Death:
 
 
 class PipedWire(Wire):
-    """What is sent goes out at once: whoever dies next takes nothing of it along."""
+    """A wire that passes messages on at once, so that a later death loses none of them."""
 
     def __init__(self, pipe: int) -> None:
         super().__init__()
         self._pipe = pipe
 
     def push(self, messages: Sequence[tuple[str, str]]) -> None:
-        tell(self._pipe, {"sent": [list(message) for message in messages]})
+        write_record(self._pipe, {"sent": [list(message) for message in messages]})
 
 
 def at_statement(number: int, containing: str = "") -> Doom:
@@ -57,7 +57,7 @@ def at_statement(number: int, containing: str = "") -> Doom:
     return is_it
 
 
-def tell(pipe: int, what: dict[str, Any]) -> None:
+def write_record(pipe: int, what: dict[str, Any]) -> None:
     line = json.dumps(what).encode() + b"\n"
     while line:
         line = line[os.write(pipe, line) :]
@@ -75,11 +75,11 @@ def work_until_death(work: Callable[[], object], is_last: Doom) -> Death:
         _live(work, is_last, writing)
     os.close(writing)
     with os.fdopen(reading) as lines:
-        told = [json.loads(line) for line in lines]
+        records = [json.loads(line) for line in lines]
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) in (0, DIED), "the work failed, see above"
-    sent = [(queue, message) for item in told for queue, message in item.get("sent", ())]
-    [before] = [item["before"] for item in told if "before" in item] or [None]
+    sent = [(queue, message) for item in records for queue, message in item.get("sent", ())]
+    [before] = [item["before"] for item in records if "before" in item] or [None]
     assert (before is None) == (status == 0)
     return Death(before, sent)
 
@@ -90,13 +90,13 @@ def _live(work: Callable[[], object], is_last: Doom, pipe: int) -> None:
 
     def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if is_last(sql):
-            tell(pipe, {"before": " ".join(sql.split())[:80]})
+            write_record(pipe, {"before": " ".join(sql.split())[:80]})
             os._exit(DIED)
         return execute(sql, *rest)
 
     try:
         signal.alarm(PATIENCE_SECONDS)
-        # Kept, since to collect it would say goodbye to PostgreSQL in our parent's name.
+        # Kept, since to collect it would end the parent's session with PostgreSQL.
         inherited, connection.connection = connection.connection, None
         transport.use(PipedWire(pipe))
         with connection.execute_wrapper(watch):

@@ -35,7 +35,7 @@ def groups(draw: st.DrawFn, number: int, *, is_gang: bool) -> dict[str, Any]:
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """A job, but for what it says of other jobs."""
+    """Draw a job without links to other jobs."""
     is_gang = draw(st.integers(0, 2)) == 0
     body: dict[str, Any] = {"name": draw(st.sampled_from("ab")), "coscheduled": is_gang}
     count = draw(st.sampled_from([1, 1, 2, 3]))
@@ -49,7 +49,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     return body
 
 
-# What a cell may say of an attempt.
+# What a cell may report of an attempt.
 WORDS: tuple[dict[str, Any], ...] = (
     {"state": S.BUILDING, "phase": Phase.PULLING},
     {"state": S.BUILDING, "phase": Phase.CREATING},

@@ -31,7 +31,7 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 TASK: dict[str, Any] = {"image": "x", "command": ["true"]}
 SMALL = {"cpu": 0.1, "memory": "8Mi"}
-NOBODY = UUID(int=404)
+UNKNOWN_UID = UUID(int=404)
 
 
 def ago(seconds: float) -> datetime:
@@ -108,7 +108,7 @@ class Planting:
         of(uid__in=old).update(created_at=ago(601), started_at=ago(600))
         of(uid__in=(stopping.uid, unforced.uid)).update(finished_at=ago(599))
         of(uid=stopping.uid).update(stop_forced_at=ago(500))
-        # What is told of that time was not possible before its group might start.
+        # Such a history was not possible before its group might start.
         late = (stopping.job_id, unforced.job_id, overrun.job_id)
         TaskGroup.objects.filter(job_id__in=late).update(startable_at=ago(602))
 
@@ -146,7 +146,10 @@ class Planting:
         CellLease.objects.filter(cell__name="gone").update(
             expires_at=ago(60), last_message_at=ago(90), silent_ticks=9
         )
-        for kind, subject in (("exclusive_held", f"attempt {NOBODY}"), ("pool_skipped", "nobody")):
+        for kind, subject in (
+            ("exclusive_held", f"attempt {UNKNOWN_UID}"),
+            ("pool_skipped", "nobody"),
+        ):
             at = {"raised_at": ago(10**6), "last_raised_at": ago(10**6)}
             Alert.objects.create(kind=kind, subject=subject, text="held", **at)
 
@@ -168,11 +171,16 @@ class Planting:
     def claims_and_rests(self) -> None:
         [task] = self.loop.tasks(self.jobs["first"])
         OneOff.objects.create(
-            task=task, job_id=task.job_id, guid="guid", domain="d", claim=NOBODY, claimed_at=ago(31)
+            task=task,
+            job_id=task.job_id,
+            guid="guid",
+            domain="d",
+            claim=UNKNOWN_UID,
+            claimed_at=ago(31),
         )
         Callback.objects.create(
             job_id=task.job_id, task=task, owner_id=self.loop.owner.pk, url="http://x/", host="x",
-            state="claimed", claim=NOBODY, tries=1, due_at=ago(60), give_up_at=ago(-86_400),
+            state="claimed", claim=UNKNOWN_UID, tries=1, due_at=ago(60), give_up_at=ago(-86_400),
             claimed_until=ago(1), created_at=ago(60),
         )  # fmt: skip
         Job.objects.filter(pk=self.jobs["failed"].pk).update(settled_at=None, expires_at=None)

@@ -1,4 +1,4 @@
-"""A kind of job whose hook does what a test says, in a package as pip would leave it."""
+"""A kind of job whose hook a test controls, in a package as pip would leave it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ NAMES = ("Probe", "Second", "Odd", "Plain")
 
 
 class Probe:
-    """The hook `probe`. `acts`: what a method answers, by its name; `calls`: what it was asked."""
+    """The hook `probe`. `acts`: what a method answers, by its name; `calls`: its arguments."""
 
     def __init__(self) -> None:
         self.acts: dict[str, Act] = {}
@@ -39,17 +39,17 @@ class Probe:
         answer: Event = self._do("on_end", end, end.event)
         return answer
 
-    def _do(self, method: str, asked: Any, default: Any) -> Any:
-        self.calls.append((method, asked))
-        return self.acts[method](asked) if method in self.acts else default
+    def _do(self, method: str, argument: Any, default: Any) -> Any:
+        self.calls.append((method, argument))
+        return self.acts[method](argument) if method in self.acts else default
 
-    def asked(self, method: str) -> list[Any]:
-        """What the method was asked, in order."""
-        return [asked for name, asked in self.calls if name == method]
+    def calls_of(self, method: str) -> list[Any]:
+        """Return the arguments of the method's calls, in order."""
+        return [argument for name, argument in self.calls if name == method]
 
 
 class Second(Probe):
-    """The hook `second`: another kind that does what a test says."""
+    """The hook `second`: another kind that a test controls."""
 
 
 class Odd:
@@ -97,13 +97,13 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
 def waiting(signal: Signal, answer: Any = None) -> Act:
     """An act that does not return before the signal."""
 
-    def act(asked: Any) -> Any:
+    def act(argument: Any) -> Any:
         signal.wait()
-        return asked if answer is None else answer
+        return argument if answer is None else answer
 
     return act
 
 
-def raising(asked: Any) -> Any:
+def raising(argument: Any) -> Any:
     """An act that fails."""
     raise RuntimeError("no luck")

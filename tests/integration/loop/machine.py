@@ -1,6 +1,6 @@
 """Random courses of the loop against the model: Hypothesis chooses what happens next.
 
-Cells are played by hand and may say anything at any time. Time is virtual and moves a little with
+Cells are fake and may report anything at any time. Time is virtual and moves a little with
 each step, so that nothing of one step happens at the same instant as the next.
 """
 
@@ -40,7 +40,7 @@ from controlplane.ticks import convergence
 from tests.integration.loop import agreement
 from tests.integration.loop.conftest import FakeCell, Loop, Wire
 from tests.integration.loop.drawn import clarity, documents, numbers, words
-from tests.integration.loop.model import Attempt, Job, Said, Task
+from tests.integration.loop.model import Attempt, Job, SentReport, Task
 from tests.integration.loop.model_ticks import Model
 from tests.properties.restatement import ACTIVE, OPEN
 from tests.simulation.world import empty_tables
@@ -63,9 +63,9 @@ class Course(RuleBasedStateMachine):
         create_default_tenancy()
         owner, _ = create_user(name="owner", password=None, is_operator=False)
         self.loop = Loop(owner, self.wire, Inbox(sync_seconds=0.0))
-        self.hands: list[FakeCell] = []
+        self.cells: list[FakeCell] = []
         self.mute: set[str] = set()
-        self.on_the_way: list[Said] = []
+        self.on_the_way: list[SentReport] = []
         self.ran: set[str] = set()
         self.is_sound = True
         self.model.now = self.now
@@ -82,7 +82,7 @@ class Course(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """The database is as the model says, and no invariant is violated."""
+        """Check that the database agrees with the model and violates no invariant."""
         self.is_sound = False
         agreement.check(self.model)
         self.is_sound = True
@@ -102,7 +102,7 @@ class Course(RuleBasedStateMachine):
     def weather(self, what: str, number: int) -> None:
         """A cell comes, goes, or comes back."""
         match what:
-            case "add" if len(self.hands) < MAX_CELLS:
+            case "add" if len(self.cells) < MAX_CELLS:
                 self._add_cell(1 + number % 4)
             case "lose":
                 self._lose_cell(number)
@@ -111,20 +111,20 @@ class Course(RuleBasedStateMachine):
 
     def _add_cell(self, cpu: int) -> None:
         self._step()
-        self.hands.append(self.loop.cell(f"cell-{len(self.hands)}", cpu=1000 * cpu))
+        self.cells.append(self.loop.cell(f"cell-{len(self.cells)}", cpu=1000 * cpu))
 
     def _return_cell(self, number: int) -> None:
         """A cell process starts anew: it is taken for a new one if the old one was lost."""
         self._step()
-        hand = self._hand(number)
-        before, hand.incarnation = hand.incarnation, f"{hand.incarnation}+"
-        if hand.register().verdict != "accepted":
-            hand.incarnation = before
-        self.mute.discard(hand.name)
+        cell = self._cell(number)
+        before, cell.incarnation = cell.incarnation, f"{cell.incarnation}+"
+        if cell.register().verdict != "accepted":
+            cell.incarnation = before
+        self.mute.discard(cell.name)
 
     def _lose_cell(self, number: int) -> None:
         """A cell falls silent until it is given up."""
-        self.mute.add(self._hand(number).name)
+        self.mute.add(self._cell(number).name)
         for _ in range(4):
             self.advance(seconds=12)
             self.tick(is_deaf=False)
@@ -132,20 +132,20 @@ class Course(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 5, 15, 31, 61, 100, 310, 1_900]))
     def advance(self, seconds: int) -> None:
         self._step(seconds)
-        for hand in self.hands:
-            if hand.name not in self.mute:
-                hand.beat()
+        for cell in self.cells:
+            if cell.name not in self.mute:
+                cell.beat()
 
     # ------------------------------------------------------------------------ reports
 
     @rule(talk=st.lists(st.tuples(numbers, words, clarity), min_size=1, max_size=4))
     def work(self, talk: list[tuple[int, dict[str, Any], bool]]) -> None:
-        """What waits is placed, and cells say something of what they were given."""
+        """Place what waits, and let cells report on some of their attempts."""
         self.place()
-        for number, said, is_gone in talk:
+        for number, fields, is_gone in talk:
             if attempts := self._attempts(held=True):
                 self._step()
-                self._deliver([self._write(attempts, number, said, is_gone)])
+                self._deliver([self._write(attempts, number, fields, is_gone)])
 
     @rule(number=numbers)
     def start(self, number: int) -> None:
@@ -155,15 +155,15 @@ class Course(RuleBasedStateMachine):
         run = [a for n, a in enumerate(active) if n != number % (len(active) + 1)]
         self._deliver([self._write(run, n, {"state": S.RUNNING}, False) for n in range(len(run))])
 
-    @rule(number=numbers, said=words, is_gone=clarity, sender=st.integers(0, 5))
+    @rule(number=numbers, fields=words, is_gone=clarity, sender=st.integers(0, 5))
     @precondition(lambda self: self._attempts() and len(self.on_the_way) < MAX_ON_THE_WAY)
-    def write(self, number: int, said: dict[str, Any], is_gone: bool, sender: int) -> None:
-        """A report is sent, of any attempt and perhaps by somebody else; it may come late."""
+    def write(self, number: int, fields: dict[str, Any], is_gone: bool, sender: int) -> None:
+        """Send a report of any attempt, perhaps by another cell; it may come late."""
         self._step()
-        letter = self._write(self._attempts(), number, said, is_gone)
+        letter = self._write(self._attempts(), number, fields, is_gone)
         if sender == 0:
-            hand = self._hand(number)
-            letter = Said(self._cell_id(hand), hand.incarnation, letter.report)
+            cell = self._cell(number)
+            letter = SentReport(self._cell_id(cell), cell.incarnation, letter.report)
         self.on_the_way.append(letter)
 
     @rule(chosen=st.lists(numbers, min_size=1, max_size=3), is_kept=st.booleans())
@@ -179,7 +179,7 @@ class Course(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self._attempts())
     def obey(self) -> None:
-        """Every cell confirms what it was told to stop."""
+        """Let every cell confirm its stops."""
         self._step()
         stopping = [a for a in self._attempts(held=True) if a.state not in ACTIVE]
         self._deliver([self._letter(a, {"state": S.KILLED, "gone": True}) for a in stopping])
@@ -233,7 +233,7 @@ class Course(RuleBasedStateMachine):
         number=numbers,
     )
     def intervene(self, what: str, number: int) -> None:
-        """Somebody does something to a job."""
+        """Let a user or operator change a job."""
         if not self._jobs():
             return
         match what:
@@ -246,7 +246,7 @@ class Course(RuleBasedStateMachine):
             case "delete":
                 self._delete_job(number)
             case "release":
-                self._release_by_hand(number)
+                self._release_as_operator(number)
 
     def _cancel_job(self, number: int) -> None:
         self._step()
@@ -293,7 +293,7 @@ class Course(RuleBasedStateMachine):
             wanted = sum(task.state is not S.SUCCEEDED for task in job.tasks())
             assert len(self.model.jobs[made[0]].tasks()) == wanted
 
-    def _release_by_hand(self, number: int) -> None:
+    def _release_as_operator(self, number: int) -> None:
         self._step()
         found = self._attempts(held=True)
         if not found:
@@ -322,8 +322,8 @@ class Course(RuleBasedStateMachine):
         rest = {"finished_at": self.now, "started_at": None, "hold_until": hold_until}
         TickState.objects.update_or_create(name="convergence", defaults=rest)
         for shard in range(8):
-            heard = {"sent_at": self.now, "received_at": self.now}
-            InboxProbe.objects.update_or_create(shard=shard, defaults=heard)
+            probed = {"sent_at": self.now, "received_at": self.now}
+            InboxProbe.objects.update_or_create(shard=shard, defaults=probed)
         covered_at = agreement.covered_at()
         convergence.run(memory=self.loop.memory)
         cells = agreement.cells()
@@ -337,10 +337,10 @@ class Course(RuleBasedStateMachine):
         """Cells return with room enough, whatever runs succeeds: then all jobs are settled."""
         self._step()
         self.on_the_way.clear()
-        self.hands.append(self.loop.cell("spare", cpu=64_000, memory=64_000))
+        self.cells.append(self.loop.cell("spare", cpu=64_000, memory=64_000))
         for _ in range(40):
-            for number, hand in enumerate(self.hands):
-                if hand.name in self.mute:
+            for number, cell in enumerate(self.cells):
+                if cell.name in self.mute:
                     self._return_cell(number)
             self.advance(seconds=310)
             self.tick(is_deaf=False)
@@ -352,8 +352,8 @@ class Course(RuleBasedStateMachine):
             self.obey()
             self.place()
             good = [a for a in self._attempts(held=True) if a.state in ACTIVE]
-            said = {"state": S.SUCCEEDED, "exit_code": 0, "gone": True}
-            self._deliver([self._letter(attempt, said) for attempt in good])
+            fields = {"state": S.SUCCEEDED, "exit_code": 0, "gone": True}
+            self._deliver([self._letter(attempt, fields) for attempt in good])
             self.agrees()
             if all(job.is_settled for job in self.model.living()):
                 return
@@ -367,11 +367,11 @@ class Course(RuleBasedStateMachine):
         self.now += STEP + timedelta(seconds=seconds)
         self.model.now = self.now
 
-    def _hand(self, number: int) -> FakeCell:
-        return self.hands[number % len(self.hands)]
+    def _cell(self, number: int) -> FakeCell:
+        return self.cells[number % len(self.cells)]
 
-    def _cell_id(self, hand: FakeCell) -> int:
-        return agreement.cell_ids()[hand.name]
+    def _cell_id(self, cell: FakeCell) -> int:
+        return agreement.cell_ids()[cell.name]
 
     def _jobs(self) -> list[Job]:
         return [job for job in self.model.living() if not job.is_deleted]
@@ -398,33 +398,33 @@ class Course(RuleBasedStateMachine):
         release_attempt(uid=UUID(attempt.uid), reason="", actor="me", now=self.now)
 
     def _write(
-        self, among: list[Attempt], number: int, said: dict[str, Any], is_gone: bool
-    ) -> Said:
+        self, among: list[Attempt], number: int, fields: dict[str, Any], is_gone: bool
+    ) -> SentReport:
         attempt = among[number % len(among)]
-        said = {"gone": is_gone and said["state"] not in OPEN, **said}
-        if said["state"] is S.RUNNING:
+        fields = {"gone": is_gone and fields["state"] not in OPEN, **fields}
+        if fields["state"] is S.RUNNING:
             self.ran.add(attempt.uid)
         if attempt.uid in self.ran:
-            said.pop("never_created", None)  # that would be a lie
-        return self._letter(attempt, said)
+            fields.pop("never_created", None)  # that would be a lie
+        return self._letter(attempt, fields)
 
-    def _letter(self, attempt: Attempt, said: dict[str, Any]) -> Said:
+    def _letter(self, attempt: Attempt, fields: dict[str, Any]) -> SentReport:
         names = {cell_id: name for name, cell_id in agreement.cell_ids().items()}
-        hand = next(hand for hand in self.hands if hand.name == names[attempt.cell_id])
-        hand.seq += 1
-        report = AttemptReport(attempt.uid, hand.seq, **said)
-        return Said(attempt.cell_id, attempt.incarnation, report)
+        cell = next(cell for cell in self.cells if cell.name == names[attempt.cell_id])
+        cell.seq += 1
+        report = AttemptReport(attempt.uid, cell.seq, **fields)
+        return SentReport(attempt.cell_id, attempt.incarnation, report)
 
-    def _deliver(self, batch: list[Said]) -> None:
+    def _deliver(self, batch: list[SentReport]) -> None:
         self.loop.inbox.apply([self._sealed(letter) for letter in batch])
-        self.model.hear(batch)
+        self.model.receive(batch)
 
-    def _sealed(self, letter: Said) -> str:
+    def _sealed(self, letter: SentReport) -> str:
         names = {cell_id: name for name, cell_id in agreement.cell_ids().items()}
-        hand = next(hand for hand in self.hands if hand.name == names[letter.cell_id])
+        cell = next(cell for cell in self.cells if cell.name == names[letter.cell_id])
         return envelope.seal(
-            keys.mac_key(hand.key, keys.TO_CONTROL),
-            cell=hand.name,
+            keys.mac_key(cell.key, keys.TO_CONTROL),
+            cell=cell.name,
             incarnation=letter.incarnation,
             seq=letter.report.seq,
             body=Reports(0, (letter.report,)).body(),

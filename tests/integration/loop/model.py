@@ -1,6 +1,6 @@
 """A small model of jobs, tasks and attempts, from the text: no rows, no locks, no pages.
 
-It is told what happens, and says what must then stand in the database. What the text leaves open
+It receives what happens, and derives what must then be in the database. What the text leaves open
 (which waiting task goes to which cell, which jitter a back-off has) it takes from there.
 """
 
@@ -85,8 +85,8 @@ class Group:
         """Of its tasks."""
         return [task.state for task in self.tasks]
 
-    def told(self) -> text.Group:
-        """As the restatement wants it."""
+    def restated(self) -> text.Group:
+        """Convert it for the restatement."""
         excused = sum(task.is_excused for task in self.tasks)
         return text.Group(self.states(), self.minimum, excused, not self.once)
 
@@ -144,14 +144,14 @@ class Job:
         """Whether it ends, but some of it is open yet."""
         return self.ending_as is not None and not self.has_ended
 
-    def told(self) -> text.Job:
-        """As the restatement wants it."""
-        groups = [group.told() for group in self.groups]
+    def restated(self) -> text.Job:
+        """Convert it for the restatement."""
+        groups = [group.restated() for group in self.groups]
         return text.Job(groups, self.minimum, self.is_explicit, self.tolerated, self.has_started)
 
 
 @dataclass(frozen=True)
-class Said:
+class SentReport:
     """A report and who sent it, as it waits on its way."""
 
     cell_id: int
@@ -160,7 +160,7 @@ class Said:
 
 
 class Jobs:
-    """All jobs. `now` is set by whoever uses it."""
+    """All jobs. `now` is set by the user of the model."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, Job] = {}
@@ -239,19 +239,19 @@ class Jobs:
     # --------------------------------------------------------------------------- jobs
 
     def follow(self, jobs: Iterable[Job], unblocked: Iterable[Job] = ()) -> None:
-        """Let the jobs follow their tasks, those that depend on them told."""
+        """Derive the jobs from their tasks, and then the dependencies on them."""
         for job in unblocked:
             job.waits = False
         listed = sorted({job.id: job for job in jobs}.items())
         for _, job in listed:
             self._roll(job)
         for _, job in listed:
-            self._tell(job)
+            self._notify_dependents(job)
 
     def _roll(self, job: Job) -> None:
         if not job.has_ended:
             self._judge(job)
-            follows = text.derive(job.told())
+            follows = text.derive(job.restated())
             is_open = any(task.state in OPEN for task in job.tasks())
             if job.ending_as is None and follows not in (S.PENDING, S.RUNNING) and is_open:
                 job.ending_as, job.is_requeuing = follows, False
@@ -270,14 +270,14 @@ class Jobs:
         if not job.coscheduled or job.ending_as is not None:
             job.is_requeuing = False
             return
-        told = job.told()
-        verdict = text.judge(told.groups, job.minimum)
+        restated = job.restated()
+        verdict = text.judge(restated.groups, job.minimum)
         if verdict == "broken":
-            for group in told.groups:
+            for group in restated.groups:
                 group.states = [S.WORKER_FAILED if s in OPEN else s for s in group.states]
-            job.ending_as, job.is_broken, job.is_requeuing = text.derive(told), True, False
+            job.ending_as, job.is_broken, job.is_requeuing = text.derive(restated), True, False
             return
-        movable = any(s in ACTIVE for g in told.groups if g.is_movable for s in g.states)
+        movable = any(s in ACTIVE for g in restated.groups if g.is_movable for s in g.states)
         job.is_requeuing = verdict == "fell_below" or (job.is_requeuing and movable)
 
     @staticmethod
@@ -289,7 +289,7 @@ class Jobs:
             return "impossible"
         return "open" if "open" in found else "satisfied"
 
-    def _tell(self, job: Job) -> None:
+    def _notify_dependents(self, job: Job) -> None:
         for other in self.living():
             for dependency in other.dependencies:
                 if dependency.on != job.id or dependency.is_met or dependency.is_failed:
@@ -313,22 +313,22 @@ class Jobs:
 
     # ------------------------------------------------------------------------ reports
 
-    def hear(self, batch: Iterable[Said]) -> None:
+    def receive(self, batch: Iterable[SentReport]) -> None:
         """Reports arrive together: of each attempt and sender the newest counts."""
-        newest: dict[tuple[str, int, str], Said] = {}
-        for said in batch:
-            key = said.report.uid, said.cell_id, said.incarnation
-            if key not in newest or newest[key].report.seq < said.report.seq:
-                newest[key] = said
-        touched = [job for said in newest.values() for job in self._hear(said)]
+        newest: dict[tuple[str, int, str], SentReport] = {}
+        for sent in batch:
+            key = sent.report.uid, sent.cell_id, sent.incarnation
+            if key not in newest or newest[key].report.seq < sent.report.seq:
+                newest[key] = sent
+        touched = [job for sent in newest.values() for job in self._receive(sent)]
         self.follow(touched)
 
-    def _hear(self, said: Said) -> Iterator[Job]:
-        report, found = said.report, self.find(said.report.uid)
+    def _receive(self, sent: SentReport) -> Iterator[Job]:
+        report, found = sent.report, self.find(sent.report.uid)
         if found is None:
             return
         task, attempt = found
-        sender = said.cell_id, said.incarnation
+        sender = sent.cell_id, sent.incarnation
         if sender != (attempt.cell_id, attempt.incarnation) or report.seq <= attempt.seq:
             return
         if attempt.state not in ACTIVE:
@@ -338,7 +338,7 @@ class Jobs:
             return
         if report.state in OPEN and STAGES.get(report.state, -1) < STAGES[attempt.state]:
             return
-        started_at = self._told_start(report)
+        started_at = self._reported_start(report)
         if report.state is attempt.state:
             attempt.seq = report.seq
             if report.phase and report.phase != attempt.phase:
@@ -353,7 +353,7 @@ class Jobs:
             attempt.seq, attempt.phase = report.seq, report.phase or attempt.phase
             yield task.group.job
 
-    def _told_start(self, report: AttemptReport) -> datetime | None:
+    def _reported_start(self, report: AttemptReport) -> datetime | None:
         has_run = report.started_at is not None or report.state is S.RUNNING
         return self.now if has_run else None
 
@@ -391,7 +391,7 @@ def job_standing(job: Job, until: str) -> str:
 
 
 def event_of(report: AttemptReport, attempt: Attempt) -> Event:
-    """What a report says has happened."""
+    """Return the event that a report stands for."""
     match report.state:
         case S.BUILDING:
             return Event.BUILDING

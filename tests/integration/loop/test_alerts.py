@@ -1,4 +1,4 @@
-"""Alerts close once what they are about is over, also those of which nobody else would notice."""
+"""Alerts close once their cause is over, also those that no other rule would check again."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -115,8 +115,8 @@ def test_gap_hold_survives_the_death_of_the_tick_that_found_it(loop: Loop, where
     hold_until = load_tick("convergence").hold_until
     assert hold_until is not None
     assert hold_until > clock.now()
-    is_told = Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists
-    assert is_told() == (where == "the run")
+    has_alert = Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists
+    assert has_alert() == (where == "the run")
     InboxProbe.objects.update(received_at=clock.now())
     TickState.objects.update(started_at=ago(5))
     convergence.run(memory=memory)
@@ -124,7 +124,7 @@ def test_gap_hold_survives_the_death_of_the_tick_that_found_it(loop: Loop, where
     TickState.objects.update(started_at=ago(5), hold_until=ago(1))
     convergence.run(memory=memory)
     assert load_tick("convergence").hold_until is None
-    assert not is_told()
+    assert not has_alert()
 
 
 def test_gap_alert_of_another_process_is_closed(loop: Loop) -> None:
@@ -209,10 +209,10 @@ def test_cell_lost_alert_is_not_closed_by_age(loop: Loop) -> None:
 
 def test_duplicate_cell_alert_closes_when_registrations_stop(loop: Loop) -> None:
     cell = loop.cell()
-    twin = FakeCell(loop, cell.name, cell.capacity)
-    twin.incarnation = "two"
+    duplicate = FakeCell(loop, cell.name, cell.capacity)
+    duplicate.incarnation = "two"
     for _ in range(2):
-        assert twin.register().verdict == "refused"
+        assert duplicate.register().verdict == "refused"
         age(590)
         loop.converge()
         assert Alert.objects.get(cleared_at=None).kind == "cell_twin"

@@ -1,4 +1,4 @@
-"""Whoever ends a job, or takes a gang back, dies at any statement of any page: a tick finishes it.
+"""A process that ends a job or requeues a gang dies at any statement: a tick finishes its work.
 
 The cascade is the same for every way to end: what is cancelled here could have failed as well.
 """
@@ -71,12 +71,12 @@ def count_killed(jobs: Sequence[Job]) -> int:
 
 
 def check(jobs: Sequence[Job]) -> list[InvariantViolation]:
-    """What is wrong with these jobs, and the cells; the others were looked at before."""
+    """Return what is wrong with these jobs, and the cells; the others were checked before."""
     return find_violations(load_jobs([job.pk for job in jobs])) + find_violations(load_cells())
 
 
 def check_finished(loop: Loop, cell: FakeCell, job: Job) -> None:
-    """The job is KILLED, each of its tasks was killed once, and each container is told to stop."""
+    """Check that the job is KILLED, each task was killed once, and each container is stopped."""
     assert loop.state(job) == "KILLED"
     assert set(loop.states(job)) == {"KILLED"}
     kills = Transition.objects.filter(job_id=job.pk, to_state=S.KILLED, task_id__isnull=False)
@@ -84,7 +84,7 @@ def check_finished(loop: Loop, cell: FakeCell, job: Job) -> None:
     assert times == {task.pk: 1 for task in loop.tasks(job)}
     attempts = loop.attempts(job)
     stopped = set(cell.stop_orders())
-    # What was committed but not sent any more is said again in the answer to a heartbeat.
+    # What was committed but not sent any more is repeated in the answer to a heartbeat.
     stopped |= {stop.uid for stop in cell.beat(*attempts).orders.stops}
     assert stopped >= {str(attempt.uid) for attempt in attempts}
     cell.report(*(AttemptReport(str(item.uid), 0, S.KILLED, gone=True) for item in attempts))
@@ -115,7 +115,7 @@ def die_everywhere(
         try:
             assert check(jobs) == []
             if Job.objects.get(pk=jobs[0].pk).ending_as is None:
-                cancel(jobs[0])  # nobody heard an answer, and asks again
+                cancel(jobs[0])  # the client received no answer, and repeats the call
             loop.converge()
             for job in jobs:
                 check_finished(loop, cell, job)

@@ -1,4 +1,4 @@
-"""Cells: what operators order of them, what puts them aside, and what they say of themselves."""
+"""Cells: orders of operators, quarantines, and what cells report of themselves."""
 
 import json
 from datetime import timedelta
@@ -40,7 +40,7 @@ def state() -> str:
 
 
 def lose(loop: Loop) -> None:
-    """Its lease is over, and everybody could have heard it."""
+    """Let its lease expire while the inbox works."""
     past = clock.now() - timedelta(seconds=60)
     CellLease.objects.update(expires_at=past, last_message_at=past, silent_ticks=9)
     loop.converge()
@@ -62,8 +62,8 @@ def begun(loop: Loop, cell: FakeCell, **body: Any) -> tuple[Job, Attempt]:
     return job, attempt
 
 
-def report_of(attempt: Attempt, said: S, **facts: Any) -> AttemptReport:
-    return AttemptReport(str(attempt.uid), 0, said, **facts)
+def report_of(attempt: Attempt, reported: S, **facts: Any) -> AttemptReport:
+    return AttemptReport(str(attempt.uid), 0, reported, **facts)
 
 
 # ------------------------------------------------------------------ orders
@@ -248,7 +248,7 @@ def begin_long_ago(attempt: Attempt, number: int) -> None:
 
 
 def rows_read(plan: dict[str, Any], table: str) -> int:
-    """How many rows of a table were looked at, in a plan that was carried out."""
+    """Return how many rows of a table were read, in a plan that was carried out."""
     read = 0
     if plan.get("Relation Name") == table:
         seen = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
@@ -320,12 +320,12 @@ def test_cordoned_cell_is_cordoned_again_after_its_stop_quarantine(loop: Loop) -
     assert state() == "CORDONED"
 
 
-# ------------------------------------------------------------------ what a cell says of itself
+# -------------------------------------------------------------- what a cell reports of itself
 
 
 def test_cell_that_reports_unfit_gets_no_work_until_it_is_fit(loop: Loop) -> None:
     cell = loop.cell()
-    cell.say(Heartbeat((), unfit="the disk of its folder is full").body())
+    cell.send(Heartbeat((), unfit="the disk of its folder is full").body())
     shown = get_cell("cell-1")
     assert (shown["state"], shown["state_reason"]) == (
         "QUARANTINED",
@@ -353,14 +353,14 @@ def test_heartbeat_does_not_lift_a_stop_quarantine(loop: Loop) -> None:
 def test_unfit_cordoned_cell_stays_cordoned(loop: Loop) -> None:
     cell = loop.cell()
     ORDERS["CORDONED"]()
-    cell.say(Heartbeat((), unfit="full").body())
+    cell.send(Heartbeat((), unfit="full").body())
     assert state() == "CORDONED"
 
 
 def test_clock_offset_of_a_cell_is_shown(loop: Loop) -> None:
     cell = loop.cell()
     assert get_cell("cell-1")["clock_ahead_seconds"] is None
-    cell.say(Heartbeat((), clock_ahead=-3.5).body())
+    cell.send(Heartbeat((), clock_ahead=-3.5).body())
     assert get_cell("cell-1")["clock_ahead_seconds"] == -3.5
     cell.beat()
     assert get_cell("cell-1")["clock_ahead_seconds"] == -3.5
@@ -368,7 +368,7 @@ def test_clock_offset_of_a_cell_is_shown(loop: Loop) -> None:
 
 def test_departed_cell_is_cordoned_until_it_registers_again(loop: Loop) -> None:
     cell = loop.cell()
-    cell.say(Goodbye(0).body())
+    cell.send(Goodbye(0).body())
     assert (state(), get_cell("cell-1")["state_reason"]) == (
         "CORDONED",
         "it has left, and named no successor",
@@ -408,7 +408,7 @@ def test_heartbeat_does_not_end_the_cordon_of_an_operator(loop: Loop) -> None:
 
 def test_goodbye_with_an_expected_successor_keeps_the_cell_state(loop: Loop) -> None:
     cell = loop.cell()
-    cell.say(Goodbye(120).body())
+    cell.send(Goodbye(120).body())
     assert state() == "READY"
 
 
@@ -416,5 +416,5 @@ def test_stale_goodbye_is_ignored(loop: Loop) -> None:
     cell = loop.cell()
     cell.beat()
     CellLease.objects.update(heartbeat_seq=100)
-    cell.say(Goodbye(0).body())
+    cell.send(Goodbye(0).body())
     assert state() == "READY"

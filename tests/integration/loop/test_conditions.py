@@ -111,8 +111,8 @@ def test_second_release_does_not_change_a_released_attempt(loop: Loop) -> None:
     [task], [attempt] = loop.tasks(job), loop.attempts(job)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     [facts] = load_facts_of_tasks([task.pk])
-    operator, by_hand = ReleaseKind.OPERATOR, Reason.RELEASED_BY_OPERATOR
-    late = release_task(facts, operator, by_hand, now=clock.now())
+    operator, by_operator = ReleaseKind.OPERATOR, Reason.RELEASED_BY_OPERATOR
+    late = release_task(facts, operator, by_operator, now=clock.now())
     cell.end(attempt, S.KILLED)
     attempt.refresh_from_db()
     released = (attempt.released_at, attempt.release_kind)

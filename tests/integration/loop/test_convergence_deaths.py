@@ -184,11 +184,11 @@ def test_every_source_finds_its_rows_once_they_are_due(loop: Loop, hour: Clock) 
     # Each of these was over by some seconds or minutes.
     before = hour.time - timedelta(minutes=15)
     assert not find_due(before, before, policy) & BOUNDED
-    look = RuleContext(hour.time, policy, frozenset(found), hour.time)
+    context = RuleContext(hour.time, policy, frozenset(found), hour.time)
     for name in ("lost_cells", "expiry", "attempts_of_lost_cells"):
         [rule] = [rule for rule in RULES if rule.name == name]
         assert set(rule.due) & find_due(hour.time, hour.time, policy)
-        rule.run(look)
+        rule.run(context)
     assert find_due(hour.time, hour.time, policy) >= {"held_attempts", "deleted_jobs"}
 
 
@@ -227,18 +227,18 @@ def test_failing_rule_does_not_block_others_and_is_retried(
     for failing in RULES:
         again(hour, copy, began)
 
-        def fail(look: RuleContext) -> Mapping[str, int]:
+        def fail(context: RuleContext) -> Mapping[str, int]:
             raise RuntimeError("a row that makes no sense")
 
         broken = tuple(replace(r, run=fail) if r is failing else r for r in RULES)
         with monkeypatch.context() as patched:
             patched.setattr(convergence, "RULES", broken)
             convergence.run()
-        told = Alert.objects.filter(kind="rule_failed")
-        has_run = failing.always or bool(told)
-        assert [alert.subject for alert in told] == [f"rule {failing.name}"] * has_run
+        alerts = Alert.objects.filter(kind="rule_failed")
+        has_run = failing.always or bool(alerts)
+        assert [alert.subject for alert in alerts] == [f"rule {failing.name}"] * has_run
         found = finish(hour, began)
-        assert not told.filter(cleared_at=None).exists()
-        told.delete()
+        assert not alerts.filter(cleared_at=None).exists()
+        alerts.delete()
         found["alerts"] = facts()["alerts"]
         assert differences(found, expected) == [], failing.name

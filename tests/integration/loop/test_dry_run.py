@@ -1,4 +1,4 @@
-"""A dry run says what a submission would come to, in placement's words, and changes nothing."""
+"""A dry run predicts the result of a submission by placement's rules, and changes nothing."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def a_group(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "image": "x", "resources": SMALL, **more}
 
 
-def ask(loop: Loop, **more: Any) -> DryRun:
+def dry_run_of(loop: Loop, **more: Any) -> DryRun:
     body = a_job(**more)
     return dry_run(spec=parse_job(body), body=body, owner=loop.owner, now=clock.now())
 
@@ -44,7 +44,7 @@ def everything() -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
-class Door:
+class JobsApi:
     """The API, with a token of the loop's owner."""
 
     def __init__(self, loop: Loop) -> None:
@@ -86,19 +86,19 @@ def test_dry_run_changes_nothing_and_is_refused_like_a_submission(
 ) -> None:
     loop.cell("cell-1", 4000)
     first = a_job(guid="first")
-    door = Door(loop)
-    assert door.post("/jobs", first)[0] == 201
+    api = JobsApi(loop)
+    assert api.post("/jobs", first)[0] == 201
     loop.submit(replicas=2, band="batch")
     loop.place()
     before, sent = everything(), len(loop.wire.sent)
-    answered, document = door.post("/jobs:dry-run", a_job(**more))
+    answered, document = api.post("/jobs:dry-run", a_job(**more))
     assert answered == status, document
     assert everything() == before
     assert len(loop.wire.sent) == sent
     if status == 200:
         schemas.DryRun.model_validate(document)
     else:
-        assert door.post("/jobs", a_job(**more)) == (status, document)
+        assert api.post("/jobs", a_job(**more)) == (status, document)
 
 
 # -------------------------------------------------------------------------- where it would go
@@ -112,13 +112,13 @@ def test_dry_run_predicts_the_placement_of_a_submission(loop: Loop, selector: st
     loop.submit(replicas=2)
     loop.place()
     groups = [a_group("a", replicas=4), a_group("b", replicas=9)]
-    a, b = ask(loop, groups=groups).groups
+    a, b = dry_run_of(loop, groups=groups).groups
     job = loop.submit(groups=groups)
     loop.place()
-    for group, told in zip(job.groups.order_by("position"), (a, b), strict=True):
+    for group, forecast in zip(job.groups.order_by("position"), (a, b), strict=True):
         placed = Attempt.objects.filter(task__group=group).select_related("cell")
         names = [attempt.cell.name for attempt in placed]
-        assert told.cells == {name: names.count(name) for name in sorted(set(names))}
+        assert forecast.cells == {name: names.count(name) for name in sorted(set(names))}
         reason = next(
             (
                 t["pending_reason"]
@@ -127,7 +127,7 @@ def test_dry_run_predicts_the_placement_of_a_submission(loop: Loop, selector: st
             ),
             None,
         )
-        assert (told.reason or {}).get("code") == (reason or {}).get("code")
+        assert (forecast.reason or {}).get("code") == (reason or {}).get("code")
     assert (sum(a.cells.values()), sum(b.cells.values()), b.waiting) == (4, 6, 3)
 
 
@@ -138,7 +138,7 @@ def tasks_of(loop: Loop, job: Job) -> list[dict[str, Any]]:
 def test_dry_run_places_waiting_tasks_first(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     loop.submit(replicas=3)
-    found = ask(loop, replicas=2)
+    found = dry_run_of(loop, replicas=2)
     (group,) = found.groups
     assert (group.cells, group.waiting) == ({"cell-1": 1}, 1)
     assert group.reason is not None
@@ -150,7 +150,7 @@ def test_dry_run_in_a_lifo_pool_places_the_new_job_first(loop: Loop) -> None:
     Pool.objects.update(sequencer="lifo")
     loop.cell("cell-1", 4000)
     loop.submit(replicas=4)
-    (group,) = ask(loop, replicas=3).groups
+    (group,) = dry_run_of(loop, replicas=3).groups
     assert (group.cells, group.waiting) == ({"cell-1": 3}, 0)
 
 
@@ -158,11 +158,11 @@ def test_dry_run_in_a_strict_pool_names_the_blocking_job(loop: Loop) -> None:
     Pool.objects.update(strict_fifo=True, preemption=False)
     loop.cell("cell-1", 4000)
     large = loop.submit(resources={"cpu": 3, "memory": "64Mi"}, replicas=2)
-    (group,) = ask(loop).groups
+    (group,) = dry_run_of(loop).groups
     assert group.reason is not None
     assert (group.reason["code"], group.reason["behind"]) == ("queue_position", large.pk)
     other = a_group("b", resources={"cpu": 0.5, "memory": "64Mi"})
-    a, b = ask(loop, band="production", groups=[a_group("a", replicas=5), other]).groups
+    a, b = dry_run_of(loop, band="production", groups=[a_group("a", replicas=5), other]).groups
     assert (a.cells, a.waiting, b.waiting) == ({"cell-1": 4}, 1, 1)
     assert b.reason is not None
     assert "behind another group of its job" in b.reason["text"]
@@ -175,7 +175,7 @@ def test_dry_run_places_no_part_of_a_gang_that_does_not_fit(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     loop.submit(replicas=2)
     loop.place()
-    (group,) = ask(loop, coscheduled=True, replicas=3).groups
+    (group,) = dry_run_of(loop, coscheduled=True, replicas=3).groups
     assert (group.cells, group.waiting) == ({}, 3)
     assert group.reason is not None
     assert (group.reason["code"], group.reason["need"], group.reason["have"]) == (
@@ -183,7 +183,7 @@ def test_dry_run_places_no_part_of_a_gang_that_does_not_fit(loop: Loop) -> None:
         3,
         2,
     )
-    (group,) = ask(loop, coscheduled=True, replicas=3, min_available=2).groups
+    (group,) = dry_run_of(loop, coscheduled=True, replicas=3, min_available=2).groups
     assert (group.cells, group.waiting) == ({"cell-1": 2}, 1)
 
 
@@ -195,7 +195,7 @@ def test_dry_run_lists_every_reason_to_wait(
     first = loop.submit(guid="first")
     loop.place()
     groups = [a_group("a"), a_group("b", depends_on=[{"group": "a"}])]
-    found = ask(
+    found = dry_run_of(
         loop, groups=groups, depends_on=[{"job": "first"}], start_after="2099-01-01T00:00:00Z"
     )
     for group, codes in zip(
@@ -222,9 +222,9 @@ def test_dry_run_reports_met_and_impossible_dependencies(loop: Loop) -> None:
     job = loop.submit(guid="first")
     cancel_job(job_id=job.pk, reason="", force=False, actor="x", now=clock.now())
     loop.converge()
-    (group,) = ask(loop, depends_on=[{"job": "first", "until": "finished"}]).groups
+    (group,) = dry_run_of(loop, depends_on=[{"job": "first", "until": "finished"}]).groups
     assert group.cells == {"cell-1": 1}
-    (group,) = ask(loop, depends_on=[{"job": "first", "until": "succeeded"}]).groups
+    (group,) = dry_run_of(loop, depends_on=[{"job": "first", "until": "succeeded"}]).groups
     assert group.reason is not None
     assert group.reason["text"] == "would end at once: job first can no longer have succeeded"
 
@@ -232,18 +232,18 @@ def test_dry_run_reports_met_and_impossible_dependencies(loop: Loop) -> None:
 def test_dry_run_reports_a_quota_that_can_never_be_met(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     Quota.objects.create(user=loop.owner, resources={"cpu_millis": 500})
-    (group,) = ask(loop, allow_unsatisfiable=True).groups
+    (group,) = dry_run_of(loop, allow_unsatisfiable=True).groups
     assert group.reason is not None
     assert (group.reason["code"], group.is_refused) == ("quota_exceeded", False)
 
 
 def test_dry_run_names_an_existing_job(loop: Loop) -> None:
     body = a_job(guid="mine")
-    _, document = Door(loop).post("/jobs", body)
-    _, told = Door(loop).post("/jobs:dry-run", body)
-    assert (told["existing_job"], told["groups"]) == (document["id"], [])
-    _, told = Door(loop).post("/jobs:dry-run", a_job(existing_job_policy="keep"))
-    assert told["existing_job"] == document["id"]
+    _, document = JobsApi(loop).post("/jobs", body)
+    _, answer = JobsApi(loop).post("/jobs:dry-run", body)
+    assert (answer["existing_job"], answer["groups"]) == (document["id"], [])
+    _, answer = JobsApi(loop).post("/jobs:dry-run", a_job(existing_job_policy="keep"))
+    assert answer["existing_job"] == document["id"]
 
 
 # ------------------------------------------------------------------------------ who would leave
@@ -253,7 +253,7 @@ def test_dry_run_lists_evictions_without_evicting(loop: Loop) -> None:
     loop.cell("cell-1", 4000)
     less = loop.submit(band="batch", replicas=4)
     loop.place()
-    found = ask(loop, band="production", replicas=2)
+    found = dry_run_of(loop, band="production", replicas=2)
     (group,) = found.groups
     assert (group.cells, group.waiting, group.kept) == ({}, 2, {"cell-1": 2})
     assert group.reason is not None
@@ -262,4 +262,4 @@ def test_dry_run_lists_evictions_without_evicting(loop: Loop) -> None:
     assert {item["name"] for item in found.evicts} <= {f"main.{n}" for n in range(4)}
     assert loop.states(less) == ["ASSIGNED"] * 4
     Pool.objects.update(preemption=False)
-    assert list(ask(loop, band="production").evicts) == []
+    assert list(dry_run_of(loop, band="production").evicts) == []

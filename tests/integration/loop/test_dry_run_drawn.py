@@ -1,4 +1,4 @@
-"""Drawn pools: what a dry run says of a job is what becomes of it when it is submitted."""
+"""Drawn pools: a dry run predicts what becomes of a job when it is submitted."""
 
 import random
 from collections import Counter
@@ -80,17 +80,17 @@ def test_dry_run_of_a_random_job_predicts_its_placement(loop: Loop, seed: int) -
     for _ in range(dice.randint(0, 2)):
         loop.submit(**draw_job(dice))
     body = draw_job(dice)
-    said = dry_run(spec=parse_job(body), body=body, owner=loop.owner, now=clock.now())
+    forecast = dry_run(spec=parse_job(body), body=body, owner=loop.owner, now=clock.now())
     before = set(Attempt.objects.filter(state=S.PREEMPTED).values_list("pk", flat=True))
     job = loop.submit(**body)
     loop.place()
-    assert [(group.name, dict(group.cells), group.waiting) for group in said.groups] == [
+    assert [(group.name, dict(group.cells), group.waiting) for group in forecast.groups] == [
         item[:3] for item in found_of(job)
     ]
-    for group, (*_, codes) in zip(said.groups, found_of(job), strict=True):
+    for group, (*_, codes) in zip(forecast.groups, found_of(job), strict=True):
         assert codes == ({group.reason["code"]} if group.reason else set())
     kept = Task.objects.filter(job=job, nominated_cell_id__isnull=False)
-    assert sum(sum(group.kept.values()) for group in said.groups) == kept.count()
+    assert sum(sum(group.kept.values()) for group in forecast.groups) == kept.count()
     gone = Attempt.objects.filter(state=S.PREEMPTED).exclude(pk__in=before)
-    assert {item["task"] for item in said.evicts} <= {attempt.task_id for attempt in gone}
-    assert said.is_complete
+    assert {item["task"] for item in forecast.evicts} <= {attempt.task_id for attempt in gone}
+    assert forecast.is_complete

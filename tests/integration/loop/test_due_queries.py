@@ -1,4 +1,4 @@
-"""What convergence looks at in each tick is found by an index, however much is over."""
+"""The queries of each convergence tick use an index, however many rows have ended."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def copy_all(number: int) -> None:
 
 
 def rows_read(plan: dict[str, Any]) -> int:
-    """How many rows of the tables that grow were looked at, in a plan that was carried out."""
+    """Return how many rows of the growing tables were read, in a plan that was carried out."""
     read = 0
     if plan.get("Relation Name") in GROWS:
         removed = plan.get("Rows Removed by Filter", 0)
@@ -76,7 +76,7 @@ def test_due_queries_do_not_read_finished_rows(loop: Loop) -> None:
 
 
 def test_scheduling_deadline_applies_while_an_order_is_withdrawn(loop: Loop) -> None:
-    """It waits again, and its attempt may still turn up: no pass looks at it."""
+    """It waits again, and its attempt may still turn up: no pass considers it."""
     cell = loop.cell()
     job = loop.submit(scheduling_timeout_seconds=3_600)
     loop.place()

@@ -1,4 +1,4 @@
-"""The example package, installed as its README says: each of its plugins decides what it should."""
+"""The example package, installed as its README describes: each plugin decides as expected."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Cell, Pool, Shape
 from controlplane.ticks import hooks
 from tests.integration.loop.conftest import Loop
-from tests.integration.loop.test_kinds import told
+from tests.integration.loop.test_kinds import sent_spec
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plugins"
 
@@ -103,7 +103,7 @@ def test_licensed_kind_sets_terms_and_observes_attempts(
     loop.place()
     hooks.run()
     assert [attempt.cell.name for attempt in loop.attempts(job)] == ["b", "b"]
-    assert told(cell).env == {"LICENCE_SERVER": "licences.example:27000"}
+    assert sent_spec(cell).env == {"LICENCE_SERVER": "licences.example:27000"}
     for attempt in loop.attempts(job):
         cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
     hooks.run()
@@ -111,8 +111,8 @@ def test_licensed_kind_sets_terms_and_observes_attempts(
     cell.end(first, S.SUCCEEDED, exit_code=0)
     cell.end(second, S.FAILED, exit_code=1)
     assert loop.states(job) == ["SUCCEEDED", "FAILED"]
-    told_of = [text for text in caplog.messages if "licence" in text]
-    assert told_of == [
+    messages = [text for text in caplog.messages if "licence" in text]
+    assert messages == [
         f"attempt {first.uid} on cell b takes a licence",
         f"attempt {second.uid} on cell b takes a licence",
         f"attempt {first.uid} gives its licence back",

@@ -41,7 +41,7 @@ HOUR = timedelta(hours=1)
 
 
 def unanswered_jobs(loop: Loop, count: int) -> list[Job]:
-    """Jobs whose orders nobody answered in time."""
+    """Create jobs whose orders were not answered in time."""
     loop.cell(cpu=16_000)
     jobs = [loop.submit() for _ in range(count)]
     loop.place()
@@ -77,19 +77,19 @@ def test_report_after_the_query_restarts_the_build_timeout(loop: Loop) -> None:
     [attempt] = loop.attempts(job)
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.PULLING))
     Attempt.objects.update(state_since=clock.now() - HOUR)
-    look = RuleContext(clock.now(), Policy(), frozenset())
-    found = find_candidates("stuck_builds", look.parameters)
+    context = RuleContext(clock.now(), Policy(), frozenset())
+    found = find_candidates("stuck_builds", context.parameters)
     assert [item.uid for item in found] == [attempt.uid]
     cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
-    assert apply_task_rule(STUCK_BUILDS, found, look) == 0
+    assert apply_task_rule(STUCK_BUILDS, found, context) == 0
     assert loop.states(job) == ["BUILDING"]
     Attempt.objects.update(state_since=clock.now() - HOUR)
-    assert apply_task_rule(STUCK_BUILDS, found, look) == 1
+    assert apply_task_rule(STUCK_BUILDS, found, context) == 1
 
 
 @contextmanager
 def held(job: Job) -> Iterator[None]:
-    """Somebody else holds the lock of the job, and nobody waits long for it."""
+    """Hold the lock of the job in another session, with a short lock timeout here."""
     settings = connection.settings_dict
     names = {"host": "HOST", "port": "PORT", "dbname": "NAME", "user": "USER"}
     where = {name: settings[key] for name, key in names.items() if settings[key]}
@@ -138,7 +138,7 @@ def test_unreadable_source_stops_only_the_rule_that_reads_it(
 
 
 def test_tick_ends_when_the_database_connection_is_lost(loop: Loop) -> None:
-    def run(look: RuleContext) -> dict[str, int]:
+    def run(context: RuleContext) -> dict[str, int]:
         execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
 
@@ -225,7 +225,7 @@ def test_statement_finds_exactly_the_impossible_dependencies(loop: Loop, until: 
 def _has_come_true(
     until: str, minimum: int, is_rest: bool, tasks: Sequence[tuple[S, bool]]
 ) -> bool:
-    """What the documentation says of a group whose `tasks` are in these states and ran or not."""
+    """Return what the documentation defines for a group of `tasks` in these states."""
     is_over = all(state not in OPEN for state, _ in tasks)
     if until == "finished":
         return is_over

@@ -103,8 +103,8 @@ def test_pending_reason_of_a_gang_is_updated_when_every_cell_closes(loop: Loop) 
     assert get_task(task_id, now=clock.now())["pending_reason"]["code"] == "waiting_for_gang"
     cordon_cell(name="cell-1", actor="me", now=clock.now())
     loop.place()
-    told = get_task(task_id, now=clock.now())["pending_reason"]["text"]
-    assert told == "the pool has no ready cell (1 CORDONED)"
+    text = get_task(task_id, now=clock.now())["pending_reason"]["text"]
+    assert text == "the pool has no ready cell (1 CORDONED)"
     uncordon_cell(name="cell-1", actor="me", now=clock.now())
     loop.place()
     assert get_task(task_id, now=clock.now())["pending_reason"]["code"] == "waiting_for_gang"

@@ -111,9 +111,9 @@ def test_slow_kind_gets_at_most_half_of_a_hook_tick(
         loop.submit(kind=kind, resources=SMALL, replicas=10)
     loop.place()
     hooks.run()
-    assert len(second.asked("on_placed")) == 10
+    assert len(second.calls_of("on_placed")) == 10
     # A half of the five seconds of a tick; the others wait for the next one.
-    assert len(probe.asked("on_placed")) == 3
+    assert len(probe.calls_of("on_placed")) == 3
     assert HookCall.objects.filter(kind="probe", claimed_until=None).count() == 7
 
 
@@ -124,7 +124,7 @@ def test_endlessly_computing_hook_ends_only_its_own_job(
     monkeypatch.setattr(bounded_calls, "SECONDS", 0.2)
     stop = Signal()
 
-    def spin(asked: Any) -> Any:
+    def spin(argument: Any) -> Any:
         while not stop.is_set():
             pass
 
@@ -155,7 +155,7 @@ def test_endlessly_computing_hook_ends_only_its_own_job(
 def test_hook_that_raises_an_exit_ends_only_its_own_job(
     loop: Loop, probe: Probe, method: str, leave: BaseException
 ) -> None:
-    def act(asked: Any) -> Any:
+    def act(argument: Any) -> Any:
         raise leave
 
     cell, ann = loop.cell(), make_caller("ann", SCOPE_SUBMIT)

@@ -28,7 +28,7 @@ from controlplane.ticks import hooks
 from tests.integration.api.conftest import Caller, make_caller
 from tests.integration.loop.conftest import Loop
 from tests.integration.loop.hook_probe import Probe, installed, raising, waiting
-from tests.integration.loop.test_kinds import told
+from tests.integration.loop.test_kinds import sent_spec
 
 SHORT = {"name": "a", "image": "busybox", "kind": "probe"}
 HOST = {"source": "/data/a", "target": "/in", "read_only": True}
@@ -107,7 +107,7 @@ def test_constraint_and_environment_set_by_a_kind_take_effect(loop: Loop, probe:
     job = loop.submit(kind="probe", replicas=2)
     loop.place()
     assert {attempt.cell.name for attempt in loop.attempts(job)} == {"near"}
-    assert told(near).env == {"KIND": "probe"}
+    assert sent_spec(near).env == {"KIND": "probe"}
     assert far.run_orders() == []
 
 
@@ -219,7 +219,7 @@ def test_hook_calls_of_a_submission_are_limited_to_ten_seconds(
     answer = submitter.post("/jobs", {"name": "a", "kind": "probe", "groups": groups})
     assert answer.status == 422
     assert "the hooks of this submission took longer than 10 s" in answer.faults["kind"]
-    assert len(probe.asked("prepare")) == 12
+    assert len(probe.calls_of("prepare")) == 12
     assert submitter.post("/jobs", SHORT).status == 201
 
 
@@ -249,7 +249,7 @@ def test_retry_prepares_the_submitted_spec_again(loop: Loop, probe: Probe) -> No
     for _ in range(2):
         assert get_job(job.pk)["groups"][0]["prepared"] == {"env": {"PATHS": "/own:/more"}}
         loop.place()
-        assert told(cell).env == {"PATHS": "/own:/more"}
+        assert sent_spec(cell).env == {"PATHS": "/own:/more"}
         cell.end(loop.attempts(job)[-1], S.FAILED, exit_code=1)
         done = retry_job(job_id=job.pk, guid=None, actor="owner", now=clock.now())
         job = Job.objects.get(pk=done.job_id)
@@ -296,7 +296,7 @@ def test_hook_is_called_when_an_attempt_is_placed_and_started(loop: Loop, probe:
     hooks.run()
     hooks.run()
     for moment in ("placed", "started"):
-        events = probe.asked(f"on_{moment}")
+        events = probe.calls_of(f"on_{moment}")
         assert [event.attempt for event in events] == [str(a.uid) for a in loop.attempts(job)]
         assert {(event.moment, event.job_id, event.cell) for event in events} == {
             (moment, job.pk, "cell-1")
@@ -314,11 +314,11 @@ def test_start_reported_with_the_end_calls_on_started(loop: Loop, probe: Probe) 
     job = placed(loop)
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0, started_at=clock.now().timestamp())
     hooks.run()
-    assert len(probe.asked("on_started")) == 1
+    assert len(probe.calls_of("on_started")) == 1
     never_began = placed(loop)
     cell.end(loop.attempts(never_began)[0], S.FAILED, exit_code=1)
     hooks.run()
-    assert len(probe.asked("on_started")) == 1
+    assert len(probe.calls_of("on_started")) == 1
 
 
 def test_a_hook_ends_its_job_with_its_reason(loop: Loop, probe: Probe) -> None:
@@ -368,13 +368,13 @@ class Unprintable(Exception):
         raise RuntimeError("no words")
 
 
-def raising_unprintable(asked: Any) -> Any:
+def raising_unprintable(argument: Any) -> Any:
     raise Unprintable
 
 
 @pytest.mark.parametrize("method", ["on_placed", "on_end"])
 @pytest.mark.parametrize(
-    "act", [raising_unprintable, lambda asked: EndOfJob("a\0b\ud800"), lambda asked: 5]
+    "act", [raising_unprintable, lambda argument: EndOfJob("a\0b\ud800"), lambda argument: 5]
 )
 def test_invalid_hook_result_ends_the_job_with_a_printable_reason(
     loop: Loop, probe: Probe, method: str, act: Any
@@ -400,7 +400,7 @@ def test_calls_of_a_hanging_hook_are_limited(loop: Loop, probe: Probe, never: Si
     other = loop.submit(kind="batch", resources={"cpu": 0.1})
     loop.place()
     run_hooks(loop)
-    assert len(probe.asked("on_placed")) == bounded_calls.MOST_STUCK
+    assert len(probe.calls_of("on_placed")) == bounded_calls.MOST_STUCK
     assert [loop.state(job) for job in jobs] == ["FAILED"] * 6
     jobs[-1].refresh_from_db()
     assert "4 earlier calls of it have not returned" in jobs[-1].failure_reason
@@ -426,10 +426,10 @@ def test_hook_call_of_a_dead_process_is_repeated(
         with pytest.raises(RuntimeError):
             hooks.run()
     hooks.run()
-    assert len(probe.asked("on_placed")) == 1  # it is still claimed
+    assert len(probe.calls_of("on_placed")) == 1  # it is still claimed
     HookCall.objects.update(claimed_until=clock.now())
     hooks.run()
-    assert len(probe.asked("on_placed")) == 2
+    assert len(probe.calls_of("on_placed")) == 2
     assert not HookCall.objects.exists()
 
 
@@ -440,7 +440,7 @@ def test_hook_calls_without_time_are_left_to_the_next_tick(
     placed(loop, replicas=3, resources={"cpu": 0.1})
     monkeypatch.setattr(hooks, "SECONDS", -1.0)
     assert hooks.run() == 0
-    assert probe.asked("on_placed") == []
+    assert probe.calls_of("on_placed") == []
     assert HookCall.objects.filter(claimed_until=None).count() == 3
 
 
@@ -457,7 +457,7 @@ def test_kinds_alternate_when_many_calls_of_one_are_due(
     placed(loop)
     monkeypatch.setattr(hook_calls, "PAGE", 2)
     hooks.run()
-    assert len(probe.asked("on_placed")) == 1
+    assert len(probe.calls_of("on_placed")) == 1
     assert HookCall.objects.filter(kind="busy").count() == 2
 
 
@@ -467,7 +467,7 @@ def test_hook_call_for_a_deleted_attempt_is_dropped(loop: Loop, probe: Probe) ->
     for attempt in loop.attempts(job):
         attempt.delete()
     hooks.run()
-    assert (probe.asked("on_placed"), HookCall.objects.count()) == ([], 0)
+    assert (probe.calls_of("on_placed"), HookCall.objects.count()) == ([], 0)
 
 
 @pytest.mark.parametrize("kind", ["batch", "plain"])
@@ -492,8 +492,8 @@ def test_on_end_hook_decides_the_outcome_of_an_attempt(loop: Loop, probe: Probe)
     for attempt, code in zip(loop.attempts(job), (3, 4), strict=True):
         cell.end(attempt, S.FAILED, exit_code=code, reason="exit")
     assert loop.states(job) == ["SUCCEEDED", "FAILED"]
-    asked = [(end.attempt, end.job_id, end.task_id) for end in probe.asked("on_end")]
-    assert asked == [(str(a.uid), job.pk, a.task_id) for a in loop.attempts(job)]
+    ends = [(end.attempt, end.job_id, end.task_id) for end in probe.calls_of("on_end")]
+    assert ends == [(str(a.uid), job.pk, a.task_id) for a in loop.attempts(job)]
 
 
 @pytest.mark.parametrize("is_slow", [False, True])

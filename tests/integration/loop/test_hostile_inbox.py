@@ -123,7 +123,7 @@ def test_flooding_cell_is_quarantined_and_others_keep_their_leases(loop: Loop) -
     cell, other = loop.cell("flooding"), loop.cell("other")
     inbox = Inbox(sync_seconds=0.0, timer=timer)
     flood(inbox, timer, cell, other, windows=3)
-    assert Cell.objects.get(name="flooding").state == "READY"  # as a backlog would look
+    assert Cell.objects.get(name="flooding").state == "READY"  # as with a backlog
     inbox.apply([seal(other, BEAT)])
     found = Cell.objects.get(name="flooding")
     assert (found.state, found.quarantined_for) == ("QUARANTINED", "flooding")
@@ -182,7 +182,7 @@ def test_a_flood_with_forged_macs_quarantines_no_cell(loop: Loop) -> None:
 
 
 def statements(inbox: Inbox, *texts: str) -> list[str]:
-    """What a batch asks of the database."""
+    """Return the statements of a batch."""
     with CaptureQueriesContext(connection) as queries:
         inbox.apply(texts)
     return [query["sql"] for query in queries]
@@ -213,10 +213,12 @@ def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -
     inbox.apply([seal(waiting, BEAT)])
     assert heartbeat_seq(waiting) < waiting.seq
     timer.now += 5.0
-    asked = statements(inbox, seal(other, Register(other.capacity).body()))
+    queries = statements(inbox, seal(other, Register(other.capacity).body()))
     assert heartbeat_seq(waiting) == waiting.seq
-    [renewed] = [n for n, text in enumerate(asked) if "UPDATE controlplane_celllease l SET" in text]
-    [opened] = [n for n, text in enumerate(asked) if "INSERT INTO controlplane_celllease" in text]
+    [renewed] = [
+        n for n, text in enumerate(queries) if "UPDATE controlplane_celllease l SET" in text
+    ]
+    [opened] = [n for n, text in enumerate(queries) if "INSERT INTO controlplane_celllease" in text]
     assert renewed < opened
 
 
@@ -313,4 +315,4 @@ def test_all_cells_silent_raises_an_alert_and_fails_readyz(loop: Loop) -> None:
     CellLease.objects.update(
         last_message_at=clock.now() - timedelta(seconds=90), left_at=clock.now()
     )
-    assert readiness()["cells"] == "ok"  # all have left, as they were told to
+    assert readiness()["cells"] == "ok"  # all have left, as ordered

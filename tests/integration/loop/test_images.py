@@ -1,4 +1,4 @@
-"""An image that no cell can pull: its tasks wait, and say why; others do not."""
+"""An image that no cell can pull: its tasks wait with a reason; others do not wait."""
 
 from datetime import timedelta
 
@@ -56,9 +56,9 @@ def test_image_failing_on_three_cells_backs_off_only_its_tasks(
     loop.place()
     assert (loop.states(second), loop.states(other)) == (["PENDING"] * 2, ["ASSIGNED"])
     for task in Task.objects.filter(job__in=[first, second]):
-        told = get_task(task.pk, now=clock.now())["pending_reason"]
-        assert told["code"] == "backing_off"
-        assert "could not pull its image lost:1" in told["text"]
+        reason = get_task(task.pk, now=clock.now())["pending_reason"]
+        assert reason["code"] == "backing_off"
+        assert "could not pull its image lost:1" in reason["text"]
     assert Alert.objects.filter(kind=ALERT, subject="lost:1", cleared_at=None).exists()
 
 
@@ -68,8 +68,8 @@ def test_waiting_tasks_are_read_once_for_all_held_images(loop: Loop) -> None:
         fail_to_pull(loop, cells, loop.submit(replicas=3, image=image, resources=SMALL))
     with CaptureQueriesContext(connection) as captured:
         assert hold_images(now=clock.now()) == 6
-    looks = [query for query in captured if "g.counts[2] > 0" in query["sql"]]
-    assert len(looks) == 1
+    queries = [query for query in captured if "g.counts[2] > 0" in query["sql"]]
+    assert len(queries) == 1
     assert Task.objects.filter(not_before__gt=clock.now() + timedelta(seconds=50)).count() == 6
 
 

@@ -14,7 +14,7 @@ def test_failed_task_is_retried_on_its_cell_while_there_is_room(loop: Loop) -> N
     other = next(cell for cell in cells.values() if cell is not there)
     there.end(first, S.FAILED, exit_code=1)
     Task.objects.filter(job=job).update(not_before=None)
-    # Fuller than the other, and work is spread: nobody would go there without a reason.
+    # Fuller than the other, and work is spread: no task would go there without a reason.
     filler = loop.submit(resources={"cpu": 1, "memory": "64Mi"})
     Task.objects.filter(job=filler).update(prefer_cell_id=first.cell_id)
     loop.place()

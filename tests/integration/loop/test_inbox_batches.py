@@ -88,5 +88,5 @@ def test_changed_key_of_a_cell_is_used_after_its_first_message(loop: Loop) -> No
     Cell.objects.update(key_salt="ab" * 16)
     cell.key = key_of(Cell.objects.get())
     for _ in range(2):
-        cell.say(Heartbeat(()).body())
+        cell.send(Heartbeat(()).body())
     assert CellLease.objects.get().heartbeat_seq == cell.seq

@@ -26,7 +26,7 @@ CHECK = {"http": {"port": "http", "path": "/up"}, "start_period_seconds": 30}
 SERVICE: dict[str, Any] = {"kind": "inference", "ports": ["http"], "health_check": CHECK}
 
 
-def told(cell: FakeCell) -> GroupSpec:
+def sent_spec(cell: FakeCell) -> GroupSpec:
     """The definition in the orders that left last."""
     return [order for order in cell.orders() if isinstance(order, Orders)][-1].specs[0]
 
@@ -87,7 +87,7 @@ def test_service_is_restarted_after_any_end_without_charge(loop: Loop) -> None:
 def test_cell_receives_the_health_check_and_ports(loop: Loop) -> None:
     cell = loop.cell()
     placed(loop, cell, loop.submit(**SERVICE))
-    spec = told(cell)
+    spec = sent_spec(cell)
     assert spec.ports == ("http",)
     assert spec.health_check == HealthCheck(port="http", path="/up", start_period_seconds=30.0)
 
@@ -153,7 +153,7 @@ def test_session_ended_by_a_limit_is_killed_with_its_reason(loop: Loop, reason: 
     limits = {"idle_timeout_seconds": 60, "lifetime_seconds": 600}
     job = loop.submit(kind="interactive", **limits, retries={"failure": 5})
     attempt = placed(loop, cell, job)
-    spec = told(cell)
+    spec = sent_spec(cell)
     assert (spec.idle_timeout_seconds, spec.lifetime_seconds) == (60.0, 600.0)
     running(cell, attempt)
     cell.end(attempt, S.KILLED, exit_code=143, reason=reason)

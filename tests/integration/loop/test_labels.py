@@ -17,7 +17,7 @@ from workers.config import CellConfig
 
 
 def register(cell: FakeCell, folder: Path, **environment: str) -> str:
-    """The cell starts with this environment and says what it offers; the verdict."""
+    """Register the cell with this environment, and return the verdict."""
     key_file = folder / "key"
     key_file.write_text(encode_key(cell.key))
     key_file.chmod(0o600)
@@ -33,7 +33,7 @@ def register(cell: FakeCell, folder: Path, **environment: str) -> str:
             **environment,
         }
     )
-    cell.say(make_register(config, []).body())
+    cell.send(make_register(config, []).body())
     return [order for order in cell.orders() if isinstance(order, RegistrationResult)][-1].verdict
 
 
@@ -43,9 +43,9 @@ def row_of(cell: FakeCell) -> Cell:
 
 def test_registration_replaces_labels_and_tags_of_a_cell(loop: Loop, tmp_path: Path) -> None:
     cell = FakeCell(loop, "cell-1", {})
-    said = {"CELLRUN_CELL_LABELS": "zone=a, gb=64", "CELLRUN_CELL_TAGS": "quiet, ssd?"}
-    said["CELLRUN_CELL_CAPACITY"] = "cpu=4,gpu=2,licence=3"
-    assert register(cell, tmp_path, **said) == "accepted"
+    environment = {"CELLRUN_CELL_LABELS": "zone=a, gb=64", "CELLRUN_CELL_TAGS": "quiet, ssd?"}
+    environment["CELLRUN_CELL_CAPACITY"] = "cpu=4,gpu=2,licence=3"
+    assert register(cell, tmp_path, **environment) == "accepted"
     row = row_of(cell)
     assert (row.labels, row.tags) == ({"zone": "a", "gb": "64"}, ["quiet", "ssd?"])
     assert (row.capacity["gpu"], row.capacity["licence"]) == (2, 3)
@@ -61,7 +61,7 @@ def test_registration_replaces_labels_and_tags_of_a_cell(loop: Loop, tmp_path: P
     assert (row_of(cell).labels, row_of(cell).tags) == ({}, [])
 
 
-ASKED: dict[str, Any] = {
+REQUIREMENTS: dict[str, Any] = {
     "constraints": [
         {"key": "zone", "op": "IN", "values": ["a", "b"]},
         {"key": "gb", "op": "ge", "values": ["32"], "required": False},
@@ -78,7 +78,7 @@ def shapes_of(job: Job) -> list[Shape]:
 
 @pytest.mark.parametrize("more", [{}, {"coscheduled": True, "group_by": "zone", "replicas": 2}])
 def test_retry_keeps_the_constraints_of_its_job(loop: Loop, more: dict[str, Any]) -> None:
-    old = loop.submit(**ASKED, **more)
+    old = loop.submit(**REQUIREMENTS, **more)
     [shape] = shapes_of(old)
     assert [item["op"] for item in shape.constraints] == ["in", "ge"]
     assert (shape.placement_tags, shape.resources["licence"]) == (["quiet", "ssd"], 2)
@@ -92,7 +92,7 @@ def test_retry_keeps_the_constraints_of_its_job(loop: Loop, more: dict[str, Any]
 
 def test_retry_is_accepted_without_a_matching_cell(loop: Loop) -> None:
     """It was taken when nothing stood against it: it waits, as the job itself would have."""
-    old = loop.submit(**ASKED)
+    old = loop.submit(**REQUIREMENTS)
     cancel_job(job_id=old.pk, reason="", force=False, actor="me", now=clock.now())
     loop.converge()
     loop.cell()

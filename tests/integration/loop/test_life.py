@@ -1,4 +1,4 @@
-"""The life of jobs through the loop: placed, told, reported, rolled up, with their history."""
+"""The life of jobs through the loop: placed, sent, reported, rolled up, with their history."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 
 class Gathering:
-    """In the inbox's place: keeps what cells say, so that it comes in one batch."""
+    """A substitute for the inbox that keeps messages, so that they come in one batch."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -412,11 +412,11 @@ def test_report_of_another_cell_does_not_replace_the_own_report(loop: Loop) -> N
     loop.place()
     (attempt,) = loop.attempts(job)
     other = loop.cell("cell-2")
-    stranger = AttemptReport(str(attempt.uid), 0, S.FAILED, exit_code=1, gone=True)
+    foreign = AttemptReport(str(attempt.uid), 0, S.FAILED, exit_code=1, gone=True)
     ended = AttemptReport(str(attempt.uid), 0, S.SUCCEEDED, exit_code=0, gone=True)
     with gathered(loop):
         own.report(ended)
-        other.report(stranger)
+        other.report(foreign)
     assert loop.states(job) == ["SUCCEEDED"]
 
 
@@ -431,8 +431,8 @@ def test_failing_registration_raises_an_alert_and_blocks_no_other_cell(
     with monkeypatch.context() as patch, gathered(loop) as batch:
         patch.setattr(batches, "record_registration", fail)
         batch.apply([json.dumps({"probe": 10**30})])
-        bad.say(impossible.body())
-        cell.say(Heartbeat(()).body())
+        bad.send(impossible.body())
+        cell.send(Heartbeat(()).body())
     assert isinstance(cell.orders()[-1], Sync)
     assert Alert.objects.get(cleared_at=None).kind == "registration_failed"
     bad.register()
@@ -492,7 +492,7 @@ def test_goodbye_extends_the_lease_and_its_repetition_does_not(
     cell = loop.cell()
     before = CellLease.objects.get().expires_at
     with gathered(loop) as batch:
-        cell.say(Goodbye(600).body())
+        cell.send(Goodbye(600).body())
     (goodbye,) = batch.texts
     extended = CellLease.objects.get().expires_at
     assert extended - before >= timedelta(seconds=600)

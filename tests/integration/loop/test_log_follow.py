@@ -12,8 +12,8 @@ from controlplane.models import ApiToken
 from tests.integration.loop.conftest import Loop
 
 
-def ask(uid: object, authorization: bytes | None) -> tuple[bool, list[dict[str, Any]]]:
-    """Ask to follow and hang up: whether the request was passed on, and what was sent."""
+def open_follow(uid: object, authorization: bytes | None) -> tuple[bool, list[dict[str, Any]]]:
+    """Open a follow request and hang up: whether it was passed on, and what was sent."""
     passed: list[Any] = []
     sent: list[dict[str, Any]] = []
 
@@ -42,16 +42,16 @@ def test_follow_requires_a_valid_token(loop: Loop, presented: bytes | None) -> N
     uid, token = attempt_and_token(loop)
     if presented is not None:
         presented = presented.replace(b"{token}", token.encode())
-    assert ask(uid, presented) == (True, [])
+    assert open_follow(uid, presented) == (True, [])
 
 
 def test_follow_refuses_an_expired_token(loop: Loop) -> None:
     uid, token = attempt_and_token(loop)
     valid = f"Bearer {token}".encode()
-    was_passed_on, sent = ask(uid, valid)
+    was_passed_on, sent = open_follow(uid, valid)
     assert (was_passed_on, sent[0]["status"]) == (False, 200)
     ApiToken.objects.update(expires_at=clock.now())
-    assert ask(uid, valid) == (True, [])
+    assert open_follow(uid, valid) == (True, [])
 
 
 def attempt_and_token(loop: Loop) -> tuple[object, str]:

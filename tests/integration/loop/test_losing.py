@@ -1,6 +1,6 @@
-"""Losing cells, whatever happens at the same time: who is heard lives; a loss that is held is told.
+"""Losing cells during other changes: a cell that reports stays; a held loss raises an alert.
 
-Something happens before each statement in turn of the rule that loses cells: cells are heard, an
+Something happens before each statement in turn of the rule that loses cells: cells report, an
 operator confirms, the process dies.
 """
 
@@ -49,7 +49,7 @@ def four(loop: Loop) -> list[FakeCell]:
 
 
 def fall_silent(*names: str) -> None:
-    """As they were: these have not been heard for long, the others just now; nothing is held."""
+    """Reset the cells: these have been silent for long, the others not; no loss is held."""
     Cell.objects.update(state="READY")
     Pool.objects.update(loss_held_at=None, loss_confirmed_at=None)
     Alert.objects.all().delete()
@@ -103,17 +103,17 @@ def before_each_statement(begin: Callable[[], None], work: Callable[[], None]) -
     assert at > 5
 
 
-def beat(*hands: FakeCell) -> None:
+def beat(*cells: FakeCell) -> None:
     numbers = dict(Cell.objects.values_list("name", "pk"))
     beats = []
-    for hand in hands:
-        hand.seq += 1
-        address = CellAddress(numbers[hand.name], hand.name, hand.incarnation, hand.key)
-        beats.append(Beat(address, hand.seq, {}))
+    for cell in cells:
+        cell.seq += 1
+        address = CellAddress(numbers[cell.name], cell.name, cell.incarnation, cell.key)
+        beats.append(Beat(address, cell.seq, {}))
     answer_heartbeats(beats, now=clock.now())
 
 
-def is_told() -> bool:
+def has_alert() -> bool:
     return Alert.objects.filter(kind="mass_loss", cleared_at=None).exists()
 
 
@@ -123,18 +123,18 @@ def is_held() -> bool:
 
 def test_heartbeats_during_a_mass_loss_decision_keep_the_pool_ready(four: list[FakeCell]) -> None:
     outcomes = set()
-    for heard in before_each_statement(lambda: fall_silent(*FOUR), lambda: beat(*four)):
+    for was_received in before_each_statement(lambda: fall_silent(*FOUR), lambda: beat(*four)):
         assert set(Cell.objects.values_list("state", flat=True)) == {"READY"}
-        assert is_held() == is_told() == (not heard)
-        outcomes.add(heard)
+        assert is_held() == has_alert() == (not was_received)
+        outcomes.add(was_received)
     assert outcomes == {True, False}
 
 
 def test_heartbeat_during_a_loss_decision_keeps_the_cell_ready(four: list[FakeCell]) -> None:
     outcomes = set()
-    for heard in before_each_statement(lambda: fall_silent("cell-1"), lambda: beat(four[0])):
-        assert Cell.objects.get(name="cell-1").state == ("READY" if heard else "LOST")
-        outcomes.add(heard)
+    for was_received in before_each_statement(lambda: fall_silent("cell-1"), lambda: beat(four[0])):
+        assert Cell.objects.get(name="cell-1").state == ("READY" if was_received else "LOST")
+        outcomes.add(was_received)
     assert outcomes == {True, False}
 
 
@@ -145,11 +145,11 @@ def test_confirmation_does_not_interleave_with_a_loss_decision(four: list[FakeCe
     for confirmed in before_each_statement(lambda: fall_silent(*FOUR), confirm):
         assert not confirmed
         assert is_held()
-        assert is_told()
+        assert has_alert()
 
 
 def begin_held() -> None:
-    """All are heard again; their loss is held still."""
+    """Let all cells report again, while their loss is still held."""
     fall_silent(*FOUR)
     lose()
     assert is_held()
@@ -168,9 +168,9 @@ def test_killed_loss_rule_keeps_hold_and_alert_consistent(
         begin()
         death = work_until_death(lose, at_statement(at))
         died, at = death.before is not None, at + 1
-        assert is_held() == is_told(), death.before
+        assert is_held() == has_alert(), death.before
         lose()
-        assert is_held() == is_told() == held
+        assert is_held() == has_alert() == held
     assert at > 5
 
 
@@ -260,7 +260,7 @@ def test_successor_registering_during_a_goodbye_is_ready(loop: Loop) -> None:
         return execute(sql, *rest)
 
     with connection.execute_wrapper(watch):
-        cell.say(Goodbye(0).body())
+        cell.send(Goodbye(0).body())
     if came != [True]:
         cell.register()
     assert Cell.objects.get().state == "READY"

@@ -1,4 +1,4 @@
-"""Jobs that look at other jobs: dependencies, parents, names that are taken, deletion."""
+"""Jobs that refer to other jobs: dependencies, parents, names that are taken, deletion."""
 
 import pytest
 

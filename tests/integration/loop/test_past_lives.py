@@ -1,4 +1,4 @@
-"""What a past incarnation of a cell says or holds counts for nothing in the present one."""
+"""Reports and attempts of a past incarnation of a cell do not count in the present one."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 
 def begin_again(cell: FakeCell) -> FakeCell:
-    """The cell is lost and registers in a new incarnation; the hand of its past one."""
+    """Lose the cell and register it in a new incarnation; return its past one."""
     Cell.objects.filter(name=cell.name).update(state="LOST")
     past = FakeCell.__new__(FakeCell)
     past.__dict__ |= cell.__dict__
@@ -33,18 +33,18 @@ def test_message_of_a_past_incarnation_does_not_renew_the_lease(
     past = begin_again(loop.cell())
     CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     before = CellLease.objects.values().get()
-    past.say(body)
+    past.send(body)
     assert CellLease.objects.values().get() == before
 
 
 def test_replayed_heartbeat_does_not_renew_the_lease(loop: Loop) -> None:
-    """It is signed by the cell; somebody recorded it, or the broker was restored."""
+    """It is signed by the cell; an attacker recorded it, or the broker was restored."""
     cell = loop.cell()
     cell.beat()
     CellLease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     before = CellLease.objects.values().get()
     cell.seq -= 1
-    cell.say(Heartbeat(()).body())
+    cell.send(Heartbeat(()).body())
     assert CellLease.objects.values().get() == before
 
 
@@ -57,9 +57,9 @@ def test_restored_journal_is_detected_after_a_goodbye_in_the_same_batch(
     sent: list[str] = []
     loop.inbox, inbox = Collector(sent), loop.inbox  # type: ignore[assignment]
     cell.seq += 9
-    cell.say(Goodbye(0).body())
+    cell.send(Goodbye(0).body())
     cell.seq = held
-    cell.say(Register(cell.capacity, drivers=("docker",), task_types=("container",)).body())
+    cell.send(Register(cell.capacity, drivers=("docker",), task_types=("container",)).body())
     loop.inbox = inbox
     loop.inbox.apply(sent)
     answers = [order for order in cell.orders() if isinstance(order, RegistrationResult)]

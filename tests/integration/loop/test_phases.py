@@ -18,12 +18,12 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 
 @pytest.fixture
-def hand(loop: Loop) -> FakeCell:
+def cell(loop: Loop) -> FakeCell:
     return loop.cell()
 
 
 @pytest.fixture
-def began(loop: Loop, hand: FakeCell) -> Attempt:
+def began(loop: Loop, cell: FakeCell) -> Attempt:
     loop.submit()
     loop.place()
     # So that there is room for instants between its creation and now.
@@ -38,7 +38,7 @@ def change(
     return PhaseChange(number, began.created_at.timestamp() + number, kind, text)
 
 
-def said(
+def building_report(
     began: Attempt, *phases: PhaseChange, state: S = S.BUILDING, **facts: Any
 ) -> AttemptReport:
     return AttemptReport(str(began.uid), 0, state, phases=phases, **facts)
@@ -58,47 +58,49 @@ def building(*texts: str) -> list[tuple[str, str, float]]:
     return [("building", text, float(number)) for number, text in enumerate(texts, 1)]
 
 
-def test_phases_of_one_report_become_separate_history_rows(hand: FakeCell, began: Attempt) -> None:
+def test_phases_of_one_report_become_separate_history_rows(cell: FakeCell, began: Attempt) -> None:
     texts = ("preparing", "pulling", "preparing", "creating")
     phases = [change(began, number, text) for number, text in enumerate(texts, 1)]
-    hand.report(said(began, *phases, phase=Phase.CREATING))
+    cell.report(building_report(began, *phases, phase=Phase.CREATING))
     assert story(began) == building(*texts)
     began.refresh_from_db()
     assert (began.state, began.phase, began.phase_number) == (S.BUILDING, "creating", 4)
 
 
 def test_the_time_limit_of_a_phase_counts_from_the_report_that_entered_it(
-    loop: Loop, hand: FakeCell, began: Attempt
+    loop: Loop, cell: FakeCell, began: Attempt
 ) -> None:
-    hand.report(said(began, change(began, 1, "pulling"), phase=Phase.PULLING))
+    cell.report(building_report(began, change(began, 1, "pulling"), phase=Phase.PULLING))
     earlier = clock.now() - timedelta(seconds=50)
     Attempt.objects.update(state_since=earlier)
-    hand.report(said(began, change(began, 1, "pulling"), phase=Phase.PULLING, progress=50))
+    cell.report(
+        building_report(began, change(began, 1, "pulling"), phase=Phase.PULLING, progress=50)
+    )
     began.refresh_from_db()
     assert began.state_since == earlier
     phases = [change(began, 1, "pulling"), change(began, 2, "creating")]
-    hand.report(said(began, *phases, phase=Phase.CREATING))
+    cell.report(building_report(began, *phases, phase=Phase.CREATING))
     began.refresh_from_db()
     assert began.state_since > clock.now() - timedelta(seconds=20)
 
 
-def batch(hand: FakeCell, *reports: AttemptReport) -> None:
+def batch(cell: FakeCell, *reports: AttemptReport) -> None:
     """Messages that the inbox takes in one batch."""
     texts = []
     for item in reports:
-        hand.seq += 1
-        body = Reports(hand.last_report, (_numbered(item, hand.seq),)).body()
-        hand.last_report = hand.seq
+        cell.seq += 1
+        body = Reports(cell.last_report, (_numbered(item, cell.seq),)).body()
+        cell.last_report = cell.seq
         texts.append(
             envelope.seal(
-                keys.mac_key(hand.key, keys.TO_CONTROL),
-                cell=hand.name,
-                incarnation=hand.incarnation,
-                seq=hand.seq,
+                keys.mac_key(cell.key, keys.TO_CONTROL),
+                cell=cell.name,
+                incarnation=cell.incarnation,
+                seq=cell.seq,
                 body=body,
             )
         )
-    hand.loop.inbox.apply(texts)
+    cell.loop.inbox.apply(texts)
 
 
 def _numbered(report: AttemptReport, seq: int) -> AttemptReport:
@@ -106,44 +108,44 @@ def _numbered(report: AttemptReport, seq: int) -> AttemptReport:
     return AttemptReport(**{**fields, "seq": seq})
 
 
-def test_no_phase_is_lost_between_reports_of_one_batch(hand: FakeCell, began: Attempt) -> None:
+def test_no_phase_is_lost_between_reports_of_one_batch(cell: FakeCell, began: Attempt) -> None:
     """Though the newer one had to leave out what the older one had."""
     words = [change(began, n, f"step {n}", PhaseKind.RUNNER) for n in range(1, 7)]
-    batch(hand, said(began, *words[:4]), said(began, words[0], *words[4:]))
+    batch(cell, building_report(began, *words[:4]), building_report(began, words[0], *words[4:]))
     assert [text for _, text, _ in story(began)] == [f"step {n}" for n in range(1, 7)]
 
 
-def test_repeated_report_adds_no_history(hand: FakeCell, began: Attempt) -> None:
+def test_repeated_report_adds_no_history(cell: FakeCell, began: Attempt) -> None:
     phases = [change(began, 1, "preparing"), change(began, 2, "creating")]
     for _ in range(3):
-        hand.report(said(began, *phases, phase=Phase.CREATING))
-    hand.report(said(began, *phases, change(began, 3, "checking"), phase=Phase.CHECKING))
+        cell.report(building_report(began, *phases, phase=Phase.CREATING))
+    cell.report(building_report(began, *phases, change(began, 3, "checking"), phase=Phase.CHECKING))
     assert story(began) == building("preparing", "creating", "checking")
 
 
-def test_late_report_adds_no_history(hand: FakeCell, began: Attempt) -> None:
-    early = said(began, change(began, 1, "preparing"), phase=Phase.PREPARING)
-    seq, hand.seq = hand.seq, hand.seq + 5
+def test_late_report_adds_no_history(cell: FakeCell, began: Attempt) -> None:
+    early = building_report(began, change(began, 1, "preparing"), phase=Phase.PREPARING)
+    seq, cell.seq = cell.seq, cell.seq + 5
     phases = [change(began, 1, "preparing"), change(began, 2, "creating")]
-    hand.report(said(began, *phases, phase=Phase.CREATING))
-    hand.seq = seq
-    hand.report(early)
+    cell.report(building_report(began, *phases, phase=Phase.CREATING))
+    cell.seq = seq
+    cell.report(early)
     assert story(began) == building("preparing", "creating")
 
 
 def test_runner_phases_and_failed_tries_are_in_the_attempt_history(
-    hand: FakeCell, began: Attempt
+    cell: FakeCell, began: Attempt
 ) -> None:
-    hand.report(
-        said(
+    cell.report(
+        building_report(
             began,
             change(began, 1, "preparing"),
             change(began, 2, "try 1 of 3 failed: inputs: no answer", PhaseKind.TRY),
             change(began, 3, "queued there", PhaseKind.RUNNER),
         )
     )
-    hand.report(
-        said(
+    cell.report(
+        building_report(
             began,
             change(began, 4, "step 1", PhaseKind.RUNNER),
             change(began, 5, "step 2", PhaseKind.RUNNER),
@@ -167,16 +169,16 @@ def test_runner_phases_and_failed_tries_are_in_the_attempt_history(
 
 
 def test_phases_reported_after_a_build_timeout_are_recorded(
-    loop: Loop, hand: FakeCell, began: Attempt
+    loop: Loop, cell: FakeCell, began: Attempt
 ) -> None:
-    hand.report(said(began, change(began, 1, "creating"), phase=Phase.CREATING))
+    cell.report(building_report(began, change(began, 1, "creating"), phase=Phase.CREATING))
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
     loop.converge()
     assert Task.objects.get().state == S.PENDING
     tried = change(began, 2, "try 1 of 3 failed: create: no answer", PhaseKind.TRY)
-    hand.report(said(began, change(began, 1, "creating"), tried, phase=Phase.CREATING))
+    cell.report(building_report(began, change(began, 1, "creating"), tried, phase=Phase.CREATING))
     again = change(began, 3, "try 2 of 3 failed: create: no answer", PhaseKind.TRY)
-    hand.report(said(began, tried, again, state=S.KILLED, reason="stopped", gone=True))
+    cell.report(building_report(began, tried, again, state=S.KILLED, reason="stopped", gone=True))
     assert [reason for reason, _, _ in story(began)] == [
         "building",
         "try_failed",
@@ -188,12 +190,12 @@ def test_phases_reported_after_a_build_timeout_are_recorded(
     assert Attempt.objects.get(pk=began.pk).failure_kind == FailureKind.SYSTEM
 
 
-def aged(loop: Loop, hand: FakeCell, phase: Phase, seconds: int) -> Job:
+def aged(loop: Loop, cell: FakeCell, phase: Phase, seconds: int) -> Job:
     """A job whose attempt has been in `phase` for so long."""
     job = loop.submit(name=phase)
     loop.place()
     (attempt,) = loop.attempts(job)
-    hand.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=phase))
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=phase))
     since = clock.now() - timedelta(seconds=seconds)
     Attempt.objects.filter(job=job).update(state_since=since)
     return job
@@ -203,9 +205,9 @@ def aged(loop: Loop, hand: FakeCell, phase: Phase, seconds: int) -> Job:
     ("phase", "limit"), [(Phase.PULLING, 1800), (Phase.CREATING, 300), (Phase.CHECKING, 300)]
 )
 def test_each_phase_has_its_own_time_limit(
-    loop: Loop, hand: FakeCell, phase: Phase, limit: int
+    loop: Loop, cell: FakeCell, phase: Phase, limit: int
 ) -> None:
-    job = aged(loop, hand, phase, limit - 2)
+    job = aged(loop, cell, phase, limit - 2)
     loop.converge()
     assert loop.states(job) == ["BUILDING"]
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=limit + 1))
@@ -214,8 +216,8 @@ def test_each_phase_has_its_own_time_limit(
     assert Task.objects.get(job=job).system_failure_count == 1
 
 
-def test_preparing_phase_has_the_time_limit_of_the_whole_build(loop: Loop, hand: FakeCell) -> None:
-    job = aged(loop, hand, Phase.PREPARING, 2_000)
+def test_preparing_phase_has_the_time_limit_of_the_whole_build(loop: Loop, cell: FakeCell) -> None:
+    job = aged(loop, cell, Phase.PREPARING, 2_000)
     loop.converge()
     assert loop.states(job) == ["BUILDING"]
     whole = timedelta(seconds=1800 + 3 * 300)
@@ -225,35 +227,35 @@ def test_preparing_phase_has_the_time_limit_of_the_whole_build(loop: Loop, hand:
     assert Task.objects.get(job=job).system_failure_count == 1
 
 
-def test_preparing_attempt_is_not_an_unanswered_order(loop: Loop, hand: FakeCell) -> None:
-    job = aged(loop, hand, Phase.PREPARING, 90)
+def test_preparing_attempt_is_not_an_unanswered_order(loop: Loop, cell: FakeCell) -> None:
+    job = aged(loop, cell, Phase.PREPARING, 90)
     Attempt.objects.update(start_before=clock.now() - timedelta(seconds=30))
     loop.converge()
     assert loop.states(job) == ["BUILDING"]
 
 
-def test_hanging_creation_ends_an_at_most_once_task(loop: Loop, hand: FakeCell) -> None:
+def test_hanging_creation_ends_an_at_most_once_task(loop: Loop, cell: FakeCell) -> None:
     job = loop.submit(delivery="at_most_once")
     loop.place()
     (attempt,) = loop.attempts(job)
-    hand.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
+    cell.report(AttemptReport(str(attempt.uid), 0, S.BUILDING, phase=Phase.CREATING))
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
     loop.converge()
     assert loop.states(job) == ["FAILED"]
 
 
 def test_build_timeout_stays_a_system_failure_after_later_reports(
-    loop: Loop, hand: FakeCell
+    loop: Loop, cell: FakeCell
 ) -> None:
     """The program fails, too, once the engine answers: the runner's state stays for the retry."""
     job = loop.submit()
     loop.place()
     (first,) = loop.attempts(job)
     facts = {"plugin_phase": "initializing", "plugin_state": {"key": "a"}}
-    hand.report(AttemptReport(str(first.uid), 0, S.BUILDING, phase=Phase.CREATING, **facts))
+    cell.report(AttemptReport(str(first.uid), 0, S.BUILDING, phase=Phase.CREATING, **facts))
     Attempt.objects.update(state_since=clock.now() - timedelta(seconds=301))
     loop.converge()
-    hand.end(first, S.FAILED, failure_kind=FailureKind.USER, reason="spec", message="no such user")
+    cell.end(first, S.FAILED, failure_kind=FailureKind.USER, reason="spec", message="no such user")
     first.refresh_from_db()
     assert (first.reason, first.failure_kind, first.charged) == (
         "build_timeout",

@@ -1,4 +1,4 @@
-"""What is wrong with one row, one plugin or one pool holds up nobody else, and is said aloud."""
+"""A fault in one row, plugin or pool does not delay the others, and raises an alert."""
 
 import sys
 from collections import Counter
@@ -23,7 +23,7 @@ LARGE = {"cpu": 64, "memory": "64Mi"}
 POOLS = ("default", "other", "third")
 
 BROKEN = '''
-"""Plugins of somebody else that do everything wrong."""
+"""Third-party plugins that do everything wrong."""
 
 
 class Raising:
@@ -136,8 +136,8 @@ def test_invalid_shape_does_not_block_other_shapes(loop: Loop, row: dict[str, An
     is_harmless = row in ({"resources": {"licence": 0}}, {"pending_reason": "tired"})
     assert loop.states(bad) == ["ASSIGNED" if is_harmless else "PENDING"]
     if not is_harmless:
-        [said] = alerts("shape_unreadable")
-        assert said.startswith(f"shape {shape}: its tasks are not placed: ")
+        [text] = alerts("shape_unreadable")
+        assert text.startswith(f"shape {shape}: its tasks are not placed: ")
     assert not alerts("pool_skipped")
 
 
@@ -150,8 +150,8 @@ def test_invalid_job_is_skipped_with_an_alert(loop: Loop, resources: Any) -> Non
     TaskGroup.objects.filter(job=jobs[1]).update(resources=resources)
     loop.place()
     assert [loop.states(job) for job in jobs] == [["ASSIGNED"], ["PENDING"], ["ASSIGNED"]]
-    [said] = alerts("job_skipped")
-    assert said.startswith(f"placement of job {jobs[1].pk}: ")
+    [text] = alerts("job_skipped")
+    assert text.startswith(f"placement of job {jobs[1].pk}: ")
     late = loop.submit()
     loop.place()
     assert loop.states(late) == ["ASSIGNED"]
@@ -170,8 +170,8 @@ def test_failing_validator_blocks_placement_with_an_alert(
     loop.place()
     assert loop.states(job) == ["PENDING"]
     assert (reason_of(job)["code"], name in reason_of(job)["text"]) == ("plugin_failed", True)
-    [said] = alerts("plugin_failed")
-    assert said.startswith(f"validator {name} of pool default: ")
+    [text] = alerts("plugin_failed")
+    assert text.startswith(f"validator {name} of pool default: ")
     Pool.objects.update(validators=[])
     loop.place()
     assert loop.states(job) == ["ASSIGNED"]
@@ -189,8 +189,8 @@ def test_failing_sequencer_or_selector_is_replaced_by_the_default(
     loop.place()
     assert loop.states(first) == ["ASSIGNED"] * 3
     assert sorted(loop.states(second)) == ["ASSIGNED", "PENDING", "PENDING"]
-    [said] = alerts("plugin_failed")
-    assert said.startswith(f"{kind} {name} of pool default: ")
+    [text] = alerts("plugin_failed")
+    assert text.startswith(f"{kind} {name} of pool default: ")
 
 
 @pytest.mark.parametrize("name", ["raising", "nonsense"])
@@ -212,8 +212,8 @@ def test_uninstalled_plugins_are_skipped_with_alerts(loop: Loop) -> None:
     Job.objects.update(kind="forgotten")
     loop.place()
     assert loop.states(job) == ["ASSIGNED"]
-    told = {said.split(" of pool")[0] for said in alerts("plugin_failed")}
-    assert told == {"sequencer gone", "selector lost", "validator missed"}
+    plugins_in_alerts = {text.split(" of pool")[0] for text in alerts("plugin_failed")}
+    assert plugins_in_alerts == {"sequencer gone", "selector lost", "validator missed"}
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
     assert loop.state(job) == "SUCCEEDED"
 
@@ -226,7 +226,7 @@ def test_pass_at_its_task_limit_raises_no_sequencer_alert(
     Pool.objects.update(strict_fifo=True, sequencer=sequencer)
     monkeypatch.setattr(placement_pass, "TASKS_PER_PASS", 2)
     jobs = [loop.submit(replicas=3) for _ in range(2)]
-    # Of the first one a task avoids the only cell: it is looked at apart from the others.
+    # Of the first one a task avoids the only cell: it is placed apart from the others.
     avoiding = Task.objects.filter(job=jobs[0])[:1].values("pk")
     Task.objects.filter(pk__in=avoiding).update(avoid_cell_ids=[Cell.objects.get().pk])
     loop.place()
@@ -241,8 +241,8 @@ def test_unreadable_pool_does_not_block_other_pools(loop: Loop) -> None:
     Pool.objects.filter(name="other").update(tokens=["licence"])
     loop.place()
     assert (loop.states(bad), loop.states(good)) == (["PENDING"], ["ASSIGNED"])
-    [said] = alerts("pool_skipped")
-    assert said.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
+    [text] = alerts("pool_skipped")
+    assert text.startswith(f"pool {Pool.objects.get(name='other').pk}: ")
 
 
 def test_unreadable_pool_suspends_only_its_own_deadlines(
@@ -265,7 +265,7 @@ def test_unreadable_pool_suspends_only_its_own_deadlines(
 
 
 def test_deadlines_before_the_last_pass_of_an_unreadable_pool_apply(loop: Loop) -> None:
-    """Its deadlines up to the last pass that looked at all that waits there are over."""
+    """Its deadlines up to the last complete pass over the pool are over."""
     Pool.objects.create(name="other")
     early, late = (loop.submit(pool="other", scheduling_timeout_seconds=3600) for _ in "ab")
     loop.place()

@@ -30,9 +30,9 @@ from tests.integration.loop.crowd import (
     check,
     heal,
     place,
+    report_progress,
     retries_counted,
     stop,
-    tell,
     tick,
 )
 from tests.integration.loop.test_races import DOUBLED, Nowhere
@@ -90,15 +90,15 @@ BEYOND = {
 }
 
 
-def look(dice: object) -> None:
+def check_limits(dice: object) -> None:
     """At any moment."""
     for what, statement in BEYOND.items():
         found = rows(statement)
         assert not found, f"more than {what}: {found}"
 
 
-def ask(owners: list[User], pools: list[str]) -> Work:
-    """Somebody submits something that contends."""
+def submit_contenders(owners: list[User], pools: list[str]) -> Work:
+    """Return work that submits contending jobs."""
 
     def submit(dice: random.Random) -> None:
         replicas = dice.randint(1, 5)
@@ -114,7 +114,7 @@ def ask(owners: list[User], pools: list[str]) -> Work:
             "resources": {"cpu": dice.choice([0.5, 1, 2]), "memory": "64Mi"},
         }
         if body["coscheduled"]:
-            # So that it fits the smallest pool when that is empty: a larger one waits for ever.
+            # So that it fits the smallest pool when that is empty: a larger one never starts.
             body["min_available"] = dice.randint(1, min(replicas, TOKENS))
             body["resources"]["cpu"] = 0.5
         if dice.random() < 0.4:
@@ -130,15 +130,15 @@ def ask(owners: list[User], pools: list[str]) -> Work:
 def scene(loop: Loop, count: int) -> tuple[list[User], list[FakeCell]]:
     """So many pools, each with tokens and two cells; two users, one with a quota."""
     owners = [loop.owner, create_user(name="limited", password=None, is_operator=False)[0]]
-    hands = []
+    cells = []
     for name in NAMES[:count]:
         pool, _ = Pool.objects.get_or_create(name=name)
         Pool.objects.filter(pk=pool.pk).update(tokens={"licence": TOKENS})
         for number in range(2):
             own = Loop(loop.owner, loop.wire, Inbox(sync_seconds=0.0))
-            hand = own.cell(f"{name}-{number}", cpu=CPU[count])
-            Cell.objects.filter(name=hand.name).update(pool=pool)
-            hands.append(hand)
+            fake_cell = own.cell(f"{name}-{number}", cpu=CPU[count])
+            Cell.objects.filter(name=fake_cell.name).update(pool=pool)
+            cells.append(fake_cell)
     for cell in Cell.objects.all():
         Cell.objects.filter(pk=cell.pk).update(capacity={**cell.capacity, "fpga": FPGAS})
     Quota.objects.create(
@@ -151,25 +151,33 @@ def scene(loop: Loop, count: int) -> tuple[list[User], list[FakeCell]]:
     TickState.objects.get_or_create(name="convergence")
     tick(None)  # type: ignore[arg-type]
     transport.use(Nowhere())
-    return owners, hands
+    return owners, cells
 
 
 def play(loop: Loop, seed: int, pools: int, rounds: int) -> None:
     """All of them at once; then all of it ends well."""
-    owners, hands = scene(loop, pools)
+    owners, cells = scene(loop, pools)
     crowd = Crowd(seed)
-    submit = ask(owners, list(NAMES[:pools]))
-    crowd.add(*[place] * WORKERS, cascade, submit, submit, stop, look, *map(tell, hands))
+    submit = submit_contenders(owners, list(NAMES[:pools]))
+    crowd.add(
+        *[place] * WORKERS,
+        cascade,
+        submit,
+        submit,
+        stop,
+        check_limits,
+        *map(report_progress, cells),
+    )
     with retries_counted() as retried:
         crowd.run(rounds)
     attempts = Attempt.objects.count()
     evicted = Attempt.objects.filter(state=10).count()
-    said = f"{pools} pools, {rounds} rounds: {attempts} attempts, {evicted} evicted"
-    print(f"seed {seed}: {said}, again: {dict(retried)}")
-    look(None)
+    summary = f"{pools} pools, {rounds} rounds: {attempts} attempts, {evicted} evicted"
+    print(f"seed {seed}: {summary}, again: {dict(retried)}")
+    check_limits(None)
     check(settled=False)
     assert attempts > rounds
-    heal(hands)
+    heal(cells)
     check(settled=True)
 
 

@@ -371,11 +371,11 @@ def test_a_violation_planted_by_sql_is_listed_with_its_id(
         for statement in planted.statements:
             touched = execute(statement, ids)
             assert touched or statement.startswith(("ALTER", "DROP")), f"nothing hit: {statement}"
-        code, said = check()
+        code, lines = check()
         transaction.set_rollback(True)
     assert code == 1
     beginning = f"INV-{planted.number} {planted.subject.format(**ids)}: "
-    assert [line for line in said if line.startswith(beginning)], said
+    assert [line for line in lines if line.startswith(beginning)], lines
 
 
 def test_every_invariant_has_a_planted_violation() -> None:

@@ -50,7 +50,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
 
 
 def blocked_jobs(loop: Loop, count: int) -> list[Job]:
-    """Jobs whose dependency came true, which nobody told them."""
+    """Create jobs whose dependency is met, before they are unblocked."""
     cell, first = loop.cell(), loop.submit(name="first")
     depends_on = [{"job": first.pk}]
     jobs = [loop.submit(name=f"j{n}", depends_on=depends_on) for n in range(count)]
@@ -111,7 +111,7 @@ def test_page_of_failing_jobs_does_not_hide_later_jobs(
     ids = [job.pk for job in jobs]
     assert list_jobs_with(work, 9) == ids
     convergence.run(woken=True)
-    assert list_jobs_with(work, 9) == ids  # three were looked at, and all of them failed
+    assert list_jobs_with(work, 9) == ids  # three were tried, and all of them failed
     convergence.run(woken=True)
     assert list_jobs_with(work, 9) == ids[:PAGE]
     about = Alert.objects.filter(kind="job_skipped", cleared_at=None)
@@ -128,9 +128,9 @@ def test_jobs_that_fail_to_settle_do_not_hide_later_jobs(loop: Loop, poison: Poi
         cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     Job.objects.update(settled_at=None)
     poison(jobs[:PAGE])
-    look = RuleContext(clock.now(), Policy(), frozenset())
+    context = RuleContext(clock.now(), Policy(), frozenset())
     for _ in range(2):
-        repairs.settle(look)
+        repairs.settle(context)
     assert list_jobs_with("unsettled_jobs", 9) == [job.pk for job in jobs[:PAGE]]
 
 

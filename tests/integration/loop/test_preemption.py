@@ -1,4 +1,4 @@
-"""Preemption on real rows: who goes for whom, whose the freed place is, and what it costs."""
+"""Preemption on real rows: victims, the owner of the freed place, and the charges."""
 
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ def test_batch_is_preempted_for_production_and_requeued(loop: Loop) -> None:
     batch = running(loop, cell, band="batch")
     urgent = loop.submit(band="production")
     loop.place()
-    # The victim is told to stop; its room is not free before its cell says that it has gone.
+    # The victim is stopped; its room is not free before its cell reports that it has gone.
     (victim,) = loop.attempts(batch)
     assert (loop.states(batch), loop.states(urgent)) == (["PENDING"], ["PENDING"])
     assert (victim.state, victim.released_at) == (S.PREEMPTED, None)
@@ -47,7 +47,7 @@ def test_batch_is_preempted_for_production_and_requeued(loop: Loop) -> None:
     assert Task.objects.get(job=urgent).nominated_cell_id == victim.cell_id
     loop.place()
     assert loop.states(urgent) == ["PENDING"]
-    # Once it has gone the place is the preemptor's, whoever else waits.
+    # Once it has gone the place is the preemptor's, whatever else waits.
     other = loop.submit(band="interactive")
     confirm(cell, victim)
     loop.place()
@@ -60,8 +60,8 @@ def test_batch_is_preempted_for_production_and_requeued(loop: Loop) -> None:
     loop.place()
     task = Task.objects.get(job=batch)
     assert (task.state, task.preemption_count, task.attempt_number) == (S.ASSIGNED, 1, 2)
-    (told,) = Transition.objects.filter(job_id=batch.pk, reason="preempted")
-    assert (told.message, told.actor) == (
+    (transition,) = Transition.objects.filter(job_id=batch.pk, reason="preempted")
+    assert (transition.message, transition.actor) == (
         f"made room for job {urgent.pk} (production)",
         "placement",
     )
@@ -180,7 +180,7 @@ def test_user_blocked_by_quota_does_not_hide_other_users(
     loop.place()
     assert loop.states(late) == ["ASSIGNED"]
     assert {state for job in held for state in loop.states(job)} == {"PENDING"}
-    # What runs already goes on, and why the others wait is still told.
+    # What runs already goes on, and the others still have a pending reason.
     cell.end(loop.attempts(first)[0], S.FAILED, exit_code=1)
     Task.objects.update(not_before=None)
     loop.place()

@@ -13,7 +13,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.models import Alert, Attempt, Cell
 from tests.integration.loop.conftest import FakeCell, Loop
 
-STRANGER = HeldAttempt(str(UUID(int=7)), S.RUNNING)
+UNKNOWN = HeldAttempt(str(UUID(int=7)), S.RUNNING)
 FULL = "the disk of its folder is full"
 
 
@@ -47,10 +47,10 @@ def stop_in_vain(loop: Loop) -> Attempt:
     return attempt
 
 
-def come_with_a_stranger(cell: FakeCell) -> None:
-    cell.say(
+def register_with_unknown_attempt(cell: FakeCell) -> None:
+    cell.send(
         Register(
-            cell.capacity, drivers=("docker",), task_types=("container",), inventory=(STRANGER,)
+            cell.capacity, drivers=("docker",), task_types=("container",), inventory=(UNKNOWN,)
         ).body()
     )
 
@@ -58,7 +58,7 @@ def come_with_a_stranger(cell: FakeCell) -> None:
 def test_unfit_cell_with_an_overdue_stop_raises_the_stop_alert(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
-    cell.say(Heartbeat((), unfit=FULL).body())
+    cell.send(Heartbeat((), unfit=FULL).body())
     for _ in range(2):
         loop.converge()
         assert (state(), open_alerts()) == (("QUARANTINED", "unfit", FULL), ["stop_unconfirmed"])
@@ -75,7 +75,7 @@ def test_unfit_cell_with_an_overdue_stop_raises_the_stop_alert(loop: Loop) -> No
 def test_stop_alert_closes_when_an_unfit_cell_confirms(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
-    cell.say(Heartbeat((), unfit=FULL).body())
+    cell.send(Heartbeat((), unfit=FULL).body())
     loop.converge()
     cell.end(attempt, S.KILLED)
     loop.converge()
@@ -85,7 +85,7 @@ def test_stop_alert_closes_when_an_unfit_cell_confirms(loop: Loop) -> None:
 def test_cell_that_is_fit_and_confirmed_its_stop_is_ready(loop: Loop) -> None:
     cell = loop.cell()
     attempt = stop_in_vain(loop)
-    cell.say(Heartbeat((), unfit=FULL).body())
+    cell.send(Heartbeat((), unfit=FULL).body())
     loop.converge()
     cell.end(attempt, S.KILLED)
     cell.beat()
@@ -117,19 +117,19 @@ def test_quarantine_continues_until_unexpected_attempts_are_gone(loop: Loop, cau
     cell = loop.cell()
     attempt = stop_in_vain(loop)
     if cause == "unfit":
-        cell.say(Heartbeat((), unfit=FULL).body())
+        cell.send(Heartbeat((), unfit=FULL).body())
     elif cause == "failures":
         fail(seconds=100)
     else:
         loop.converge()
     assert state()[1] == cause
-    come_with_a_stranger(cell)
+    register_with_unknown_attempt(cell)
     reason = "it registered with 1 attempt that it must not have"
-    with_stranger = ("QUARANTINED", "orphans", reason)
+    with_unknown = ("QUARANTINED", "orphans", reason)
     Cell.objects.filter(quarantined_until__isnull=False).update(quarantined_until=clock.now())
-    cell.say(Heartbeat((STRANGER,)).body())
+    cell.send(Heartbeat((UNKNOWN,)).body())
     loop.converge()
-    assert (state(), "stop_unconfirmed" in open_alerts()) == (with_stranger, True)
+    assert (state(), "stop_unconfirmed" in open_alerts()) == (with_unknown, True)
     cell.beat()
     loop.converge()
     assert state() == ("QUARANTINED", "stops", "1 stop is not confirmed")
@@ -141,7 +141,7 @@ def test_quarantine_continues_until_unexpected_attempts_are_gone(loop: Loop, cau
 def test_unexpected_attempts_do_not_shorten_a_failure_quarantine(loop: Loop) -> None:
     cell = loop.cell()
     fail(seconds=100)
-    come_with_a_stranger(cell)
+    register_with_unknown_attempt(cell)
     cell.beat()
     loop.converge()
     assert (state()[:2], open_alerts()) == (("QUARANTINED", "failures"), ["cell_failing"])

@@ -28,15 +28,15 @@ from controlplane.queries.sql import rows
 from tests.integration.loop.conftest import FakeCell, Loop, Wire
 from tests.integration.loop.crowd import (
     Crowd,
-    ask,
     cascade,
     check,
     heal,
     place,
+    report_progress,
     retries_counted,
     stop,
+    submit_jobs,
     take_up,
-    tell,
     tick,
 )
 
@@ -59,13 +59,13 @@ DOUBLED = """
 
 
 class Nowhere(Wire):
-    """A broker that loses everything: whatever was said comes from the rows again."""
+    """A broker that loses everything: Sync repeats all messages from the rows."""
 
     def push(self, messages: Any) -> None:
         """Lose it."""
 
 
-def look(dice: object) -> None:
+def check_limits(dice: object) -> None:
     """At any moment."""
     assert rows(OVER_COMMITTED) == []
     assert rows(DOUBLED) == []
@@ -73,21 +73,21 @@ def look(dice: object) -> None:
 
 def cells_of(loop: Loop, count: int, cpu: int) -> list[FakeCell]:
     """Cells, each of which has an inbox to itself."""
-    hands = []
+    cells = []
     for number in range(count):
         own = Loop(loop.owner, loop.wire, Inbox(sync_seconds=0.0))
-        hands.append(own.cell(f"cell-{number}", cpu=cpu))
+        cells.append(own.cell(f"cell-{number}", cpu=cpu))
     TickState.objects.get_or_create(name="convergence")
     tick(None)  # type: ignore[arg-type]
     transport.use(Nowhere())
-    return hands
+    return cells
 
 
 def play(loop: Loop, seed: int, rounds: int) -> None:
     """Eight at once on few jobs; then all of it ends well."""
-    hands = cells_of(loop, 2, cpu=6000)
+    cells = cells_of(loop, 2, cpu=6000)
     crowd = Crowd(seed)
-    crowd.add(place, cascade, tick, stop, take_up, ask(loop), *map(tell, hands))
+    crowd.add(place, cascade, tick, stop, take_up, submit_jobs(loop), *map(report_progress, cells))
     for _ in range(4):
         loop.submit(replicas=6, retries={"failure": 1})
     with retries_counted() as retried:
@@ -96,7 +96,7 @@ def play(loop: Loop, seed: int, rounds: int) -> None:
     print(f"seed {seed}: {8 * rounds} operations, {attempts} attempts, again: {dict(retried)}")
     check(settled=False)
     assert attempts > rounds / 4
-    heal(hands)
+    heal(cells)
     check(settled=True)
 
 
@@ -116,12 +116,20 @@ def test_two_workers_of_each_tick_place_no_task_twice(
     loop: Loop, settings: Any, locks: bool
 ) -> None:
     settings.CELLRUN = django_settings.CELLRUN.model_copy(update={"advisory_locks": locks})
-    hands = cells_of(loop, 3, cpu=4000)
+    cells = cells_of(loop, 3, cpu=4000)
     crowd = Crowd(BASE)
-    crowd.add(place, place, cascade, cascade, ask(loop), look, *map(tell, hands))
+    crowd.add(
+        place,
+        place,
+        cascade,
+        cascade,
+        submit_jobs(loop),
+        check_limits,
+        *map(report_progress, cells),
+    )
     crowd.run(IN_TEST)
-    look(None)
-    heal(hands)
+    check_limits(None)
+    heal(cells)
     check(settled=True)
 
 
@@ -156,12 +164,12 @@ def test_deadlock_is_retried_and_counted(loop: Loop) -> None:
 
 
 def test_writes_after_a_lock_wait_are_not_older_than_existing_rows(loop: Loop) -> None:
-    hand = loop.cell()
+    cell = loop.cell()
     early = clock.now()
     job = loop.submit(replicas=2)
     loop.place()
     first, second = loop.attempts(job)
-    hand.end(first, S.SUCCEEDED, exit_code=0)
+    cell.end(first, S.SUCCEEDED, exit_code=0)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=early)
     check(settled=False)
     release_attempt(uid=second.uid, reason="", actor="me", now=early)
@@ -169,16 +177,16 @@ def test_writes_after_a_lock_wait_are_not_older_than_existing_rows(loop: Loop) -
 
 
 def test_concurrent_last_ends_finish_the_job(loop: Loop) -> None:
-    hands = [loop.cell(f"cell-{n}", cpu=1000) for n in range(2)]
+    cells = [loop.cell(f"cell-{n}", cpu=1000) for n in range(2)]
     for _ in range(10):
         job = loop.submit(replicas=2)
         loop.place()
-        found = {hand: Attempt.objects.get(job=job, cell__name=hand.name) for hand in hands}
+        found = {cell: Attempt.objects.get(job=job, cell__name=cell.name) for cell in cells}
         gate = threading.Barrier(2)
 
-        def finish(hand: FakeCell, attempt: Attempt, gate: threading.Barrier = gate) -> None:
+        def finish(cell: FakeCell, attempt: Attempt, gate: threading.Barrier = gate) -> None:
             gate.wait()
-            hand.end(attempt, S.SUCCEEDED, exit_code=0)
+            cell.end(attempt, S.SUCCEEDED, exit_code=0)
             connection.close()
 
         work: Callable[..., None] = finish

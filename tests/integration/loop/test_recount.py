@@ -1,4 +1,4 @@
-"""`manage.py recount` finds and mends what contradicts the tasks, while everything goes on."""
+"""`manage.py recount` finds and repairs what contradicts the tasks, while everything runs."""
 
 import random
 import re
@@ -17,10 +17,18 @@ from controlplane.queries.integrity import invariants
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
-from tests.integration.loop.crowd import WRONG_COUNTS, Crowd, ask, cascade, place, stop, tell
+from tests.integration.loop.crowd import (
+    WRONG_COUNTS,
+    Crowd,
+    cascade,
+    place,
+    report_progress,
+    stop,
+    submit_jobs,
+)
 from tests.simulation.world import World
 
-MOVED_BY_HAND = """
+CORRUPT_COUNTS = """
     UPDATE controlplane_taskgroup SET counts[5] = counts[5] + 1, counts[2] = counts[2] - 1
     WHERE job_id = %s AND counts[2] > 0
 """
@@ -47,22 +55,22 @@ def test_recount_of_correct_rows_finds_no_difference(loop: Loop) -> None:
 def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
     job = loop.submit(replicas=3)
     group = TaskGroup.objects.get()
-    assert execute(MOVED_BY_HAND, [job.pk])
-    code, said = call()
+    assert execute(CORRUPT_COUNTS, [job.pk])
+    code, output = call()
     assert code == 1
     assert (
-        f"group {group.pk} (main): counts 2 PENDING, 1 SUCCEEDED, its tasks are 3 PENDING" in said
+        f"group {group.pk} (main): counts 2 PENDING, 1 SUCCEEDED, its tasks are 3 PENDING" in output
     )
-    assert "1 differences in 1 jobs, 0 mended" in said
+    assert "1 differences in 1 jobs, 0 mended" in output
     assert TaskGroup.objects.get().counts[S.SUCCEEDED] == 1
 
 
 def test_recount_with_repair_corrects_the_counts(loop: Loop) -> None:
     for _ in range(2):
         job = loop.submit(replicas=3)
-    execute(MOVED_BY_HAND, [job.pk])
-    code, said = call("--repair")
-    assert (code, said.count("(mended)")) == (0, 1)
+    execute(CORRUPT_COUNTS, [job.pk])
+    code, output = call("--repair")
+    assert (code, output.count("(mended)")) == (0, 1)
     assert TaskGroup.objects.get(job=job).counts[S.PENDING] == 3
     assert call() == (0, "2 jobs recounted, 0 differences mended\n")
     assert loop.state(job) == "PENDING"
@@ -73,14 +81,14 @@ def test_recount_ends_a_job_whose_tasks_have_ended(loop: Loop) -> None:
     job = loop.submit(replicas=2, max_task_failures=1)
     loop.place()
     first, second = loop.attempts(job)
-    # Somebody lost a success: by its counts the job never ends.
+    # A success is missing: by its counts the job never ends.
     cell.end(first, S.SUCCEEDED, exit_code=0)
     execute("UPDATE controlplane_taskgroup SET counts[5] = 0, counts[10] = 2")
     cell.end(second, S.FAILED, exit_code=1)
     assert loop.state(job) == "RUNNING"
-    code, said = call("--repair")
+    code, output = call("--repair")
     assert code == 0
-    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (mended)" in said
+    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (mended)" in output
     assert loop.state(job) == "SUCCEEDED"
     done = Job.objects.get()
     assert done.finished_at is not None
@@ -109,14 +117,14 @@ def test_recount_reports_but_keeps_a_contradicting_end(loop: Loop) -> None:
     job = loop.submit()
     cancel_job(job_id=job.pk, reason="", force=False, actor="ann", now=clock.now())
     execute("UPDATE controlplane_job SET state = 4, ending_as = NULL")
-    execute(MOVED_BY_HAND.replace("counts[2]", "counts[7]"), [job.pk])
-    code, said = call("--repair")
+    execute(CORRUPT_COUNTS.replace("counts[2]", "counts[7]"), [job.pk])
+    code, output = call("--repair")
     assert code == 1
     assert (
         f"INV-23 job {job.pk}: is SUCCEEDED, KILLED follows from its tasks, but an end is final"
-        " (left)" in said
+        " (left)" in output
     )
-    assert "2 differences in 1 jobs, 1 mended" in said
+    assert "2 differences in 1 jobs, 1 mended" in output
     assert Job.objects.get().state == S.SUCCEEDED
     assert TaskGroup.objects.get().counts[S.KILLED] == 1
 
@@ -126,9 +134,11 @@ def test_recount_reports_a_task_without_its_attempt(loop: Loop) -> None:
     job = loop.submit()
     loop.place()
     execute("UPDATE controlplane_task SET attempt_uid = gen_random_uuid()")
-    code, said = call("--repair")
+    code, output = call("--repair")
     assert code == 1
-    [line] = re.findall(r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(left\)", said)
+    [line] = re.findall(
+        r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(left\)", output
+    )
     assert str(Attempt.objects.get().uid) in line
     assert loop.states(job) == ["ASSIGNED"]
 
@@ -149,10 +159,10 @@ def test_tasks_killed_by_a_dependency_are_recounted_from_history(loop: Loop) -> 
     assert call()[0] == 0
     state = loop.state(job)
     TaskGroup.objects.update(killed_by_dependency=1)
-    code, said = call("--repair")
-    assert said.count("(mended)") == 2
+    code, output = call("--repair")
+    assert output.count("(mended)") == 2
     difference = "killed_by_dependency is 1, not 2"
-    assert f"group {group.pk} (b): {difference} (mended)" in said
+    assert f"group {group.pk} (b): {difference} (mended)" in output
     assert (code, loop.state(job)) == (0, state)
     assert TaskGroup.objects.get(name="b").killed_by_dependency == 2
 
@@ -175,7 +185,7 @@ def test_recount_pages_are_bounded_by_tasks_and_jobs(
     assert invariants.find_page(0).job_ids == ids[1:2]
     monkeypatch.setattr(invariants, "MOST_IDS", 1)
     assert invariants.find_page(0) == invariants.JobsPage([], ids[0])
-    execute(MOVED_BY_HAND, [ids[4]])
+    execute(CORRUPT_COUNTS, [ids[4]])
     assert call()[0] == 1
 
 
@@ -183,11 +193,11 @@ def test_recount_pages_are_bounded_by_tasks_and_jobs(
 def test_recount_finds_no_difference_in_a_simulation(
     transactional_db: None, seed: int, moment: float
 ) -> None:
-    world, looked = World(seed=seed), []
+    world, outputs = World(seed=seed), []
     with world.installed():
-        world.run(healed_at=moment, heal=lambda: looked.append(call()))
-    for code, said in (*looked, call()):
-        assert code == 0, f"seed {seed}: {said}"
+        world.run(healed_at=moment, heal=lambda: outputs.append(call()))
+    for code, output in (*outputs, call()):
+        assert code == 0, f"seed {seed}: {output}"
     assert Attempt.objects.exists()
 
 
@@ -203,11 +213,13 @@ def recount_all(found: list[str], *, repair: bool) -> None:
 def busy(loop: Loop, seed: int) -> Crowd:
     """Submitting, placing, reporting, cancelling and converging at once, on a board in use."""
     together = Crowd(seed)
-    hands = [loop.cell(f"cell-{n}", cpu=4000) for n in range(2)]
+    cells = [loop.cell(f"cell-{n}", cpu=4000) for n in range(2)]
     for _ in range(4):
         loop.submit(replicas=6, retries={"failure": 1})
     loop.place()
-    together.add(place, cascade, stop, ask(loop), *(tell(hand) for hand in hands))
+    together.add(
+        place, cascade, stop, submit_jobs(loop), *(report_progress(cell) for cell in cells)
+    )
     return together
 
 
@@ -226,7 +238,7 @@ def test_recount_finds_no_difference_during_reports_and_ticks(
 
 @pytest.mark.serial
 def test_recount_repairs_counts_corrupted_concurrently(loop: Loop) -> None:
-    together, mended = busy(loop, seed=3), list[str]()
+    together, repaired = busy(loop, seed=3), list[str]()
 
     def spoil(dice: random.Random) -> None:
         """As a mistake in a transaction of ours would: under the job's lock."""
@@ -235,11 +247,11 @@ def test_recount_repairs_counts_corrupted_concurrently(loop: Loop) -> None:
             with transaction.atomic():
                 job_id = dice.choice(ids)
                 lock_jobs([job_id])
-                execute(MOVED_BY_HAND.replace("counts[5]", "counts[10]"), [job_id])
+                execute(CORRUPT_COUNTS.replace("counts[5]", "counts[10]"), [job_id])
 
-    together.add(spoil, lambda dice: recount_all(mended, repair=True))
+    together.add(spoil, lambda dice: recount_all(repaired, repair=True))
     together.run(rounds=40)
-    recount_all(mended, repair=True)
-    assert mended
+    recount_all(repaired, repair=True)
+    assert repaired
     assert rows(WRONG_COUNTS) == []
     assert call()[0] == 0

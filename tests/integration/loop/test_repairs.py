@@ -1,4 +1,4 @@
-"""What raw SQL breaks of what is derived, rule 12 puts right, and tells of; and nothing else."""
+"""Rule 12 repairs derived columns that raw SQL broke, raises an alert, and changes no more."""
 
 import re
 from datetime import timedelta
@@ -33,8 +33,8 @@ def alerts(kind: str = "repaired") -> dict[str, str]:
     return dict(Alert.objects.filter(kind=kind, cleared_at=None).values_list("subject", "text"))
 
 
-def check_mended(loop: Loop, *, recounted: int) -> None:
-    """This tick mends it and says so; the next finds nothing, and that is over, too."""
+def check_repaired(loop: Loop, *, recounted: int) -> None:
+    """Check that this tick repairs the rows with an alert, and that the next one closes it."""
     assert walk(loop) == {"recounted": recounted}
     assert alerts() == {"rule recount": f"had to be repaired: recounted {recounted}"}
     assert check_all() == []
@@ -47,7 +47,7 @@ def test_wrong_counts_are_repaired_with_an_alert(loop: Loop) -> None:
     job = loop.submit(replicas=3)
     assert walk(loop) == {}
     execute("UPDATE controlplane_taskgroup SET counts[5] = 1, counts[2] = 2")
-    check_mended(loop, recounted=1)
+    check_repaired(loop, recounted=1)
     assert TaskGroup.objects.get(job=job).counts[S.PENDING] == 3
 
 
@@ -59,7 +59,7 @@ def test_job_with_a_missing_success_count_is_ended(loop: Loop) -> None:
     execute("UPDATE controlplane_taskgroup SET counts[5] = 0, counts[10] = 2")
     cell.end(second, S.FAILED, exit_code=1)
     assert loop.state(job) == "RUNNING"
-    check_mended(loop, recounted=2)
+    check_repaired(loop, recounted=2)
     assert loop.state(job) == "SUCCEEDED"
     assert Job.objects.get().settled_at is not None
 
@@ -70,7 +70,7 @@ def test_task_wrongly_marked_as_held_is_placed(loop: Loop) -> None:
     loop.cell()
     loop.place()
     assert loop.states(job) == ["PENDING"]
-    check_mended(loop, recounted=1)
+    check_repaired(loop, recounted=1)
     loop.place()
     assert loop.states(job) == ["ASSIGNED"]
 
@@ -81,7 +81,7 @@ def test_task_wrongly_marked_as_free_is_not_placed_twice(loop: Loop) -> None:
     [attempt] = loop.attempts(job)
     cancel_job(job_id=job.pk, reason="", force=False, actor="me", now=clock.now())
     execute("UPDATE controlplane_task SET attempt_open = false")
-    check_mended(loop, recounted=1)
+    check_repaired(loop, recounted=1)
     assert Task.objects.get().attempt_open
     cell.end(attempt, S.KILLED)
     assert Job.objects.get().settled_at is not None
@@ -103,9 +103,9 @@ def test_missing_watch_mark_of_a_dependency_is_repaired(loop: Loop) -> None:
     cell, first = loop.cell(), loop.submit(name="first")
     second = loop.submit(name="second", depends_on=[{"job": str(first.pk)}])
     execute("UPDATE controlplane_job SET is_watched = false")
-    check_mended(loop, recounted=1)
+    check_repaired(loop, recounted=1)
     Alert.objects.all().delete()
-    # Now it does not know as it ends, and nobody stamps that it has.
+    # Now it does not know its dependents as it ends, and no rule records its end for them.
     execute("UPDATE controlplane_job SET is_watched = false")
     loop.place()
     cell.end(loop.attempts(first)[0], S.SUCCEEDED, exit_code=0)
@@ -123,7 +123,7 @@ def test_job_that_depends_on_a_vanished_job_is_killed(loop: Loop) -> None:
     for table in ("transition", "task", "taskgroup"):
         execute(f"DELETE FROM controlplane_{table} WHERE job_id = %s", [first.pk])
     execute("DELETE FROM controlplane_job WHERE id = %s", [first.pk])
-    check_mended(loop, recounted=1)
+    check_repaired(loop, recounted=1)
     assert loop.state(second) == "KILLED"
 
 
@@ -132,7 +132,7 @@ def test_missing_wait_mark_of_a_dependent_job_is_repaired(loop: Loop) -> None:
     first = loop.submit(name="first")
     second = loop.submit(name="second", depends_on=[{"job": str(first.pk)}])
     execute("UPDATE controlplane_job SET waits_for_jobs = false")
-    check_mended(loop, recounted=1)
+    check_repaired(loop, recounted=1)
     loop.place()
     assert loop.states(second) == ["PENDING"]
     assert Job.objects.get(pk=second.pk).waits_for_jobs
@@ -286,6 +286,6 @@ def test_simulation_with_faults_needs_no_repair(transactional_db: None, seed: in
     world = World(seed=seed)
     with world.installed():
         world.run(healed_at=60.0, heal=lambda: None)
-    told = Alert.objects.filter(kind__in=("repaired", "contradiction", "rule_failed"))
-    assert list(told.values_list("subject", "text")) == [], f"seed {seed}"
+    unexpected = Alert.objects.filter(kind__in=("repaired", "contradiction", "rule_failed"))
+    assert list(unexpected.values_list("subject", "text")) == [], f"seed {seed}"
     assert Walk.objects.filter(name__in=WALKS).count() == len(WALKS)

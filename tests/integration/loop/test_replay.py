@@ -62,22 +62,22 @@ def test_replay_prints_the_plan_with_the_time_of_each_step(loop: Loop, tmp_path:
     less = loop.submit(band="batch", replicas=2)
     loop.place()
     job = loop.submit(band="production", replicas=2)
-    told = decide(keep(tmp_path))
+    output = decide(keep(tmp_path))
     group = TaskGroup.objects.get(job=job).pk
-    assert "pool default at 20" in told
-    assert "1 ready cells, 1 shapes, 2 tasks in 1 rows" in told
-    assert "placed: 0 tasks\n  none" in told
-    assert "no cell has enough free: cell-1 comes closest and lacks 1 core" in told
+    assert "pool default at 20" in output
+    assert "1 ready cells, 1 shapes, 2 tasks in 1 rows" in output
+    assert "placed: 0 tasks\n  none" in output
+    assert "no cell has enough free: cell-1 comes closest and lacks 1 core" in output
     victims = ", ".join(str(task.pk) for task in loop.tasks(less))
-    assert str(group) in told
-    assert all(victim in told for victim in victims.split(", "))
+    assert str(group) in output
+    assert all(victim in output for victim in victims.split(", "))
     for step in ("screen", "place", "make room"):
-        assert f"{step} " in told.splitlines()[-1]
+        assert f"{step} " in output.splitlines()[-1]
 
 
 def test_replay_reports_an_empty_pool_and_an_invalid_file(loop: Loop, tmp_path: Path) -> None:
-    told = decide(keep(tmp_path))
-    assert "0 ready cells, 0 shapes, 0 tasks in 0 rows" in told
+    output = decide(keep(tmp_path))
+    assert "0 ready cells, 0 shapes, 0 tasks in 0 rows" in output
     with pytest.raises(CommandError, match="there is no pool none"):
         keep(tmp_path, "none")
     path = tmp_path / "wrong.json"

@@ -54,7 +54,7 @@ def forever() -> bool:
 
 @pytest.fixture(autouse=True)
 def own_root(tmp_path: Path) -> Iterator[None]:
-    """Files of other tests are nobody's here."""
+    """Use an own artifact root, without the files of other tests."""
     with override_settings(CELLRUN=settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})):
         yield
 
@@ -216,13 +216,13 @@ def test_one_off_task_is_kept_until_its_callback_was_tried_once(loop: Loop, cell
         "new": one_off(loop, cell, tries=0),
         "under way": one_off(loop, cell, tries=1, state="claimed", **claim),
         "tried": one_off(loop, cell, tries=1, is_tried=True),
-        "whoever tried died": one_off(loop, cell, tries=3),
+        "the delivering process died": one_off(loop, cell, tries=3),
         "died for a day": one_off(loop, cell, tries=9, give_up_at=clock.now()),
     }
     assert expire() == 3
     gone = {name for name, job in jobs.items() if is_hidden(job)}
     assert gone == {"none", "tried", "died for a day"}
-    # What was still to be told of it is not told.
+    # Its pending callbacks are not delivered.
     assert Callback.objects.get(job=jobs["tried"]).state == "abandoned"
 
 
@@ -250,7 +250,7 @@ def test_referenced_jobs_do_not_block_the_expiry_of_later_jobs(loop: Loop, cell:
     for job in referenced:
         call_back(job)
     free = [ended(loop, cell) for _ in range(PAGE)]
-    # A look sees a page, and the next one goes on: this takes no tick long.
+    # A call reads a page, and the next one goes on: no tick takes long.
     assert [expire() for _ in range(4)] == [0, 0, PAGE, 0]
     assert all(is_hidden(job) for job in free)
     assert not any(is_hidden(job) for job in referenced)
@@ -261,8 +261,8 @@ def test_referenced_jobs_do_not_block_the_expiry_of_later_jobs(loop: Loop, cell:
 @pytest.mark.usefixtures("small_pages")
 def test_expiry_stops_when_its_time_slice_is_over(loop: Loop, cell: FakeCell) -> None:
     jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
-    looks = iter([False, False, True])  # at the clock: before each page that is read, or deleted
-    assert delete_expired(now=clock.now(), is_over=lambda: next(looks)) == (PAGE, False)
+    answers = iter([False, False, True])  # at the clock: before each page that is read, or deleted
+    assert delete_expired(now=clock.now(), is_over=lambda: next(answers)) == (PAGE, False)
     assert [is_hidden(job) for job in jobs] == [True] * PAGE + [False] * 2 * PAGE
     assert delete_expired(now=clock.now(), is_over=forever) == (2 * PAGE, True)
 
@@ -338,7 +338,7 @@ def test_unwritable_store_does_not_block_jobs_without_files(loop: Loop, cell: Fa
     assert Attempt.objects.filter(uid=uid).exists()
     alert = Alert.objects.get(kind="files_not_deleted", cleared_at=None)
     assert alert.text.endswith("attempts that stay until then: 1")
-    # Nothing is woken for what only time will mend.
+    # Nothing is woken for what only time will resolve.
     assert not [queue for queue, message in loop.wire.sent if "retention" in message]
     os.unlink(in_the_way)
     loop.converge()
@@ -480,8 +480,8 @@ def test_deleted_failed_job_keeps_its_rows_until_its_children_end(
 def test_deletion_continues_at_its_cursor_in_another_process(loop: Loop, cell: FakeCell) -> None:
     """Where it left off is in the database, and the front has its turn after the end."""
     jobs = [ended(loop, cell) for _ in range(3 * PAGE)]
-    looks = iter([False, False, True])
-    assert delete_expired(now=clock.now(), is_over=lambda: next(looks)) == (PAGE, False)
+    answers = iter([False, False, True])
+    assert delete_expired(now=clock.now(), is_over=lambda: next(answers)) == (PAGE, False)
     last = Job.objects.get(pk=jobs[PAGE - 1].pk)
     assert Walk.objects.get(name="expired_jobs").after.endswith(f":{last.pk}")
     assert delete_expired(now=clock.now(), is_over=forever) == (2 * PAGE, True)

@@ -1,4 +1,4 @@
-"""Whatever refers to whatever: what goes by age is what a plain restatement says, and no more."""
+"""Retention deletes what a plain restatement lists, whatever refers to what, and no more."""
 
 from dataclasses import dataclass
 from datetime import timedelta

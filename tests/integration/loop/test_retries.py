@@ -110,8 +110,8 @@ def test_retry_keeps_a_succeeded_group_for_its_dependents(loop: Loop) -> None:
     assert names(new) == ["total.0"]
     loop.place()
     assert loop.states(new) == ["ASSIGNED"]
-    told = [json.loads(line) for line in iterate_results(new.groups.get(name="prepare").pk)]
-    assert told == [
+    results = [json.loads(line) for line in iterate_results(new.groups.get(name="prepare").pk)]
+    assert results == [
         {"name": "0", "content": "prepare.0"},
         {"name": "1", "content": "prepare.1"},
     ]
@@ -135,8 +135,8 @@ def test_retry_of_a_retry_reads_results_of_all_earlier_jobs(loop: Loop) -> None:
     assert third.retry_of_id == second.pk
     play(loop, cell, third, "total.0")
     fourth = retry(third)
-    told = [json.loads(line) for line in iterate_results(fourth.groups.get(name="prepare").pk)]
-    assert [item["content"] for item in told] == ["prepare.0", "prepare.1", "prepare.2"]
+    results = [json.loads(line) for line in iterate_results(fourth.groups.get(name="prepare").pk)]
+    assert [item["content"] for item in results] == ["prepare.0", "prepare.1", "prepare.2"]
     play(loop, cell, fourth)
     assert loop.state(fourth) == "SUCCEEDED"
     assert check_all() == []
@@ -296,7 +296,7 @@ def test_concurrent_retry_deletion_and_cancels_stay_consistent(
         loop.converge()
         assert check_all() == []
         for again in Job.objects.filter(retry_of=job):
-            # Its parent had ended before, so it is nobody's child, or it ended with it.
+            # Its parent had ended before, so it has no parent, or it ended with it.
             assert (again.parent_id is None) == (again.finished_at is None)
     play(loop, cell, Job.objects.latest("pk"))
 

@@ -15,13 +15,13 @@ from tests.integration.loop.conftest import FakeCell, Loop
 
 
 @pytest.fixture
-def hand(loop: Loop) -> FakeCell:
+def cell(loop: Loop) -> FakeCell:
     return loop.cell()
 
 
-def say(hand: FakeCell, attempt: Attempt, state: S = S.RUNNING, **facts: object) -> None:
+def report_state(cell: FakeCell, attempt: Attempt, state: S = S.RUNNING, **facts: object) -> None:
     report = AttemptReport(str(attempt.uid), 0, state, gone=state is not S.RUNNING, **facts)  # type: ignore[arg-type]
-    hand.report(report)
+    cell.report(report)
 
 
 def next_attempt(loop: Loop, number: int) -> Attempt:
@@ -31,12 +31,12 @@ def next_attempt(loop: Loop, number: int) -> Attempt:
 
 
 def test_newest_reported_runner_state_is_stored_with_the_attempt(
-    loop: Loop, hand: FakeCell
+    loop: Loop, cell: FakeCell
 ) -> None:
     loop.submit()
     attempt = next_attempt(loop, 1)
-    say(hand, attempt, plugin_phase="queued there", plugin_state={"key": "a"})
-    say(hand, attempt, plugin_phase="halfway", plugin_state={"key": "a", "part": 2})
+    report_state(cell, attempt, plugin_phase="queued there", plugin_state={"key": "a"})
+    report_state(cell, attempt, plugin_phase="halfway", plugin_state={"key": "a", "part": 2})
     attempt.refresh_from_db()
     assert attempt.details == {
         "plugin_phase": "halfway",
@@ -55,19 +55,19 @@ def test_newest_reported_runner_state_is_stored_with_the_attempt(
     ],
 )
 def test_next_attempt_gets_the_state_unless_the_task_failed(
-    loop: Loop, hand: FakeCell, state: S, facts: dict[str, object], carried: object
+    loop: Loop, cell: FakeCell, state: S, facts: dict[str, object], carried: object
 ) -> None:
     loop.submit(retries={"failure": 1})
     first = next_attempt(loop, 1)
-    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
-    say(hand, first, state, plugin_phase="running", plugin_state={"key": "a"}, **facts)
+    report_state(cell, first, plugin_phase="running", plugin_state={"key": "a"})
+    report_state(cell, first, state, plugin_phase="running", plugin_state={"key": "a"}, **facts)
     assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == carried
 
 
-def test_next_attempt_gets_the_state_reported_by_a_lost_cell(loop: Loop, hand: FakeCell) -> None:
+def test_next_attempt_gets_the_state_reported_by_a_lost_cell(loop: Loop, cell: FakeCell) -> None:
     loop.submit()
     first = next_attempt(loop, 1)
-    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
+    report_state(cell, first, plugin_phase="running", plugin_state={"key": "a"})
     over = clock.now() - timedelta(seconds=1)
     CellLease.objects.update(expires_at=over, last_message_at=over, silent_ticks=3)
     loop.converge()
@@ -75,25 +75,25 @@ def test_next_attempt_gets_the_state_reported_by_a_lost_cell(loop: Loop, hand: F
     assert load_launch_context(next_attempt(loop, 2).uid).plugin_state == {"key": "a"}
 
 
-def end_refused(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
-    hand.end(attempt, S.WORKER_FAILED, failure_kind=FailureKind.OUTSIDE, reason="refused")
+def end_refused(loop: Loop, cell: FakeCell, attempt: Attempt) -> None:
+    cell.end(attempt, S.WORKER_FAILED, failure_kind=FailureKind.OUTSIDE, reason="refused")
 
 
-def end_expired(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
+def end_expired(loop: Loop, cell: FakeCell, attempt: Attempt) -> None:
     Attempt.objects.filter(pk=attempt.pk).update(start_before=clock.now())
     loop.converge()
-    hand.end(attempt, S.KILLED, reason="stopped")
+    cell.end(attempt, S.KILLED, reason="stopped")
 
 
-def end_drained(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
-    hand.end(attempt, S.PREEMPTED, reason="stopped")
+def end_drained(loop: Loop, cell: FakeCell, attempt: Attempt) -> None:
+    cell.end(attempt, S.PREEMPTED, reason="stopped")
 
 
-def end_without_a_look(loop: Loop, hand: FakeCell, attempt: Attempt) -> None:
-    hand.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
+def end_before_a_call(loop: Loop, cell: FakeCell, attempt: Attempt) -> None:
+    cell.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
 
 
-BARREN = (end_refused, end_expired, end_drained, end_without_a_look)
+BARREN = (end_refused, end_expired, end_drained, end_before_a_call)
 FAILURES: tuple[dict[str, object], ...] = (
     {"failure_kind": FailureKind.USER, "reason": "runner"},
     {"exit_code": 1},
@@ -102,28 +102,28 @@ FAILURES: tuple[dict[str, object], ...] = (
 
 @pytest.mark.parametrize("endings", [(end,) for end in BARREN] + [BARREN])
 def test_attempts_without_a_state_report_do_not_lose_the_state(
-    loop: Loop, hand: FakeCell, endings: tuple[Callable[[Loop, FakeCell, Attempt], None], ...]
+    loop: Loop, cell: FakeCell, endings: tuple[Callable[[Loop, FakeCell, Attempt], None], ...]
 ) -> None:
     loop.submit()
     first = next_attempt(loop, 1)
-    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
-    say(hand, first, S.PREEMPTED)
+    report_state(cell, first, plugin_phase="running", plugin_state={"key": "a"})
+    report_state(cell, first, S.PREEMPTED)
     for number, end in enumerate(endings, 2):
-        end(loop, hand, next_attempt(loop, number))
+        end(loop, cell, next_attempt(loop, number))
     last = next_attempt(loop, len(endings) + 2)
     assert load_launch_context(last.uid).plugin_state == {"key": "a"}
 
 
 @pytest.mark.parametrize("newest", [{"key": "b"}, {}])
 def test_next_attempt_gets_the_newest_state(
-    loop: Loop, hand: FakeCell, newest: dict[str, str]
+    loop: Loop, cell: FakeCell, newest: dict[str, str]
 ) -> None:
     loop.submit()
     for number, state in enumerate([{"key": "a"}, newest], 1):
         attempt = next_attempt(loop, number)
-        say(hand, attempt, plugin_phase="running", plugin_state=state)
-        say(hand, attempt, S.PREEMPTED)
-    end_refused(loop, hand, next_attempt(loop, 3))
+        report_state(cell, attempt, plugin_phase="running", plugin_state=state)
+        report_state(cell, attempt, S.PREEMPTED)
+    end_refused(loop, cell, next_attempt(loop, 3))
     assert load_launch_context(next_attempt(loop, 4).uid).plugin_state == newest
 
 
@@ -131,22 +131,22 @@ def test_next_attempt_gets_the_newest_state(
 @pytest.mark.parametrize("end", BARREN)
 def test_task_failure_clears_the_state_for_all_later_attempts(
     loop: Loop,
-    hand: FakeCell,
+    cell: FakeCell,
     end: Callable[[Loop, FakeCell, Attempt], None],
     facts: dict[str, object],
 ) -> None:
     loop.submit(retries={"failure": 1})
     first = next_attempt(loop, 1)
-    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
-    say(hand, first, S.PREEMPTED)
-    hand.end(next_attempt(loop, 2), S.FAILED, **facts)
-    end(loop, hand, next_attempt(loop, 3))
+    report_state(cell, first, plugin_phase="running", plugin_state={"key": "a"})
+    report_state(cell, first, S.PREEMPTED)
+    cell.end(next_attempt(loop, 2), S.FAILED, **facts)
+    end(loop, cell, next_attempt(loop, 3))
     assert load_launch_context(next_attempt(loop, 4).uid).plugin_state is None
 
 
-def test_failed_service_restarts_without_its_earlier_state(loop: Loop, hand: FakeCell) -> None:
+def test_failed_service_restarts_without_its_earlier_state(loop: Loop, cell: FakeCell) -> None:
     loop.submit(kind="inference", health_check={"command": ["true"]})
     first = next_attempt(loop, 1)
-    say(hand, first, plugin_phase="running", plugin_state={"key": "a"})
-    say(hand, first, S.FAILED, failure_kind=FailureKind.USER, reason="runner")
+    report_state(cell, first, plugin_phase="running", plugin_state={"key": "a"})
+    report_state(cell, first, S.FAILED, failure_kind=FailureKind.USER, reason="runner")
     assert load_launch_context(next_attempt(loop, 2).uid).plugin_state is None

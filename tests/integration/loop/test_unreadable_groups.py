@@ -1,4 +1,4 @@
-"""Groups whose definitions make no sense: an operator is told, and everybody else goes on."""
+"""Groups with unreadable definitions raise an alert, and all other groups go on."""
 
 import json
 from datetime import timedelta
@@ -29,13 +29,15 @@ def poison(job: Job, launch: dict[str, Any]) -> None:
     execute(statement, [json.dumps(launch), job.pk])
 
 
-def beat_together(*hands: FakeCell) -> None:
+def beat_together(*cells: FakeCell) -> None:
     """Their heartbeats are answered in one group; whatever they should have, they have not."""
     beats = []
-    for hand in hands:
-        hand.seq += 1
-        cell = Cell.objects.get(name=hand.name)
-        beats.append(Beat(CellAddress(cell.pk, hand.name, "one", hand.key), hand.seq, {}))
+    for fake_cell in cells:
+        fake_cell.seq += 1
+        cell = Cell.objects.get(name=fake_cell.name)
+        beats.append(
+            Beat(CellAddress(cell.pk, fake_cell.name, "one", fake_cell.key), fake_cell.seq, {})
+        )
     answer_heartbeats(beats, now=clock.now())
 
 
@@ -59,11 +61,11 @@ def test_heartbeats_are_answered_despite_an_unreadable_group(
     Attempt.objects.update(created_at=clock.now() - timedelta(seconds=8))
     loop.wire.sent.clear()
     beat_together(poisoned, well)
-    [told], [also] = poisoned.orders(), well.orders()
-    assert isinstance(told, Sync)
+    [sync], [also] = poisoned.orders(), well.orders()
+    assert isinstance(sync, Sync)
     assert isinstance(also, Sync)
     (attempt,) = loop.attempts(stopped)
-    assert ([stop.uid for stop in told.orders.stops], told.orders.runs) == ([str(attempt.uid)], ())
+    assert ([stop.uid for stop in sync.orders.stops], sync.orders.runs) == ([str(attempt.uid)], ())
     (attempt,) = loop.attempts(other)
     assert [run.uid for run in also.orders.runs] == [str(attempt.uid)]
     [(kind, subject)] = open_alerts()

@@ -200,8 +200,8 @@ def test_unwritable_store_raises_an_alert_and_is_swept_later(loop: Loop) -> None
     (root() / "discarded").touch()  # nothing can be put there: the tests run as root, too
     begin_round()
     assert loop.converge().get("orphan_files", 0) == 0
-    told = Alert.objects.filter(kind="files_not_deleted", cleared_at=None)
-    assert "artifact store, what is of no row" in told.values_list("subject", flat=True)
+    alerts = Alert.objects.filter(kind="files_not_deleted", cleared_at=None)
+    assert "artifact store, what is of no row" in alerts.values_list("subject", flat=True)
     assert all(paths_of(uid) for uid in uids)
     (root() / "discarded").unlink()
     begin_round()

@@ -13,7 +13,7 @@ PAGES_PER_TICK, CHILDREN = 4, 11
 
 
 def take_wake(loop: Loop) -> bool:
-    """Whether somebody woke convergence; the wakes that wait are taken, as one."""
+    """Return whether convergence was woken; take the waiting wakes as one."""
     before = len(loop.wire.sent)
     loop.wire.drop("convergence")
     return len(loop.wire.sent) < before

@@ -28,10 +28,10 @@ def test_failing_benchmark_is_reported_and_the_others_run(
     monkeypatch.setattr(sys, "argv", ["benchmarks"])
     assert benchmarks.main() == 1
     assert ran == ["B1", "B8"]
-    said = capsys.readouterr()
-    assert "no such yardstick" in said.err
-    assert "failed: B1" in said.err
-    assert "B8.json" in said.out
+    output = capsys.readouterr()
+    assert "no such yardstick" in output.err
+    assert "failed: B1" in output.err
+    assert "B8.json" in output.out
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", "B8"])
     assert benchmarks.main() == 0
 

@@ -1,4 +1,4 @@
-"""What the client's tests share: a server that answers as told, an environment that names it."""
+"""What the client's tests share: a stub server, and an environment that names it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.unit.client.stub_server import Api
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    """A server that answers 404 until it is told more."""
+    """A server that answers 404 until a test sets answers."""
     server = Api()
     yield server
     server.close()

@@ -1,4 +1,4 @@
-"""An HTTP server on a real port that answers what a test tells it to and remembers what it got."""
+"""An HTTP server on a real port with the answers of a test, which records its requests."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """What is answered next to `METHOD /path`; the last one is given for ever."""
+    """The next answers to `METHOD /path`; the last one is repeated."""
 
     status: int
     body: Any
@@ -21,14 +21,14 @@ class Api:
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
-        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
     def answer(self, call: str, body: Any, status: int = 200, **headers: str) -> None:
-        """Answer `call` with `body` from now on, after what was told before."""
+        """Answer `call` with `body` from now on, after the answers set before."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.answers.setdefault(call, []).append(Answer(status, body, named))
 
@@ -47,11 +47,11 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             sent = json.loads(self.rfile.read(length)) if length else None
             path, _, query = self.path.partition("?")
-            api.asked.append((f"{self.command} {path}", query, dict(self.headers), sent))
-            told = api.answers.get(f"{self.command} {path}")
+            api.requests.append((f"{self.command} {path}", query, dict(self.headers), sent))
+            queue = api.answers.get(f"{self.command} {path}")
             answer = Answer(404, {"title": "Not Found", "detail": f"no {path}"})
-            if told:
-                answer = told.pop(0) if len(told) > 1 else told[0]
+            if queue:
+                answer = queue.pop(0) if len(queue) > 1 else queue[0]
             body = answer.body
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(answer.status)
@@ -61,7 +61,7 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        # The names that http.server looks for.
+        # The names that http.server calls.
         do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, *_: object) -> None:

@@ -71,7 +71,7 @@ def test_login_stores_only_a_valid_token(
     assert result.exit_code == 0, result.output
     settings = load_settings({"XDG_CONFIG_HOME": str(tmp_path)})
     assert (settings.url, settings.token) == (api.url, "my-token")
-    assert api.asked[-1][2]["Authorization"] == "Bearer my-token"
+    assert api.requests[-1][2]["Authorization"] == "Bearer my-token"
 
 
 def test_submit_sends_the_file_with_its_changes(environment: Api, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_submit_sends_the_file_with_its_changes(environment: Api, tmp_path: Path
     file.write_text("name: sweep\nimage: busybox")
     result = call("submit", str(file), "--set", "replicas=3")
     assert (result.exit_code, result.stdout) == (0, "job 7 (sweep) is pending\n")
-    assert environment.asked[0][3] == {"name": "sweep", "image": "busybox", "replicas": 3}
+    assert environment.requests[0][3] == {"name": "sweep", "image": "busybox", "replicas": 3}
 
 
 @pytest.mark.parametrize(("state", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("KILLED", 1)])
@@ -113,7 +113,7 @@ def test_wait_past_its_deadline_exits_with_2(environment: Api) -> None:
     assert "the deadline passed" in result.stderr
 
 
-def tell_run(api: Api, *, state: str, exit_code: int | None) -> None:
+def serve_run(api: Api, *, state: str, exit_code: int | None) -> None:
     job_state = "SUCCEEDED" if state == "SUCCEEDED" else "FAILED"
     task = a_task(state=state, attempt_number=1, attempt_uid=UID, exit_code=exit_code)
     api.answer("POST /api/v1/jobs", a_job(state="PENDING"), 201)
@@ -133,13 +133,13 @@ def tell_run(api: Api, *, state: str, exit_code: int | None) -> None:
 
 
 def test_run_submits_follows_the_logs_and_exits_with_0(environment: Api) -> None:
-    tell_run(environment, state="SUCCEEDED", exit_code=0)
+    serve_run(environment, state="SUCCEEDED", exit_code=0)
     result = call(
         "run", "repo/busybox:1", "--cpu", "0.5", "--memory", "64Mi", "--env", "A=b=c",
         "--timeout", "60", "--", "sh", "-c", "echo out",
     )  # fmt: skip
     assert (result.exit_code, result.stdout, result.stderr) == (0, "out\n", "err\n")
-    sent = environment.asked[0][3]
+    sent = environment.requests[0][3]
     assert sent.pop("name").startswith("busybox-")
     assert sent == {
         "image": "repo/busybox:1",
@@ -152,13 +152,13 @@ def test_run_submits_follows_the_logs_and_exits_with_0(environment: Api) -> None
 
 
 def test_run_sends_constraints_and_resources(environment: Api) -> None:
-    tell_run(environment, state="SUCCEEDED", exit_code=0)
+    serve_run(environment, state="SUCCEEDED", exit_code=0)
     result = call(
         "run", "busybox", "--gpu", "1", "--resource", "licence=2", "--constraint", "zone=a,b",
         "--constraint", "!spot", "--prefer", "gb>=64", "--tag", "quiet", "--", "true",
     )  # fmt: skip
     assert result.exit_code == 0
-    sent = environment.asked[0][3]
+    sent = environment.requests[0][3]
     assert sent["resources"] == {"gpu": 1, "licence": 2}
     assert sent["placement_tags"] == ["quiet"]
     assert sent["constraints"] == [
@@ -175,22 +175,22 @@ def test_run_sends_constraints_and_resources(environment: Api) -> None:
 
 
 def test_run_exits_with_the_exit_code_of_the_task(environment: Api) -> None:
-    tell_run(environment, state="FAILED", exit_code=42)
+    serve_run(environment, state="FAILED", exit_code=42)
     result = call("run", "busybox", "--name", "x", "--", "false")
     assert result.exit_code == 42
     assert "failed" in result.stderr
 
 
 def test_run_exits_with_1_without_an_exit_code(environment: Api) -> None:
-    tell_run(environment, state="WORKER_FAILED", exit_code=None)
+    serve_run(environment, state="WORKER_FAILED", exit_code=None)
     assert call("run", "busybox", "--", "true").exit_code == 1
 
 
 def test_run_of_a_process_sends_no_image(environment: Api) -> None:
-    tell_run(environment, state="SUCCEEDED", exit_code=0)
+    serve_run(environment, state="SUCCEEDED", exit_code=0)
     result = call("run", "--process", "--name", "p", "--", "echo", "hi")
     assert result.exit_code == 0
-    sent = environment.asked[0][3]
+    sent = environment.requests[0][3]
     assert sent == {
         "name": "p",
         "task_type": "process",
@@ -210,7 +210,7 @@ def test_jobs_and_cells_are_listed(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs", a_page(a_job()))
     environment.answer("GET /api/v1/cells", a_page(a_cell(state="DRAINING", state_reason="by me")))
     assert "1 pending, 1 running" in call("jobs", "--state", "running").stdout
-    assert environment.asked[0][1] == "state=running&limit=20"
+    assert environment.requests[0][1] == "state=running&limit=20"
     assert "draining" in call("cells").stdout
     assert "by me" in call("cells").stdout
     assert json.loads(call("cells", "--json").stdout)[0]["name"] == "cell-1"
@@ -278,12 +278,12 @@ def test_cancel_and_drain_send_their_options(environment: Api) -> None:
     environment.answer("POST /api/v1/cells/cell-1/drain", a_cell(state="DRAINING"))
     result = call("cancel", "7", "--reason", "wrong input", "--force")
     assert (result.exit_code, result.stdout) == (0, "job 7 is being cancelled\n")
-    assert environment.asked[0][3] == {"reason": "wrong input", "force": True}
+    assert environment.requests[0][3] == {"reason": "wrong input", "force": True}
     assert call("drain", "cell-1").stdout == "cell cell-1 is draining\n"
-    assert environment.asked[1][3] == {"deadline_seconds": 3600.0}
+    assert environment.requests[1][3] == {"deadline_seconds": 3600.0}
     call("drain", "cell-1", "--deadline", "0")
     call("drain", "cell-1", "--deadline", "-1")
-    deadlines = [asked[3]["deadline_seconds"] for asked in environment.asked[2:]]
+    deadlines = [request[3]["deadline_seconds"] for request in environment.requests[2:]]
     assert deadlines == [0.0, None]
 
 

@@ -6,7 +6,7 @@ from tests.unit.client.documents import a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 
 
-def tell_log(api: Api, uid: str, *pieces: bytes) -> None:
+def serve_log(api: Api, uid: str, *pieces: bytes) -> None:
     """Answer with `pieces`, one after the other, then with nothing (both streams share them)."""
     cursor = 0
     for piece in pieces:
@@ -21,7 +21,7 @@ def only_stdout(session: Session, lines: list[str]) -> LogFollower:
 
 def test_line_split_between_reads_is_written_whole(api: Api, session: Session) -> None:
     snow = "schön".encode()
-    tell_log(api, "u-1", b"first\nse", b"cond " + snow[:4], snow[4:] + b"\nend")
+    serve_log(api, "u-1", b"first\nse", b"cond " + snow[:4], snow[4:] + b"\nend")
     lines: list[str] = []
     follower = only_stdout(session, lines)
     follower.follow_attempt("u-1", "main.0", ended=False)
@@ -34,8 +34,8 @@ def test_line_split_between_reads_is_written_whole(api: Api, session: Session) -
 def test_attempts_that_ended_between_two_polls_are_read(api: Api, session: Session) -> None:
     attempts = [{"uid": f"u-{n}", "number": n} for n in (2, 1)]
     api.answer("GET /api/v1/tasks/70/attempts", a_page(*attempts))
-    tell_log(api, "u-1", b"one\n")
-    tell_log(api, "u-2", b"two\n")
+    serve_log(api, "u-1", b"one\n")
+    serve_log(api, "u-2", b"two\n")
     lines: list[str] = []
     follower = only_stdout(session, lines)
     follower.follow_task(a_task(state="RUNNING", attempt_number=2, attempt_uid="u-2"))
@@ -54,6 +54,6 @@ def test_follow_job_ends_only_after_the_log_is_complete(api: Api, session: Sessi
         api.answer("GET /api/v1/attempts/u-1/logs", stream_answer, X_Next_Cursor=cursor)
     api.answer("GET /api/v1/attempts/u-1/logs", b"", X_Next_Cursor="5")
     lines: list[str] = []
-    job = follow_job(session, 7, lambda *said: lines.append(said[2]), deadline_seconds=20)
+    job = follow_job(session, 7, lambda *line: lines.append(line[2]), deadline_seconds=20)
     assert job["state"] == "SUCCEEDED"
     assert "late" in lines

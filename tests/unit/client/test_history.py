@@ -1,4 +1,4 @@
-"""`cellrun history`: lines as people read them, and which history is asked for."""
+"""`cellrun history`: lines as people read them, and which history is requested."""
 
 import io
 import json
@@ -74,7 +74,7 @@ def test_history_of_a_job_is_shown_oldest_first(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7/history", a_page(newest, oldest))
     shown = call("history", "7").stdout
     assert shown.index("main.1") < shown.index("main.2")
-    assert environment.asked[0][1] == "merged=true&limit=101"
+    assert environment.requests[0][1] == "merged=true&limit=101"
     assert json.loads(call("history", "7", "--json").stdout) == [newest, oldest]
 
 
@@ -83,7 +83,7 @@ def test_history_beyond_the_limit_is_marked_as_left_out(environment: Api) -> Non
     shown = call("history", "7", "--limit", "1", "--unmerged").stdout
     assert "… and what was before" in shown
     assert shown.count("placed on a cell") == 1
-    assert environment.asked[0][1] == "merged=false&limit=2"
+    assert environment.requests[0][1] == "merged=false&limit=2"
 
 
 def test_id_that_is_not_a_job_is_used_as_a_task_id(environment: Api) -> None:

@@ -1,4 +1,4 @@
-"""Retry, delete and release as people call them, and what a job's page says of other jobs."""
+"""The commands retry, delete and release, and the links of a job's page to other jobs."""
 
 import json
 
@@ -22,14 +22,14 @@ def test_retry_prints_the_new_job(environment: Api) -> None:
     environment.answer("POST /api/v1/jobs/7/retry", made, 201)
     result = call("retry", "7")
     assert (result.exit_code, result.stdout) == (0, "job 8 (sweep) retries 2 tasks of job 7\n")
-    assert "Idempotency-Key" not in environment.asked[-1][2]
+    assert "Idempotency-Key" not in environment.requests[-1][2]
     assert json.loads(call("retry", "7", "--key", "again", "--json").stdout)["retry_of"] == 7
-    assert environment.asked[-1][2]["Idempotency-Key"] == "again"
+    assert environment.requests[-1][2]["Idempotency-Key"] == "again"
 
 
 def test_refused_retry_is_one_line(environment: Api) -> None:
-    said = {"title": "Conflict", "detail": "job 7 has not ended: retry it after its end"}
-    environment.answer("POST /api/v1/jobs/7/retry", said, 409)
+    problem = {"title": "Conflict", "detail": "job 7 has not ended: retry it after its end"}
+    environment.answer("POST /api/v1/jobs/7/retry", problem, 409)
     result = call("retry", "7")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "cellrun: Conflict: job 7 has not ended: retry it after its end [409]\n"
@@ -42,7 +42,7 @@ def test_delete_without_confirmation_deletes_nothing(environment: Api, typed: st
     assert result.exit_code == 1
     assert "Delete job 7 (sweep, failed) and all that belongs to it?" in result.stderr
     assert result.stdout == ""
-    assert [asked for asked, *_ in environment.asked] == ["GET /api/v1/jobs/7"]
+    assert [name for name, *_ in environment.requests] == ["GET /api/v1/jobs/7"]
 
 
 def test_delete_deletes_the_job_after_confirmation(environment: Api) -> None:
@@ -52,17 +52,17 @@ def test_delete_deletes_the_job_after_confirmation(environment: Api) -> None:
     result = call("delete", "7", "--yes")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "job 7 is deleted\n", "")
     assert json.loads(call("delete", "7", "-y", "--json").stdout)["id"] == 7
-    assert sum(asked == "DELETE /api/v1/jobs/7" for asked, *_ in environment.asked) == 3
+    assert sum(name == "DELETE /api/v1/jobs/7" for name, *_ in environment.requests) == 3
 
 
 def test_release_requires_and_sends_a_reason(environment: Api) -> None:
     path = f"POST /api/v1/attempts/{UID}/release"
     environment.answer(path, {"uid": UID, "release_kind": "operator"})
     assert call("release", UID).exit_code == 2
-    assert not environment.asked
+    assert not environment.requests
     result = call("release", UID, "--reason", "scrap")
     assert (result.exit_code, result.stdout) == (0, f"attempt {UID} is released\n")
-    assert environment.asked[-1][3] == {"reason": "scrap"}
+    assert environment.requests[-1][3] == {"reason": "scrap"}
 
 
 def test_job_page_shows_relations_to_other_jobs(environment: Api) -> None:

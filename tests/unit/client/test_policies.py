@@ -25,7 +25,7 @@ def rows_of(result: Result) -> list[str]:
 
 
 def sent(api: Api, called: str) -> list[Any]:
-    return [body for name, _, _, body in api.asked if name == called]
+    return [body for name, _, _, body in api.requests if name == called]
 
 
 def test_pools_are_listed_with_their_policy(environment: Api) -> None:
@@ -76,7 +76,7 @@ def test_quotas_are_listed_with_their_usage(environment: Api) -> None:
         "project lab/genes 1.5 96 MiB 3 1 5 2",
     ]
     assert rows_of(call("quota", "user")) == listed
-    assert "kind=user" in environment.asked[-1][1]
+    assert "kind=user" in environment.requests[-1][1]
 
 
 def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
@@ -120,7 +120,7 @@ def test_update_without_changes_sends_nothing(environment: Api) -> None:
     environment.answer(f"GET {POOL}", a_pool())
     assert call("quota", "user", "ann", "--set", "running_tasks=7").exit_code == 0
     assert call("pools", "default", "--set", "strict_fifo=false").exit_code == 0
-    assert {name.partition(" ")[0] for name, *_ in environment.asked} == {"GET"}
+    assert {name.partition(" ")[0] for name, *_ in environment.requests} == {"GET"}
 
 
 def test_set_without_a_target_is_refused_without_a_request(environment: Api) -> None:
@@ -128,7 +128,7 @@ def test_set_without_a_target_is_refused_without_a_request(environment: Api) -> 
         done = call(*words, "--set", "weight=2")
         assert done.exit_code == 2
         assert done.stderr.startswith("cellrun: --set: ")
-    assert environment.asked == []
+    assert environment.requests == []
 
 
 def test_slash_in_a_project_name_is_quoted(environment: Api) -> None:

@@ -15,7 +15,7 @@ from tests.unit.client.stub_server import Api
 def test_every_call_carries_the_token(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", a_job())
     assert session.job(7)["name"] == "sweep"
-    call, _, headers, _ = api.asked[0]
+    call, _, headers, _ = api.requests[0]
     assert call == "GET /api/v1/jobs/7"
     assert headers["Authorization"] == "Bearer secret-token"
 
@@ -29,7 +29,7 @@ def test_netrc_does_not_override_the_token(
     monkeypatch.setenv("NETRC", str(netrc))
     api.answer("GET /api/v1/jobs/7", a_job())
     session.job(7)
-    assert api.asked[0][2]["Authorization"] == "Bearer secret-token"
+    assert api.requests[0][2]["Authorization"] == "Bearer secret-token"
 
 
 def test_next_page_is_requested_from_the_configured_host(api: Api, session: Session) -> None:
@@ -37,7 +37,7 @@ def test_next_page_is_requested_from_the_configured_host(api: Api, session: Sess
     api.answer("GET /api/v1/jobs", a_page(a_job(id=9), a_job(id=8), following=elsewhere))
     api.answer("GET /api/v1/jobs", a_page(a_job(id=7), a_job(id=6)))
     assert [job["id"] for job in session.jobs(limit=3, state="running")] == [9, 8, 7]
-    queries = [query for _, query, _, _ in api.asked]
+    queries = [query for _, query, _, _ in api.requests]
     assert queries == ["state=running&limit=3", "limit=3&cursor=x"]
 
 
@@ -129,14 +129,14 @@ def test_wait_gives_up_at_its_deadline(api: Api, session: Session) -> None:
 def test_wait_does_not_repeat_a_refused_request(api: Api, session: Session) -> None:
     with pytest.raises(ApiError):
         session.wait(7, deadline_seconds=30)
-    assert len(api.asked) == 1
+    assert len(api.requests) == 1
 
 
 def test_log_piece_has_the_next_cursor(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/attempts/u-1/logs", b"hello\n", X_Next_Cursor="6")
     piece = session.log("u-1", "stderr", "0")
     assert (piece.content, piece.cursor) == (b"hello\n", "6")
-    assert api.asked[0][1] == "stream=stderr&after=0"
+    assert api.requests[0][1] == "stream=stderr&after=0"
 
 
 def test_names_are_quoted_in_addresses(api: Api, session: Session) -> None:

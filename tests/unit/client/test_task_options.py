@@ -1,4 +1,4 @@
-"""What a job asks of cells, from the command line and back to the screen."""
+"""What a job requires of cells, from the command line and back to the screen."""
 
 from typing import Any
 

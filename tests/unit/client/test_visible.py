@@ -55,7 +55,7 @@ def into_a_pipe(*words: str) -> bytes:
     return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
 
 
-def tell_logs(api: Api) -> None:
+def serve_logs(api: Api) -> None:
     attempt = {"uid": UID, "state": "SUCCEEDED", "released_at": AT}
     api.answer(f"GET /api/v1/attempts/{UID}", attempt)
     api.answer(f"GET /api/v1/attempts/{UID}/logs", f"{HOSTILE}\n".encode(), X_Next_Cursor="1")
@@ -63,7 +63,7 @@ def tell_logs(api: Api) -> None:
     api.answer(f"GET /api/v1/attempts/{UID}/logs", b"", X_Next_Cursor="0")
 
 
-def tell_job(api: Api) -> None:
+def serve_job(api: Api) -> None:
     job = a_job(name=HOSTILE, state="FAILED", failure_reason=HOSTILE)
     task = a_task(state="SUCCEEDED", result=HOSTILE, group=HOSTILE)
     api.answer("GET /api/v1/jobs", a_page(job))
@@ -71,13 +71,13 @@ def tell_job(api: Api) -> None:
     api.answer("GET /api/v1/jobs/7/tasks", a_page(task))
 
 
-def tell_history(api: Api) -> None:
-    tell_job(api)
+def serve_history(api: Api) -> None:
+    serve_job(api)
     line = a_change(reason=HOSTILE, actor=HOSTILE)
     api.answer("GET /api/v1/jobs/7/history", a_page(line))
 
 
-def tell_reasons(api: Api) -> None:
+def serve_reasons(api: Api) -> None:
     api.answer("GET /api/v1/jobs/7", a_job(state="PENDING"))
     task = a_task(state="PENDING", pending_reason={"text": HOSTILE})
     api.answer("GET /api/v1/jobs/7/tasks", a_page(task))
@@ -86,12 +86,12 @@ def tell_reasons(api: Api) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[[Api], None], list[str]]] = {
-    "logs": (tell_logs, ["logs", UID]),
-    "job": (tell_job, ["job", "7"]),
-    "jobs": (tell_job, ["jobs"]),
-    "json": (tell_job, ["job", "7", "--json"]),
-    "history": (tell_history, ["history", "7"]),
-    "explain": (tell_reasons, ["explain", "7"]),
+    "logs": (serve_logs, ["logs", UID]),
+    "job": (serve_job, ["job", "7"]),
+    "jobs": (serve_job, ["jobs"]),
+    "json": (serve_job, ["job", "7", "--json"]),
+    "history": (serve_history, ["history", "7"]),
+    "explain": (serve_reasons, ["explain", "7"]),
 }
 
 
@@ -99,20 +99,20 @@ COMMANDS: dict[str, tuple[Callable[[Api], None], list[str]]] = {
 def test_terminal_output_has_no_control_characters_from_the_server(
     environment: Api, name: str
 ) -> None:
-    tell, words = COMMANDS[name]
-    tell(environment)
+    serve, words = COMMANDS[name]
+    serve(environment)
     shown = STYLES.sub(b"", on_a_terminal(*words)).decode()
     assert re.findall("[^\n\r\t\x20-\x7e\xa0-\uffff]|\u202e", shown) == []
     assert "52;c;ZXZpbA==" in shown
 
 
 def test_logs_on_a_terminal_show_escaped_control_characters(environment: Api) -> None:
-    tell_logs(environment)
+    serve_logs(environment)
     assert on_a_terminal("logs", UID).decode().strip() == SHOWN
 
 
 def test_raw_logs_are_unchanged(environment: Api) -> None:
-    tell_logs(environment)
+    serve_logs(environment)
     assert HOSTILE.encode() in on_a_terminal("logs", "--raw", UID)
 
 
@@ -137,12 +137,12 @@ def test_artifact_in_a_pipe_is_unchanged(environment: Api) -> None:
 
 
 def test_logs_in_a_pipe_are_unchanged(environment: Api) -> None:
-    tell_logs(environment)
+    serve_logs(environment)
     assert into_a_pipe("logs", UID) == f"{HOSTILE}\n".encode()
 
 
 def test_json_output_escapes_but_keeps_the_value(environment: Api) -> None:
-    tell_job(environment)
+    serve_job(environment)
     assert json.loads(into_a_pipe("job", "7", "--json"))["failure_reason"] == HOSTILE
 
 

@@ -47,8 +47,8 @@ def test_slow_hook_times_out_and_is_blocked_until_a_call_returns() -> None:
 def _telling(calls: BoundedCalls, returned: Signal):  # type: ignore[no-untyped-def]
     count = BoundedCalls._count
 
-    def tell(name: str, change: int) -> None:
+    def count_and_signal(name: str, change: int) -> None:
         count(calls, name, change)
         returned.set()
 
-    return tell
+    return count_and_signal

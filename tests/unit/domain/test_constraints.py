@@ -53,8 +53,8 @@ def test_operator_compares_the_label_value(
     ],
 )
 def test_missing_label_meets_only_ne_and_not_exists(operator: str, met: bool) -> None:
-    wish = Constraint("rack", Operator(operator), ("0",))
-    assert is_met(wish, LABELS) is met
+    constraint = Constraint("rack", Operator(operator), ("0",))
+    assert is_met(constraint, LABELS) is met
 
 
 @pytest.mark.parametrize("operator", ["gt", "ge", "lt", "le"])
@@ -102,11 +102,11 @@ def test_a_number_is_digits_with_a_sign_and_a_fraction(text: str, verdict: bool)
 def test_constraint_as_text_and_as_a_stored_document(
     operator: str, values: list[str], words: str
 ) -> None:
-    wish = Constraint("zone", Operator(operator), tuple(values), required=False)
-    assert str(wish) == words
-    kept = wish.as_dict()
+    constraint = Constraint("zone", Operator(operator), tuple(values), required=False)
+    assert str(constraint) == words
+    kept = constraint.as_dict()
     assert kept == {"key": "zone", "op": operator, "values": values, "required": False}
-    assert Constraint.read(kept) == wish
+    assert Constraint.read(kept) == constraint
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class History:
         reason: Reason,
         **facts: Any,
     ) -> None:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": len(self.changes) + 1,
             "job_id": 1,
             "task_id": task,
@@ -45,7 +45,7 @@ class History:
             "actor": "placement",
             "at": NOON + timedelta(seconds=after),
         }
-        self.changes.append(Change(**told | facts))
+        self.changes.append(Change(**fields | facts))
 
     def read(self) -> list[Change]:
         return measure(reversed(self.changes))
@@ -53,7 +53,7 @@ class History:
     def entries(self, limit: int = ALL) -> list[TimelineEntry]:
         return first_entries(self.read(), limit)
 
-    def told(self, limit: int = ALL) -> list[tuple[str, int]]:
+    def summary(self, limit: int = ALL) -> list[tuple[str, int]]:
         return [(entry.newest.reason, entry.count) for entry in self.entries(limit)]
 
 
@@ -74,7 +74,7 @@ def test_repeated_refusals_collapse_into_two_entries() -> None:
     refuse(history, 1, 7)
     history.add(1, 70, PLACED, Reason.PLACED, cell="cell-9")
     history.add(1, 71, (S.ASSIGNED, S.RUNNING), Reason.STARTED, actor="cell", cell="cell-9")
-    assert history.told() == [
+    assert history.summary() == [
         ("started", 1),
         ("placed", 1),
         ("refused", 7),
@@ -97,14 +97,14 @@ def test_repeated_refusals_collapse_into_two_entries() -> None:
 def test_two_rounds_are_not_merged() -> None:
     history = History()
     refuse(history, 1, 2)
-    assert history.told() == [("refused", 1), ("placed", 1), ("refused", 1), ("placed", 1)]
+    assert history.summary() == [("refused", 1), ("placed", 1), ("refused", 1), ("placed", 1)]
 
 
 def test_same_consecutive_step_of_two_tasks_is_one_entry() -> None:
     history = History()
     for task, at in ((1, 0), (2, 60)):
         history.add(task, at, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
-    assert history.told() == [("started", 2)]
+    assert history.summary() == [("started", 2)]
 
 
 def test_rounds_with_different_ends_are_not_merged() -> None:
@@ -113,7 +113,7 @@ def test_rounds_with_different_ends_are_not_merged() -> None:
         history.add(1, turn, PLACED, Reason.PLACED)
         why = Reason.REFUSED if turn % 2 else Reason.START_EXPIRED
         history.add(1, turn + 0.5, (S.ASSIGNED, S.PENDING), why)
-    assert history.told() == [
+    assert history.summary() == [
         ("refused", 3),
         ("placed", 3),
         ("start_expired", 3),
@@ -121,7 +121,7 @@ def test_rounds_with_different_ends_are_not_merged() -> None:
     ]
     history.add(1, 9, PLACED, Reason.PLACED)
     history.add(1, 9.5, (S.ASSIGNED, S.PENDING), Reason.REFUSED)
-    assert history.told()[:2] == [("refused", 1), ("placed", 1)]
+    assert history.summary()[:2] == [("refused", 1), ("placed", 1)]
 
 
 def test_a_thousand_tasks_placed_at_once_are_one_entry() -> None:
@@ -146,7 +146,7 @@ def test_batch_of_reports_is_grouped_by_reason() -> None:
         why = Reason.SUCCEEDED if good else Reason.EXIT_STATUS
         history.add(task, 3.5, move, why, actor="cell")
     # Newest first, the first start was read before the first failure: it stays behind none.
-    assert sorted(history.told()) == [
+    assert sorted(history.summary()) == [
         ("exit_status", 17),
         ("started", 1),
         ("started", 49),
@@ -161,7 +161,7 @@ def test_changes_apart_in_time_or_across_a_job_change_are_not_merged() -> None:
     history.add(2, 0, PLACED, Reason.PLACED)
     history.add(1, 0.5, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
     history.add(3, 5, PLACED, Reason.PLACED)
-    assert history.told() == [
+    assert history.summary() == [
         ("placed", 1),
         ("started", 1),
         ("placed", 1),
@@ -170,13 +170,13 @@ def test_changes_apart_in_time_or_across_a_job_change_are_not_merged() -> None:
     ]
 
 
-@pytest.mark.parametrize(("apart", "told"), [(1.0, 2), (1.001, 3), (0.5, 2)])
-def test_changes_up_to_one_second_apart_are_merged(apart: float, told: int) -> None:
+@pytest.mark.parametrize(("apart", "count"), [(1.0, 2), (1.001, 3), (0.5, 2)])
+def test_changes_up_to_one_second_apart_are_merged(apart: float, count: int) -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
     history.add(9, 0, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
     history.add(2, apart, PLACED, Reason.PLACED)
-    assert len(history.told()) == told
+    assert len(history.summary()) == count
 
 
 def test_merge_window_is_measured_from_the_newest_change() -> None:
@@ -185,11 +185,11 @@ def test_merge_window_is_measured_from_the_newest_change() -> None:
     history.add(9, 0.4, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
     history.add(2, 0.8, PLACED, Reason.PLACED)
     history.add(3, 1.6, PLACED, Reason.PLACED)
-    assert history.told() == [("placed", 2), ("started", 1), ("placed", 1)]
+    assert history.summary() == [("placed", 2), ("started", 1), ("placed", 1)]
 
 
-@pytest.mark.parametrize(("phases", "told"), [(12, 14), (13, 45)])
-def test_a_round_has_fourteen_steps_at_most(phases: int, told: int) -> None:
+@pytest.mark.parametrize(("phases", "count"), [(12, 14), (13, 45)])
+def test_a_round_has_fourteen_steps_at_most(phases: int, count: int) -> None:
     history = History()
     for turn in range(3):
         at = turn * 100
@@ -198,17 +198,17 @@ def test_a_round_has_fourteen_steps_at_most(phases: int, told: int) -> None:
             stays = (S.BUILDING, S.BUILDING)
             history.add(1, at + phase, stays, Reason.BUILDING, message=f"phase {phase}")
         history.add(1, at + 50, (S.BUILDING, S.PENDING), Reason.CELL_LOST)
-    assert len(history.told()) == told
+    assert len(history.summary()) == count
 
 
 def test_building_phases_are_separate_entries() -> None:
     history = History()
-    said = {"actor": "cell", "cell": "cell-1"}
-    history.add(1, 0, (S.ASSIGNED, S.BUILDING), Reason.BUILDING, message="pulling", **said)
+    origin = {"actor": "cell", "cell": "cell-1"}
+    history.add(1, 0, (S.ASSIGNED, S.BUILDING), Reason.BUILDING, message="pulling", **origin)
     for at, phase in enumerate(("preparing", "creating")):
         stays = (S.BUILDING, S.BUILDING)
-        history.add(1, 1 + at, stays, Reason.BUILDING, message=phase, **said)
-    history.add(1, 4, (S.BUILDING, S.RUNNING), Reason.STARTED, **said)
+        history.add(1, 1 + at, stays, Reason.BUILDING, message=phase, **origin)
+    history.add(1, 4, (S.BUILDING, S.RUNNING), Reason.STARTED, **origin)
     entries = history.entries()
     assert [entry.message for entry in entries] == ["", "creating", "preparing", "pulling"]
     assert [entry.seconds for entry in entries] == [None, None, None, 4.0]
@@ -240,7 +240,7 @@ def test_page_ends_at_an_entry_boundary() -> None:
         history.add(task, 0.1, (S.ASSIGNED, S.RUNNING), Reason.STARTED)
     (page,) = history.entries(limit=1)
     assert (page.newest.reason, [change.id for change in page.changes]) == ("started", [8])
-    assert history.told(limit=2) == [("started", 4), ("placed", 4)]
+    assert history.summary(limit=2) == [("started", 4), ("placed", 4)]
 
 
 def test_rounds_that_exceed_the_page_start_the_next_one() -> None:
@@ -248,15 +248,15 @@ def test_rounds_that_exceed_the_page_start_the_next_one() -> None:
     history.add(1, -5, (None, S.PENDING), Reason.SUBMITTED, actor="ann")
     refuse(history, 1, 5)
     history.add(1, 90, PLACED, Reason.PLACED)
-    assert history.told(limit=2) == [("placed", 1)]
-    assert history.told(limit=3) == [("placed", 1), ("refused", 5), ("placed", 5)]
+    assert history.summary(limit=2) == [("placed", 1)]
+    assert history.summary(limit=3) == [("placed", 1), ("refused", 5), ("placed", 5)]
     # Where not even one round fits into a page, its changes are shown one by one.
-    assert history.told(limit=1) == [("placed", 1)]
+    assert history.summary(limit=1) == [("placed", 1)]
     assert first_entries(history.read()[1:], 1)[0].count == 1
 
 
 @pytest.mark.parametrize(
-    ("actor", "cell", "kind", "who"),
+    ("actor", "cell", "kind", "shown"),
     [
         ("cell", "cell-7", "cell", "cell-7"),
         ("cell", None, "cell", "cell"),
@@ -268,13 +268,13 @@ def test_rounds_that_exceed_the_page_start_the_next_one() -> None:
     ],
 )
 def test_an_actor_is_a_cell_a_part_of_the_control_plane_or_a_user(
-    actor: str, cell: str | None, kind: str, who: str
+    actor: str, cell: str | None, kind: str, shown: str
 ) -> None:
     history = History()
     uid = UUID(int=1)
     history.add(1, 0, PLACED, Reason.PLACED, actor=actor, cell=cell, attempt_uid=uid)
     (change,) = history.changes
-    assert (change.actor_kind, change.shown_actor) == (kind, who)
+    assert (change.actor_kind, change.shown_actor) == (kind, shown)
     assert change.sentence == "placed on a cell"
 
 

@@ -1,4 +1,4 @@
-"""The examples are jobs as the server reads them, and their expectations tell right from wrong."""
+"""The examples are valid jobs, and their expectations distinguish right from wrong results."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_successful_run_has_no_differences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "beginning"),
     [
         ({"state": "FAILED"}, "hello/main.3 state: expected 'SUCCEEDED', found 'FAILED'"),
         ({"exit_code": 1}, "hello/main.3 exit code: expected 0, found 1"),
@@ -54,11 +54,11 @@ def test_successful_run_has_no_differences() -> None:
         ({"result": "hello"}, "hello/main.3 result: expected 'hello from task 3 of 4 on cell-1'"),
     ],
 )
-def test_each_difference_is_reported(change: dict[str, object], said: str) -> None:
+def test_each_difference_is_reported(change: dict[str, object], beginning: str) -> None:
     job, tasks = ended_hello()
     tasks[3].update(change)  # type: ignore[typeddict-item]
     [line] = differences("hello", load_examples(as_process=False)["hello"], job, tasks)
-    assert line.startswith(said)
+    assert line.startswith(beginning)
 
 
 def test_a_missing_task_is_a_difference() -> None:

@@ -1,4 +1,4 @@
-"""What a job says of what it reads and leaves: outputs, checkpoints, other groups' outputs."""
+"""Files that a job declares: outputs, checkpoints, outputs of other groups."""
 
 from typing import Any
 

@@ -447,7 +447,7 @@ _FIELDS = sorted({*JobFields.model_fields, *GroupFields.model_fields, "groups", 
 @given(st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=6), st.booleans())
 def test_any_input_is_parsed_or_refused_with_faults(fields: dict[str, Any], whole: bool) -> None:
     try:
-        told: Any = parse_job({**SHORT, **fields} if whole else fields).groups
+        result: Any = parse_job({**SHORT, **fields} if whole else fields).groups
     except InvalidSpec as refused:
-        told = list(refused.faults)
-    assert told
+        result = list(refused.faults)
+    assert result

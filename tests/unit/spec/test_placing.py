@@ -1,4 +1,4 @@
-"""What a job asks of its cells: resources of all kinds, constraints, tags; read or refused."""
+"""What a job requires of cells: resources of all kinds, constraints, tags; read or refused."""
 
 from typing import Any
 

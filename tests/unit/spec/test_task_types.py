@@ -1,4 +1,4 @@
-"""What a group of another package's task type may ask for: all but what needs a process."""
+"""What a group of another package's task type may request: all but what needs a process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A cell's settings: all read, or all that is wrong with them said at once."""
+"""A cell's settings: all are read, or all faults are reported at once."""
 
 from pathlib import Path
 

@@ -120,14 +120,14 @@ def test_file_is_written_atomically(root: Path) -> None:
     assert [path.name for path in (root / "new").rglob("*") if path.is_file()] == ["z"]
 
 
-@pytest.mark.parametrize("looks", range(1, 5))
+@pytest.mark.parametrize("after", range(1, 5))
 def test_folder_swapped_for_a_symlink_during_write_is_not_followed(
-    root: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+    root: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """After any of the looks where a path leads: what is written lies in the root, or nowhere."""
-    real_path, left = os.path.realpath, [looks]
+    """After any resolution of the path, what is written lies in the root, or nowhere."""
+    real_path, left = os.path.realpath, [after]
 
-    def look(path: Any, **options: Any) -> str:
+    def realpath(path: Any, **options: Any) -> str:
         found = str(real_path(path, **options))
         left[0] -= 1
         if left[0] == 0:
@@ -136,7 +136,7 @@ def test_folder_swapped_for_a_symlink_during_write_is_not_followed(
         return found
 
     storage = Storage(file_roots=[root])
-    monkeypatch.setattr(os.path, "realpath", look)
+    monkeypatch.setattr(os.path, "realpath", realpath)
     with suppress(StorageRefused):
         write(storage, f"file://{root}/deep/er/new", b"x")
     assert [path.name for path in (root.parent / "rooted").iterdir()] == ["secret"]
@@ -248,7 +248,7 @@ def test_submitter_url_to_this_machine_is_not_fetched(web: Web) -> None:
     for url in names:
         with pytest.raises(StorageRefused, match="not fetch"):
             read(Storage(), url)
-    assert web.requests == [], "not a word was said"
+    assert web.requests == [], "no request was sent"
     assert read(Storage(allowed_networks=LOCAL), f"{web.url}/x") == b"secret"
     assert read(Storage(), f"{web.url}/x", named=False) == b"secret", "our own link"
 
@@ -314,8 +314,8 @@ def test_secrets_in_redirect_targets_are_absent_from_errors(
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        nobody = f"http://ann:hush@127.0.0.1:{free.getsockname()[1]}"
-    bases = {"nobody": nobody, "strange": "strange://ann:hush@example.org"}
+        closed_url = f"http://ann:hush@127.0.0.1:{free.getsockname()[1]}"
+    bases = {"nobody": closed_url, "strange": "strange://ann:hush@example.org"}
 
     def answer(request: Request) -> Answer:
         if request.path.startswith("/signed"):

@@ -22,12 +22,14 @@ def test_only_an_answer_sealed_for_the_request_is_accepted() -> None:
     answers: list[Answer] = []
 
     def seal_answer(request: Request) -> Answer:
-        *_, uid, door = request.path.split("/")
+        *_, uid, endpoint = request.path.split("/")
         about = keys.about_answer(
-            cell="a", attempt=uid, endpoint=door, mac=request.headers["X-Cellrun-Mac"]
+            cell="a", attempt=uid, endpoint=endpoint, mac=request.headers["X-Cellrun-Mac"]
         )
         key = keys.mac_key(KEY, keys.SEAL)
-        sealed = seal(key, json.dumps(door).encode(), about=about, nonce=os.urandom(NONCE_BYTES))
+        sealed = seal(
+            key, json.dumps(endpoint).encode(), about=about, nonce=os.urandom(NONCE_BYTES)
+        )
         answers.append(Answer(200, sealed))
         return answers[0]
 

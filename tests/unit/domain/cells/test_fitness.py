@@ -1,4 +1,4 @@
-"""What heartbeats change: who is unfit or has strangers gets no work, until that is over."""
+"""Heartbeats: an unfit cell, or one with unknown attempts, gets no work until it recovers."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Registration: first, restarted, come back, a twin, or a journal that was rolled back."""
+"""Registration: first, restarted, returned, a duplicate, or a journal that was rolled back."""
 
 import pytest
 
@@ -100,16 +100,16 @@ def test_cell_with_an_unsupported_protocol_version_is_cordoned(accepted: dict[st
     assert register(incarnation="two", spoken=False).verdict is REFUSED
 
 
-@pytest.mark.parametrize(("strangers", "what"), [(1, "1 attempt"), (2, "2 attempts")])
-def test_registration_with_unknown_attempts_quarantines_the_cell(strangers: int, what: str) -> None:
-    answer = register(state=LOST, incarnation="two", unknown_attempts=strangers)
+@pytest.mark.parametrize(("unknown", "what"), [(1, "1 attempt"), (2, "2 attempts")])
+def test_registration_with_unknown_attempts_quarantines_the_cell(unknown: int, what: str) -> None:
+    answer = register(state=LOST, incarnation="two", unknown_attempts=unknown)
     assert (answer.verdict, answer.state) == (ACCEPTED, CellState.QUARANTINED)
     assert answer.cause is Quarantine.ORPHANS
     assert answer.why == f"it registered with {what} that it must not have"
     # Whatever it was in quarantine for comes behind that.
-    kept = register(state=CellState.QUARANTINED, unknown_attempts=strangers)
+    kept = register(state=CellState.QUARANTINED, unknown_attempts=unknown)
     assert (kept.state, kept.cause, kept.why) == (answer.state, answer.cause, answer.why)
-    # Who gets no work in any case is as ordered; who is told to begin anew ends all of it.
-    assert register(ordered=CORDONED, unknown_attempts=strangers).state is CORDONED
-    assert register(state=LOST, unknown_attempts=strangers).verdict is DRAW_ANEW
+    # A cordoned cell stays as ordered; one that must draw a new incarnation ends all.
+    assert register(ordered=CORDONED, unknown_attempts=unknown).state is CORDONED
+    assert register(state=LOST, unknown_attempts=unknown).verdict is DRAW_ANEW
     assert register(unknown_attempts=0).cause is None

@@ -28,19 +28,19 @@ SECOND = timedelta(seconds=1)
 
 
 def decide(
-    said: AttemptReport, facts: TaskFacts | None = None, sender: ReportSender = SENDER
+    incoming: AttemptReport, facts: TaskFacts | None = None, sender: ReportSender = SENDER
 ) -> ChangeTask | IgnoredReport:
-    return decide_report(facts or task(S.RUNNING, attempt()), said, sender, now=NOW)
+    return decide_report(facts or task(S.RUNNING, attempt()), incoming, sender, now=NOW)
 
 
-def changed(said: AttemptReport, facts: TaskFacts | None = None) -> ChangeTask:
-    decision = decide(said, facts)
+def changed(incoming: AttemptReport, facts: TaskFacts | None = None) -> ChangeTask:
+    decision = decide(incoming, facts)
     assert isinstance(decision, ChangeTask), decision
     return decision
 
 
-def written(said: AttemptReport, facts: TaskFacts | None = None) -> ChangeAttempt:
-    change = changed(said, facts).attempt
+def written(incoming: AttemptReport, facts: TaskFacts | None = None) -> ChangeAttempt:
+    change = changed(incoming, facts).attempt
     assert change is not None
     return change
 
@@ -83,7 +83,7 @@ def test_report_for_a_task_that_already_ended_is_ignored_as_illegal() -> None:
 
 
 def test_every_field_of_a_report_is_written_to_the_attempt() -> None:
-    said = report(
+    incoming = report(
         S.FAILED,
         seq=12,
         phase="creating",
@@ -100,7 +100,7 @@ def test_every_field_of_a_report_is_written_to_the_attempt() -> None:
         finished_at=EPOCH + 5,
         gone=True,
     )
-    assert written(said) == ChangeAttempt(
+    assert written(incoming) == ChangeAttempt(
         uid=UID,
         state_from=S.RUNNING,
         state_to=S.FAILED,
@@ -140,14 +140,14 @@ def test_repeated_state_updates_attempt_fields_and_leaves_the_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "written_as"), [(None, NOW), (5, CREATED + 5 * SECOND), (-5, CREATED), (500, NOW)]
+    ("reported", "written_as"), [(None, NOW), (5, CREATED + 5 * SECOND), (-5, CREATED), (500, NOW)]
 )
 def test_reported_start_is_clamped_between_creation_and_now(
-    told: float | None, written_as: object
+    reported: float | None, written_as: object
 ) -> None:
-    at = None if told is None else EPOCH + told
-    said = report(S.RUNNING, started_at=at)
-    assert written(said, task(S.ASSIGNED, attempt(S.ASSIGNED))).started_at == written_as
+    at = None if reported is None else EPOCH + reported
+    incoming = report(S.RUNNING, started_at=at)
+    assert written(incoming, task(S.ASSIGNED, attempt(S.ASSIGNED))).started_at == written_as
 
 
 def test_a_building_attempt_has_no_start() -> None:
@@ -155,7 +155,7 @@ def test_a_building_attempt_has_no_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("started", "told_start", "told_end", "expected"),
+    ("started", "reported_start", "reported_end", "expected"),
     [
         (None, None, 5, 5),
         (None, None, -5, 0),
@@ -168,16 +168,16 @@ def test_a_building_attempt_has_no_start() -> None:
     ],
 )
 def test_reported_end_is_clamped_between_earliest_start_and_now(
-    started: int | None, told_start: int | None, told_end: int, expected: int
+    started: int | None, reported_start: int | None, reported_end: int, expected: int
 ) -> None:
     known = None if started is None else CREATED + started * SECOND
-    said = report(
+    incoming = report(
         S.SUCCEEDED,
-        started_at=None if told_start is None else EPOCH + told_start,
-        finished_at=EPOCH + told_end,
+        started_at=None if reported_start is None else EPOCH + reported_start,
+        finished_at=EPOCH + reported_end,
     )
     facts = task(S.RUNNING, attempt(started_at=known))
-    assert written(said, facts).finished_at == CREATED + expected * SECOND
+    assert written(incoming, facts).finished_at == CREATED + expected * SECOND
 
 
 # Ends.
@@ -192,7 +192,7 @@ FREE, FAILURE, PREEMPTION, SYSTEM = (
 
 
 @pytest.mark.parametrize(
-    ("said", "attempt_state", "budget", "reason"),
+    ("incoming", "attempt_state", "budget", "reason"),
     [
         (report(S.SUCCEEDED), S.SUCCEEDED, FREE, Reason.SUCCEEDED),
         (report(S.PREEMPTED), S.PREEMPTED, FREE, Reason.DRAINED),
@@ -238,10 +238,14 @@ FREE, FAILURE, PREEMPTION, SYSTEM = (
 )
 @pytest.mark.parametrize("gone", [True, False])
 def test_each_kind_of_end_sets_state_budget_and_reason(
-    said: AttemptReport, attempt_state: S, budget: RetryBudget | None, reason: Reason, gone: bool
+    incoming: AttemptReport,
+    attempt_state: S,
+    budget: RetryBudget | None,
+    reason: Reason,
+    gone: bool,
 ) -> None:
-    said = replace(said, gone=gone, message="told")
-    end = written(said, task(S.RUNNING, attempt(), limits=PLENTY))
+    incoming = replace(incoming, gone=gone, message="told")
+    end = written(incoming, task(S.RUNNING, attempt(), limits=PLENTY))
     assert (end.state_to, end.charged, end.reason) == (attempt_state, budget, reason)
     assert end.message == "told"
     assert end.release is (ReleaseKind.CONFIRMED if gone else None)
@@ -249,24 +253,26 @@ def test_each_kind_of_end_sets_state_budget_and_reason(
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 def test_refusal_is_accepted_only_for_an_assigned_attempt(state: S) -> None:
-    said = report(S.WORKER_FAILED, reason="refused", message="full")
-    change = changed(said, task(state, attempt(state)))
+    incoming = report(S.WORKER_FAILED, reason="refused", message="full")
+    change = changed(incoming, task(state, attempt(state)))
     refused = state is S.ASSIGNED
-    assert written(said, task(state, attempt(state))).charged is (None if refused else PREEMPTION)
+    assert written(incoming, task(state, attempt(state))).charged is (
+        None if refused else PREEMPTION
+    )
     step = change.steps[-1]
     assert step.reason is (Reason.REFUSED if refused else Reason.CONTAINER_VANISHED)
     assert step.message == "full"
 
 
 def test_container_lost_before_the_start_is_not_a_refusal() -> None:
-    for reason, told in ((None, Reason.CONTAINER_VANISHED), ("lease_over", Reason.LEASE_OVER)):
-        said = report(S.WORKER_FAILED, reason=reason)
-        change = changed(said, task(S.ASSIGNED, attempt(S.ASSIGNED)))
-        assert change.steps[-1].reason is told
+    for reason, reported in ((None, Reason.CONTAINER_VANISHED), ("lease_over", Reason.LEASE_OVER)):
+        incoming = report(S.WORKER_FAILED, reason=reason)
+        change = changed(incoming, task(S.ASSIGNED, attempt(S.ASSIGNED)))
+        assert change.steps[-1].reason is reported
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("incoming", "text"),
     [
         (report(S.FAILED, exit_code=7, message="x"), "exit status 7"),
         (report(S.FAILED, reason="oom", message="x"), REASONS[Reason.OUT_OF_MEMORY]),
@@ -276,8 +282,8 @@ def test_container_lost_before_the_start_is_not_a_refusal() -> None:
         (report(S.FAILED, reason="input"), REASONS[Reason.USER_ERROR]),
     ],
 )
-def test_failure_reason_uses_the_public_wording(said: AttemptReport, text: str) -> None:
-    assert changed(said).failure_reason == text
+def test_failure_reason_uses_the_public_wording(incoming: AttemptReport, text: str) -> None:
+    assert changed(incoming).failure_reason == text
 
 
 def test_only_building_reports_write_their_phase_to_the_history() -> None:
@@ -301,5 +307,5 @@ def test_at_most_once_task_is_requeued_only_if_no_container_was_created(
     gone: bool, never: bool, state: S
 ) -> None:
     facts = replace(task(S.BUILDING, attempt(S.BUILDING)), at_most_once=True)
-    said = report(S.WORKER_FAILED, gone=gone, never_created=never)
-    assert changed(said, facts).task_to is state
+    incoming = report(S.WORKER_FAILED, gone=gone, never_created=never)
+    assert changed(incoming, facts).task_to is state

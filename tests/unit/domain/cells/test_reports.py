@@ -14,14 +14,14 @@ from controlplane.domain.state.transitions import RetryLimits
 from tests.harness.domain.facts import CREATED, NOW, SENDER, attempt, report, task
 
 
-def changed(facts: TaskFacts, said: object, sender: ReportSender = SENDER) -> ChangeTask:
-    decision = decide_report(facts, said, sender, now=NOW)  # type: ignore[arg-type]
+def changed(facts: TaskFacts, incoming: object, sender: ReportSender = SENDER) -> ChangeTask:
+    decision = decide_report(facts, incoming, sender, now=NOW)  # type: ignore[arg-type]
     assert isinstance(decision, ChangeTask), decision
     return decision
 
 
-def ignored(facts: TaskFacts | None, said: object, sender: ReportSender = SENDER) -> str:
-    decision = decide_report(facts, said, sender, now=NOW)  # type: ignore[arg-type]
+def ignored(facts: TaskFacts | None, incoming: object, sender: ReportSender = SENDER) -> str:
+    decision = decide_report(facts, incoming, sender, now=NOW)  # type: ignore[arg-type]
     assert isinstance(decision, IgnoredReport), decision
     return decision.why
 
@@ -94,8 +94,10 @@ def test_repeated_phase_adds_no_history() -> None:
 def test_report_from_start_to_end_writes_both_history_rows() -> None:
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED))
     started = CREATED.timestamp() + 5
-    said = report(S.SUCCEEDED, exit_code=0, started_at=started, finished_at=started + 1, gone=True)
-    change = changed(facts, said)
+    incoming = report(
+        S.SUCCEEDED, exit_code=0, started_at=started, finished_at=started + 1, gone=True
+    )
+    change = changed(facts, incoming)
     assert [(step.task_from, step.task_to) for step in change.steps] == [
         (S.ASSIGNED, S.RUNNING),
         (S.RUNNING, S.SUCCEEDED),
@@ -112,12 +114,14 @@ def test_start_reported_by_a_cell_is_clamped_between_creation_and_now() -> None:
     assert (early.started_at, late.started_at) == (CREATED, NOW)
 
 
-@pytest.mark.parametrize(("told", "ended"), [(5, 6), (12, 9)])
-def test_an_end_is_never_before_the_earliest_start(told: int, ended: int) -> None:
+@pytest.mark.parametrize(("reported", "ended"), [(5, 6), (12, 9)])
+def test_an_end_is_never_before_the_earliest_start(reported: int, ended: int) -> None:
     facts = task(S.RUNNING, attempt(started_at=CREATED + timedelta(seconds=9)))
     engine = CREATED.timestamp()
-    said = report(S.SUCCEEDED, exit_code=0, started_at=engine + told, finished_at=engine + 6)
-    change = changed(facts, said).attempt
+    incoming = report(
+        S.SUCCEEDED, exit_code=0, started_at=engine + reported, finished_at=engine + 6
+    )
+    change = changed(facts, incoming).attempt
     assert change is not None
     assert change.finished_at == CREATED + timedelta(seconds=ended)
 
@@ -127,7 +131,7 @@ def test_running_report_without_a_start_time_starts_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "task_state", "reason", "text"),
+    ("incoming", "task_state", "reason", "text"),
     [
         (report(S.FAILED, exit_code=1), S.FAILED, Reason.EXIT_STATUS, "exit status 1"),
         (
@@ -161,9 +165,9 @@ def test_running_report_without_a_start_time_starts_now() -> None:
     ],
 )
 def test_each_kind_of_end_sets_task_state_reason_and_failure_text(
-    said: object, task_state: S, reason: Reason, text: str
+    incoming: object, task_state: S, reason: Reason, text: str
 ) -> None:
-    change = changed(task(S.RUNNING, attempt()), said)
+    change = changed(task(S.RUNNING, attempt()), incoming)
     assert change.task_to is task_state
     assert change.steps[-1].reason is reason
     assert change.failure_reason == text
@@ -197,8 +201,8 @@ def test_refusal_is_free_and_a_lost_container_is_charged() -> None:
 
 def test_runner_can_mark_a_failure_as_final() -> None:
     facts = task(S.RUNNING, attempt(), limits=RetryLimits(failure=3))
-    said = report(S.FAILED, reason="runner_final", message="no such table", gone=True)
-    change = changed(facts, said)
+    incoming = report(S.FAILED, reason="runner_final", message="no such table", gone=True)
+    change = changed(facts, incoming)
     assert (change.task_to, change.failure_reason) == (S.FAILED, "no such table")
     assert change.counters is not None
     assert change.counters.failure == 1

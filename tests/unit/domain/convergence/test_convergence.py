@@ -533,18 +533,20 @@ def end(reason: Reason, state: S = S.RUNNING, *, force: bool = False) -> ChangeT
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "task_reason"),
     [
         (Reason.CANCELLED, Reason.CANCELLED),
         (Reason.PARENT_ENDED, Reason.PARENT_ENDED),
         (Reason.TASKS_DECIDED, Reason.JOB_ENDED),
     ],
 )
-def test_ending_job_kills_its_open_tasks_with_its_reason(reason: Reason, told: Reason) -> None:
+def test_ending_job_kills_its_open_tasks_with_its_reason(
+    reason: Reason, task_reason: Reason
+) -> None:
     change = end(reason)
-    assert (change.task_to, why(change)) == (S.KILLED, told)
-    assert (change.failure_reason, change.steps[-1].message) == (REASONS[told], "enough")
-    assert (of(change).stop_reason, of(change).stop_force) == (told, False)
+    assert (change.task_to, why(change)) == (S.KILLED, task_reason)
+    assert (change.failure_reason, change.steps[-1].message) == (REASONS[task_reason], "enough")
+    assert (of(change).stop_reason, of(change).stop_force) == (task_reason, False)
     assert end(reason, S.PENDING).task_to is S.KILLED
     assert change.by_dependency is False
 

@@ -1,4 +1,4 @@
-"""The table of owners: who looks at each task that is not done, and what else is looked at."""
+"""The table of owners: the component that acts on each open task, and on other rows."""
 
 from dataclasses import replace
 from itertools import product
@@ -29,7 +29,7 @@ def owner(
     exclusive: Exclusive = Exclusive.NO,
     **circumstances: Any,
 ) -> str | None:
-    """The rule of whoever looks at such a task."""
+    """Return the rule of the owner of such a task."""
     present = None
     if held_by:
         released_at = NOW if released else None

@@ -122,8 +122,8 @@ def test_end_of_a_started_inference_service_is_not_charged(
 # ----------------------------------------------------------------------------- in a report
 
 
-def decided(state: S, said: Any, hook: Hook) -> ChangeTask:
-    change = decide_report(task(state, attempt(state)), said, SENDER, now=NOW, hook=hook)
+def decided(state: S, incoming: Any, hook: Hook) -> ChangeTask:
+    change = decide_report(task(state, attempt(state)), incoming, SENDER, now=NOW, hook=hook)
     assert isinstance(change, ChangeTask), change
     return change
 
@@ -139,12 +139,12 @@ def test_ended_service_is_requeued_without_a_charge() -> None:
 
 
 def test_ended_service_without_a_running_report_is_not_charged() -> None:
-    said = report(S.FAILED, exit_code=1, reason="exit", gone=True, started_at=NOW.timestamp())
-    assert decided(S.ASSIGNED, said, InferenceHook()).task_to is S.PENDING
+    incoming = report(S.FAILED, exit_code=1, reason="exit", gone=True, started_at=NOW.timestamp())
+    assert decided(S.ASSIGNED, incoming, InferenceHook()).task_to is S.PENDING
 
 
 def test_a_service_that_never_became_healthy_has_failed() -> None:
-    said = report(
+    incoming = report(
         S.FAILED,
         exit_code=143,
         failure_kind=FailureKind.USER,
@@ -152,24 +152,24 @@ def test_a_service_that_never_became_healthy_has_failed() -> None:
         message="not healthy within 5 s: HTTP status 500",
         gone=True,
     )
-    change = decided(S.BUILDING, said, InferenceHook())
+    change = decided(S.BUILDING, incoming, InferenceHook())
     assert change.task_to is S.FAILED
     assert change.failure_reason == "not healthy within 5 s: HTTP status 500"
     assert change.steps[0].reason is Reason.HEALTH_CHECK_FAILED
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("reported", "reason"),
     [("idle_timeout", Reason.IDLE_TIMEOUT), ("lifetime_over", Reason.LIFETIME_OVER)],
 )
-def test_task_ended_by_a_limit_is_killed_and_not_retried(said: str, reason: Reason) -> None:
-    change = decided(S.RUNNING, report(S.KILLED, exit_code=143, reason=said), InteractiveHook())
+def test_task_ended_by_a_limit_is_killed_and_not_retried(reported: str, reason: Reason) -> None:
+    change = decided(S.RUNNING, report(S.KILLED, exit_code=143, reason=reported), InteractiveHook())
     assert (change.task_to, change.steps[0].reason) == (S.KILLED, reason)
 
 
 def test_addresses_are_kept_in_the_attempt_details() -> None:
-    said = report(S.RUNNING, usage={"peak": 1}, addresses={"http": "10.0.0.1:8080"})
-    change = decided(S.BUILDING, said, BatchHook())
+    incoming = report(S.RUNNING, usage={"peak": 1}, addresses={"http": "10.0.0.1:8080"})
+    change = decided(S.BUILDING, incoming, BatchHook())
     assert change.attempt is not None
     assert change.attempt.usage == {"peak": 1}
     assert change.attempt.details == {"addresses": {"http": "10.0.0.1:8080"}}
@@ -192,26 +192,26 @@ class Foreign:
 
 
 def test_hook_can_turn_a_failure_into_a_success() -> None:
-    said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
-    assert decided(S.RUNNING, said, Foreign(Event.EXITED_ZERO)).task_to is S.SUCCEEDED
+    incoming = report(S.FAILED, exit_code=3, reason="exit", gone=True)
+    assert decided(S.RUNNING, incoming, Foreign(Event.EXITED_ZERO)).task_to is S.SUCCEEDED
 
 
 @pytest.mark.parametrize("event", [Event.PLACED, Event.REFUSED, Event.BUILDING, Event.KILLED])
 def test_hook_event_that_is_no_program_end_is_ignored(event: Event) -> None:
-    said = report(S.FAILED, exit_code=3, reason="exit", gone=True)
-    assert decided(S.RUNNING, said, Foreign(event)).task_to is S.FAILED
+    incoming = report(S.FAILED, exit_code=3, reason="exit", gone=True)
+    assert decided(S.RUNNING, incoming, Foreign(event)).task_to is S.FAILED
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE))
 @pytest.mark.parametrize("event", Event)
 def test_end_stays_an_end_whatever_event_a_hook_returns(state: S, event: Event) -> None:
-    for said in (
+    for incoming in (
         report(S.SUCCEEDED, exit_code=0, gone=True),
         report(S.FAILED, exit_code=1, reason="exit", gone=True),
         report(S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine", gone=True),
         report(S.FAILED, failure_kind=FailureKind.OUTSIDE, reason="vanished", gone=True),
     ):
-        change = decided(state, said, Foreign(event))
+        change = decided(state, incoming, Foreign(event))
         assert change.attempt is not None
         assert change.attempt.state_to in TERMINAL
         assert not change.attempt_open

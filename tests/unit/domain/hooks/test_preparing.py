@@ -1,4 +1,4 @@
-"""What a hook may set: what a submission may say, up to the same limits, and nothing else."""
+"""What a hook may set: the fields of a submission, up to the same limits, and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import replace

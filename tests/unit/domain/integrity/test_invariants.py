@@ -1,4 +1,4 @@
-"""The invariants by themselves: a ledger in order has no violation, each planted one is named."""
+"""The invariants by themselves: consistent rows have no violation, each planted one is named."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +51,7 @@ def task(task_id: int, index: int, state: S, **more: Any) -> TaskRecord:
 
 ENDED = {"started_at": at(2), "finished_at": at(3), "released_at": at(3)}
 
-LEDGER = IntegrityRows(
+CONSISTENT = IntegrityRows(
     jobs=[JobRecord(1, S.RUNNING, None, 2, False, 0, False, False, False, at(2), None, None)],
     groups=[
         GroupRecord(
@@ -115,22 +115,22 @@ LEDGER = IntegrityRows(
 
 
 def change(kind: str, position: int, **columns: Any) -> Callable[[IntegrityRows], IntegrityRows]:
-    def plant(ledger: IntegrityRows) -> IntegrityRows:
-        records = list(getattr(ledger, kind))
+    def plant(rows: IntegrityRows) -> IntegrityRows:
+        records = list(getattr(rows, kind))
         records[position] = replace(records[position], **columns)
-        return replace(ledger, **{kind: records})
+        return replace(rows, **{kind: records})
 
     return plant
 
 
 def add(kind: str, record: Any) -> Callable[[IntegrityRows], IntegrityRows]:
-    return lambda ledger: replace(ledger, **{kind: [*getattr(ledger, kind), record]})
+    return lambda rows: replace(rows, **{kind: [*getattr(rows, kind), record]})
 
 
 def both(
     one: Callable[[IntegrityRows], IntegrityRows], other: Callable[[IntegrityRows], IntegrityRows]
 ) -> Callable[[IntegrityRows], IntegrityRows]:
-    return lambda ledger: other(one(ledger))
+    return lambda rows: other(one(rows))
 
 
 WAITING = JobMilestones(S.PENDING, None, None)
@@ -172,21 +172,21 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (42, change("steps", 1, to_state=S.UNSCHEDULABLE, from_state=S.RUNNING)),
     (43, change("steps", 1, reason="because")),
     (44, change("steps", 6, attempt_uid=None)),
-    (50, lambda ledger: replace(ledger, awaited=frozenset({1}))),
+    (50, lambda rows: replace(rows, awaited=frozenset({1}))),
     (51, add("dependencies", DependencyRecord(1, 1, 2, "finished", None, WAITING))),
     (52, add("dependencies", DependencyRecord(1, 1, 2, "finished", None, None))),
 ]
 
 
 def test_consistent_rows_have_no_violations() -> None:
-    assert find_violations(LEDGER) == []
+    assert find_violations(CONSISTENT) == []
 
 
 @pytest.mark.parametrize(("number", "plant"), PLANTED, ids=[f"INV-{n}" for n, _ in PLANTED])
 def test_a_planted_violation_is_named(
     number: int, plant: Callable[[IntegrityRows], IntegrityRows]
 ) -> None:
-    assert number in {violation.number for violation in find_violations(plant(LEDGER))}
+    assert number in {violation.number for violation in find_violations(plant(CONSISTENT))}
 
 
 def test_each_invariant_has_a_unique_number_and_a_planted_violation() -> None:

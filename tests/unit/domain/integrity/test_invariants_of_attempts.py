@@ -257,8 +257,8 @@ def test_inv_13_finished_iff_terminal(state: S) -> None:
     never = [] if state in ATTEMPT_STATES else [(A1, f"an attempt is never {state.name}")]
     is_terminal = state in TERMINAL
     assert of(is_terminal) == never
-    told = f"{state.name}, finished {None if is_terminal else T0}"
-    assert of(not is_terminal) == [*never, (A1, told), ("task 3", told)]
+    text = f"{state.name}, finished {None if is_terminal else T0}"
+    assert of(not is_terminal) == [*never, (A1, text), ("task 3", text)]
 
 
 def test_inv_14_at_most_once_task_has_one_container() -> None:

@@ -87,8 +87,8 @@ def test_inv_22_excused_count_matches_the_history() -> None:
         step(4, P, K, reason="dependency_failed", task_id=9),
     ]
 
-    def of(said: int, *steps: Any) -> list[Line]:
-        groups = [group(killed_by_dependency=said)]
+    def of(stored: int, *steps: Any) -> list[Line]:
+        groups = [group(killed_by_dependency=stored)]
         return found(inv.excused_right, groups=groups, tasks=tasks(K, K), steps=steps)
 
     assert of(1, *killed) == []
@@ -287,8 +287,8 @@ def test_inv_31_lease_has_the_incarnation_of_its_cell() -> None:
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_inv_50_job_with_dependents_is_watched(is_watched: bool) -> None:
     rows: dict[str, Any] = {"jobs": [job(is_watched=is_watched)], "awaited": frozenset({1})}
-    told = [("job 1", "is_watched is false, but other jobs depend on it")]
-    assert found(inv.awaited_watched, **rows) == ([] if is_watched else told)
+    expected = [("job 1", "is_watched is false, but other jobs depend on it")]
+    assert found(inv.awaited_watched, **rows) == ([] if is_watched else expected)
     assert repairs(inv.awaited_watched, **rows) == ([] if is_watched else [(Repair.WATCH, 1)])
     assert found(inv.awaited_watched, **{**rows, "awaited": frozenset({2})}) == []
 
@@ -426,8 +426,8 @@ def test_inv_44_each_attempt_is_in_the_history() -> None:
 
 
 def test_violations_are_sorted_by_number_and_name_their_row() -> None:
-    ledger = IntegrityRows(cells=[cell(lease_incarnation="two", used={"cpu_millis": 1001})])
-    first, second = find_violations(ledger)
+    rows = IntegrityRows(cells=[cell(lease_incarnation="two", used={"cpu_millis": 1001})])
+    first, second = find_violations(rows)
     assert (first.number, str(first.row)) == (30, "cell 5 (north)")
     assert str(first) == "INV-30 cell 5 (north): 1001 of 1000 cpu_millis are in use"
     assert second.number == 31

@@ -15,7 +15,7 @@ def test_sealed_value_opens_only_with_the_same_key_and_context(value: bytes) -> 
     sealed = seal(KEY, value, about=about, nonce=NONCE)
     assert unseal(KEY, sealed, about=about) == value
     changed = sealed[:-1] + bytes([sealed[-1] ^ 1])
-    for key, found, said in (
+    for key, found, context in (
         (rest_key("k" * 41), sealed, about),
         (KEY, changed, about),
         (KEY, sealed[:20], about),
@@ -24,7 +24,7 @@ def test_sealed_value_opens_only_with_the_same_key_and_context(value: bytes) -> 
         (KEY, sealed, about_secret(7, "token2")),
     ):
         with pytest.raises(NotOpened):
-            unseal(key, found, about=said)
+            unseal(key, found, about=context)
 
 
 def test_secret_contexts_of_projects_and_names_are_distinct() -> None:

@@ -1,4 +1,4 @@
-"""From a submitted job to its rows: groups, deadlines, what a cell is told, what is too large."""
+"""From a submitted job to its rows: groups, deadlines, specs for cells, what is too large."""
 
 import hashlib
 from datetime import timedelta
@@ -127,11 +127,11 @@ def test_delivery_of_the_group_overrides_that_of_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("exclusive", "kind"),
     [(False, Exclusive.NO), (True, Exclusive.LEASE), ("strict", Exclusive.STRICT)],
 )
-def test_exclusive_maps_to_no_lease_or_strict(said: object, kind: Exclusive) -> None:
-    (row,) = planned(job(exclusive=said))
+def test_exclusive_maps_to_no_lease_or_strict(exclusive: object, kind: Exclusive) -> None:
+    (row,) = planned(job(exclusive=exclusive))
     assert row.exclusive is kind
     assert row.launch["exclusive"] is (kind is not Exclusive.NO)
 

@@ -47,7 +47,7 @@ def cell(number: int, *, cpu: int = 8000, memory: int = 8192, **changes: Any) ->
 
 @dataclass(frozen=True)
 class Row:
-    """`count` waiting tasks of one group; `shape`: what they ask for, without number and count."""
+    """`count` waiting tasks of one group; `shape`: what they request, without number and count."""
 
     group_id: int
     job_id: int
@@ -69,7 +69,7 @@ _OF_ROWS = set(Row.__dataclass_fields__)
 def row(
     group: int = 1, count: int = 1, *, job: int | None = None, cpu: int = 1000, **changes: Any
 ) -> Row:
-    """A row of a job of its own, unless `job` says which. `changes`: of the row and its shape.
+    """A row of a job of its own, or of `job`. `changes`: of the row and its shape.
 
     Among them `avoid_cell_id`, the only cell that its tasks avoid.
     """
@@ -122,7 +122,7 @@ class Pool:
         )
 
     def place(self, limit: int = 10_000) -> PlacementPlan:
-        """The plan of a pass that looks at every row."""
+        """Return the plan of a pass over every row."""
         return place(self.snapshot, self.facts, self.plugins, limit=limit)
 
     def screen(self) -> PrefilterResult:
@@ -142,7 +142,7 @@ def pool(
     policy: PoolPolicy | None = None,
     **rest: Any,
 ) -> Pool:
-    """A pool in which `rows` wait: those that ask for the same are of one shape."""
+    """A pool in which `rows` wait: those with the same requests are of one shape."""
     ordered = sorted(rows, key=lambda one: (one.shape.band, one.job_id))
     numbers: dict[str, int] = {}
     places = [numbers.setdefault(repr(one.shape), len(numbers) + 1) for one in ordered]
@@ -193,7 +193,7 @@ class Outcome:
 
     @property
     def reasons(self) -> dict[int, dict[str, Any]]:
-        """What the plan says anew of each group, as part of its gang or by its shape."""
+        """Return the new reasons of the plan by group, as part of its gang or by its shape."""
         news = {item.shape_id: item.reason for item in self.plan.shapes if item.reason is not None}
         waiting = self.pool.facts.waiting
         columns = zip(waiting.group_ids, waiting.shape_ids, strict=True)

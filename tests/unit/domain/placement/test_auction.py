@@ -1,6 +1,6 @@
 """The distributions of Diego's auction simulation: how evenly tasks lie, and what a full cell does.
 
-Cells of 100, tasks of 1, 2 or 4; a task counts for as much as it asks.
+Cells of 100, tasks of 1, 2 or 4; a task counts for as much as it requests.
 """
 
 import random
@@ -51,7 +51,7 @@ def test_new_tasks_even_out_unequally_loaded_cells(count: int, number: int, seed
     held = loads(cells, outcome, {1: 1})
     took = [held[n] for n in outcome.per_cell]
     assert outcome.plan.count == count
-    # Who got one is nowhere more than one above anybody, and all are even if there was enough.
+    # No owner is more than one task above another, and all are even if there was enough.
     assert max(took) - min(held.values()) <= 1
     before = [one.used["memory_mib"] for one in cells]
     if sum(max(before) - amount for amount in before) <= count:

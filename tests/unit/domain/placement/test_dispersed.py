@@ -109,10 +109,12 @@ def below(
     request: list[int],
     room: list[int],
 ) -> list[int]:
-    asks = vector(request)
-    offer = offer_of(matrix(*capacity), matrix(*used), asks, vector(room))
-    asked = asks > 0
-    return dispersed._below(offer, asked, asks[asked, None], offer.room, level).tolist()
+    requested = vector(request)
+    offer = offer_of(matrix(*capacity), matrix(*used), requested, vector(room))
+    is_requested = requested > 0
+    return dispersed._below(
+        offer, is_requested, requested[is_requested, None], offer.room, level
+    ).tolist()
 
 
 def test_number_of_tasks_below_a_level() -> None:

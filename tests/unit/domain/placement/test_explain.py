@@ -36,7 +36,7 @@ def explain(
     unready_cells: Mapping[CellState, int] | None = None,
     **shape: Any,
 ) -> dict[str, Any]:
-    """What is told of a shape once so much of the cells is used."""
+    """Return the reason of a shape once so much of the cells is used."""
     held = used or [{} for _ in cells]
     now = [replace(one, used=amounts) for one, amounts in zip(cells, held, strict=True)]
     waited = pools.pool(
@@ -50,8 +50,8 @@ def explain(
 
 
 def test_shortfall_lists_resources_by_name() -> None:
-    asked = {MEMORY: 10, "gpu": 1, CPU: 5}
-    lacks = explain(asked, cell("a", {CPU: 4, MEMORY: 10}))["shortfall"]
+    requested = {MEMORY: 10, "gpu": 1, CPU: 5}
+    lacks = explain(requested, cell("a", {CPU: 4, MEMORY: 10}))["shortfall"]
     assert list(lacks.items()) == [(CPU, 1), ("gpu", 1)]
 
 
@@ -98,8 +98,8 @@ def test_cell_without_a_resource_is_farther_than_one_with_some() -> None:
 
 
 def test_closest_cell_of_a_tie_is_the_first_by_name() -> None:
-    twins = [cell(name, {CPU: 100}) for name in ("c", "a", "b")]
-    assert explain({CPU: 150}, *twins)["cell"] == "a"
+    equal_cells = [cell(name, {CPU: 100}) for name in ("c", "a", "b")]
+    assert explain({CPU: 150}, *equal_cells)["cell"] == "a"
 
 
 def test_request_larger_than_every_empty_cell_never_fits() -> None:
@@ -179,12 +179,12 @@ def test_no_match_reason_counts_the_cells_removed_by_each_condition() -> None:
         cell("c", {CPU: 9}, labels={"zone": "a", "gb": "8"}),
         cell("d", {CPU: 9}, labels={"zone": "a", "gb": "64"}, tags=Tags.read(["big"])),
     ]
-    asked = (
+    constraints = (
         Constraint("zone", Operator.EQ, ("a",)),
         Constraint("rack", Operator.EXISTS, required=False),
         Constraint("gb", Operator.GE, ("32",)),
     )
-    reason = explain({CPU: 1}, *cells, constraints=asked)
+    reason = explain({CPU: 1}, *cells, constraints=constraints)
     assert reason["removed"] == {
         "task type container": 1,
         "zone = a": 1,
@@ -195,7 +195,9 @@ def test_no_match_reason_counts_the_cells_removed_by_each_condition() -> None:
         "none of the 4 ready cells of the pool matches: removed by task type container (1),"
         " zone = a (1), gb >= 32 (1), placement tags none (1)"
     )
-    assert explain({CPU: 10}, *cells, constraints=asked, placement_tags=("big",))["cell"] == "d"
+    assert (
+        explain({CPU: 10}, *cells, constraints=constraints, placement_tags=("big",))["cell"] == "d"
+    )
     other = explain({CPU: 1}, *cells[1:3], placement_tags=("big", "dry"))
     assert other["removed"] == {"placement tags big, dry": 2}
 

@@ -26,7 +26,7 @@ CELLS = [cell(1, cpu=3000), cell(2, cpu=2000)]
 WHY = ValidationFailure("closed", "the theatre is closed", {"until": 7})
 
 
-class Says:
+class StubPlugin:
     """A plugin of any kind that does what it is made with."""
 
     keeps_place = False
@@ -118,7 +118,7 @@ def turn(rows: Any, tasks: Any = 9) -> Callable[[Queue], Iterator[Turn]]:
     ],
 )
 def test_faulty_sequencer_is_replaced_by_fifo(answer: Any, fault: str) -> None:
-    plan, faults = run(waiting(), sequencer=Says(answer))
+    plan, faults = run(waiting(), sequencer=StubPlugin(answer))
     assert fault in faults.pop("sequencer theirs")
     assert faults == {}
     assert Outcome(waiting(), plan).placed == {1: 1, 2: 2, 3: 1, 4: 2}
@@ -130,7 +130,7 @@ def test_sequencer_that_fails_midway_keeps_its_first_turns() -> None:
         yield Turn(np.array([2]), 1)
         raise RuntimeError("gone wrong")
 
-    plan, faults = run(waiting(), sequencer=Says(stops))
+    plan, faults = run(waiting(), sequencer=StubPlugin(stops))
     assert plan.placements.group_ids[0] == 3
     assert plan.count == 6
     assert list(faults) == ["sequencer theirs"]
@@ -138,7 +138,7 @@ def test_sequencer_that_fails_midway_keeps_its_first_turns() -> None:
 
 def test_valid_third_party_sequencer_decides_the_order() -> None:
     waited = pool([cell(1, cpu=1000)], row(1), row(2, cpu=900))
-    last = Says(lambda queue: iter(list(all_rows(queue))[::-1]))
+    last = StubPlugin(lambda queue: iter(list(all_rows(queue))[::-1]))
     plan, faults = run(waited, sequencer=last)
     assert (plan.placements.group_ids, faults) == ([2], {})
 
@@ -171,7 +171,7 @@ def overwrites(offer: CellOffer, count: int) -> Any:
 )
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
 def test_faulty_selector_is_replaced_by_dispersed(answer: Any) -> None:
-    plan, faults = run(waiting(), selector=Says(answer))
+    plan, faults = run(waiting(), selector=StubPlugin(answer))
     expected, none = run(waiting())
     assert list(faults) == ["selector theirs"]
     assert none == {}
@@ -184,7 +184,7 @@ def test_valid_third_party_selector_decides_the_cell() -> None:
         given[np.flatnonzero(offer.room)[-1]] = 1
         return given
 
-    plan, faults = run(pool(CELLS, row(1)), selector=Says(last))
+    plan, faults = run(pool(CELLS, row(1)), selector=StubPlugin(last))
     assert (plan.placements.cell_ids, faults) == ([2], {})
 
 
@@ -213,39 +213,44 @@ def test_valid_third_party_selector_decides_the_cell() -> None:
 )
 def test_faulty_validator_keeps_its_tasks_pending(answer: Any, fault: str) -> None:
     waited = waiting()
-    plan, faults = run(waited, validators={"theirs": Says(answer)})
+    plan, faults = run(waited, validators={"theirs": StubPlugin(answer)})
     assert fault in faults.pop("validator theirs")
     assert faults == {}
     assert plan.count == 0
     assert plan.rejected == ()
-    told = Outcome(waited, plan).reasons
-    assert told[1]["code"] == "plugin_failed"
-    assert "theirs" in told[1]["text"]
-    assert told[4]["code"] == "waiting_for_gang"
+    reasons = Outcome(waited, plan).reasons
+    assert reasons[1]["code"] == "plugin_failed"
+    assert "theirs" in reasons[1]["text"]
+    assert reasons[4]["code"] == "waiting_for_gang"
 
 
 def test_validator_result_is_clamped_to_the_request() -> None:
-    plan, faults = run(waiting(), validators={"theirs": Says(lambda _: ValidationResult(99))})
+    plan, faults = run(waiting(), validators={"theirs": StubPlugin(lambda _: ValidationResult(99))})
     assert (plan.count, faults) == (6, {})
     plan, faults = run(
-        waiting(), validators={"theirs": Says(lambda _: ValidationResult(-3, (WHY,)))}
+        waiting(), validators={"theirs": StubPlugin(lambda _: ValidationResult(-3, (WHY,)))}
     )
     assert (plan.count, faults) == (0, {})
 
 
 def test_violation_of_a_third_party_validator_is_the_pending_reason() -> None:
     waited = pool(CELLS, row(1, 2))
-    closed = Says(lambda request: ValidationResult(0, (WHY,)))
+    closed = StubPlugin(lambda request: ValidationResult(0, (WHY,)))
     plan, faults = run(waited, validators={"theirs": closed})
     assert (plan.count, faults) == (0, {})
-    told = Outcome(waited, plan).reasons[1]
-    assert (told["code"], told["text"], told["until"]) == ("closed", "the theatre is closed", 7)
+    reason = Outcome(waited, plan).reasons[1]
+    assert (reason["code"], reason["text"], reason["until"]) == (
+        "closed",
+        "the theatre is closed",
+        7,
+    )
 
 
 def test_final_violation_rejects_the_task() -> None:
     final = ValidationFailure("never", "not here, not ever", is_final=True)
     plan, _ = run(
-        pool(CELLS, row(1)), validators={"theirs": Says(lambda _: ValidationResult(0, (final,)))}
+        pool(CELLS, row(1)),
+        validators={"theirs": StubPlugin(lambda _: ValidationResult(0, (final,)))},
     )
     assert [(item.group_id, item.reason["code"]) for item in plan.rejected] == [(1, "never")]
 

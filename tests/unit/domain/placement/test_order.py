@@ -64,13 +64,13 @@ def test_remaining_members_of_a_started_gang_come_first_in_their_band(sequencer:
 
 
 def test_preferred_constraints_rank_cells_without_excluding_any() -> None:
-    wish = Constraint("zone", Operator.EQ, ("a",), required=False)
+    preference = Constraint("zone", Operator.EQ, ("a",), required=False)
     cells = [zoned(1, "b", 4), zoned(2, "a", 2), core(3, 4)]
-    assert run(cells, row(1, 2, constraints=(wish,))).per_cell == {2: 2}
-    assert run(cells, row(1, 4, constraints=(wish,))).per_cell == {2: 2, 1: 1, 3: 1}
+    assert run(cells, row(1, 2, constraints=(preference,))).per_cell == {2: 2}
+    assert run(cells, row(1, 4, constraints=(preference,))).per_cell == {2: 2, 1: 1, 3: 1}
     two = Constraint("gb", Operator.GE, ("8",), required=False)
     both = cell(4, cpu=1000, labels={"zone": "a", "gb": "16"})
-    assert run([*cells, both], row(1, 2, constraints=(wish, two))).per_cell == {4: 1, 2: 1}
+    assert run([*cells, both], row(1, 2, constraints=(preference, two))).per_cell == {4: 1, 2: 1}
 
 
 def test_required_constraints_and_tags_exclude_cells() -> None:
@@ -123,15 +123,15 @@ def test_running_members_fix_the_label_value_of_a_grouped_gang() -> None:
 
 def test_tokens_are_counted_over_the_whole_pool() -> None:
     policy = PoolPolicy(tokens={"licence": 3})
-    asks: dict[str, Any] = {"resources": {"cpu_millis": 1, "licence": 1}}
+    options: dict[str, Any] = {"resources": {"cpu_millis": 1, "licence": 1}}
     outcome = run(
-        [core(1), core(2)], row(1, 5, **asks), row(2), policy=policy, tokens_used={"licence": 1}
+        [core(1), core(2)], row(1, 5, **options), row(2), policy=policy, tokens_used={"licence": 1}
     )
     assert outcome.placed == {1: 2}
     assert outcome.reasons[1]["code"] == "insufficient_tokens"
     assert outcome.reasons[1]["text"] == "tokens licence: 3 used + 1 requested > 3 of the pool"
     whole = run(
-        [core(1)], row(1, 4, coscheduled=True, **asks), gangs={1: gang((1, 4, 4))}, policy=policy
+        [core(1)], row(1, 4, coscheduled=True, **options), gangs={1: gang((1, 4, 4))}, policy=policy
     )
     assert whole.placed == {}
     assert "tokens licence: 0 used + 4 requested > 3" in whole.reasons[1]["text"]

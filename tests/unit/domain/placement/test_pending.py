@@ -1,4 +1,4 @@
-"""Why a task waits: what is nearest to the task is told first."""
+"""Why a task waits: what is nearest to the task comes first."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -137,5 +137,5 @@ def test_group_that_waits_only_for_jobs_has_one_reason() -> None:
 def test_reason_of_other_tasks_is_their_cell_or_their_failure(
     state: TaskState, failure: str, text: str
 ) -> None:
-    told = whereabouts(state, cell="cell-1", failure_reason=failure)
-    assert told == {"code": state.name.lower(), "text": text, "cell": "cell-1"}
+    found = whereabouts(state, cell="cell-1", failure_reason=failure)
+    assert found == {"code": state.name.lower(), "text": text, "cell": "cell-1"}

@@ -78,17 +78,17 @@ def test_task_type_without_a_cell_matches_no_cell() -> None:
 
 def test_an_unchanged_reason_is_not_written_again() -> None:
     first = reason_of(run([], row()))
-    told = pool([], row())
-    shapes = tuple(replace(shape, reason=first) for shape in told.snapshot.shapes)
-    again = replace(told, snapshot=replace(told.snapshot, shapes=shapes))
+    waited = pool([], row())
+    shapes = tuple(replace(shape, reason=first) for shape in waited.snapshot.shapes)
+    again = replace(waited, snapshot=replace(waited.snapshot, shapes=shapes))
     assert again.place().shapes == ()
     assert again.screen().reasons == ()
 
 
 def test_placed_shape_has_its_reason_cleared() -> None:
-    told = pool([cell(1)], row())
-    shapes = tuple(replace(shape, reason={"code": "x"}) for shape in told.snapshot.shapes)
-    plan = replace(told, snapshot=replace(told.snapshot, shapes=shapes)).place()
+    waited = pool([cell(1)], row())
+    shapes = tuple(replace(shape, reason={"code": "x"}) for shape in waited.snapshot.shapes)
+    plan = replace(waited, snapshot=replace(waited.snapshot, shapes=shapes)).place()
     assert [(item.shape_id, item.reason) for item in plan.shapes] == [(1, None)]
 
 

@@ -24,7 +24,7 @@ def after(seconds: float) -> datetime:
 
 
 def runs(task_id: int, cell_id: int, cpu: int, seconds: float | None = None) -> EvictableAttempt:
-    """An attempt of `cpu` thousandths that ends in so many seconds; None: nobody knows."""
+    """An attempt of `cpu` thousandths that ends in so many seconds; None: unknown."""
     ends_by = None if seconds is None else after(seconds)
     resources = {"cpu_millis": cpu}
     return EvictableAttempt(
@@ -40,7 +40,7 @@ def reserve(
     leaving: Sequence[ReleasingCapacity] = (),
     kept_memory: int = 0,
 ) -> tuple[int, datetime | None] | None:
-    """For a task that asks for cpu alone; what is not held of the cells is free."""
+    """For a task that requests cpu alone; what is not held of the cells is free."""
     free = np.array([[one.capacity[name] for one in CELLS] for name in NAMES])
     held = [(item.cell_id, item.resources["cpu_millis"]) for item in running]
     for cell_id, amount in held + [
@@ -98,7 +98,7 @@ def test_releasing_capacity_counts_as_free() -> None:
 
 
 def test_resources_that_the_task_does_not_need_are_ignored() -> None:
-    """Memory that is kept for others twice over delays nobody who asks for none."""
+    """Memory that is kept for others twice over does not delay a task that requests none."""
     running = [runs(1, 0, 8000, 30)]
     found = reserve(4000, running, usable=(True, False, False), kept_memory=20_000)
     assert found == (0, after(30))

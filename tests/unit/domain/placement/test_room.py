@@ -149,7 +149,7 @@ def test_quota_freed_for_one_task_is_not_used_for_the_next() -> None:
 
 
 def test_releasing_job_frees_its_quota_for_the_next_job_and_itself() -> None:
-    """Nobody else has to go for its part of the quota, whoever needs only room."""
+    """No further task is evicted for its part of the quota when the task needs only room."""
     running, sizes = full_cells(8000)
     running = [replace(one, owner_id=2) for one in running]
     held = quota(

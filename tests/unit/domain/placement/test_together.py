@@ -11,14 +11,14 @@ BY_SHARE = PoolPolicy(sequencer="drf", max_building_per_cell=None)
 
 
 def outcome_of(drawn: random.Random, *, cpu: int | None) -> tuple[list[Row], Outcome]:
-    """Rows of a few owners, who all ask for `cpu`, or each for his own."""
+    """Rows of a few owners that all request `cpu`, or each its own amount."""
     owners = drawn.randint(2, 6)
-    asked = {owner: cpu or drawn.randint(300, 4000) for owner in range(1, owners + 1)}
+    requested = {owner: cpu or drawn.randint(300, 4000) for owner in range(1, owners + 1)}
     cells = [cell(n, cpu=drawn.choice([4000, 16_000])) for n in range(1, drawn.randint(2, 12))]
     rows = []
     for group in range(1, drawn.randint(owners, 30)):
         owner, count = drawn.randint(1, owners), drawn.choice([1, 5, 40])
-        rows.append(row(group, count, cpu=asked[owner], owner_id=owner))
+        rows.append(row(group, count, cpu=requested[owner], owner_id=owner))
     return rows, run(cells, *rows, policy=BY_SHARE)
 
 
@@ -45,9 +45,9 @@ def test_unequal_demand_over_commits_no_cell(seed: int) -> None:
     rows, together = outcome_of(random.Random(seed), cpu=None)
     placed = together.plan.placements
     free = {one.cell_id: one.capacity["cpu_millis"] for one in together.pool.snapshot.cells}
-    asked = {one.group_id: one.shape.resources["cpu_millis"] for one in rows}
+    requested = {one.group_id: one.shape.resources["cpu_millis"] for one in rows}
     for group, to_cell, count in zip(placed.group_ids, placed.cell_ids, placed.counts, strict=True):
-        free[to_cell] -= asked[group] * count
+        free[to_cell] -= requested[group] * count
     assert min(free.values(), default=0) >= 0
 
 

@@ -1,4 +1,4 @@
-"""What one row's fate says of others: avoided cells, quotas by job, kept room, strict pools."""
+"""How one row affects others: avoided cells, quotas by job, kept room, strict pools."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -110,7 +110,7 @@ def test_quota_freed_for_a_nominated_task_is_kept_for_it() -> None:
         outcome = run(cells, waits, row(2), quotas=(limited,), **alone)
         assert outcome.placed == {}
         assert outcome.reasons[2]["code"] == "quota_exceeded"
-        # It is not kept from himself, nor from who is more important.
+        # It is not kept from its own task, nor from a more important one.
         free = run([core(1, 2)], waits, quotas=(limited,), **alone)
         assert free.placed == {1: 1}
         urgent = replace(waits, shape=replace(waits.shape, band=Band.BATCH))
@@ -128,7 +128,7 @@ def test_evicted_job_restarts_only_after_the_nominated_task() -> None:
         held = quota(ScopeKind.USER, 1, of_jobs, running_tasks=1, **facts)
         outcome = run(cells, waits, again, quotas=(held,), nominations=(kept(1, 1),))
         assert outcome.placed == placed
-        # A job of which something runs goes on, and where nobody is awaited none is in its own way.
+        # A job with a running task goes on, and without a nominated task no job blocks itself.
         busy_yet = replace(held, leaving_jobs=frozenset())
         assert run(cells, waits, again, quotas=(busy_yet,), nominations=(kept(1, 1),)).placed
         assert run(cells, again, quotas=(held,)).placed == {2: 2}
@@ -136,8 +136,8 @@ def test_evicted_job_restarts_only_after_the_nominated_task() -> None:
 
 def test_tokens_freed_for_a_nominated_task_are_kept_for_it() -> None:
     policy = PoolPolicy(tokens={"licence": 1})
-    asked = {"cpu_millis": 2000, "licence": 1}
-    waits = row(1, resources=asked, band=Band.PRODUCTION, nominated_cell_id=1)
+    resources = {"cpu_millis": 2000, "licence": 1}
+    waits = row(1, resources=resources, band=Band.PRODUCTION, nominated_cell_id=1)
     cells = [core(1, 2, used={"cpu_millis": 1000}), core(2)]
     other = row(2, resources={"cpu_millis": 1000, "licence": 1})
     outcome = run(cells, waits, other, policy=policy, nominations=(kept(1, 1),))
@@ -251,9 +251,9 @@ def test_gang_avoids_a_cell_as_long_as_it_fits_elsewhere_as_a_whole() -> None:
 
 def test_late_pass_keeps_its_decisions_and_is_marked_incomplete() -> None:
     waited = pool([core(1, 9)], row(1), row(2, cpu=500), row(3, cpu=20_000))
-    asked = iter([False, True])
+    answers = iter([False, True])
     plan = place(
-        waited.snapshot, waited.facts, waited.plugins, limit=9, is_late=lambda: next(asked)
+        waited.snapshot, waited.facts, waited.plugins, limit=9, is_late=lambda: next(answers)
     )
     assert plan.placements.group_ids == [1]
     assert (plan.complete, [item.shape_id for item in plan.shapes]) == (False, [])

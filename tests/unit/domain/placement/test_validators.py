@@ -1,4 +1,4 @@
-"""Validators: what each defers and rejects, that all violations are told, and whole requests."""
+"""Validators: what each defers and rejects, that all violations are listed, whole requests."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -101,14 +101,14 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
-def against(name: str, asked: Request, tasks: int) -> list[tuple[str, str]]:
+def against(name: str, requested: Request, tasks: int) -> list[tuple[str, str]]:
     """By the plain rule: what stands against so many tasks, as (quota, what)."""
     found = []
-    for item in asked.quotas:
+    for item in requested.quotas:
         limits = item.limits
         if KINDS.get(name) is item.kind:
             for what, limit in sorted(limits.resources.items()):
-                each = asked.resources.get(what, 0)
+                each = requested.resources.get(what, 0)
                 if each and item.resources.get(what, 0) + each * tasks > limit:
                     found.append((item.title, what))
         if name == "concurrency":
@@ -119,8 +119,8 @@ def against(name: str, asked: Request, tasks: int) -> list[tuple[str, str]]:
                 found.append((item.title, "running_tasks"))
             if (
                 limits.running_jobs is not None
-                and asked.new_jobs
-                and item.running_jobs + asked.new_jobs > limits.running_jobs
+                and requested.new_jobs
+                and item.running_jobs + requested.new_jobs > limits.running_jobs
             ):
                 found.append((item.title, "running_jobs"))
     return found
@@ -128,39 +128,39 @@ def against(name: str, asked: Request, tasks: int) -> list[tuple[str, str]]:
 
 @given(requests())
 def test_quota_admits_as_many_as_fit_and_lists_all_violations(
-    asked: Request,
+    requested: Request,
 ) -> None:
     for name in COUNTING:
-        verdict = validator(name).check(asked)
-        told = [(item.figures["scope"], item.figures["what"]) for item in verdict.violations]
-        assert told == against(name, asked, asked.tasks)
-        if asked.is_whole:
-            assert verdict.admitted == (0 if told else asked.tasks)
+        verdict = validator(name).check(requested)
+        violations = [(item.figures["scope"], item.figures["what"]) for item in verdict.violations]
+        assert violations == against(name, requested, requested.tasks)
+        if requested.is_whole:
+            assert verdict.admitted == (0 if violations else requested.tasks)
         else:
-            fitting = [n for n in range(1, asked.tasks + 1) if not against(name, asked, n)]
+            fitting = [n for n in range(1, requested.tasks + 1) if not against(name, requested, n)]
             assert verdict.admitted == max(fitting, default=0)
 
 
 @given(requests())
-def test_quota_rejects_only_requests_above_the_whole_limit(asked: Request) -> None:
-    verdicts = [validator(name).check(asked) for name in COUNTING]
+def test_quota_rejects_only_requests_above_the_whole_limit(requested: Request) -> None:
+    verdicts = [validator(name).check(requested) for name in COUNTING]
     for item in [item for verdict in verdicts for item in verdict.violations]:
         figures = item.figures
         assert item.code == "quota_exceeded"
-        assert figures["used"] + figures["requested"] > figures["limit"] or not asked.is_whole
+        assert figures["used"] + figures["requested"] > figures["limit"] or not requested.is_whole
         alone = figures["requested"] > figures["limit"]
-        assert item.is_final == (alone and not asked.shape.allow_unsatisfiable)
+        assert item.is_final == (alone and not requested.shape.allow_unsatisfiable)
         assert figures["scope"] in item.text
 
 
 @given(requests())
-def test_result_is_within_bounds_and_has_a_reason(asked: Request) -> None:
+def test_result_is_within_bounds_and_has_a_reason(requested: Request) -> None:
     for name in DEFAULT_VALIDATORS:
-        verdict = validator(name).check(asked)
-        assert 0 <= verdict.admitted <= asked.tasks
-        assert (verdict.admitted == asked.tasks) == (not verdict.violations)
-        if asked.is_whole:
-            assert verdict.admitted in (0, asked.tasks)
+        verdict = validator(name).check(requested)
+        assert 0 <= verdict.admitted <= requested.tasks
+        assert (verdict.admitted == requested.tasks) == (not verdict.violations)
+        if requested.is_whole:
+            assert verdict.admitted in (0, requested.tasks)
         assert all(item.code and item.text for item in verdict.violations)
 
 
@@ -170,8 +170,8 @@ def test_every_built_in_validator_is_a_default() -> None:
 
 def test_all_exceeded_resources_of_a_quota_are_listed_with_figures() -> None:
     held = quota(limits={"cpu_millis": 2000, "memory_mib": 512}, resources={"cpu_millis": 1500})
-    asked = request(1, {"cpu_millis": 1000, "memory_mib": 1024}, [held])
-    verdict = validator("user_quota").check(asked)
+    requested = request(1, {"cpu_millis": 1000, "memory_mib": 1024}, [held])
+    verdict = validator("user_quota").check(requested)
     assert [item.text for item in verdict.violations] == [
         "quota of user some-user: 1.5 cores used + 1 core requested > 2 cores allowed",
         "quota of user some-user: 0 MiB of memory used + 1024 MiB of memory requested >"
@@ -182,8 +182,8 @@ def test_all_exceeded_resources_of_a_quota_are_listed_with_figures() -> None:
 
 def test_a_gang_counts_as_one_request() -> None:
     held = quota(limits={"gpu": 4}, resources={"gpu": 2})
-    asked = request(3, {"gpu": 1}, [held], is_whole=True)
-    verdict = validator("user_quota").check(asked)
+    requested = request(3, {"gpu": 1}, [held], is_whole=True)
+    verdict = validator("user_quota").check(requested)
     assert (verdict.admitted, verdict.violations[0].figures["requested"]) == (0, 3)
     assert not verdict.violations[0].is_final
     assert validator("user_quota").check(request(3, {"gpu": 1}, [held])).admitted == 2
@@ -210,7 +210,7 @@ def test_first_tasks_of_a_scope_are_within_the_pending_limit() -> None:
     assert check(request(8, quotas=[limit])).admitted == 5
     assert check(request(8, quotas=[quota(most_pending=5, waiting=3)])).admitted == 2
     assert check(request(1, quotas=[quota(most_pending=5, waiting=5)])).admitted == 0
-    # A gang larger than the limit would else wait for ever behind itself.
+    # A gang larger than the limit would otherwise never start behind itself.
     assert check(request(8, quotas=[limit], is_whole=True)) == ValidationResult(8)
     assert check(request(8, quotas=[quota(most_pending=5, waiting=1)], is_whole=True)).admitted == 0
 
@@ -219,7 +219,7 @@ def test_temporary_violations_are_not_final() -> None:
     early = request(startable_at=NOW + timedelta(seconds=1))
     assert not validator("start_time").check(early).violations[0].is_final
     assert validator("start_time").check(request(startable_at=NOW)) == ValidationResult(1)
-    # What depends on others has no start time yet, and is told so once.
+    # What depends on others has no start time yet, and has one reason for that.
     open_one = request(2, startable_at=None)
     assert validator("start_time").check(open_one) == ValidationResult(2)
     verdict = validator("dependencies").check(open_one)

@@ -26,8 +26,8 @@ def ended(facts: TaskFacts, event: Event, cause: ChangeCause, **more: object) ->
     return change
 
 
-def said(**changes: object) -> ChangeAttempt:
-    """What a report said of the attempt."""
+def reported(**changes: object) -> ChangeAttempt:
+    """Return the change of an attempt by its report."""
     return replace(ChangeAttempt(UID, S.ASSIGNED, S.ASSIGNED), **changes)  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def test_the_end_of_an_attempt_has_its_reason_message_and_instant() -> None:
 
 
 def test_message_of_the_report_is_used_if_the_cause_has_none() -> None:
-    facts, report = task(S.RUNNING, attempt()), said(message="told", finished_at=EARLIER)
+    facts, report = task(S.RUNNING, attempt()), reported(message="told", finished_at=EARLIER)
     end = ended(facts, Event.USER_FAILED, ChangeCause(Reason.EXIT_STATUS), report=report)
     assert (end.message, end.finished_at) == ("told", EARLIER)
     assert end.state_from is S.RUNNING
@@ -64,7 +64,7 @@ def test_message_of_the_report_is_used_if_the_cause_has_none() -> None:
 
 
 def test_attempt_that_continues_has_no_end_fields() -> None:
-    report = said(report_seq=11, phase="pulling", reason="why", message="told")
+    report = reported(report_seq=11, phase="pulling", reason="why", message="told")
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED))
     cause = ChangeCause(Reason.BUILDING, "pulling", release=ReleaseKind.CONFIRMED)
     on = ended(facts, Event.BUILDING, cause, report=report)
@@ -77,7 +77,7 @@ def test_attempt_that_continues_has_no_end_fields() -> None:
 
 
 def test_end_keeps_the_facts_of_the_report() -> None:
-    report = said(report_seq=12, exit_code=3, result="r", container_id="c")
+    report = reported(report_seq=12, exit_code=3, result="r", container_id="c")
     end = ended(
         task(S.RUNNING, attempt()),
         Event.USER_FAILED,
@@ -201,8 +201,8 @@ def test_a_charge_to_the_system_budget_is_a_system_failure(
 ) -> None:
     facts = task(S.RUNNING, attempt(), limits=limits)
     assert ended(facts, event, ChangeCause(Reason.SYSTEM_FAILURE)).failure_kind is kind
-    told = said(failure_kind=FailureKind.OUTSIDE)
-    named = ended(facts, event, ChangeCause(Reason.SYSTEM_FAILURE), report=told)
+    reported_change = reported(failure_kind=FailureKind.OUTSIDE)
+    named = ended(facts, event, ChangeCause(Reason.SYSTEM_FAILURE), report=reported_change)
     assert named.failure_kind is FailureKind.OUTSIDE
 
 
@@ -278,7 +278,7 @@ def test_run_time_counts_from_the_start_to_now(seconds: int, row: int) -> None:
 
 @pytest.mark.parametrize(("seconds", "row"), [(59, 3), (60, 0)])
 def test_reported_run_time_counts_to_the_reported_end(seconds: int, row: int) -> None:
-    report = said(started_at=CREATED, finished_at=CREATED + timedelta(seconds=seconds))
+    report = reported(started_at=CREATED, finished_at=CREATED + timedelta(seconds=seconds))
     facts = task(S.ASSIGNED, attempt(S.ASSIGNED), counters=BAD)
     change = change_task(facts, LOST, ChangeCause(Reason.CELL_LOST), now=NOW, report=report)
     assert change.counters.system_row == row
@@ -286,7 +286,7 @@ def test_reported_run_time_counts_to_the_reported_end(seconds: int, row: int) ->
 
 
 def test_first_reported_start_is_kept() -> None:
-    facts, report = task(S.RUNNING, attempt()), said(started_at=NOW)
+    facts, report = task(S.RUNNING, attempt()), reported(started_at=NOW)
     change = change_task(facts, LOST, ChangeCause(Reason.CELL_LOST), now=NOW, report=report)
     assert change.started_at == CREATED + timedelta(seconds=1)
 
@@ -310,7 +310,7 @@ def test_pending_task_has_no_run_time() -> None:
 
 @pytest.mark.parametrize("state", [S.ASSIGNED, S.BUILDING])
 def test_start_reported_with_the_end_is_a_step_in_the_history(state: S) -> None:
-    report = said(started_at=EARLIER)
+    report = reported(started_at=EARLIER)
     change = change_task(
         task(state, attempt(state)),
         Event.EXITED_ZERO,
@@ -327,9 +327,9 @@ def test_start_reported_with_the_end_is_a_step_in_the_history(state: S) -> None:
 @pytest.mark.parametrize(
     ("state", "event", "report"),
     [
-        (S.RUNNING, Event.EXITED_ZERO, said(started_at=EARLIER)),
-        (S.ASSIGNED, Event.STARTED, said(started_at=EARLIER)),
-        (S.ASSIGNED, Event.EXITED_ZERO, said()),
+        (S.RUNNING, Event.EXITED_ZERO, reported(started_at=EARLIER)),
+        (S.ASSIGNED, Event.STARTED, reported(started_at=EARLIER)),
+        (S.ASSIGNED, Event.EXITED_ZERO, reported()),
         (S.ASSIGNED, Event.EXITED_ZERO, None),
     ],
 )
@@ -346,7 +346,7 @@ def test_ordinary_change_is_one_step(state: S, event: Event, report: ChangeAttem
 @pytest.mark.parametrize("state", sorted(TERMINAL - {S.UNSCHEDULABLE}))
 def test_a_release_changes_neither_task_nor_state(state: S) -> None:
     facts = task(S.PENDING, attempt(state), counters=Counters(1, 2, 3))
-    report = said(exit_code=143, finished_at=NOW, started_at=NOW)
+    report = reported(exit_code=143, finished_at=NOW, started_at=NOW)
     change = release_task(
         facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=NOW, report=report, message="gone"
     )

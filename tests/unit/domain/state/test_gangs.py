@@ -100,7 +100,7 @@ def test_members_are_movable_by_default() -> None:
         ([group(P, P, R, least=2)], 2, [1], 0),
         ([group(R, R, P, least=2)], 2, [0], 0),
         ([group(P, P, least=1), group(P, P, least=2)], 3, [1, 2], 0),
-        # What the job's own minimum asks for beyond the groups' may come from any group.
+        # What the job's own minimum needs beyond the groups' may come from any group.
         ([group(P, P, P, least=1), group(P, P, least=1)], 4, [1, 1], 2),
         ([group(P, least=1), group(P, P, P, least=1)], 4, [1, 1], 2),
         ([group(R, R, R, least=1), group(P, P, P, least=1)], 5, [0, 1], 1),

@@ -30,9 +30,9 @@ def words(number: int, seconds: float, text: str) -> PhaseChange:
 def decided(
     state: S, *phases: PhaseChange, present: S = S.ASSIGNED, **changes: object
 ) -> ChangeTask:
-    said = report(state, phases=phases, **changes)
+    incoming = report(state, phases=phases, **changes)
     known = attempt(present)
-    decision = decide_report(task(present, known), said, SENDER, now=NOW)
+    decision = decide_report(task(present, known), incoming, SENDER, now=NOW)
     assert isinstance(decision, ChangeTask), decision
     return decision
 
@@ -133,8 +133,8 @@ def test_runner_phases_are_ordered_around_the_start() -> None:
 
 def later(known: int, *phases: PhaseChange, state: S = S.BUILDING) -> ChangeTask | IgnoredReport:
     present = attempt(S.BUILDING, phase="creating", phase_number=known)
-    said = report(state, phase="creating", phases=phases)
-    return decide_report(task(S.BUILDING, present), said, SENDER, now=NOW)
+    incoming = report(state, phase="creating", phases=phases)
+    return decide_report(task(S.BUILDING, present), incoming, SENDER, now=NOW)
 
 
 @pytest.mark.parametrize("known", range(5))
@@ -176,8 +176,8 @@ def test_phase_times_are_clamped_and_never_decrease() -> None:
 @pytest.mark.parametrize("gone", [False, True])
 def test_late_phases_of_an_ended_attempt_are_recorded(gone: bool) -> None:
     present = attempt(S.FAILED, phase_number=1)
-    said = report(S.KILLED if gone else S.BUILDING, phases=BUILT[:2], gone=gone)
-    change = decide_report(task(S.PENDING, present), said, SENDER, now=NOW)
+    incoming = report(S.KILLED if gone else S.BUILDING, phases=BUILT[:2], gone=gone)
+    change = decide_report(task(S.PENDING, present), incoming, SENDER, now=NOW)
     assert isinstance(change, ChangeTask)
     expected = [("PENDING", "PENDING", "building", "pulling", 2.0)]
     if gone:
@@ -189,12 +189,12 @@ def test_late_phases_of_an_ended_attempt_are_recorded(gone: bool) -> None:
 
 def test_known_late_phases_of_an_ended_attempt_are_ignored() -> None:
     present = attempt(S.FAILED, phase_number=2)
-    said = report(S.BUILDING, phases=BUILT[:2])
-    assert decide_report(task(S.PENDING, present), said, SENDER, now=NOW) == IgnoredReport(
+    incoming = report(S.BUILDING, phases=BUILT[:2])
+    assert decide_report(task(S.PENDING, present), incoming, SENDER, now=NOW) == IgnoredReport(
         "already_ended"
     )
     released = attempt(S.FAILED, released_at=NOW)
-    assert decide_report(task(S.PENDING, released), said, SENDER, now=NOW) == IgnoredReport(
+    assert decide_report(task(S.PENDING, released), incoming, SENDER, now=NOW) == IgnoredReport(
         "already_ended"
     )
 
@@ -213,8 +213,8 @@ def test_steps_are_in_order_of_time() -> None:
 def test_no_phase_is_recorded_after_the_limit(known: int) -> None:
     """A runner may go back and forth between the phases of BUILDING without end."""
     present = attempt(S.BUILDING, phase="preparing", phase_number=known)
-    said = report(S.BUILDING, phase="creating")
-    change = decide_report(task(S.BUILDING, present), said, SENDER, now=NOW)
+    incoming = report(S.BUILDING, phase="creating")
+    change = decide_report(task(S.BUILDING, present), incoming, SENDER, now=NOW)
     assert isinstance(change, ChangeTask)
     assert [row[3] for row in rows(change)] == ([] if known == MAX_PHASES else ["creating"])
     assert change.attempt is not None

@@ -1,4 +1,4 @@
-"""Back-off: doubling, capped, spread, and none where nobody is to blame."""
+"""Back-off: doubling, capped, spread, and none after ends without a fault."""
 
 from itertools import pairwise
 

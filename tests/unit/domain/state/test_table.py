@@ -21,7 +21,7 @@ from controlplane.domain.state.transitions import (
 
 
 class Row(NamedTuple):
-    """What becomes of a task while the budget lasts, and when it does not (or is not asked)."""
+    """What becomes of a task while the budget lasts, and when it does not (or is not charged)."""
 
     lasts: S
     exhausted: S
@@ -134,8 +134,8 @@ def test_at_most_once_task_is_never_requeued(key: tuple[S, Event]) -> None:
     assert outcome.task is (FINAL[key[1]] if usual.task is S.PENDING else usual.task)
     assert outcome.attempt is usual.attempt
     assert (outcome.charged, outcome.counters) == (usual.charged, usual.counters)
-    wishes = (outcome.wait, outcome.avoids_cell, outcome.prefers_cell)
-    assert wishes == (BackoffKind.NONE, False, False)
+    cell_effects = (outcome.wait, outcome.avoids_cell, outcome.prefers_cell)
+    assert cell_effects == (BackoffKind.NONE, False, False)
 
 
 CHARGED = {key: row.budget for key, row in SPECIFIED.items() if row.budget and row is not BROKEN}

@@ -1,4 +1,4 @@
-"""The cell: orders are idempotent, stops may come first, ends are told until they are heard."""
+"""The cell: orders are idempotent, stops may come first, ends are sent until acknowledged."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,10 +41,10 @@ def ready(bench: Bench) -> Bench:
 
 def test_cell_registers_repeatedly_until_accepted(bench: Bench) -> None:
     bench.wait(11)
-    assert [type(message) for message in bench.said] == [Register] * 3
+    assert [type(message) for message in bench.sent] == [Register] * 3
     bench.accept()
     bench.wait(5)
-    assert isinstance(bench.said[-1], Heartbeat)
+    assert isinstance(bench.sent[-1], Heartbeat)
 
 
 def test_order_waits_for_the_server_time(bench: Bench) -> None:
@@ -155,7 +155,7 @@ def test_heartbeat_lists_running_but_not_ended_attempts(ready: Bench) -> None:
     ready.run("long", "sleep", "60")
     ready.run("short", "noop")
     ready.wait(5)
-    beat = next(m for m in reversed(ready.said) if isinstance(m, Heartbeat))
+    beat = next(m for m in reversed(ready.sent) if isinstance(m, Heartbeat))
     assert [held.uid for held in beat.held] == ["long"]
 
 
@@ -176,7 +176,7 @@ def test_attempts_of_a_killed_process_are_adopted_by_its_successor(ready: Bench)
 def test_unacknowledged_end_survives_a_restart(ready: Bench) -> None:
     ready.run("u", "noop")
     ready.boot()
-    ready.said.clear()
+    ready.sent.clear()
     ready.accept()
     assert ready.states_of("u") == [S.SUCCEEDED]
 
@@ -207,7 +207,7 @@ def test_draw_anew_stops_all_attempts_and_starts_a_new_incarnation(ready: Bench)
     assert not ready.engine.running(ready.now)
     assert ready.engine.starts["v"] == 0
     assert ready.cell.incarnation != old
-    assert isinstance(ready.said[-1], Register)
+    assert isinstance(ready.sent[-1], Register)
     # Its last words, under its old name: that the container is gone.
     last = [report for report in ready.reports() if report.uid == "u"][-1]
     assert (last.state, last.gone) == (S.KILLED, True)
@@ -216,12 +216,12 @@ def test_draw_anew_stops_all_attempts_and_starts_a_new_incarnation(ready: Bench)
 def test_answer_to_an_older_registration_is_ignored(bench: Bench) -> None:
     old = bench.cell._register_seq
     bench.wait(5)
-    bench.tell(RegistrationResult("draw_anew", "", bench.now, 30.0, 5.0, old).body())
+    bench.deliver(RegistrationResult("draw_anew", "", bench.now, 30.0, 5.0, old).body())
     assert not bench.cell.is_changing_incarnation
 
 
 def test_answer_to_a_heartbeat_of_an_earlier_process_is_ignored(ready: Bench) -> None:
-    """It is signed, and of this incarnation; what it says was overtaken by the registration."""
+    """It is signed, and of this incarnation; but the registration is newer."""
     ready.run("u", "sleep", "60")
     ready.wait(5)
     acked = ready.cell.reporter.acked
@@ -234,7 +234,7 @@ def test_answer_to_a_heartbeat_of_an_earlier_process_is_ignored(ready: Bench) ->
     ready.boot()
     ready.accept()
     for body in late:
-        ready.tell(body)
+        ready.deliver(body)
     assert ready.states_of("u")[-1] is S.RUNNING
     assert ready.cell.reporter.acked < 1 << 62
     assert not ready.cell.is_changing_incarnation
@@ -346,8 +346,8 @@ def test_exit_code_0_after_an_ordered_stop_is_not_a_success(
     book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
-    told = EndedEvent("u", 1.0, exit_code=0, reason=STOPPED)
-    assert judge_end(book, told).state is state
+    event = EndedEvent("u", 1.0, exit_code=0, reason=STOPPED)
+    assert judge_end(book, event).state is state
     own = EndedEvent("u", 1.0, exit_code=0)
     assert judge_end(book, own).state is S.SUCCEEDED
 
@@ -393,7 +393,7 @@ def test_goodbye_carries_the_expected_restart_time(ready: Bench) -> None:
     ready.run("u", "sleep", "60")
     ready.cell.leave(ready.moment, expected_seconds=120)
     ready.round()
-    assert Goodbye(120) in ready.said
+    assert Goodbye(120) in ready.sent
     assert ready.engine.running(ready.now) == 1
 
 
@@ -401,7 +401,7 @@ def test_attempt_that_crashes_the_cell_repeatedly_is_refused(
     ready: Bench,
 ) -> None:
     ready.run("u", "sleep", "60")
-    # As if each process was killed before the driver told anything of the attempt.
+    # As if each process was killed before the driver reported an event of the attempt.
     ready.cell.journal.memory.attempts["u"].started_at = None
     ready.journals.compact()
     for _ in range(3):
@@ -434,7 +434,7 @@ def cramped(disk: SmallDisk) -> Iterator[Bench]:
 
 def last_beat(bench: Bench) -> Heartbeat:
     bench.wait(5)
-    beat = next(m for m in reversed(bench.said) if isinstance(m, Heartbeat))
+    beat = next(m for m in reversed(bench.sent) if isinstance(m, Heartbeat))
     bench.sync(max((r.seq for r in bench.reports()), default=0))
     return beat
 
@@ -470,13 +470,13 @@ def test_stuck_journal_delays_reports_but_not_heartbeats_and_stops(
         # What is noted of it fills the room that was kept.
         cramped.stop(f"{number}" * 60)
         number += 1
-    said = len(cramped.reports())
+    count = len(cramped.reports())
     cramped.stop("stopped")
     assert cramped.engine.running(cramped.now) == 2
-    before = sum(isinstance(m, Heartbeat) for m in cramped.said)
+    before = sum(isinstance(m, Heartbeat) for m in cramped.sent)
     cramped.wait(10)
-    assert sum(isinstance(m, Heartbeat) for m in cramped.said) > before
-    assert len(cramped.reports()) == said
+    assert sum(isinstance(m, Heartbeat) for m in cramped.sent) > before
+    assert len(cramped.reports()) == count
     cramped.run("late", "noop")
     disk.clear()
     cramped.wait(5)
@@ -547,7 +547,7 @@ def test_clock_offset_is_reported_and_corrected_in_reports(tmp_path: Path) -> No
     bench.accept()
     bench.run("u", "sleep", "3")
     bench.wait(5)
-    (beat,) = [m for m in bench.said if isinstance(m, Heartbeat)][-1:]
+    (beat,) = [m for m in bench.sent if isinstance(m, Heartbeat)][-1:]
     assert beat.clock_ahead == pytest.approx(40.0, abs=0.1)
     end = bench.reports()[-1]
     assert end.started_at == pytest.approx(1000.0, abs=0.1)

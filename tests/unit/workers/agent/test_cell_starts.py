@@ -27,21 +27,21 @@ def ready(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_sequence_numbers_grow_across_unanswered_processes(ready: Bench) -> None:
-    """What it said last would be newer: the successor was taken for a journal rolled back."""
+    """Otherwise a successor with lower numbers looks like a journal that was rolled back."""
     last = 0
     for _ in range(3):
         ready.boot()
         ready.round()
-        assert isinstance(ready.said[-1], Register)
+        assert isinstance(ready.sent[-1], Register)
         assert ready.last_seq > last
         ready.cell.leave(ready.moment, expected_seconds=120)
         ready.round()
-        assert isinstance(ready.said[-1], Goodbye)
+        assert isinstance(ready.sent[-1], Goodbye)
         last = ready.last_seq
     ready.boot()
     ready.accept()
     ready.wait(6)
-    assert isinstance(ready.said[-1], Heartbeat)
+    assert isinstance(ready.sent[-1], Heartbeat)
     assert ready.last_seq > last
 
 
@@ -51,14 +51,14 @@ def test_sequence_numbers_grow_across_unanswered_processes(ready: Bench) -> None
 def test_cell_loop_never_lists_containers_itself(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(Bench, "look", lambda bench: None)
-    monkeypatch.setattr(Driver, "find", asked.append)
+    calls: list[object] = []
+    monkeypatch.setattr(Bench, "scan", lambda bench: None)
+    monkeypatch.setattr(Driver, "find", calls.append)
     ready.boot()
     ready.accept()
     ready.wait(20)
-    assert isinstance(ready.said[-1], Heartbeat)
-    assert asked == []
+    assert isinstance(ready.sent[-1], Heartbeat)
+    assert calls == []
     ready.stop("u")
     assert not ready.reports()[-1].never_created
     ready.cell.note(ScanResult((), ()), ready.moment)
@@ -79,7 +79,7 @@ def test_first_scan_removes_leftover_ended_containers(ready: Bench) -> None:
 def test_first_scan_over_the_sweep_limit_does_not_imply_never_created(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Bench, "look", lambda bench: None)
+    monkeypatch.setattr(Bench, "scan", lambda bench: None)
     ready.boot()
     ready.accept()
     many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
@@ -91,7 +91,7 @@ def test_first_scan_over_the_sweep_limit_does_not_imply_never_created(
 def lose_journal(bench: Bench) -> None:
     """All processes end, and the next finds nothing written."""
     (bench.folder / "journal").write_bytes(b"")
-    bench.said.clear()
+    bench.sent.clear()
 
 
 def test_cell_with_a_lost_journal_registers_after_leftovers_are_removed(
@@ -99,16 +99,16 @@ def test_cell_with_a_lost_journal_registers_after_leftovers_are_removed(
 ) -> None:
     ready.run("stranger", "sleep", "60")
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "look", lambda bench: None)
+        patch.setattr(Bench, "scan", lambda bench: None)
         lose_journal(ready)
-        for _ in range(2):  # nor does one that takes over before anybody has looked
+        for _ in range(2):  # nor does one that takes over before the first scan
             ready.boot()
             ready.wait(UNSEEN_SECONDS / 2)
-        assert ready.said == []
+        assert ready.sent == []
     assert ready.engine.running(ready.now) == 1
-    ready.look()
+    ready.scan()
     assert ready.engine.running(ready.now) == 0
-    assert [type(message) for message in ready.said] == [Register]
+    assert [type(message) for message in ready.sent] == [Register]
 
 
 def test_new_cell_without_an_engine_registers_after_a_timeout(ready: Bench) -> None:
@@ -116,9 +116,9 @@ def test_new_cell_without_an_engine_registers_after_a_timeout(ready: Bench) -> N
     lose_journal(ready)
     ready.boot()
     ready.wait(UNSEEN_SECONDS / 2)
-    assert ready.said == []
+    assert ready.sent == []
     ready.wait(UNSEEN_SECONDS)
-    assert Register in [type(message) for message in ready.said]
+    assert Register in [type(message) for message in ready.sent]
 
 
 @pytest.mark.parametrize("has_attempts", [True, False])
@@ -128,26 +128,26 @@ def test_known_cell_registers_again_without_waiting_for_the_engine(
     if has_attempts:
         ready.run("u", "sleep", "60")
     ready.is_engine_away = True
-    ready.said.clear()
+    ready.sent.clear()
     ready.boot()
-    assert [type(message) for message in ready.said] == [Register]
+    assert [type(message) for message in ready.sent] == [Register]
 
 
 def test_leftovers_over_the_sweep_limit_delay_registration_by_a_timeout(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Bench, "look", lambda bench: None)
+    monkeypatch.setattr(Bench, "scan", lambda bench: None)
     lose_journal(ready)
     ready.boot()
     many = tuple(f"stranger-{number}" for number in range(MAX_SWEPT + 1))
     ready.cell.note(ScanResult(many, ()), ready.moment)
     ready.round()
-    assert ready.said == []
+    assert ready.sent == []
     ready.wait(UNSEEN_SECONDS + 5)
-    assert Register in [type(message) for message in ready.said]
+    assert Register in [type(message) for message in ready.sent]
 
 
-# ------------------------------------------------------------------ whom it blames
+# ----------------------------------------------------------- which attempt it blames
 
 
 def test_clean_restarts_are_not_blamed_on_an_attempt(ready: Bench) -> None:
@@ -193,10 +193,10 @@ def test_attempt_that_makes_progress_is_not_blamed_for_kills(ready: Bench) -> No
 def test_blamed_attempt_is_stopped_before_its_refusal_is_reported(
     ready: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, bool]] = []
+    calls: list[tuple[str, bool]] = []
 
     def stop(driver: Driver, uid: str, *, grace_seconds: float, force: bool) -> None:
-        asked.append((uid, force))
+        calls.append((uid, force))
 
     monkeypatch.setattr(Driver, "stop", stop)
     ready.run("u", "build", "99")
@@ -204,7 +204,7 @@ def test_blamed_attempt_is_stopped_before_its_refusal_is_reported(
         ready.boot()
     ready.accept()
     ready.wait(1)
-    assert asked == [("u", True)]
+    assert calls == [("u", True)]
     assert ready.states_of("u")[-1] is S.BUILDING
     ready.events.append(EndedEvent("u", ready.now, reason=STOPPED))
     ready.wait(1)

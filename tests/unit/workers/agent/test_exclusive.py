@@ -91,8 +91,8 @@ def test_exit_code_0_after_fencing_is_not_a_success(
     book = CellAttempt(RunAttempt("u", 1, 1, 0, 1, 0.0), GroupSpec(1, 1, "job", "main", 1))
     book.stop = StopAttempt("u", "cancelled") if is_stopped else None
     book.is_moving = is_moving
-    told = EndedEvent("u", 1.0, exit_code=0, reason=reason)
-    assert judge_end(book, told, is_fenced=True).state is state
+    event = EndedEvent("u", 1.0, exit_code=0, reason=reason)
+    assert judge_end(book, event, is_fenced=True).state is state
 
 
 def test_exclusive_order_near_lease_expiry_is_refused(bench: Bench) -> None:

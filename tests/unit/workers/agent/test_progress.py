@@ -28,7 +28,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     bench.accept()
     bench.run("u", "sleep", "999")
-    bench.said.clear()
+    bench.sent.clear()
     yield bench
     bench.close()
 
@@ -100,7 +100,7 @@ def line(bench: Bench) -> list[str]:
         assert book is not None
         book.state = S.ASSIGNED
     bench.round()
-    bench.said.clear()
+    bench.sent.clear()
     note(bench, *(BuildingEvent(uid, Phase.PREPARING) for uid in uids))
     return uids
 
@@ -157,7 +157,7 @@ def test_order_near_its_start_deadline_is_reported_ahead_of_the_queue(
 
 def test_attempts_ended_in_the_queue_take_no_batch_slot(bench: Bench, line: list[str]) -> None:
     note(bench, *(EndedEvent(uid, bench.now, exit_code=1) for uid in line[:50]))
-    bench.said.clear()
+    bench.sent.clear()
     bench.wait(QUIET_SECONDS)
     assert [report.uid for report in bench.reports()] == line[50 : 50 + MAX_PREPARING]
 

@@ -1,4 +1,4 @@
-"""Reports: numbered, coalesced, said again until heard; leases: from the moment of asking."""
+"""Reports: numbered, coalesced, resent until acknowledged; leases: from the heartbeat on."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ def a_reporter(acked: int = 0) -> tuple[Reporter, SequenceNumbers]:
     return Reporter(numbers, acked=acked), numbers
 
 
-def said(uid: str, state: TaskState = TaskState.RUNNING) -> AttemptReport:
+def report_of(uid: str, state: TaskState = TaskState.RUNNING) -> AttemptReport:
     return AttemptReport(uid, 0, state)
 
 
@@ -61,8 +61,8 @@ def test_sequence_numbers_grow_with_journal_entries() -> None:
 
 def test_only_the_latest_report_of_an_attempt_is_sent() -> None:
     reporter, _ = a_reporter()
-    reporter.add(said("a"))
-    reporter.add(said("a", TaskState.SUCCEEDED))
+    reporter.add(report_of("a"))
+    reporter.add(report_of("a", TaskState.SUCCEEDED))
     (message,) = reporter.flush()
     assert [report.state for report in message.reports] == [TaskState.SUCCEEDED]
     assert sent(reporter.flush()) == []
@@ -70,16 +70,16 @@ def test_only_the_latest_report_of_an_attempt_is_sent() -> None:
 
 def test_each_message_refers_to_the_previous_one() -> None:
     reporter, _ = a_reporter()
-    reporter.add(said("a"))
+    reporter.add(report_of("a"))
     (first,) = reporter.flush()
-    reporter.add(said("b"))
+    reporter.add(report_of("b"))
     (second,) = reporter.flush()
     assert second.after == first.reports[-1].seq
 
 
 def test_acknowledged_report_is_not_sent_again() -> None:
     reporter, numbers = a_reporter()
-    reporter.add(said("a"))
+    reporter.add(report_of("a"))
     (message,) = reporter.flush()
     safe, again = reporter.acknowledge(message.reports[-1].seq, sent_before=numbers.draw())
     assert [report.uid for report in safe] == ["a"]
@@ -89,9 +89,9 @@ def test_acknowledged_report_is_not_sent_again() -> None:
 
 def test_lost_report_is_sent_again_with_all_later_reports() -> None:
     reporter, numbers = a_reporter()
-    reporter.add(said("lost"))
+    reporter.add(report_of("lost"))
     (lost,) = reporter.flush()
-    reporter.add(said("arrived"))
+    reporter.add(report_of("arrived"))
     list(reporter.flush())
     safe, again = reporter.acknowledge(lost.after, sent_before=numbers.draw())
     assert safe == []
@@ -101,7 +101,7 @@ def test_lost_report_is_sent_again_with_all_later_reports() -> None:
 def test_report_sent_after_the_heartbeat_is_not_resent_by_its_answer() -> None:
     reporter, numbers = a_reporter()
     heartbeat = numbers.draw()
-    reporter.add(said("a"))
+    reporter.add(report_of("a"))
     list(reporter.flush())
     assert sent(reporter.acknowledge(0, sent_before=heartbeat)[1]) == []
 
@@ -109,7 +109,7 @@ def test_report_sent_after_the_heartbeat_is_not_resent_by_its_answer() -> None:
 def test_many_reports_are_split_into_chained_messages() -> None:
     reporter, _ = a_reporter()
     for number in range(MAX_REPORTS + 1):
-        reporter.add(said(str(number)))
+        reporter.add(report_of(str(number)))
     first, second = reporter.flush()
     assert len(first.reports) == MAX_REPORTS
     assert second.after == first.reports[-1].seq
@@ -117,7 +117,7 @@ def test_many_reports_are_split_into_chained_messages() -> None:
 
 def test_reports_resume_from_a_lower_acknowledged_number() -> None:
     reporter, numbers = a_reporter(acked=900)
-    reporter.add(said("a"))
+    reporter.add(report_of("a"))
     list(reporter.flush())
     _, again = reporter.acknowledge(100, sent_before=numbers.draw())
     assert sent(again) == [(100, ["a"])]
@@ -171,6 +171,6 @@ def test_clock_offset_is_measured_from_the_fastest_answer(ahead: float) -> None:
 
 def test_report_times_are_corrected_by_the_clock_offset() -> None:
     numbering, _ = a_reporter()
-    numbering.add(replace(said("u"), started_at=100.0, finished_at=110.0))
-    ((told,),) = [item.reports for item in numbering.flush(7.0)]
-    assert (told.started_at, told.finished_at) == (93.0, 103.0)
+    numbering.add(replace(report_of("u"), started_at=100.0, finished_at=110.0))
+    ((corrected,),) = [item.reports for item in numbering.flush(7.0)]
+    assert (corrected.started_at, corrected.finished_at) == (93.0, 103.0)

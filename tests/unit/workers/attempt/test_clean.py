@@ -1,4 +1,4 @@
-"""Nothing is said to be over that may still run, and that is found out in the end."""
+"""No attempt that may still run is reported as ended, and its end is found later."""
 
 from types import SimpleNamespace
 from typing import cast

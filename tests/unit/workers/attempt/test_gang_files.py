@@ -133,9 +133,14 @@ def test_peer_files_for_programs_and_shells_agree() -> None:
     me = member(0)
     gang = Gang((me, member(1, cell="cell-2"), member(2, state=S.PENDING)), is_ready=True)
     peers = list_peers(gang, me)
-    told = json.loads(peers_json(gang, me, peers))
-    assert (told["size"], told["rank"], told["name"], told["ready"]) == (3, 0, "worker-0", True)
-    assert told["members"][1] == {
+    document = json.loads(peers_json(gang, me, peers))
+    assert (document["size"], document["rank"], document["name"], document["ready"]) == (
+        3,
+        0,
+        "worker-0",
+        True,
+    )
+    assert document["members"][1] == {
         "rank": 1,
         "name": "worker-1",
         "group": "worker",

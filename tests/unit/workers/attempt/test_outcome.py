@@ -75,8 +75,8 @@ def test_every_exit_but_an_unordered_0_has_a_reason() -> None:
         ("unauthorized: authentication required", 500, USER, IMAGE),
         ("invalid reference format: repository name must be lowercase", 400, USER, IMAGE),
         ("no matching manifest for linux/arm64 in the manifest list entries", None, USER, NOT_HERE),
-        ("something nobody has heard of", 404, USER, IMAGE),
-        ("something nobody has heard of", 500, SYSTEM, REGISTRY),
+        ("something unrecorded", 404, USER, IMAGE),
+        ("something unrecorded", 500, SYSTEM, REGISTRY),
         (
             'Get "https://registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io:'
             " no such host",

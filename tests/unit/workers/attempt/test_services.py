@@ -46,7 +46,7 @@ def test_negligible_use_counts_as_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    "look",
+    "sample",
     [
         replace(QUIET, cpu_seconds=5.11),
         replace(QUIET, sent_bytes=1000 + SENT_BYTES),
@@ -54,8 +54,8 @@ def test_negligible_use_counts_as_idle() -> None:
         replace(QUIET, output_bytes=9),
     ],
 )
-def test_cpu_network_or_output_use_alone_counts_as_active(look: ActivitySample) -> None:
-    assert is_active(LAST, look)
+def test_cpu_network_or_output_use_alone_counts_as_active(sample: ActivitySample) -> None:
+    assert is_active(LAST, sample)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"at": 1}'])
@@ -245,7 +245,7 @@ def test_health_check_fails_on_an_error_status_and_reports_it(server: str, statu
 
 @contextlib.contextmanager
 def speaker(words: bytes, *, pause: float) -> Iterator[str]:
-    """Takes one connection and says `words`, a byte after each pause, until nobody listens."""
+    """Accepts one connection and sends `words`, a byte after each pause, until it is closed."""
     over = threading.Event()
 
     def speak() -> None:
@@ -266,14 +266,14 @@ def speaker(words: bytes, *, pause: float) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "pause", "told"),
+    ("words", "pause", "text"),
     [(b"H" * 1000, 0.02, "timed out"), (b"+OK ready\r\n", 0.0, "not an HTTP response")],
 )
 def test_health_check_fails_on_a_non_http_answer_within_its_timeout(
-    words: bytes, pause: float, told: str
+    words: bytes, pause: float, text: str
 ) -> None:
     with speaker(words, pause=pause) as address:
-        assert get(address, "/", 0.3) == f"GET /: {told}"
+        assert get(address, "/", 0.3) == f"GET /: {text}"
 
 
 def test_health_check_fails_on_a_refused_connection(server: str) -> None:

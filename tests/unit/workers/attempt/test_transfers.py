@@ -1,4 +1,4 @@
-"""What a cell fetches and keeps is counted once, and looked at while it goes on."""
+"""What a cell fetches and keeps is counted once, and checked while it goes on."""
 
 import io
 import tarfile
@@ -25,7 +25,7 @@ Save = Callable[[Any, str, Path, Callable[[int], None]], bool]
 
 
 def made_attempt(folder: Path, **parts: Any) -> AttemptRun:
-    """What the code under test asks of one; `parts`: of its engine, storage and web."""
+    """What the code under test uses of one; `parts`: its engine, storage and web."""
     context = SimpleNamespace(closed=threading.Event(), back_off=(0.0,), **parts)
     engine = SimpleNamespace(save=parts.get("save"), view=lambda uid: None)
     return cast(
@@ -85,15 +85,15 @@ def test_fetch_failed_on_a_full_disk_does_not_consume_the_allowance(
 
 
 class Broken(OutputTransfer):
-    """What is broken off when it was asked for the `most`-th time."""
+    """A transfer that is cancelled at its `most`-th check."""
 
     def __init__(self, attempt: AttemptRun, most: int) -> None:
         super().__init__(attempt)
-        self.asked, self._most = 0, most
+        self.checks, self._most = 0, most
 
     def check(self) -> None:
-        self.asked += 1
-        if self.asked >= self._most:
+        self.checks += 1
+        if self.checks >= self._most:
             raise AttemptFailed(None, STOPPED, "stopped", 0)
 
 
@@ -116,7 +116,7 @@ def test_cancelled_copy_of_a_large_file_stops_early(tmp_path: Path, way: str) ->
     room = DiskAllowance("outputs", tmp_path, 2 * size, OUTPUTS)
     with pytest.raises(AttemptFailed) as caught:
         save(keeping, "/large", tmp_path / "tar", room, "output large")
-    assert (caught.value.reason, keeping.asked, room.taken) == (STOPPED, 10, 0)
+    assert (caught.value.reason, keeping.checks, room.taken) == (STOPPED, 10, 0)
     assert (tmp_path / "tar").stat().st_size < size / 2
 
 

@@ -1,4 +1,4 @@
-"""What is asked of engines that are not here, or not so: bodies for Podman, groups, digests."""
+"""Requests to engines that are not available here: bodies for Podman, groups, digests."""
 
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,12 @@ def test_plain_task_drops_capabilities_and_forbids_new_privileges() -> None:
 
 
 def test_requested_mounts_tmpfs_and_privileges_are_in_the_body() -> None:
-    wishes = launch(
+    spec = launch(
         mounts=(Mount("/srv/a", "/in"), Mount("/srv/b", "/out", read_only=False)),
         tmpfs=(Tmpfs("/fast", 8),),
         capabilities=("CAP_NET_RAW", "CHOWN", "SYS_NICE"),
     )
-    host = body_of(wishes, cgroup_parent="/docker/x")["HostConfig"]
+    host = body_of(spec, cgroup_parent="/docker/x")["HostConfig"]
     assert host["CapAdd"] == [*USUAL_CAPABILITIES, "NET_RAW", "SYS_NICE"]
     assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in host["Mounts"]] == [
         ("/srv/a", "/in", True),
@@ -106,8 +106,8 @@ def test_podman_is_detected_by_its_version_components() -> None:
 
 
 def test_podman_request_uses_network_none_and_cdi_gpus(tmp_path: Path) -> None:
-    wishes = launch(network="none", mounts=(Mount(str(tmp_path), "/in"),))
-    body = body_of(wishes, gpus=(0, 2))
+    spec = launch(network="none", mounts=(Mount(str(tmp_path), "/in"),))
+    body = body_of(spec, gpus=(0, 2))
     adapted = adapt(body)
     assert "NetworkDisabled" not in adapted
     assert adapted["HostConfig"]["NetworkMode"] == "none"

@@ -12,13 +12,13 @@ MIB = 1 << 20
 
 
 class Engine:
-    """An engine that sizes its volumes, and counts how often it is asked."""
+    """An engine that sizes its volumes, and counts the requests."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
-        self.sizes, self.asked = sizes, 0
+        self.sizes, self.requests = sizes, 0
 
     def df(self) -> dict[str, Any]:
-        self.asked += 1
+        self.requests += 1
         volumes = [{"Name": n, "UsageData": {"Size": size}} for n, size in self.sizes.items()]
         return {"Volumes": [*volumes, {"Name": "other", "UsageData": {"Size": 99 * MIB}}]}
 
@@ -27,7 +27,7 @@ def test_the_cell_sizes_a_volume_that_it_can_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 1000)
     engine = Engine({"v": 5 * MIB})
     mounts = [{"Type": "volume", "Name": "v", "Source": str(tmp_path)}]
-    assert (volume_bytes(engine, mounts), engine.asked) == (1000, 0)
+    assert (volume_bytes(engine, mounts), engine.requests) == (1000, 0)
 
 
 def test_the_engine_sizes_a_volume_with_a_folder_that_the_cell_cannot_read(
@@ -46,7 +46,7 @@ def test_the_engine_sizes_a_volume_with_a_folder_that_the_cell_cannot_read(
     monkeypatch.setattr(os, "scandir", refuse)
     engine = Engine({"v": 5 * MIB})
     mounts = [{"Type": "volume", "Name": "v", "Source": str(tmp_path)}]
-    assert (volume_bytes(engine, mounts), engine.asked) == (5 * MIB, 1)
+    assert (volume_bytes(engine, mounts), engine.requests) == (5 * MIB, 1)
 
 
 def test_folder_removed_during_sizing_does_not_involve_the_engine(
@@ -63,4 +63,4 @@ def test_folder_removed_during_sizing_does_not_involve_the_engine(
     monkeypatch.setattr(os, "scandir", vanish)
     engine = Engine({"v": 5 * MIB})
     mounts = [{"Type": "volume", "Name": "v", "Source": str(tmp_path)}]
-    assert (volume_bytes(engine, mounts), engine.asked) == (0, 0)
+    assert (volume_bytes(engine, mounts), engine.requests) == (0, 0)

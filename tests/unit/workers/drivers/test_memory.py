@@ -18,18 +18,18 @@ class World:
         self.begin_again()
 
     def begin_again(self) -> None:
-        self.told: list[DriverEvent] = []
-        self.driver = MemoryDriver(self.told.append, clock=lambda: self.now, engine=self.engine)
+        self.events: list[DriverEvent] = []
+        self.driver = MemoryDriver(self.events.append, clock=lambda: self.now, engine=self.engine)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
         self.driver.advance(self.now)
 
     def kinds(self) -> list[type[DriverEvent]]:
-        return [type(event) for event in self.told]
+        return [type(event) for event in self.events]
 
     def ended(self) -> EndedEvent:
-        (ended,) = (event for event in self.told if isinstance(event, EndedEvent))
+        (ended,) = (event for event in self.events if isinstance(event, EndedEvent))
         return ended
 
 
@@ -45,7 +45,7 @@ def launch(*command: str, uid: str = "a", number: int = 1, **spec: object) -> La
 
 def test_events_are_not_emitted_before_their_time(world: World) -> None:
     world.driver.start(launch("build", "2", "sleep", "3", "exit", "4"))
-    assert world.told == []
+    assert world.events == []
     world.advance(0)
     assert world.kinds() == [BuildingEvent]
     world.advance(2)
@@ -68,7 +68,7 @@ def test_fail_first_fails_in_its_first_attempts(world: World) -> None:
     for number in (1, 2, 3):
         world.driver.start(launch("fail-first", "2", uid=str(number), number=number))
     world.advance(0)
-    assert [e.exit_code for e in world.told if isinstance(e, EndedEvent)] == [1, 1, 0]
+    assert [e.exit_code for e in world.events if isinstance(e, EndedEvent)] == [1, 1, 0]
 
 
 def test_attempt_continues_while_its_cell_is_down(world: World) -> None:
@@ -143,7 +143,7 @@ def test_result_is_reported_only_with_a_result_file(world: World) -> None:
     world.driver.start(launch("result", "é" * 6000, uid="b", result_file="/out/result"))
     world.driver.start(launch("result", "x" + "é" * 6000, uid="c", result_file="/out/result"))
     world.advance(0)
-    plain, cut, torn = (event for event in world.told if isinstance(event, EndedEvent))
+    plain, cut, torn = (event for event in world.events if isinstance(event, EndedEvent))
     assert (plain.result, plain.result_truncated) == (None, False)
     assert (cut.result, cut.result_truncated) == ("é" * 5120, True)
     assert (torn.result, torn.result_truncated) == ("x" + "é" * 5119, True)

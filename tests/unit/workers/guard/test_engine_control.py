@@ -20,11 +20,11 @@ class Reach:
 
     def __init__(self, view: ContainerView) -> None:
         self.shown = view
-        self.looks = 0
+        self.views = 0
         self.signals: list[str] = []
 
     def view(self, uid: str) -> ContainerView | None:
-        self.looks += 1
+        self.views += 1
         return self.shown
 
     def signal(self, uid: str, name: str) -> bool:
@@ -54,8 +54,8 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def looked(reach: Reach) -> ContainerEngineControl:
-    """Hands that have looked at the container, and taken hold of it if they do."""
+def control_of(reach: Reach) -> ContainerEngineControl:
+    """Return an engine control that has inspected the container."""
     control = ContainerEngineControl(reach)
     control.inspect(UID, now=INSPECTION_SECONDS)
     until(lambda: control.known(UID) is ContainerFacts.THERE)
@@ -63,13 +63,13 @@ def looked(reach: Reach) -> ContainerEngineControl:
 
 
 def test_process_of_another_cgroup_is_not_signalled(process: "subprocess.Popen[bytes]") -> None:
-    """The container's process has ended and its number was given to a stranger."""
+    """The container's process has ended, and another process has its number."""
     reach = Reach(ContainerView(ContainerStatus.RUNNING, "f" * 64, pid=process.pid))
-    control = looked(reach)
+    control = control_of(reach)
     control.stop(UID, "TERM")
     control.kill(UID)
     until(lambda: sorted(reach.signals) == ["KILL", "TERM"])  # by the engine, which knows better
-    until(lambda: reach.looks >= 3)
+    until(lambda: reach.views >= 3)
     control.kill(UID)
     assert process.poll() is None
 
@@ -78,7 +78,7 @@ def test_process_of_the_container_cgroup_is_signalled_without_the_engine(
     process: "subprocess.Popen[bytes]",
 ) -> None:
     reach = Reach(ContainerView(ContainerStatus.RUNNING, group_of(process), pid=process.pid))
-    control = looked(reach)
+    control = control_of(reach)
     control.stop(UID, "TERM")
     assert process.wait(SOON) == -15
     assert reach.signals == []
@@ -94,5 +94,5 @@ def test_a_container_that_does_not_run_has_no_process_to_signal(
     control.inspect(UID, now=INSPECTION_SECONDS)
     until(lambda: control.known(UID) is ContainerFacts.OVER)
     control.kill(UID)
-    until(lambda: reach.looks >= 2)
+    until(lambda: reach.views >= 2)
     assert (process.poll(), reach.signals) == (None, [])

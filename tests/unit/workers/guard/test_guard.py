@@ -1,4 +1,4 @@
-"""The guard's decisions: asks in time, kills in time, says it first, and forgets nothing."""
+"""The guard's decisions: it stops and kills in time, records both first, and keeps all."""
 
 from dataclasses import dataclass, field
 
@@ -15,13 +15,13 @@ from workers.guard.watchlist import (
 )
 
 HERE, BEFORE = "this boot", "another boot"
-# Asked at 88.5, killed from 98.5 on.
+# Stopped at 88.5, killed from 98.5 on.
 ITEM = ExclusiveAttempt(deadline=100.0, lease_seconds=30.0, grace_seconds=10.0)
 
 
 @dataclass
 class Engine:
-    """Notes what is asked of it, in one line with what was said."""
+    """Records its calls and the log lines in one list."""
 
     line: list[str] = field(default_factory=list)
     containers: dict[str, ContainerFacts] = field(default_factory=dict)

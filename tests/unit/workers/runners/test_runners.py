@@ -122,12 +122,12 @@ def test_only_success_and_final_failure_need_no_abort(phase: RunnerPhase, is_ove
 
 
 @pytest.mark.parametrize(
-    "look",
+    "observation",
     [RunnerObservation("asleep"), RunnerObservation(RunnerPhase.RUNNING, fault="nobody")],  # type: ignore[arg-type]
 )
-def test_observation_with_unknown_phase_or_fault_is_refused(look: RunnerObservation) -> None:
+def test_observation_with_unknown_phase_or_fault_is_refused(observation: RunnerObservation) -> None:
     with pytest.raises(StateNotStorable, match="not a RunnerPhase and a FailureOrigin"):
-        checked(look, RunnerRecord(), 1.0)
+        checked(observation, RunnerRecord(), 1.0)
 
 
 @pytest.mark.parametrize(

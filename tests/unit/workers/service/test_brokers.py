@@ -13,7 +13,7 @@ SIDES = pytest.mark.parametrize("kind", [PromptConnection, CellConnection], ids=
 
 
 class Speaker:
-    """Says something to a broker that is gone."""
+    """Sends a message to a broker that is gone."""
 
     def __init__(self) -> None:
         self.tries = 0
@@ -42,12 +42,12 @@ def test_running_worker_retries_and_reports_each_failure(kind: type[Connection])
 
     failures: list[Exception] = []
 
-    def tell(error: Exception, pause: float) -> None:
+    def on_error(error: Exception, pause: float) -> None:
         failures.append(error)
         if len(failures) == 3:
             raise Enough
 
     speaker = Speaker()
     with kind(NOWHERE) as connection, pytest.raises(Enough):
-        connection.ensure(speaker, speaker.speak, tell, interval_start=0, interval_step=0)()
+        connection.ensure(speaker, speaker.speak, on_error, interval_start=0, interval_step=0)()
     assert isinstance(failures[0], ConnectionRefusedError)

@@ -35,7 +35,7 @@ from workers.runners.records import write_whole
 from workers.service.host import CellHost
 
 SOON = 10.0
-Said = TypeVar("Said", Register, Heartbeat, Reports, Goodbye)
+CellMessage = TypeVar("CellMessage", Register, Heartbeat, Reports, Goodbye)
 
 
 @pytest.fixture
@@ -182,14 +182,19 @@ class Site:
                 self.pushed.append((envelope.parse(json.loads(text)), self.kept))
             self.is_changed.notify_all()
 
-    def said(self, kind: type[Said]) -> list[tuple[Said, bytes]]:
+    def messages(self, kind: type[CellMessage]) -> list[tuple[CellMessage, bytes]]:
         """The messages of a kind, each with what was kept when it left."""
         found = [(read_message(item.content()), kept) for item, kept in self.pushed]
         return [(message, kept) for message, kept in found if isinstance(message, kind)]
 
     def ends(self) -> list[bytes]:
         """What was kept when each end of an attempt was reported."""
-        return [kept for said, kept in self.said(Reports) for item in said.reports if item.gone]
+        return [
+            kept
+            for messages, kept in self.messages(Reports)
+            for item in messages.reports
+            if item.gone
+        ]
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         with self.is_changed:
@@ -208,7 +213,7 @@ class Site:
         self.host.prepare()
         self.host.put("a", ScanResult((), ()))
         self.host.start()
-        self.wait_for(lambda: self.said(Register))
+        self.wait_for(lambda: self.messages(Register))
         seq = self.pushed[-1][0].seq
         self.order(RegistrationResult("accepted", "", wall_seconds(), 30.0, 5.0, seq).body())
 
@@ -227,13 +232,13 @@ def test_cell_starts_and_reports_only_durable_state(site: Site) -> None:
     site.host.stop(expected_seconds=120, evacuate=False)
     assert b'"take",["u"' in site.started["u"]
     assert all(b'"end",' in kept for kept in site.ends())
-    (_, kept_at_goodbye) = site.said(Goodbye)[-1]
+    (_, kept_at_goodbye) = site.messages(Goodbye)[-1]
     assert b'"left"' in kept_at_goodbye
     # A number that counts entries that are gone after a power cut would be drawn a second time.
-    assert any(seq_entries(said.seq) for said, _ in site.pushed)
-    for said, kept in site.pushed:
-        assert said.incarnation.encode() in kept
-        assert seq_entries(said.seq) <= len(kept.splitlines())
+    assert any(seq_entries(message.seq) for message, _ in site.pushed)
+    for message, kept in site.pushed:
+        assert message.incarnation.encode() in kept
+        assert seq_entries(message.seq) <= len(kept.splitlines())
 
 
 def seq_entries(seq: int) -> int:
@@ -249,7 +254,7 @@ def test_incarnation_is_durable_before_its_queue_is_consumed(site: Site) -> None
 
 def test_orders_are_not_started_while_the_journal_cannot_be_synced(site: Site) -> None:
     site.begin()
-    site.wait_for(lambda: site.said(Heartbeat))
+    site.wait_for(lambda: site.messages(Heartbeat))
     site.disk.is_failing = True
     site.run("u", "noop")
     site.run("v", "noop")
