@@ -31,7 +31,7 @@ _HEAD = """# Why a task waits
 
 Every pending task has a reason: a `code`, a `text`, and figures. Lists, the explanation of a task,
 `cellrun job`, `cellrun explain` and the admin show the same reason. If several reasons apply, the
-first one in the table is shown; `cellrun explain` lists the others as `also`.
+first one in the table is shown; `cellrun explain` also lists the others (`also` in the API).
 [Scheduling](scheduling.md) describes how tasks are placed.
 
 ## How to read a pending reason
@@ -43,14 +43,15 @@ Reasons in order of precedence:
 _TAIL = """
 
 Reasons of a single task (the first rows) are computed when they are read. The others come from a
-placement pass, are stored once for all tasks of a shape, and are written only when they change; a
-new task may briefly show the reason of its shape. `considered_at` of an explanation is the start
+placement pass, and are stored once for all tasks of a shape, when they change; so a new task may
+briefly show the reason of its shape. `considered_at` of an explanation is the start
 of the last pass that considered all pending tasks.
 
 `queue` in an explanation is the position among all tasks in the pool that may start: by band, then
 gangs that have begun, then children, then the sequencer's order. It is an `estimate` if the order
-depends on shares (`drf`, `fair_share`) or on a plugin, and if more than 2,000 groups wait. It is
-the order of tries: in a pool that is not strict, tasks that fit pass others.
+depends on shares (`drf`, `fair_share`) or on a plugin, and if more than 2,000 groups wait.
+Placement tries tasks in this order; in a pool without `strict_fifo`, tasks that fit pass tasks that
+do not.
 
 `nomination` is the cell on which capacity is reserved for the task, and the end of that
 reservation: after an eviction, for its requeued gang, or after `starvation_seconds`.
@@ -144,8 +145,9 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
     {
         "backing_off": (
             lambda: _pending(not_before=_SOON),
-            "It failed, was refused, or its cell failed; the wait grows with each failure. Or"
-            " several cells could not pull its image: the text names it, and an alert is open.",
+            "The task failed, its cell refused it, or its cell failed; the wait grows with each"
+            " failure. Or several cells could not pull its image: the text names the image, and an"
+            " alert is open.",
         ),
         "waiting_for_previous_attempt": (
             lambda: _pending(attempt_open=True),
@@ -156,7 +158,7 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
             lambda: _pending(
                 waits_for=[{"job": 7, "name": "prepare", "until": "succeeded"}], startable_at=None
             ),
-            "A job in `depends_on`, or a job that it replaces (`settled`).",
+            "Its job depends on that job, or replaces it (until it has `settled`).",
         ),
         "waiting_for_dependency": (
             lambda: _pending(
@@ -170,7 +172,7 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         ),
         "waiting_for_start_time": (
             lambda: _pending(startable_at=_SOON),
-            "The job's `start_after`.",
+            "The time is `start_after` of the job.",
         ),
         "quota_exceeded": (
             _quota,
@@ -203,8 +205,8 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         ),
         "plugin_failed": (
             _plugin,
-            "A plugin of another package failed; an alert has the error. The tasks that it should"
-            " check are not placed.",
+            "A validator of another package failed; an alert has the error. The tasks that it"
+            " should check are not placed.",
         ),
         "queue_position": (
             explain.explain_unseen,

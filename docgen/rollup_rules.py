@@ -59,8 +59,8 @@ RULES = (
         _tally({S.KILLED: 2, S.SUCCEEDED: 2, S.WORKER_FAILED: 1}, minimum=1, excused=1),
     ),
     RollupRule(
-        "all terminal, a minimum is written, and the minima of each group and of the job are met",
-        "all ended, written minima met",
+        "all terminal, `min_available` is set, and the minima of each group and of the job are met",
+        "all ended, minimum set and met",
         _tally({S.SUCCEEDED: 2, S.WORKER_FAILED: 1, S.FAILED: 1}, tolerated=1, minimum=2),
     ),
     RollupRule(
@@ -69,7 +69,7 @@ RULES = (
         _tally({S.SUCCEEDED: 2, S.PREEMPTED: 1, S.FAILED: 1}, tolerated=1),
     ),
     RollupRule(
-        "all terminal, no minimum is written, some succeeded and the rest FAILED within tolerance",
+        "all terminal, `min_available` is not set, some SUCCEEDED and all others FAILED",
         "all ended, no minimum, some SUCCEEDED",
         _tally({S.SUCCEEDED: 1, S.FAILED: 2}, tolerated=2),
     ),

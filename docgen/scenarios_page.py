@@ -57,16 +57,16 @@ ROWS = (
         "S0.6",
         "test_s0_6_losses.py",
         "Iris",
-        "the loss of a cell reaches its tasks; when a member of a gang fails finally, its "
-        "siblings end WORKER_FAILED",
+        "the loss of a cell ends its attempts; when a member of a gang fails finally, the other "
+        "members end WORKER_FAILED",
     ),
     Row(
         "S0.6",
         "test_s0_6_mass_loss.py",
-        "own",
+        "Cellrun",
         "when most of a pool is silent at once, its cells are lost only after confirmation by "
-        "an operator or one more lease; a stall of the control plane and a clock jump lose no "
-        "cell; a returning cell is judged by the attempts it has",
+        "an operator or one more lease; no cell is lost by a stall of the control plane or a "
+        "clock jump; a returning cell is quarantined if it has attempts that it must not have",
     ),
     Row(
         "S0.7",
@@ -125,8 +125,8 @@ ROWS = (
         "S1.6",
         "test_s1_6_system_failures.py",
         "Flyte",
-        "consecutive system failures (3) are counted apart from user retries; a retry is a new "
-        "attempt of the same task",
+        "consecutive system failures (at most 3) are counted apart from failures of the task; a "
+        "retry is a new attempt of the same task",
     ),
     Row(
         "S1.7",
@@ -290,14 +290,15 @@ def write() -> str:
             [
                 "# Scenarios",
                 "<!-- Written by `make docs` from tests/scenarios; do not edit. -->",
-                "This page lists what Cellrun promises about states, and the system from which each"
-                " rule comes. Each row links to\nits test file; the name of a test states the"
-                " situation and the outcome. The tests run on a real PostgreSQL. Tests\nof a"
-                " cell's work run on a cell with real containers or processes.",
+                "This page lists what Cellrun promises about states. *Source* is the system whose"
+                " rule Cellrun follows: Iris, Flyte,\nDiego (Cloud Foundry), Backend.AI or Volcano"
+                " (Kubernetes). Each row links to its test file; the name of a test\nstates the"
+                " situation and the outcome. The tests run on a real PostgreSQL, those about a"
+                " cell's work on a cell with\nreal containers or processes.",
                 table(("row", "source", "promise", "scenarios"), rows),
-                "## Not built",
-                "Cellrun does not have these functions of the same systems yet. A job document that"
-                " asks for one of them is refused\nwith the name of the field.",
+                "## Not implemented",
+                "Cellrun does not have these functions of the same systems yet. The API refuses a"
+                " job that uses one of the fields,\nand names the field.",
                 table(("row", "source", "function", "fields"), NOT_BUILT),
             ]
         )

@@ -36,45 +36,46 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " port.",
         "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, that"
         " callbacks may reach ([callbacks](callbacks.md)).",
-        "CELLRUN_CALLBACK_SECONDS": "Time limit of one try.",
-        "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "Interval of convergence.",
-        "CELLRUN_DEBUG": "Django's debug pages. Do not use where others can reach web.",
+        "CELLRUN_CALLBACK_SECONDS": "Time limit of one try of a callback.",
+        "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "Interval of ticks of convergence.",
+        "CELLRUN_DEBUG": "Show Django's debug pages. Do not use where others can reach web.",
         "CELLRUN_FLOWER_URL": "Address of Flower for browsers; the admin links to it.",
-        "CELLRUN_HEARTBEAT_SECONDS": "Interval of heartbeats.",
+        "CELLRUN_HEARTBEAT_SECONDS": "Interval of heartbeats of a cell.",
         "CELLRUN_HOME": "Folder for state outside the database.",
-        "CELLRUN_LEASE_SECONDS": "Lease of a cell after its last heartbeat; at least twice the"
-        " heartbeat.",
+        "CELLRUN_LEASE_SECONDS": "Lease of a cell after its last heartbeat; at least twice"
+        " `CELLRUN_HEARTBEAT_SECONDS`.",
         "CELLRUN_LOG_LEVEL": "Log level. Logs are JSON lines on standard error.",
-        "CELLRUN_MAX_ARTIFACT_MIB": "Maximum size of one attempt's artifacts in the control"
-        " plane's store.",
-        "CELLRUN_MAX_BODY_BYTES": "The largest request body.",
+        "CELLRUN_MAX_ARTIFACT_MIB": "Maximum total size of one attempt's artifacts in the control"
+        " plane's store, in MiB.",
+        "CELLRUN_MAX_BODY_BYTES": "Maximum size of a request body, in bytes.",
         "CELLRUN_MAX_TASKS_PER_JOB": "Maximum number of tasks in one job.",
         "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "Maximum number of unfinished tasks of one user.",
         "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"
         " without its own pending timeout.",
-        "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of placement while tasks wait; a"
+        "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of passes of placement while tasks wait; a"
         " submission wakes placement at once.",
-        "CELLRUN_PROCESS": "Name of the process in its logs; web also pools connections.",
+        "CELLRUN_PROCESS": "Name of the process in its logs. With `web`, the process pools its"
+        " database connections.",
         "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it.",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
         " it.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"
         " reseal_secrets` has sealed all secrets again ([secrets](secrets.md)).",
-        "CELLRUN_START_SECONDS": "Time in which a cell must accept an attempt.",
-        "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers heartbeats, in one group.",
+        "CELLRUN_START_SECONDS": "Time in which a cell must accept an order to run an attempt.",
+        "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers all waiting heartbeats.",
         "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
         " this host uses to reach web; if that is a loopback address, ports are published"
         " only there.",
         "CELLRUN_CELL_ALLOWED_NETWORKS": "Networks, such as `127.0.0.0/8`, from which inputs may"
         " be fetched although they are loopback, link-local or similar"
         " ([artifacts](artifacts.md)).",
-        "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Missing resources: the host's (memory less"
-        " 512 MiB).",
+        "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Resources that are not listed: the host's"
+        " (memory less 512 MiB).",
         "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
         " (simulated).",
-        "CELLRUN_CELL_EVACUATE": "On a stop of the cell, also stop its attempts; they are"
-        " requeued, free of charge. Otherwise containers continue and the successor adopts"
-        " them.",
+        "CELLRUN_CELL_EVACUATE": "When the cell stops, also stop its attempts; their tasks"
+        " are requeued, free of charge. Otherwise containers continue and the successor"
+        " adopts them.",
         "CELLRUN_CELL_FILE_ROOTS": "Folders of this host below which jobs may use `file://`"
         " addresses. Unset: none.",
         "CELLRUN_CELL_FILE_SYSTEMS": "File systems of fsspec for inputs and outputs, with the"

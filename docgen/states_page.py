@@ -52,7 +52,7 @@ MEANINGS: Mapping[S, str] = MappingProxyType(
         S.BUILDING: "accepted by its cell: waiting, inputs, image, creation, first health check",
         S.RUNNING: "its program runs",
         S.SUCCEEDED: "its program ended with exit status 0",
-        S.FAILED: "it failed, or too many system failures",
+        S.FAILED: "its program failed, or it had too many system failures",
         S.KILLED: "ended deliberately: cancelled, timed out, or with its job",
         S.WORKER_FAILED: "its cell was lost, or its container vanished, too often",
         S.UNSCHEDULABLE: "not placed before its scheduling deadline, or never placeable",
@@ -163,14 +163,15 @@ def _changes() -> list[str]:
             )
     return [
         "## Changes",
-        "*Becomes* with two states: PENDING while the budget lasts, then the other. *Free*: charged"
-        " to no budget.",
+        "Where a task becomes one of two states: PENDING while the budget lasts, then the other."
+        " *Free*: charged to no budget.",
         table(("from", "event", "task becomes", "attempt becomes", "budget", "then"), rows),
         "¹ Not used in this version.",
-        "An *at most once* task never becomes PENDING by an end, regardless of its budgets, unless"
-        " its cell reports that its\ncontainer was never created. Its order does not expire.",
+        "An *at most once* task does not become PENDING when its attempt ends, regardless of its"
+        " budgets, unless its cell reports\nthat its container was never created. Its order does"
+        " not expire.",
         "When the control plane ends an attempt, the attempt holds its capacity and its task until"
-        " its release. The task is not\nplaced again before.",
+        " its release. Only then the task\ncan be placed again.",
         table(
             ("release", "released by"),
             ((f"`{kind.value}`", RELEASES[kind]) for kind in ReleaseKind),
@@ -192,9 +193,9 @@ def _states(states: list[S]) -> str:
 
 def _pays(rule: TransitionRule) -> str:
     if rule.exhausts and rule.budget:
-        return f"{rule.budget.value}: all that is left, and 1 more"
+        return f"{rule.budget.value}: the whole remaining budget and 1 more"
     if is_charged_later(rule):
-        return f"free, from the {FREE_REFUSALS + 1}th consecutive one system"
+        return f"free; from the {FREE_REFUSALS + 1}th consecutive time: system"
     return rule.budget.value if rule.budget else "free" if rule.requeue else ""
 
 
@@ -231,7 +232,8 @@ def _budgets() -> list[str]:
         f" {backoff.CRASH_BASE_SECONDS:g} s for\n  consecutive crashes of a service; none for a"
         " lost cell or a drain.",
         "## Owner of each state",
-        "Each state that is not final has an owner: the first matching row.",
+        "Each state that is not final has an owner, which acts within the time limit. The first"
+        " matching row applies.",
         _owners("a task that is", TASK_OWNERS),
         "Jobs and cells ([retention](retention.md) and [convergence](convergence.md#repair)"
         " describe rules 11 and 12):",
@@ -253,15 +255,15 @@ def _others() -> list[str]:
             f"{number}. {rule.when}: **{rule.state.name}**" for number, rule in enumerate(RULES, 1)
         ),
         "![How a job's state follows](images/job.svg)",
-        "A job that must end while tasks are open has its future state in `ending_as`. No task of"
-        " it is placed, its open\ntasks are ended page by page, and it stays RUNNING until none is"
-        " left.",
+        "A job that must end while tasks are open has its future state in `ending_as`. Its tasks"
+        " are not placed any more, its\nopen tasks are ended page by page, and it stays RUNNING"
+        " until none is open.",
         "## Cells",
         table(("state", "meaning"), ((f"**{s.value}**", CELLS[s]) for s in CellState)),
         "## Reasons",
-        "Each row of the history has a reason; API, admin and command show the same text. It is the"
-        " `failure_reason` of a\ntask that ends without success, unless the third column has"
-        " another.",
+        "Each row of the history has a reason; API, admin and command show the same text. This text"
+        " is also the\n`failure_reason` of a task that ends without success, unless the third"
+        " column has another.",
         table(
             ("code", "text", "`failure_reason`"),
             ((f"`{code.value}`", text, _failure(code)) for code, text in REASONS.items()),

@@ -149,7 +149,7 @@ def find_rule(task: OwnerFacts) -> str | None:
 def test_only_declared_states_may_last() -> None:
     lasting = [owner for owner in (*TASK_OWNERS, *OTHER_OWNERS) if not owner.is_bounded]
     for owner in lasting:
-        known = ("checked", "declared", "stop grace")
+        known = ("checked", "no limit", "stop grace")
         assert owner.longest.startswith(known), owner.what
 
 

@@ -37,8 +37,8 @@ def one_unreleased(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     2,
-    "`attempt_open` of a task is set exactly while an attempt of it is not released, and that one"
-    " is its present attempt.",
+    "`attempt_open` of a task is set exactly while an attempt of the task is not released; that"
+    " attempt is the task's present one.",
     upheld_by="domain.state.task_changes",
     repair="`attempt_open` is set from the attempts; an active task without an attempt is requeued,"
     " free of charge, or ends WORKER_FAILED if it runs at most once",
@@ -69,8 +69,8 @@ def requeue(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 @invariant(
     3,
-    "A task is active exactly while an attempt of it is; that is its present one, in the same"
-    " state and not released.",
+    "A task is active exactly while one of its attempts is; that attempt is the present one, in the"
+    " same state and not released.",
     upheld_by="domain.state.transitions and task_changes; constraint task_active_has_open_attempt",
 )
 def active_together(rows: IntegrityRows) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def instants_in_order(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     6,
-    "An attempt of a task begins only after the one before it was released.",
+    "An attempt of a task is created only after the previous attempt was released.",
     upheld_by="statement PLACE_TASKS (NOT attempt_open)",
 )
 def one_after_the_other(rows: IntegrityRows) -> Iterator[Finding]:
@@ -178,7 +178,7 @@ def charged_at_the_end(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     10,
-    "No open task has used more than its budgets, no ended one more than one beyond.",
+    "An open task has used no more than its budgets, an ended task at most one charge more.",
     upheld_by="domain.state.transitions",
 )
 def within_budgets(rows: IntegrityRows) -> Iterator[Finding]:
@@ -197,7 +197,7 @@ def within_budgets(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     11,
-    "A task SUCCEEDED by its last attempt and by no other.",
+    "Of the attempts of a task only the last can have SUCCEEDED, and then the task has, too.",
     upheld_by="domain.state.transitions (terminal is final)",
 )
 def success_by_an_attempt(rows: IntegrityRows) -> Iterator[Finding]:

@@ -45,28 +45,30 @@ def render_document() -> str:
 
 _INTRODUCTION = """# Invariants
 
-Statements that hold for the rows after every transaction, even after lost or late messages and
-killed processes. `make docs` generates this page from `controlplane/domain/integrity`.
+Statements about the database that hold after every transaction, even after lost or late messages
+and killed processes. `make docs` generates this page from `controlplane/domain/integrity`.
 
-The simulation (`tests/simulation`) checks all of them while it runs, and further ones by the
-containers that the machines created:
+The simulation (`tests/simulation`) checks all of them while it runs. It also checks statements
+about the containers that its simulated machines created:
 
-* no attempt's container is ever started twice, and no second container is ever created for a task
-  that runs at most once;
+* the container of an attempt is never started twice, and an at-most-once task never gets a second
+  container;
 * a container runs only as long as its attempt is not released, unless its cell was declared lost or
   an operator released it; rows of a deleted job stay as long as one of its containers runs;
-* no container is created before the dependencies of its group and job are met, beside one of a job
-  that was replaced, or for a gang below its minima that is not being requeued;
-* a gang is placed with its minima or not at all; below them, only after every member was requeued;
-* a one-off task has one claim until that is released or its 30 s are over, and its guid has one
-  task that is not deleted; every requested callback is delivered, and delivered again only after a
-  delivery that was lost with its process;
-* no job is deleted for its age while another job waits for it, depends on it or reads from it;
+* no container is created before the dependencies of its group and job are met, while a container of
+  a job that it replaces exists, or for a gang below its minima that is not being requeued;
+* a gang is placed with its minima or not at all; a gang that fell below them is placed again only
+  after every member was requeued;
+* a one-off task has at most one claim at a time, and at most one task that is not deleted has its
+  guid; every requested callback is delivered, and a second time only if the process of the first
+  delivery died;
+* no job expires while another job waits for it, depends on it or reads from it;
 * most cells of a pool are not declared lost at once unless an operator confirms it;
 * once faults stop, every job ends in the expected state and is settled; expired data is deleted.
 
-Outages of the control plane (ten minutes), of its inbox or of the broker (five) with two hundred
-tasks running lose no cell and fail no task, in virtual time and with real processes.
+Further tests, in virtual time and with real processes, run two hundred tasks through outages of the
+control plane (ten minutes), of its inbox and of the broker (five minutes each): no cell is lost and
+no task fails.
 
 `manage.py check_invariants` checks a live database in one read-only snapshot, page by page, lists
 every violation with its ids, and exits with 1 if there is one. The end-to-end tests run it on every

@@ -14,8 +14,8 @@ _REASONS = {reason.value for reason in Reason}
 
 @invariant(
     40,
-    "The history of a task or job is connected: each change begins where the one before it ended,"
-    " and the last ends at the present state.",
+    "The history of a task or job is connected: each change begins in the state in which the"
+    " previous one ended, and the last one ends in the present state.",
     upheld_by=_APPLY,
 )
 def connected(rows: IntegrityRows) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def reasoned(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     44,
-    "The history has the placement of every attempt, and its end.",
+    "The history contains the placement and the end of every attempt.",
     upheld_by=_APPLY,
 )
 def attempts_recorded(rows: IntegrityRows) -> Iterator[Finding]:

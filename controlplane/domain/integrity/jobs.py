@@ -19,7 +19,7 @@ _APPLY = "commands.state.apply (compare-and-set under the job's lock)"
 @invariant(
     20,
     "A group has `task_count` tasks, each with a different index below its replicas: all indices,"
-    " except in the retry of another job.",
+    " except in a rerun.",
     upheld_by="commands.jobs.insert; constraint task_index_unique_in_group",
 )
 def groups_complete(rows: IntegrityRows) -> Iterator[Finding]:
@@ -60,10 +60,10 @@ def excused_right(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     23,
-    "A job's state follows from its tasks' states, or is the end that was ordered.",
+    "A job's state follows from its tasks' states, or is the one in which it was ordered to end.",
     upheld_by="domain.state.job_rollup, domain.state.rollup",
-    repair="the job is derived from its tasks again: it ends, and settles; a final state stays, and"
-    " is reported",
+    repair="the state is derived from the tasks again, so the job may end and settle; a wrong final"
+    " state stays and is reported",
 )
 def follows_from_tasks(rows: IntegrityRows) -> Iterator[Finding]:
     for job in rows.jobs:
@@ -161,7 +161,7 @@ def blocked_not_startable(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     30,
-    "The attempts of a cell's present incarnation that are not released never hold more of any"
+    "The unreleased attempts of a cell's present incarnation never hold more of any"
     " resource than the cell has.",
     upheld_by="commands.placement (checked again under the cell's lock)",
 )
@@ -174,7 +174,7 @@ def never_over_committed(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     31,
-    "A cell that ever registered has a lease, of its present incarnation.",
+    "A cell that has ever registered has a lease, which is of its present incarnation.",
     upheld_by="commands.cells.messages",
 )
 def lease_of_its_incarnation(rows: IntegrityRows) -> Iterator[Finding]:
@@ -186,7 +186,7 @@ def lease_of_its_incarnation(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     50,
-    "`is_watched` is set of a job that another job waits for, or that has a child that has not"
+    "`is_watched` is set on a job that another job waits for, or that has a child that has not"
     " ended.",
     upheld_by="commands.jobs.links",
     repair="the flag is set",
@@ -200,7 +200,7 @@ def awaited_watched(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     51,
-    "`waits_for_jobs` is set of a job with a dependency that is not met, until the job ends.",
+    "`waits_for_jobs` is set on a job with a dependency that is not met, until the job ends.",
     upheld_by="commands.jobs.links, commands.convergence.dependencies",
     repair="the flag is set if no group of the job may start yet; otherwise it is reported",
 )
@@ -218,8 +218,8 @@ def dependent_waits(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     52,
-    "A dependency on a job is decided as soon as the job reaches what it is awaited for, or can no"
-    " longer reach it.",
+    "A dependency on a job is decided as soon as that job meets the condition, or can no longer"
+    " meet it.",
     upheld_by="commands.state.apply (in the transaction that changes the job)",
     repair="the dependency is decided: the next tick starts or ends the job that waits",
 )
