@@ -69,7 +69,7 @@ def cellrun(
 ) -> None:
     """Run container tasks on many machines.
 
-    CELLRUN_URL and CELLRUN_TOKEN, or `cellrun login`, set the server and the user.
+    CELLRUN_URL and CELLRUN_TOKEN, or `cellrun login`, set the server and your token.
     """
 
 

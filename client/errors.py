@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-# 1, or the task's own exit code, if the job did not succeed; 2 if the command itself failed, as for
-# a wrong option.
+# EXIT_FAILED, or the exit code of the task: the job did not succeed. EXIT_TROUBLE: the command
+# failed, for example because of an invalid option.
 EXIT_FAILED = 1
 EXIT_TROUBLE = 2
 EXIT_INTERRUPTED = 130
@@ -19,7 +19,7 @@ class ClientError(Exception):
 
 
 class NotConfigured(ClientError):
-    """No address or token is known."""
+    """No URL or token is configured."""
 
 
 class BadInput(ClientError):
@@ -27,10 +27,10 @@ class BadInput(ClientError):
 
 
 class Unreachable(ClientError):
-    """The connection to `url` failed, or the response was not HTTP."""
+    """The connection to `url` failed, or the response was not from the API."""
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(f"no answer from {url}: {why}")
+        super().__init__(f"no valid response from {url}: {why}")
         self.url = url
 
 

@@ -9,33 +9,33 @@ from client.session import Session
 from client.states import TERMINAL_STATES
 
 STREAMS = ("stdout", "stderr")
-# What an attempt wrote is shipped apart from the report of its end: after the end, and before its
-# cell confirmed that the container is gone, so many empty answers are believed.
-EMPTY_ANSWERS_TRUSTED = 3
+# Output and the report of the end arrive separately. Until the cell confirms that the container is
+# gone, so many empty responses after the end mean that no output follows.
+MAX_EMPTY_RESPONSES = 3
 
 Write = Callable[[str, str, str], None]
-"""Takes the name of a task (`group.index`), the stream, and a whole line without its end."""
+"""A function of the name of a task (`group.index`), the stream, and a line without its end."""
 
 
 @dataclass
 class _LogTail:
-    """The end of one attempt's log, as far as it was read."""
+    """The position up to which the log of an attempt was read."""
 
     name: str
     uid: str
     ended: bool = False
-    empty_answers: int = 0
+    empty_responses: int = 0
     cursors: dict[str, str] = field(default_factory=lambda: dict.fromkeys(STREAMS, "0"))
     rests: dict[str, bytes] = field(default_factory=lambda: dict.fromkeys(STREAMS, b""))
 
     @property
     def is_through(self) -> bool:
-        """Whether nothing more is expected."""
-        return self.empty_answers >= EMPTY_ANSWERS_TRUSTED
+        """Return whether no more output is expected."""
+        return self.empty_responses >= MAX_EMPTY_RESPONSES
 
 
 class LogFollower:
-    """Writes whole lines as they come, of the attempts of those tasks that it is shown."""
+    """Writes new lines of the attempts of the followed tasks, a whole line at a time."""
 
     def __init__(self, session: Session, write: Write) -> None:
         self._session = session
@@ -45,7 +45,7 @@ class LogFollower:
         self._numbers: dict[int, int] = {}
 
     def follow_task(self, task: Task) -> None:
-        """Note a task's attempts, also those that came and went between two polls."""
+        """Follow all attempts of a task, including those that ended between two polls."""
         known, number = self._numbers.get(task["id"], 0), task["attempt_number"]
         uid, tails = task["attempt_uid"], self._of_task.setdefault(task["id"], [])
         if number > known:
@@ -61,54 +61,54 @@ class LogFollower:
             tail.ended = tail.uid != uid or task["state"] in TERMINAL_STATES
 
     def follow_attempt(self, uid: str, name: str, *, ended: bool) -> None:
-        """Take notice of one attempt alone."""
+        """Follow one attempt."""
         self._tails.setdefault(uid, _LogTail(name, uid)).ended = ended
 
     def read(self) -> bool:
-        """Write what came since; return whether anything did."""
-        came = False
+        """Write new lines; return whether there was new output."""
+        has_output = False
         for tail in self._tails.values():
             if tail.is_through:
                 continue
             if self._read_tail(tail):
-                came = True
-                tail.empty_answers = 0
+                has_output = True
+                tail.empty_responses = 0
             elif tail.ended:
                 self._count_empty(tail)
-        return came
+        return has_output
 
     def is_through(self) -> bool:
-        """Whether all attempts seen so far ended and were read to their end."""
+        """Return whether all followed attempts have ended and were read to their end."""
         return all(tail.is_through for tail in self._tails.values())
 
     def close(self) -> None:
-        """Write what has no line end yet."""
+        """Write incomplete last lines."""
         for tail in self._tails.values():
             self._flush(tail)
 
     def _count_empty(self, tail: _LogTail) -> None:
-        tail.empty_answers += 1
+        tail.empty_responses += 1
         if not tail.is_through and self._session.attempt(tail.uid)["released_at"] is not None:
-            # Its cell has confirmed the end: what it wrote is there, or comes with this answer.
+            # Its cell has confirmed the end: this response contains the last output.
             self._read_tail(tail)
-            tail.empty_answers = EMPTY_ANSWERS_TRUSTED
+            tail.empty_responses = MAX_EMPTY_RESPONSES
         if tail.is_through:
             self._flush(tail)
 
     def _read_tail(self, tail: _LogTail) -> bool:
-        came = False
+        has_output = False
         for stream in STREAMS:
             while True:
                 piece = self._session.log(tail.uid, stream, tail.cursors[stream])
                 if piece.cursor == tail.cursors[stream]:
                     break
-                came = True
+                has_output = True
                 tail.cursors[stream] = piece.cursor
                 *lines, rest = (tail.rests[stream] + piece.content).split(b"\n")
                 tail.rests[stream] = rest
                 for line in lines:
                     self._write(tail.name, stream, _text(line))
-        return came
+        return has_output
 
     def _flush(self, tail: _LogTail) -> None:
         for stream in STREAMS:
@@ -124,12 +124,12 @@ def _text(line: bytes) -> str:
 def follow_job(
     session: Session, job_id: int, write: Write, *, deadline_seconds: float | None = None
 ) -> Job:
-    """Write the lines of all tasks of a job until it is terminal and read to the end; return it."""
+    """Write the lines of all tasks of a job until it has ended and all is read; return it."""
     follower = LogFollower(session, write)
     pace = PollInterval(deadline_seconds)
     try:
         for _ in beats(pace, f"job {job_id}"):
-            # The job first: what its tasks did before it was terminal is seen afterwards.
+            # The job first: later reads include everything from before it was terminal.
             job = session.patiently(lambda: session.job(job_id), pace)
             for task in session.patiently(lambda: list(session.tasks(job_id)), pace):
                 follower.follow_task(task)

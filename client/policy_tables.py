@@ -38,7 +38,7 @@ def pool_page(pool: Pool) -> RenderableType:
 
 def quota_table(quotas: Iterable[Quota]) -> Table:
     """Render one line per quota, with usage and limits."""
-    table = new_table("WHOSE", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT")
+    table = new_table("QUOTA OF", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT")
     for quota in quotas:
         table.add_row(
             f"{quota['kind']} {quota['name']}",
@@ -54,7 +54,7 @@ def quota_table(quotas: Iterable[Quota]) -> Table:
 
 def quota_page(quota: Quota) -> RenderableType:
     """Render all limits and usage of a quota."""
-    table = new_table("WHAT", "USED")
+    table = new_table("LIMIT", "IN USE")
     for name in ("running_tasks", "running_jobs", "pending_tasks"):
         table.add_row(name.replace("_", " "), _count(quota, name) or "0")
     for name in dict.fromkeys([*quota["resources"], *quota["usage"]["resources"]]):

@@ -27,7 +27,9 @@ class PollInterval:
         if self._deadline is not None:
             left = self._deadline - time.monotonic()
             if left <= 0:
-                raise StillOpen(f"{waiting_for}: the deadline passed; it continues")
+                raise StillOpen(
+                    f"gave up waiting for {waiting_for} at the deadline; nothing was cancelled"
+                )
             seconds = min(seconds, left)
         time.sleep(seconds)
         self._next = min(self._next * GROWTH, LAST_SECONDS)

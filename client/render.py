@@ -12,8 +12,8 @@ from client.documents import Cell, Job, Task
 from client.states import TERMINAL_STATES
 from client.task_options import describe_constraints, show_marks
 
-# Iris, "Dashboard Display". The command runs where the control plane is not installed, so they
-# stand here once more; a test holds them equal.
+# Iris, "Dashboard Display". A copy of the colours of the control plane, which the client does not
+# import; a test compares the two.
 COLOURS = {
     "PENDING": "#9a6700",
     "ASSIGNED": "#bc4c00",
@@ -37,20 +37,20 @@ RESULT_WIDTH = 40
 
 
 def state_text(state: str, count: int | None = None) -> Text:
-    """A state as people read it: `3 running`, in its colour."""
+    """Return a state in its colour, with a count: `3 running`."""
     words = state.lower() if count is None else f"{count} {state.lower()}"
     return Text(words, style=COLOURS.get(state, ""), no_wrap=True)
 
 
 def counts_text(counts: Mapping[str, int]) -> Text:
-    """Counts by state in the order of a task's life: `1 pending, 3 running`."""
+    """Return counts by state in the order of a task's life: `1 pending, 3 running`."""
     known = [state_text(state, counts[state]) for state in COLOURS if counts.get(state)]
     others = [Text(f"{n} {s.lower()}") for s, n in counts.items() if n and s not in COLOURS]
     return Text(", ").join(known + others)
 
 
 def job_table(jobs: Iterable[Job]) -> Table:
-    """Jobs, one line each."""
+    """Return a table with one line per job."""
     table = new_table("JOB", "NAME", "STATE", "TASKS", "POOL", "CREATED", "TOOK")
     for job in jobs:
         table.add_row(
@@ -66,7 +66,7 @@ def job_table(jobs: Iterable[Job]) -> Table:
 
 
 def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
-    """One job: a head line, its groups with counts by state, its tasks (some of `total`)."""
+    """Return a page of one job: head, groups with counts by state, and tasks (of `total`)."""
     head = Text.assemble(
         (f"{job['name']} ", "bold"), f"job {job['id']}  ", _job_state(job), _facts(job)
     )
@@ -82,12 +82,14 @@ def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
     shown = list(tasks)
     parts += [Text(), groups, Text(), task_table(shown)]
     if total > len(shown):
-        parts.append(Text(f"… and {total - len(shown)} more (--limit N shows more)", style="dim"))
+        parts.append(
+            Text(f"… and {total - len(shown)} more tasks (--limit N shows more)", style="dim")
+        )
     return Group(*parts)
 
 
 def task_table(tasks: Iterable[Task]) -> Table:
-    """Tasks, one line each, with why they wait or what went wrong."""
+    """Return a table with one line per task, with its result or reason."""
     table = new_table("TASK", "ID", "STATE", "CELL", "ATTEMPTS", "EXIT", "TOOK", "RESULT OR REASON")
     for task in tasks:
         table.add_row(
@@ -104,7 +106,7 @@ def task_table(tasks: Iterable[Task]) -> Table:
 
 
 def note(task: Task) -> str:
-    """Why a task waits, what went wrong, or the beginning of its result."""
+    """Return why a task waits, why it failed, or the beginning of its result."""
     reason = task["pending_reason"]
     if task["state"] == "PENDING" and reason:
         return reason["text"]
@@ -115,14 +117,14 @@ def note(task: Task) -> str:
 
 
 def _cell_state(cell: Cell) -> str:
-    """Its state, and why it takes no work if it takes none."""
+    """Return the state of a cell; unless it is ready, with the reason."""
     state = cell["state"].lower()
     text = state if state == "ready" else f"{state}: {cell['state_reason']}"
     return f"{text} (silent)" if cell["silent"] else text
 
 
 def cell_table(cells: Iterable[Cell]) -> Table:
-    """Cells with what is free of what they have."""
+    """Return a table with one line per cell, with its free capacity."""
     table = new_table(
         "CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LABELS, TAGS", "LAST SEEN"
     )
@@ -142,7 +144,7 @@ def cell_table(cells: Iterable[Cell]) -> Table:
 
 
 def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
-    """Return the API's explanation of a task's state: its text first, then the figures."""
+    """Return the explanation of a task's state: its text, then the figures."""
     lines = [Text.assemble((title, "bold"))]
     reason = document.get("reason")
     if isinstance(reason, Mapping) and reason.get("text") == document.get("text"):
@@ -153,7 +155,7 @@ def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
 
 
 def total_counts(job: Job) -> dict[str, int]:
-    """Counts by state over all groups of a job."""
+    """Return counts by state over all groups of a job."""
     totals: dict[str, int] = {}
     for by_phase in job["task_status_count"].values():
         for state, count in by_phase.get("phase", {}).items():
@@ -162,33 +164,33 @@ def total_counts(job: Job) -> dict[str, int]:
 
 
 def finished_count(job: Job) -> tuple[int, int]:
-    """How many of a job's tasks are terminal, and how many there are."""
+    """Return the number of terminal tasks of a job, and of all its tasks."""
     counts = total_counts(job)
     return sum(n for s, n in counts.items() if s in TERMINAL_STATES), sum(counts.values())
 
 
 def instant_text(instant: str | None) -> str:
-    """An instant in the reader's own time zone."""
+    """Return an instant in the local time zone; empty if there is none."""
     if not instant:
         return ""
     return datetime.fromisoformat(instant).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:
-    """Seconds from one instant to another, if both are known."""
+    """Return the seconds between two instants, if both are known."""
     if not start or not end:
         return None
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
 def duration_text(start: str | None, end: str | None) -> str:
-    """The time between two instants: `0.4 s`, `1 m 03 s`, `2 h 05 m`; empty while it is open."""
+    """Return the time between two instants: `0.4 s`, `1 m 03 s`, `2 h 05 m`; or an empty text."""
     seconds = seconds_between(start, end)
     return "" if seconds is None else length_text(seconds)
 
 
 def length_text(seconds: float) -> str:
-    """A length of time in the same words."""
+    """Return a length of time in the format of `duration_text`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -211,14 +213,14 @@ def _facts(job: Job) -> str:
 
 
 def _relations(job: Job) -> list[str]:
-    """What the job has to do with others, and its own tasks with each other."""
+    """Return texts about the gang, the constraints and the related jobs of a job."""
     parts = []
     spec = job["spec"] or {}
     if job["coscheduled"]:
-        where = f" on cells with one {spec['group_by']}" if spec.get("group_by") else ""
-        parts.append(f"a gang{where}" + (", going back to wait" if job["requeuing"] else ""))
+        where = f" on cells with the same {spec['group_by']}" if spec.get("group_by") else ""
+        parts.append(f"a gang{where}" + (", being requeued" if job["requeuing"] else ""))
     if constraints := describe_constraints(spec):
-        parts.append(f"asks for {constraints}")
+        parts.append(f"requires {constraints}")
     if job["retry_of"] is not None:
         parts.append(f"a retry of job {job['retry_of']}")
     if job["parent"] is not None:
@@ -226,8 +228,12 @@ def _relations(job: Job) -> list[str]:
     if job["children"]:
         parts.append("1 child" if job["children"] == 1 else f"{job['children']} children")
     for item in job["waits_for"]:
-        how = {"open": "waits", "met": "waited", "failed": "waited in vain"}[item["state"]]
-        parts.append(f"{how} until job {item['name']} has {item['until']}")
+        text = {
+            "open": "waits until job {name} has {until}",
+            "met": "dependency met: job {name} has {until}",
+            "failed": "dependency failed: job {name} has not {until}",
+        }[item["state"]]
+        parts.append(text.format(name=item["name"], until=item["until"]))
     return parts
 
 
@@ -256,7 +262,7 @@ def _figures(value: Any, indent: int) -> list[Text]:
 
 
 def new_table(*columns: str) -> Table:
-    """An empty table with these columns."""
+    """Return an empty table with these columns."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(name, overflow="fold")

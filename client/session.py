@@ -1,4 +1,4 @@
-"""The Python client: one typed method per call of the API, and `wait`, over one connection."""
+"""The Python client: one typed method per operation of the API, and `wait`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from client.polling import PollInterval, beats
 from client.settings import ClientSettings, load_settings
 from client.states import TERMINAL_STATES
 
-# A submission of 10,000 tasks takes seconds; a failing connection should not.
+# A submission of 10,000 tasks takes seconds; a connection does not.
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 PIECE_BYTES = 256 * 1024
 MOST_ROWS = 100_000
-# A web process that is killed comes back by itself within seconds: a wait outlasts that.
+# A killed web process restarts within seconds; a wait retries for longer.
 PATIENCE_TRIES = 30
 DRAIN_SECONDS = 3600.0
-_PASSING = frozenset({502, 503, 504})
+_TRANSIENT = frozenset({502, 503, 504})
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | None]
@@ -29,14 +29,14 @@ Query = Mapping[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A part of a log, cut anywhere, and the cursor from which to ask for what follows."""
+    """A part of a log, which may end within a line, and the cursor of the next part."""
 
     content: bytes
     cursor: str
 
 
 class Session:
-    """Calls the API at `settings.url`. Every method raises Unreachable or Refused."""
+    """Calls the API at `settings.url`. Every method may raise Unreachable or ApiError."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.url = settings.url
@@ -59,31 +59,31 @@ class Session:
     # ------------------------------------------------------------------ jobs
 
     def submit(self, spec: Mapping[str, Any]) -> Job:
-        """Submit a job. With a guid it is safe to repeat: the same job comes back."""
+        """Submit a job. A repeated submission with the same guid returns the same job."""
         return self._call("POST", "/jobs", body=spec)
 
     def dry_run(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Where a job would go now, and why the rest of it would wait. Changes nothing."""
+        """Return where a job would be placed now, and why tasks would wait. Change nothing."""
         return self._call("POST", "/jobs:dry-run", body=spec)
 
     def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
-        """The newest `limit` jobs; filters: state, pool, label, name."""
+        """Yield the newest `limit` jobs; filters: state, pool, label, name."""
         return self._pages("/jobs", filters, limit)
 
     def job(self, job_id: int) -> Job:
-        """One job."""
+        """Return one job."""
         return self._call("GET", f"/jobs/{job_id}")
 
     def cancel_job(self, job_id: int, *, reason: str = "", force: bool = False) -> Job | None:
-        """Ask for the end of a job; its tasks end soon after. `force` kills without grace."""
+        """Cancel a job. `force`: kill its containers at once, without a grace period."""
         return self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force})
 
     def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
-        """Make a new job of the tasks that did not succeed. The same key, the same new job."""
+        """Create a job of the tasks that did not succeed. The same key returns the same job."""
         return self._call("POST", f"/jobs/{job_id}/retry", key=key)
 
     def delete_job(self, job_id: int) -> None:
-        """Hide a job that has ended, with all that belongs to it. This cannot be undone."""
+        """Delete a job that has ended with its tasks, history and output. Cannot be undone."""
         self._call("DELETE", f"/jobs/{job_id}")
 
     def wait(
@@ -93,19 +93,19 @@ class Session:
         deadline_seconds: float | None = None,
         on_change: Callable[[Job], None] | None = None,
     ) -> Job:
-        """Ask until the job is terminal and return it. Raises StillOpen after `deadline_seconds`.
+        """Poll until the job is terminal and return it. Raise StillOpen after `deadline_seconds`.
 
-        A server that is away for a moment is waited for.
+        Poll again while the server is unavailable for a short time.
         """
         pace = PollInterval(deadline_seconds)
-        seen: Job | None = None
+        previous: Job | None = None
         for _ in beats(pace, f"job {job_id}"):
             job = self.patiently(lambda: self.job(job_id), pace)
-            if job != seen:
+            if job != previous:
                 pace.reset()
                 if on_change is not None:
                     on_change(job)
-            seen = job
+            previous = job
             if job["state"] in TERMINAL_STATES:
                 return job
         raise AssertionError("beats never end")
@@ -113,28 +113,28 @@ class Session:
     # ------------------------------------------------------- tasks, attempts
 
     def tasks(self, job_id: int, *, limit: int = MOST_ROWS) -> Iterator[Task]:
-        """The tasks of a job by group and index."""
+        """Yield the tasks of a job by group and index."""
         return self._pages(_path("jobs", job_id, "tasks"), limit=limit)
 
     def task(self, task_id: int | str) -> Task:
-        """One task."""
+        """Return one task, by id or guid."""
         return self._call("GET", _path("tasks", task_id))
 
     def explain(self, task_id: int) -> dict[str, Any]:
-        """Why a task is where it is."""
+        """Return why a task waits, where it runs, or how it ended."""
         return self._call("GET", f"/tasks/{task_id}/explain")
 
     def attempts(self, task_id: int) -> list[Attempt]:
-        """The attempts of a task, oldest first."""
+        """Return the attempts of a task, oldest first."""
         attempts = self._pages(_path("tasks", task_id, "attempts"))
         return sorted(attempts, key=lambda attempt: attempt["number"])
 
     def attempt(self, uid: str) -> Attempt:
-        """One attempt."""
+        """Return one attempt."""
         return self._call("GET", _path("attempts", uid))
 
     def log(self, uid: str, stream: str = "stdout", after: str = "0") -> LogPiece:
-        """What an attempt wrote to `stream` after the cursor `after`; may be a part of it."""
+        """Return output of an attempt after the cursor `after`; more may follow."""
         answer = self._send(
             "GET",
             _path("attempts", uid, "logs"),
@@ -151,16 +151,16 @@ class Session:
         merged: bool = True,
         limit: int = MOST_ROWS,
     ) -> Iterator[Change]:
-        """What happened to one of them, newest first; not `merged`: each row for itself."""
+        """Yield the history of an object, newest first. `merged`: equal changes are one entry."""
         query = {"merged": "true" if merged else "false"}
         return self._pages(_path(of, key, "history"), query, limit)
 
     def artifacts(self, uid: str) -> list[Artifact]:
-        """What an attempt left, by name."""
+        """Return the artifacts of an attempt by name."""
         return self._call("GET", _path("attempts", uid, "artifacts"))["results"]
 
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
-        """The content of what an attempt left, in pieces."""
+        """Yield the content of an artifact in pieces."""
         path = f"{_path('attempts', uid, 'artifacts')}/{quote(name)}"
         with self._send("GET", path, stream=True) as answer:
             try:
@@ -169,34 +169,34 @@ class Session:
                 raise Unreachable(self.url, _why(fault)) from None
 
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
-        """Confirm that nothing is left of an attempt that has ended (operators)."""
+        """Release an ended attempt whose container is gone (operators)."""
         return self._call("POST", _path("attempts", uid, "release"), body={"reason": reason})
 
     # ----------------------------------------------------------------- cells
 
     def cells(self) -> list[Cell]:
-        """All cells."""
+        """Return all cells."""
         return list(self._pages("/cells"))
 
     def cell(self, name: str) -> Cell:
-        """One cell."""
+        """Return one cell."""
         return self._call("GET", _path("cells", name))
 
     def drain(self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS) -> Cell | None:
-        """Have a cell's work leave it (operators); what is still there then is moved, if ever."""
+        """Drain a cell (operators). `deadline_seconds`: until attempts are stopped; None: never."""
         body = {"deadline_seconds": deadline_seconds}
         return self._call("POST", _path("cells", name, "drain"), body=body)
 
     def cordon(self, name: str) -> Cell:
-        """Keep new work from a cell (operators)."""
+        """Stop placement on a cell (operators)."""
         return self._order_cell(name, "cordon")
 
     def uncordon(self, name: str) -> Cell:
-        """Let a cell work again (operators)."""
+        """Resume placement on a cell (operators)."""
         return self._order_cell(name, "uncordon")
 
     def unquarantine(self, name: str) -> Cell:
-        """Trust a cell again (operators)."""
+        """Lift the quarantine of a cell (operators)."""
         return self._order_cell(name, "unquarantine")
 
     def _order_cell(self, name: str, order: str) -> Cell:
@@ -205,64 +205,64 @@ class Session:
     # ---------------------------------------------------------- pools, quotas
 
     def pools(self) -> list[Pool]:
-        """All pools."""
+        """Return all pools."""
         return list(self._pages("/pools"))
 
     def pool(self, name: str) -> Pool:
-        """One pool."""
+        """Return one pool."""
         return self._call("GET", _path("pools", name))
 
     def put_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
-        """Make a pool or change one; what is left out stays as it is (operators)."""
+        """Create or change a pool; omitted fields keep their values (operators)."""
         return self._call("PUT", _path("pools", name), body=changes)
 
     def confirm_loss(self, pool: str) -> Pool:
-        """Give up the silent cells of a pool whose loss is held back (operators)."""
+        """Confirm the suppressed loss of a pool's silent cells (operators)."""
         return self._call("POST", _path("pools", pool, "confirm-loss"))
 
     def quotas(self, *, kind: str | None = None) -> list[Quota]:
-        """The quotas that there are, with usage; `kind`: user, project or domain."""
+        """Return the quotas with usage. `kind`: only those of user, project or domain."""
         return list(self._pages("/quotas", {"kind": kind}))
 
     def quota(self, kind: str, name: str) -> Quota:
-        """What a user, project ("domain/name") or domain may have at once, and has."""
+        """Return limits and usage of a user, a domain, or a project (`domain/name`)."""
         return self._call("GET", _path("quotas", kind, name))
 
     def put_quota(self, kind: str, name: str, changes: Mapping[str, Any]) -> Quota:
-        """Set limits; what is left out stays as it is, None is no limit (operators)."""
+        """Set limits; omitted ones keep their values, None removes one (operators)."""
         return self._call("PUT", _path("quotas", kind, name), body=changes)
 
     # --------------------------------------------------------------- secrets
 
     def secrets(self, *, project: str = "default") -> list[StoredSecret]:
-        """A project's secrets by name, without their values; `project` may be domain/name."""
-        return list(self._pages("/secrets", _whose(project)))
+        """Return a project's secrets by name, without values; `project` may be domain/name."""
+        return list(self._pages("/secrets", _project_query(project)))
 
     def secret(self, name: str, *, project: str = "default") -> StoredSecret:
         """Return the metadata of one secret."""
-        return self._call("GET", _path("secrets", name), query=_whose(project))
+        return self._call("GET", _path("secrets", name), query=_project_query(project))
 
     def put_secret(
         self, name: str, body: Mapping[str, Any], *, project: str = "default"
     ) -> StoredSecret:
         """Write a secret: `value`, `value_base64`, or `registry` with `username`, `password`."""
-        return self._call("PUT", _path("secrets", name), query=_whose(project), body=body)
+        return self._call("PUT", _path("secrets", name), query=_project_query(project), body=body)
 
     def delete_secret(self, name: str, *, project: str = "default") -> None:
         """Delete a secret."""
-        self._call("DELETE", _path("secrets", name), query=_whose(project))
+        self._call("DELETE", _path("secrets", name), query=_project_query(project))
 
     # ------------------------------------------------------------- transport
 
     def patiently(self, request: Callable[[], T], pace: PollInterval) -> T:
-        """Ask again while the server is away for a moment."""
+        """Return the result of `request`; repeat it while the server is unavailable."""
         for _ in range(PATIENCE_TRIES):
             try:
                 return request()
             except Unreachable:
                 pace.rest(f"server {self.url}")
             except ApiError as fault:
-                if fault.status not in _PASSING:
+                if fault.status not in _TRANSIENT:
                     raise
                 pace.rest(f"server {self.url}")
         return request()
@@ -294,7 +294,7 @@ class Session:
         try:
             return answer.json()
         except ValueError:
-            raise Unreachable(self.url, "what answers there is not Cellrun's API") from None
+            raise Unreachable(self.url, "the server is not Cellrun's API: check the URL") from None
 
     def _send(
         self,
@@ -313,14 +313,16 @@ class Session:
                 params={k: v for k, v in (query or {}).items() if v is not None},
                 json=body,
                 headers=headers,
-                timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
+                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
                 allow_redirects=False,
                 stream=stream,
             )
         except requests.RequestException as fault:
             raise Unreachable(self.url, _why(fault)) from None
         if answer.is_redirect:
-            raise Unreachable(self.url, f"it points to {answer.headers.get('Location')}: use that")
+            raise Unreachable(
+                self.url, f"it redirects to {answer.headers.get('Location')}: use that URL"
+            )
         if not answer.ok:
             raise ApiError(answer.status_code, _problem(answer), self.url)
         return answer
@@ -332,12 +334,12 @@ class Session:
 
 
 def connect() -> Session:
-    """A session with the settings in force (see `client.settings`). Raises NotConfigured."""
+    """Return a session with the current settings (`client.settings`). Raise NotConfigured."""
     return Session(load_settings())
 
 
-def _whose(project: str) -> Query:
-    """The query that names a project, "name" or "domain/name"."""
+def _project_query(project: str) -> Query:
+    """Return the query for a project, `name` or `domain/name`."""
     domain, slash, name = project.partition("/")
     return {"domain": domain, "project": name} if slash else {"project": project}
 
@@ -356,14 +358,14 @@ def _problem(answer: requests.Response) -> dict[str, Any]:
 
 
 def _why(fault: requests.RequestException) -> str:
-    """The cause in few words, without the layers round it."""
+    """Return the cause in a few words, without the layers around it."""
     match fault:
         case requests.exceptions.SSLError():
-            return "its certificate is not trusted"
+            return "its TLS certificate is not trusted"
         case requests.ConnectTimeout():
             return f"no connection within {CONNECT_SECONDS:g} s"
         case requests.Timeout():
-            return f"no answer within {ANSWER_SECONDS:g} s"
+            return f"no response within {RESPONSE_SECONDS:g} s"
     cause: BaseException | None = fault
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -31,7 +31,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> ClientSettings:
     url = environ.get("CELLRUN_URL") or stored.get("url")
     token = environ.get("CELLRUN_TOKEN") or stored.get("token")
     if not url:
-        raise NotConfigured("no server is known: run `cellrun login URL`, or set CELLRUN_URL")
+        raise NotConfigured("no server is configured: run `cellrun login URL`, or set CELLRUN_URL")
     if not token:
         raise NotConfigured(f"no token for {url}: run `cellrun login {url}`, or set CELLRUN_TOKEN")
     return ClientSettings(check_url(url), token)
@@ -55,7 +55,7 @@ def check_url(url: str) -> str:
     """Return `url` without a trailing slash. Raise BadInput unless it is http or https."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise BadInput(f"{url!r} is not an address like http://127.0.0.1:8000")
+        raise BadInput(f"{url!r} is not a URL such as http://127.0.0.1:8000")
     return url.rstrip("/")
 
 
@@ -65,5 +65,7 @@ def _read(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as fault:
-        raise BadInput(f"{path} cannot be read: {fault}") from None
+        raise BadInput(
+            f"{path} cannot be read: {fault}; remove it and run `cellrun login`"
+        ) from None
     return {name: value for name, value in stored.items() if isinstance(value, str)}

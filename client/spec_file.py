@@ -46,7 +46,7 @@ def apply_change(spec: dict[str, Any], change: str) -> None:
     elif isinstance(place, dict):
         place[last] = value
     else:
-        raise BadInput(f"--set {change!r}: nothing can be set inside a plain value")
+        raise BadInput(f"--set {change!r}: a plain value has no fields to set")
 
 
 def _step_into(place: Any, name: str, change: str) -> Any:
@@ -54,7 +54,7 @@ def _step_into(place: Any, name: str, change: str) -> Any:
         return place[_position(place, name, change)]
     if isinstance(place, dict):
         return place.setdefault(name, {})
-    raise BadInput(f"--set {change!r}: nothing can be set inside a plain value")
+    raise BadInput(f"--set {change!r}: a plain value has no fields to set")
 
 
 def _position(place: list[Any], name: str, change: str) -> int:
@@ -70,4 +70,4 @@ def _read(source: str) -> str:
     except OSError as fault:
         raise BadInput(f"{source}: {(fault.strerror or 'cannot be read').lower()}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{source}: not UTF-8 text") from None
+        raise BadInput(f"{source}: the file is not UTF-8 text") from None

@@ -13,16 +13,19 @@ from rich.text import Text
 from client.errors import ClientError
 from client.visible import visible, visible_json
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's answer as JSON.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's response as JSON.")]
 Deadline = Annotated[
     float | None,
-    typer.Option("--deadline", min=0, metavar="SECONDS", help="Give up waiting after this long."),
+    typer.Option("--deadline", min=0, metavar="SECONDS", help="Stop waiting after this time."),
 ]
 
 Which = Annotated[
-    str, typer.Argument(metavar="ID", help="A job, an attempt's uid, or a task (--task).")
+    str,
+    typer.Argument(metavar="ID", help="Id of a job, uid of an attempt, or id of a task (--task)."),
 ]
-IsTask = Annotated[bool, typer.Option("--task", help="ID is a task's, even if a job has it too.")]
+IsTask = Annotated[
+    bool, typer.Option("--task", help="ID is the id of a task, even if a job has the same id.")
+]
 
 
 class VisibleConsole(Console):
@@ -61,7 +64,7 @@ def _console(file: Any) -> Console:
 
 
 def show(as_json: bool, document: Any, drawn: RenderableType) -> None:
-    """Print a document as JSON or as rendered."""
+    """Print a document as JSON, or in its rendered form."""
     if as_json:
         show_json(document)
     else:
@@ -83,6 +86,6 @@ def show_error(fault: ClientError) -> None:
 
 
 def agrees(question: str) -> bool:
-    """Confirm on standard error, which keeps standard output for the result. No answer is no."""
+    """Return whether the user confirms. The prompt is on standard error; the default is no."""
     stderr().print(question, "[y/N] ", end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -20,7 +20,7 @@ def visible_json(text: str) -> str:
 
 
 def print_line(line: str, file: TextIO | None = None, *, raw: bool = False) -> None:
-    """Print a task's line; off a terminal, or with `raw`, unchanged."""
+    """Print a line of output; unchanged with `raw`, or if the file is no terminal."""
     out = sys.stdout if file is None else file
     print(visible(line) if out.isatty() and not raw else line, file=out, flush=True)
 

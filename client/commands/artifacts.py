@@ -19,19 +19,21 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def artifacts(
-    which: Annotated[str, typer.Argument(metavar="ID", help="A task, or an attempt's uid.")],
+    which: Annotated[str, typer.Argument(metavar="ID", help="Id of a task, or uid of an attempt.")],
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, or a folder with -o.")
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of an artifact; with -o also of a folder."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", metavar="FILE", help="Write it there; without NAME, all into a folder."),
+        typer.Option("-o", metavar="FILE", help="Destination; a folder if several are written."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List what the last attempt of a task left, or write it out: outputs, or a checkpoint.
+    """List or download the artifacts of an attempt, or of the last attempt of a task.
 
-    On a terminal, control characters are escaped; into a file or pipe, it goes as it was kept.
+    Artifacts are outputs, or a checkpoint. On a terminal, control characters are escaped; a file or
+    pipe gets the content unchanged.
     """
     with connect() as session:
         uid = which if UID.fullmatch(which) else _last_attempt(session, which)
@@ -41,7 +43,7 @@ def artifacts(
             for item in found:
                 where = "" if item["uri"].startswith("/") else item["uri"]
                 table.add_row(item["name"], size_text(item["size"]), item["sha256"][:12], where)
-            show(as_json, found, table if found else f"attempt {uid} left nothing")
+            show(as_json, found, table if found else f"attempt {uid} has no artifacts")
             return
         one = next((item for item in found if item["name"] == name), None)
         if one is not None:
@@ -49,25 +51,26 @@ def artifacts(
             return
         below = [item for item in found if name is None or item["name"].startswith(f"{name}/")]
         if not below:
-            raise BadInput(f"attempt {uid} left no {name or 'artifacts'}")
+            wanted = "artifacts" if name is None else f"artifact {name}: omit NAME to list all"
+            raise BadInput(f"attempt {uid} has no {wanted}")
         if output is None:
             raise BadInput(f"{name} is a folder: give the destination with -o")
         for item in below:
             target = output / item["name"].removeprefix(f"{name}/" if name else "")
             if not target.resolve().is_relative_to(output.resolve()):
-                raise BadInput(f"{item['name']!r} leads out of {output}")
+                raise BadInput(f"{item['name']!r} would be written outside of {output}")
             _write_one(session, uid, item, target)
 
 
 def _last_attempt(session: Session, task_id: str) -> str:
     attempts = session.attempts(session.task(task_id)["id"])
     if not attempts:
-        raise BadInput(f"task {task_id} has had no attempt")
+        raise BadInput(f"task {task_id} has no attempt yet")
     return attempts[-1]["uid"]
 
 
 def _write_one(session: Session, uid: str, item: Artifact, output: Path | None) -> None:
-    """Write it whole, or nothing; to standard output as it comes."""
+    """Write an artifact: a file only if it is complete, standard output piece by piece."""
     if output is None:
         if sys.stdout.isatty():
             terminal = VisibleWriter(sys.stdout)
@@ -94,11 +97,11 @@ def _copy(session: Session, uid: str, item: Artifact, file: BinaryIO | VisibleWr
         digest.update(piece)
         file.write(piece)
     if digest.hexdigest() != item["sha256"]:
-        raise BadInput(f"{item['name']} did not arrive as it was kept: its SHA-256 is another")
+        raise BadInput(f"{item['name']} was received damaged: its SHA-256 differs; try again")
 
 
 def size_text(size: int) -> str:
-    """So many bytes as people read it."""
+    """Return a number of bytes with a unit: `1.5 MiB`."""
     amount, unit = float(size), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

@@ -12,12 +12,14 @@ from client.terminal import JsonFlag, agrees, show
 
 
 def cancel(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
-    reason: Annotated[str, typer.Option(help="Kept in the history.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Kill at once, without grace.")] = False,
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the history.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Kill containers at once, without a grace period.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cancel a job: its open tasks are KILLED."""
+    """Cancel a job: its open tasks end as KILLED."""
     with connect() as session:
         answer = session.cancel_job(job_id, reason=reason, force=force) or session.job(job_id)
     state = answer["state"].lower()
@@ -33,13 +35,13 @@ def cancel(
 
 
 def retry(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
     key: Annotated[
-        str | None, typer.Option(help="The new job's guid: the same key, the same new job.")
+        str | None, typer.Option(help="Guid of the new job; the same key returns the same job.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a new job of a job's tasks that did not succeed."""
+    """Create a new job from the tasks of a job that did not succeed."""
     with connect() as session:
         made = session.retry_job(job_id, key=key)
     _, total = finished_count(made)
@@ -48,28 +50,28 @@ def retry(
 
 
 def delete(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete a job that has ended, with its tasks, history and output. It cannot be undone."""
+    """Delete a job that has ended, with its tasks, history and output. This cannot be undone."""
     with connect() as session:
         job = session.job(job_id)
-        what = f"job {job_id} ({job['name']}, {job['state'].lower()}) and all that belongs to it"
-        if not yes and not agrees(f"Delete {what}?"):
+        named = f"job {job_id} ({job['name']}, {job['state'].lower()})"
+        if not yes and not agrees(f"Delete {named} with its tasks, history and output?"):
             raise typer.Exit(EXIT_FAILED)
         session.delete_job(job_id)
     show(as_json, job, f"job {job_id} is deleted")
 
 
 def release(
-    uid: Annotated[str, typer.Argument(metavar="ATTEMPT", help="Its uid.")],
-    reason: Annotated[str, typer.Option(help="Kept in the history.")],
+    uid: Annotated[str, typer.Argument(metavar="ATTEMPT", help="Uid of an attempt.")],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the history.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Release an ended attempt that left nothing running: its task may run again (operators).
+    """Release an ended attempt whose container is gone, so that its task may run again (operators).
 
-    The cell is not involved. If the container is still running, the task runs twice.
+    The cell is not involved: if the container still runs, the task may run twice.
     """
     with connect() as session:
         attempt = session.release_attempt(uid, reason=reason)
@@ -77,15 +79,15 @@ def release(
 
 
 def drain(
-    cell: Annotated[str, typer.Argument(metavar="CELL")],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="Name of a cell.")],
     deadline: Annotated[
-        float, typer.Option(help="Seconds until what still runs is moved elsewhere; -1: never.")
+        float, typer.Option(help="Seconds until attempts that still run are stopped; -1: never.")
     ] = DRAIN_SECONDS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Drain a cell: it gets no new work, and its attempts may finish (operators).
+    """Drain a cell: it takes no new work, and its attempts may finish (operators).
 
-    Attempts that still run at the deadline are moved, free of charge.
+    Attempts that still run at the deadline are stopped; their tasks are requeued, free of charge.
     """
     until = None if deadline < 0 else deadline
     with connect() as session:

@@ -1,4 +1,4 @@
-"""`cellrun history`: show what happened to a job, a task or an attempt."""
+"""`cellrun history`: show the changes of a job, a task or an attempt."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -21,26 +21,26 @@ def history(
     which: Which,
     is_task: IsTask = False,
     is_whole: Annotated[
-        bool, typer.Option("--unmerged", help="A line for each change, also where they repeat.")
+        bool, typer.Option("--unmerged", help="Print one line per change, also for repeated ones.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines, the newest.")] = 100,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what happened, oldest first. What repeats is one line, with how often it did.
+    """Show the changes of a job, a task or an attempt, oldest first. Repeated changes are one line.
 
-    As JSON it is newest first, as the API answers it.
+    With --json the newest is first, as in the API.
     """
     with connect() as session:
         found = _find(session, which, is_task=is_task, merged=not is_whole, limit=limit + 1)
     shown = found[:limit]
     drawn: list[RenderableType] = [history_table(reversed(shown))]
     if len(found) > limit:
-        drawn.insert(0, Text("… and what was before (--limit N shows more)", style="dim"))
+        drawn.insert(0, Text("… earlier changes are omitted (--limit N shows more)", style="dim"))
     show(as_json, shown, Group(*drawn))
 
 
 def _find(session: Session, which: str, *, is_task: bool, merged: bool, limit: int) -> list[Change]:
-    """The newest changes of the job that `which` names; else of the task, or the attempt."""
+    """Return the newest changes of the job, task or attempt that `which` names."""
     if UID.fullmatch(which):
         return list(session.history("attempts", which, merged=merged, limit=limit))
     if which.isdigit() and not is_task:
@@ -54,14 +54,14 @@ def _find(session: Session, which: str, *, is_task: bool, merged: bool, limit: i
 
 
 def history_table(changes: Iterable[Change]) -> Table:
-    """Changes, one line each. STAYED: in the state it entered, of several the sum and the most."""
-    table = new_table("AT", "WHOSE", "CHANGE", "WHY", "BY", "STAYED")
+    """Return a table of changes. STAYED: time in the new state; of several, total and longest."""
+    table = new_table("AT", "SUBJECT", "CHANGE", "REASON", "ACTOR", "STAYED")
     for change in changes:
         table.add_row(
             _at(change),
-            _whose(change),
-            _moved(change),
-            _why(change),
+            _subject(change),
+            _states(change),
+            _reason(change),
             change["actor"],
             _stay(change),
         )
@@ -74,7 +74,7 @@ def _at(change: Change) -> Text:
     return Text(first if same else f"{first} … {last.removeprefix(first[:11])}", no_wrap=True)
 
 
-def _whose(change: Change) -> str:
+def _subject(change: Change) -> str:
     count, tasks = change["count"], change["tasks"]
     if tasks == 0:
         return "job"
@@ -86,7 +86,7 @@ def _whose(change: Change) -> str:
     return change["task_name"] + (f" (attempt {number})" if number else "")
 
 
-def _moved(change: Change) -> Text:
+def _states(change: Change) -> Text:
     before, after = change["from_state"], change["to_state"]
     if after is None or before == after:
         return state_text(change["attempt_state"]) if change["attempt_state"] else Text()
@@ -95,7 +95,7 @@ def _moved(change: Change) -> Text:
     return Text.assemble(state_text(before), " → ", state_text(after))
 
 
-def _why(change: Change) -> Text:
+def _reason(change: Change) -> Text:
     place = change["cell_id"]
     text = change["text"] + (f" ({place})" if place and place != change["actor"] else "")
     return Text(f"{text}: {change['message']}" if change["message"] else text)
@@ -108,4 +108,4 @@ def _stay(change: Change) -> str:
         return "still there" if is_open else ""
     if change["count"] == 1 or longest is None:
         return length_text(seconds)
-    return f"{length_text(seconds)}, {length_text(longest)} at most"
+    return f"{length_text(seconds)} in total, {length_text(longest)} at most"

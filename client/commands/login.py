@@ -1,4 +1,4 @@
-"""`cellrun login`: store the address and the token for later commands."""
+"""`cellrun login`: store the server's URL and the token for later commands."""
 
 import os
 import sys
@@ -13,14 +13,16 @@ from client.terminal import JsonFlag, show
 
 
 def login(
-    url: Annotated[str, typer.Argument(help="For example http://127.0.0.1:8000")],
+    url: Annotated[str, typer.Argument(help="The server, for example http://127.0.0.1:8000.")],
     token: Annotated[
         str | None,
-        typer.Option(help="Seen by others in the list of processes: rather let it ask."),
+        typer.Option(
+            help="Your token. Others can see it in the process list: omit it to be asked."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Store a server's address and your token after a test request."""
+    """Store a server's URL and your token after a test request."""
     token = token or os.environ.get("CELLRUN_TOKEN") or _prompt_token()
     settings = ClientSettings(check_url(url), token)
     with Session(settings) as session:
@@ -36,5 +38,5 @@ def _prompt_token() -> str:
     else:
         token = sys.stdin.readline()
     if not token.strip():
-        raise BadInput("no token: type it, or give it on standard input or in CELLRUN_TOKEN")
+        raise BadInput("no token: enter it at the prompt, on standard input or in CELLRUN_TOKEN")
     return token.strip()

@@ -17,22 +17,22 @@ _SHOWN_AS = {"memory": "memory_mib", "disk": "disk_mib"}
 
 
 def pools(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a pool.")] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Change the pool, or make it (operators); tokens.licence=4 for a token.",
+            help="Change or create the pool (operators); tokens.licence=4 sets a token.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the pools, or show one with its policy."""
+    """List the pools, or show or change the policy of one."""
     with connect() as session:
         if name is None:
             if changes:
-                raise BadInput("--set: which pool?")
+                raise BadInput("--set: the NAME of the pool is missing")
             found = session.pools()
             show(as_json, found, pool_table(found) if found else "no pools")
             return
@@ -45,24 +45,27 @@ def quota(
         str | None, typer.Argument(metavar="[KIND", help="user, project or domain.")
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME]", help="A project is domain/name.")
+        str | None,
+        typer.Argument(
+            metavar="NAME]", help="Name of the user or domain; of a project, domain/name."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="LIMIT=VALUE",
-            help="Limit it (operators): cpu=4, memory=64Gi, running_tasks=10, weight=2; null"
-            " takes a limit away.",
+            help="Set a limit (operators): cpu=4, memory=64Gi, running_tasks=10, weight=2; null"
+            " removes it.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the quotas, or show what a user, project or domain may have at once, and has."""
+    """List the quotas, or show or change the limits of a user, project or domain."""
     with connect() as session:
         if name is None:
             if changes:
-                raise BadInput("--set: whose quota? KIND and NAME are missing")
+                raise BadInput("--set: KIND and NAME of the quota are missing")
             listed = session.quotas(kind=kind)
             show(as_json, listed, quota_table(listed) if listed else "no quotas")
             return

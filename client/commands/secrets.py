@@ -15,13 +15,13 @@ from client.render import instant_text, new_table
 from client.session import connect
 from client.terminal import JsonFlag, agrees, show
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
 Project = Annotated[
-    str, typer.Option(metavar="PROJECT", help="Whose; one of another domain is domain/name.")
+    str, typer.Option(metavar="PROJECT", help="Project of the secret, as name or domain/name.")
 ]
 
 app = typer.Typer(
-    help="Write, list and delete the secrets of a project; values cannot be read back.",
+    help="Write, list and delete the secrets of a project. Values cannot be read back.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_secrets(project: Project = "default", as_json: JsonFlag = False) -> None:
-    """List a project's secrets."""
+    """List the secrets of a project, without their values."""
     with connect() as session:
         found = session.secrets(project=project)
     table = new_table("SECRET", "BYTES", "VERSION", "WRITTEN BY", "WRITTEN AT")
@@ -54,15 +54,20 @@ def set_secret(
     registry: Annotated[
         str | None,
         typer.Option(
-            "--registry", metavar="USER", help="It is a login to a registry; give the password."
+            "--registry",
+            metavar="USER",
+            help="Write a login of USER to an image registry; the value is the password.",
         ),
     ] = None,
     project: Project = "default",
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a secret, with the value from FILE, standard input or a prompt."""
+    """Create or replace a secret with the value from FILE, standard input or a prompt."""
     if registry is not None and from_file is not None:
-        raise BadInput("--registry takes the password from standard input, or asks for it")
+        raise BadInput(
+            "--registry and --from-file exclude each other: enter the password at the prompt or on"
+            " standard input"
+        )
     if registry is not None:
         password = _prompt("Password") if is_terminal() else sys.stdin.readline().rstrip("\r\n")
         body: dict[str, Any] = {"registry": {"username": registry, "password": password}}
@@ -76,14 +81,14 @@ def set_secret(
 @app.command("delete")
 def delete_secret(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     project: Project = "default",
     as_json: JsonFlag = False,
 ) -> None:
     """Delete a secret. Its value cannot be recovered; tasks that name it and start later fail."""
     with connect() as session:
         secret = session.secret(name, project=project)
-        if not yes and not agrees(f"Delete the secret {name} of {project}?"):
+        if not yes and not agrees(f"Delete the secret {name} of project {project}?"):
             raise typer.Exit(EXIT_FAILED)
         session.delete_secret(name, project=project)
     show(as_json, secret, f"secret {name} is deleted")

@@ -1,4 +1,4 @@
-"""`cellrun jobs`, `job`, `explain`, `cells`: show objects and why tasks wait."""
+"""`cellrun jobs`, `job`, `explain`, `cells`: show objects and pending reasons."""
 
 from itertools import islice
 from typing import Annotated
@@ -20,14 +20,18 @@ from client.render import (
 from client.session import connect
 from client.terminal import IsTask, JsonFlag, show
 
-Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 
 
 def jobs(
-    state: Annotated[str | None, typer.Option(help="For example running.")] = None,
-    pool: Annotated[str | None, typer.Option()] = None,
-    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE")] = None,
-    name: Annotated[str | None, typer.Option()] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only jobs in this state, for example running.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Only jobs of this pool.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME=VALUE", help="Only jobs with this label.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
     limit: Limit = 20,
     as_json: JsonFlag = False,
 ) -> None:
@@ -38,7 +42,7 @@ def jobs(
 
 
 def job(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
     limit: Limit = 50,
     as_json: JsonFlag = False,
 ) -> None:
@@ -51,7 +55,7 @@ def job(
 
 
 def explain(
-    which: Annotated[str, typer.Argument(metavar="ID", help="A job, or a task (--task).")],
+    which: Annotated[str, typer.Argument(metavar="ID", help="Id of a job, or of a task (--task).")],
     is_task: IsTask = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -78,7 +82,7 @@ def cells(as_json: JsonFlag = False) -> None:
 
 
 def _first_pending(tasks: list[Task]) -> list[Task]:
-    """Return one pending task per group: its tasks wait for the same reason, except back-off."""
+    """Return one pending task per group, since its tasks wait for the same reason."""
     chosen: dict[str, Task] = {}
     for task in tasks:
         if task["state"] == "PENDING":
@@ -88,5 +92,5 @@ def _first_pending(tasks: list[Task]) -> list[Task]:
 
 def _nothing_pending(owner: Job) -> Text:
     return Text.assemble(
-        f"nothing of job {owner['id']} is pending; it is ", state_text(owner["state"])
+        f"job {owner['id']} has no pending task; it is ", state_text(owner["state"])
     )

@@ -18,26 +18,34 @@ from client.terminal import Deadline, JsonFlag, show, show_json, stderr
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Change a value: groups.0.replicas=3"),
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Set a field of the job: groups.0.replicas=3."
+    ),
 ]
 
 
 def submit(
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON; - is standard input.")
+    ],
     changes: Changes = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
-    follow_logs: Annotated[bool, typer.Option("--follow", help="Follow its logs.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
+    follow_logs: Annotated[
+        bool, typer.Option("--follow", help="Print its output until it has ended.")
+    ] = False,
     deadline: Deadline = None,
     only_validate: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show where it would be placed now, or why it would wait."),
+        typer.Option(
+            "--dry-run", help="Show where its tasks would be placed now, or why they would wait."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Submit a job. With --wait or --follow: exit with 0 only if it SUCCEEDED."""
+    """Submit a job. With --wait or --follow, exit with 0 only if it SUCCEEDED."""
     spec = read_spec(file, changes or ())
     if only_validate and (wait or follow_logs):
-        raise BadInput("--dry-run submits nothing: there is nothing to wait for or to follow")
+        raise BadInput("--dry-run submits nothing: omit --wait and --follow")
     with connect() as session:
         if only_validate:
             document = session.dry_run(spec)
@@ -61,35 +69,46 @@ def run(
     words: Annotated[
         list[str], typer.Argument(metavar="IMAGE -- CMD…", help="The image, then the command.")
     ],
-    cpu: Annotated[float | None, typer.Option(min=0, help="Cores.")] = None,
-    memory: Annotated[str | None, typer.Option(help="For example 64Mi.")] = None,
-    disk: Annotated[str | None, typer.Option(help="For example 1Gi.")] = None,
-    gpu: Annotated[int | None, typer.Option(min=0, help="Whole devices.")] = None,
+    cpu: Annotated[float | None, typer.Option(min=0, help="CPU cores of a task.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of a task, for example 64Mi.")] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk of a task, for example 1Gi.")] = None,
+    gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of a task.")] = None,
     named: Annotated[
         list[str] | None,
-        typer.Option("--resource", metavar="NAME=NUMBER", help="A named resource, or tokens."),
+        typer.Option(
+            "--resource", metavar="NAME=NUMBER", help="Amount of a named resource or token."
+        ),
     ] = None,
     constraint: Annotated[
         list[str] | None,
-        typer.Option(help="Of the cell's labels: zone=a, zone=a,b, zone!=a, gb>=64, ssd, !ssd."),
+        typer.Option(
+            help="Required label of the cell: zone=a, zone=a,b, zone!=a, gb>=64, ssd, !ssd."
+        ),
     ] = None,
     prefer: Annotated[
-        list[str] | None, typer.Option(help="As --constraint, but other cells may do.")
+        list[str] | None, typer.Option(help="Preferred label of the cell, as --constraint.")
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A placement tag.")] = None,
-    replicas: Annotated[int, typer.Option(min=1)] = 1,
-    name: Annotated[str | None, typer.Option(help="Default: after the image.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds an attempt may run.")] = None,
-    pool: Annotated[str | None, typer.Option()] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Placement tag.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 1,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job; default: after the image.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Time limit of an attempt, in seconds.")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Name of the pool.")] = None,
     process: Annotated[
-        bool, typer.Option("--process", help="A plain process, no image: run --process -- CMD…")
+        bool,
+        typer.Option("--process", help="Run a process without an image: run --process -- CMD…"),
     ] = False,
     changes: Changes = None,
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a command, follow what it writes, and exit with its code. Ctrl-C cancels the job."""
+    """Run a command, print its output, and exit with its exit code. Ctrl-C cancels the job."""
     image, command = (None, words) if process else (words[0], words[1:])
     resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
     resources |= dict(read_resource(item) for item in named or ())
@@ -130,7 +149,7 @@ def _cancel(session: Session, job: Job) -> None:
 
 
 def _exit_code(session: Session, job: Job) -> int:
-    """The first code that is not 0, of tasks in order; 1 if the job failed without one."""
+    """Return the first exit code other than 0 of the tasks; 1 if the job failed without one."""
     if job["state"] == "SUCCEEDED":
         return 0
     tasks = list(session.tasks(job["id"]))

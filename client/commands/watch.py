@@ -23,11 +23,11 @@ UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
 def wait(
-    ids: Annotated[list[int], typer.Argument(metavar="ID…", help="Jobs.")],
+    ids: Annotated[list[int], typer.Argument(metavar="ID…", help="Ids of jobs.")],
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Wait for the end of jobs. Exits with 0 only if all SUCCEEDED."""
+    """Wait until jobs have ended. Exit with 0 only if all SUCCEEDED."""
     with connect() as session:
         jobs = wait_for(session, ids, deadline)
     if as_json:
@@ -38,7 +38,9 @@ def wait(
 
 def logs(
     which: Which,
-    follow_on: Annotated[bool, typer.Option("-f", "--follow", help="Until the end.")] = False,
+    follow_on: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print new output until the end.")
+    ] = False,
     is_task: IsTask = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Do not escape control characters on a terminal.")
@@ -46,7 +48,7 @@ def logs(
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the output of tasks. Lines of several tasks begin with `group.index`.
+    """Print the output of tasks. Lines of several tasks begin with `group.index`.
 
     On a terminal, control characters are escaped unless --raw; a file or pipe gets the lines
     unchanged.
@@ -74,7 +76,7 @@ def logs(
 def find_tasks(
     session: Session, which: str, *, is_task: bool = False
 ) -> tuple[Job | None, list[Task]]:
-    """Return the job that `which` names with its tasks, else None and the one task."""
+    """Return the job that `which` names with its tasks; otherwise None and the task."""
     if which.isdigit() and not is_task:
         try:
             return session.job(int(which)), list(session.tasks(int(which)))
@@ -85,7 +87,7 @@ def find_tasks(
 
 
 def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> list[Job]:
-    """Wait for jobs, with a progress bar each on a terminal, else a line per change of state."""
+    """Wait for jobs; show progress bars on a terminal, otherwise a line per change of state."""
     console = stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     pace = PollInterval(deadline)
@@ -94,11 +96,11 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
         *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal
     ) as progress:
         bars = {job_id: progress.add_task(f"job {job_id}", total=None) for job_id in ids}
-        seen: dict[int, Job] = {}
+        previous: dict[int, Job] = {}
         for _ in beats(pace, "job " + ", ".join(map(str, ids))):
             for job_id in bars.keys() - ended.keys():
                 job = session.patiently(partial(session.job, job_id), pace)
-                before = seen.get(job_id)
+                before = previous.get(job_id)
                 if job != before:
                     pace.reset()
                     done, total = finished_count(job)
@@ -110,7 +112,7 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
                     )
                     if before is None or before["state"] != job["state"]:
                         _print_state(job, quiet=console.is_terminal)
-                seen[job_id] = job
+                previous[job_id] = job
                 if job["state"] in TERMINAL_STATES:
                     ended[job_id] = job
             if len(ended) == len(bars):
@@ -167,8 +169,8 @@ def _attempt_logs(
     for _ in beats(pace, f"attempt {uid}"):
         attempt = session.attempt(uid)
         follower.follow_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
-        came = follower.read()
-        if not follow_on or (not came and follower.is_through()):
+        has_output = follower.read()
+        if not follow_on or (not has_output and follower.is_through()):
             break
     follower.close()
 
@@ -180,9 +182,9 @@ def _task_logs(
     for _ in beats(pace, "the task"):
         for task in tasks:
             follower.follow_task(task)
-        came = follower.read()
+        has_output = follower.read()
         ended = all(task["state"] in TERMINAL_STATES for task in tasks)
-        if not follow_on or (not came and ended and follower.is_through()):
+        if not follow_on or (not has_output and ended and follower.is_through()):
             break
         tasks = [session.task(task["id"]) for task in tasks]
     follower.close()

@@ -54,7 +54,7 @@ def test_artifacts_of_the_last_attempt_are_listed(environment: Api) -> None:
 
 def test_missing_artifacts_are_reported(environment: Api) -> None:
     left(environment)
-    assert "left nothing" in call(UID).stdout
+    assert "has no artifacts" in call(UID).stdout
 
 
 def test_one_artifact_is_written_to_standard_output_or_a_file(
@@ -74,7 +74,7 @@ def test_folder_or_all_artifacts_are_written_to_a_folder(environment: Api, tmp_p
     assert call(UID, "-o", str(tmp_path / "all")).exit_code == 0
     assert files_in(tmp_path / "all") == {"plots/a": b"a", "plots/deep/b": b"b", "plotting": b"c"}
     assert call(UID, "plots").exit_code == 2
-    assert "left no none" in call(UID, "none").stderr
+    assert "has no artifact none: omit NAME to list all" in call(UID, "none").stderr
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -31,7 +31,7 @@ def test_missing_configuration_is_one_line_and_exit_code_2(
     result = call("jobs")
     assert result.exit_code == 2
     assert result.stderr == (
-        "cellrun: no server is known: run `cellrun login URL`, or set CELLRUN_URL\n"
+        "cellrun: no server is configured: run `cellrun login URL`, or set CELLRUN_URL\n"
     )
 
 
@@ -47,7 +47,7 @@ def test_unreachable_server_is_one_line_and_exit_code_2_in_a_process(tmp_path: P
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "cellrun: no answer from http://127.0.0.1:1: connection refused\n"
+    assert done.stderr == "cellrun: no valid response from http://127.0.0.1:1: connection refused\n"
 
 
 def test_refused_submission_names_the_field_with_exit_code_2(environment: Api) -> None:
@@ -110,7 +110,7 @@ def test_wait_past_its_deadline_exits_with_2(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job())
     result = call("wait", "7", "--deadline", "0.1")
     assert result.exit_code == 2
-    assert "the deadline passed" in result.stderr
+    assert "gave up waiting for job 7 at the deadline" in result.stderr
 
 
 def serve_run(api: Api, *, state: str, exit_code: int | None) -> None:
@@ -270,7 +270,7 @@ def test_explain_of_a_job_explains_one_pending_task_per_group(environment: Api) 
 def test_explain_of_a_job_without_pending_tasks_prints_its_state(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job(state="SUCCEEDED"))
     environment.answer("GET /api/v1/jobs/7/tasks", a_page(a_task(state="SUCCEEDED")))
-    assert "nothing of job 7 is pending; it is succeeded" in call("explain", "7").stdout
+    assert "job 7 has no pending task; it is succeeded" in call("explain", "7").stdout
 
 
 def test_cancel_and_drain_send_their_options(environment: Api) -> None:

@@ -36,21 +36,21 @@ def drawn(document: dict[str, Any]) -> list[str]:
     [
         (
             a_dry_run(a_group(cells={"cell-1": 2, "cell-2": 1})),
-            ["main: 3 of 3 would go now: 2 on cell-1, 1 on cell-2"],
+            ["main: 3 of 3 tasks would be placed now: 2 on cell-1, 1 on cell-2"],
         ),
         (
             a_dry_run(a_group(cells={"cell-1": 1}, waiting=2, reason=WAITS, also=[WAITS])),
             [
-                "main: 1 of 3 would go now: 1 on cell-1",
-                "main: 2 would wait: quota of user ann: 1 core used",
+                "main: 1 of 3 tasks would be placed now: 1 on cell-1",
+                "main: 2 tasks would wait: quota of user ann: 1 core used",
                 "  also: quota of user ann: 1 core used",
             ],
         ),
         (
             a_dry_run(a_group(waiting=2, reason=WAITS, is_refused=True), is_complete=False),
             [
-                "main: 2 would end unschedulable: quota of user ann: 1 core used",
-                "more tasks wait before it than were considered",
+                "main: 2 tasks would end unschedulable: quota of user ann: 1 core used",
+                "incomplete: more tasks wait before this job than were considered",
             ],
         ),
         (
@@ -59,12 +59,12 @@ def drawn(document: dict[str, Any]) -> list[str]:
                 evicts=[{"task": 7, "name": "main.0", "job": 3, "cell": "cell-1"}],
             ),
             [
-                "main: 1 would wait: quota of user ann: 1 core used",
-                "  room would be made: 1 on cell-1",
+                "main: 1 task would wait: quota of user ann: 1 core used",
+                "  evictions would make room for: 1 on cell-1",
                 "would evict main.0 (task 7) of job 3 on cell-1",
             ],
         ),
-        (a_dry_run(existing_job=5), ["job 5 is that job already"]),
+        (a_dry_run(existing_job=5), ["job 5 has the same guid and document: it would be returned"]),
     ],
 )
 def test_dry_run_output_has_lines_for_each_group(
@@ -80,7 +80,7 @@ def test_dry_run_is_requested_and_printed(environment: Api) -> None:
     result = CliRunner().invoke(app, words, input=typed)
     assert (result.exit_code, result.stdout.strip()) == (
         0,
-        "main: 1 of 1 would go now: 1 on cell-1",
+        "main: 1 of 1 task would be placed now: 1 on cell-1",
     )
     result = CliRunner().invoke(app, [*words, "--json"], input=typed)
     assert json.loads(result.stdout) == document

@@ -66,7 +66,7 @@ def test_merged_changes_are_counted(facts: dict[str, object], words: str) -> Non
 def test_merged_changes_have_a_time_span_and_the_longest_stay() -> None:
     drawn = line(a_change(count=7, last_at=LATER, seconds=63, longest_seconds=9))
     assert "… " in drawn
-    assert drawn.endswith("1 m 03 s, 9.0 s at most")
+    assert drawn.endswith("1 m 03 s in total, 9.0 s at most")
 
 
 def test_history_of_a_job_is_shown_oldest_first(environment: Api) -> None:
@@ -81,7 +81,7 @@ def test_history_of_a_job_is_shown_oldest_first(environment: Api) -> None:
 def test_history_beyond_the_limit_is_marked_as_left_out(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7/history", a_page(a_change(id=2), a_change(id=1)))
     shown = call("history", "7", "--limit", "1", "--unmerged").stdout
-    assert "… and what was before" in shown
+    assert "… earlier changes are omitted" in shown
     assert shown.count("placed on a cell") == 1
     assert environment.requests[0][1] == "merged=false&limit=2"
 

@@ -40,7 +40,7 @@ def test_delete_without_confirmation_deletes_nothing(environment: Api, typed: st
     environment.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
     result = call("delete", "7", typed=typed)
     assert result.exit_code == 1
-    assert "Delete job 7 (sweep, failed) and all that belongs to it?" in result.stderr
+    assert "Delete job 7 (sweep, failed) with its tasks, history and output?" in result.stderr
     assert result.stdout == ""
     assert [name for name, *_ in environment.requests] == ["GET /api/v1/jobs/7"]
 
@@ -79,9 +79,9 @@ def test_job_page_shows_relations_to_other_jobs(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7/tasks", a_page())
     lines = call("job", "7").stdout.splitlines()
     assert lines[1] == (
-        "a gang, going back to wait · a retry of job 4 · a child of job 3 · 2 children"
-        " · waits until job first has succeeded · waited until job 5 has started"
-        " · waited in vain until job 6 has finished"
+        "a gang, being requeued · a retry of job 4 · a child of job 3 · 2 children"
+        " · waits until job first has succeeded · dependency met: job 5 has started"
+        " · dependency failed: job 6 has not finished"
     )
 
 

@@ -86,7 +86,7 @@ def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
     assert rows_of(call("quota", "user", "ann")) == [
         "user ann weight 1",
         "",
-        "WHAT USED",
+        "LIMIT IN USE",
         "running tasks 3 of 7",
         "running jobs 0 of 0",
         "pending tasks 0",

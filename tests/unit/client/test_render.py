@@ -106,7 +106,7 @@ def test_job_page_shows_its_placement_requirements() -> None:
     ]
     spec = {"constraints": constraints, "placement_tags": ["quiet"], "group_by": "rack"}
     page = drawn(job_page(a_job(coscheduled=True, spec=spec), [], total=0))
-    assert "a gang on cells with one rack · asks for zone=a,b, ssd, tag quiet" in page
+    assert "a gang on cells with the same rack · requires zone=a,b, ssd, tag quiet" in page
     assert "asks" not in drawn(job_page(a_job(spec=None), [], total=0))
 
 

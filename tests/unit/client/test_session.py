@@ -82,7 +82,7 @@ def test_response_that_is_not_json_is_refused(api: Api, session: Session) -> Non
 
 def test_redirect_is_not_followed_to_protect_the_token(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", b"", 302, Location="http://elsewhere.invalid/")
-    with pytest.raises(Unreachable, match=r"points to http://elsewhere\.invalid/"):
+    with pytest.raises(Unreachable, match=r"redirects to http://elsewhere\.invalid/"):
         session.job(7)
 
 
@@ -92,14 +92,14 @@ def test_refused_connection_is_one_line_with_the_address() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Unreachable) as caught:
             Session(ClientSettings(url, "t")).job(7)
-    assert caught.value.lines() == [f"no answer from {url}: connection refused"]
+    assert caught.value.lines() == [f"no valid response from {url}: connection refused"]
 
 
 def test_an_unknown_host_is_one_line() -> None:
     with pytest.raises(Unreachable) as caught:
         Session(ClientSettings("http://nowhere.invalid", "t")).job(7)
     [line] = caught.value.lines()
-    assert line.startswith("no answer from http://nowhere.invalid: ")
+    assert line.startswith("no valid response from http://nowhere.invalid: ")
     assert len(line) < 120
 
 

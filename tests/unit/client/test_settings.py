@@ -57,7 +57,7 @@ def test_malformed_file_is_named(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h/?a=b"])
 def test_malformed_address_is_refused(url: str) -> None:
-    with pytest.raises(BadInput, match="is not an address"):
+    with pytest.raises(BadInput, match="is not a URL"):
         check_url(url)
 
 

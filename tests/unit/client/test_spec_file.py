@@ -54,8 +54,8 @@ def test_set_changes_items_of_lists() -> None:
         ("=4", "expected NAME=VALUE"),
         ("groups.7.name=x", "not a position from 0 to 0"),
         ("groups.a.name=x", "not a position"),
-        ("name.first=x", "inside a plain value"),
-        ("name.first.second=x", "inside a plain value"),
+        ("name.first=x", "a plain value has no fields"),
+        ("name.first.second=x", "a plain value has no fields"),
         ("env={a", "--set"),
     ],
 )
