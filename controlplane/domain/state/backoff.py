@@ -1,4 +1,4 @@
-"""Backoff of a requeued task: min(base * 2^n, cap), less a jitter per task."""
+"""Backoff of a requeued task: min(base * 2^n, cap), minus a jitter by task."""
 
 from controlplane.domain.state.transitions import BackoffKind, Counters
 
@@ -6,13 +6,13 @@ FAILURE_BASE_SECONDS = 1.0
 CRASH_BASE_SECONDS = 1.0
 SYSTEM_BASE_SECONDS = 5.0
 CAP_SECONDS = 300.0
-# Maximum fraction taken off the wait, so that tasks do not return simultaneously.
+# Maximum fraction subtracted from the wait, so that tasks do not return simultaneously.
 JITTER = 0.25
 _GOLDEN = 0.6180339887498949
 
 
 def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> float:
-    """Return seconds until the task may be placed again; 0 for cell loss, drain and preemption."""
+    """Return the seconds until the task may be placed again; 0 for BackoffKind.NONE."""
     match wait:
         case BackoffKind.NONE:
             return 0.0
@@ -27,5 +27,5 @@ def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> floa
 
 
 def _fraction(task_id: int, tries: int) -> float:
-    """Return a number in [0, 1) that spreads neighbouring tasks evenly (golden-ratio sequence)."""
+    """Return a number in [0, 1) that differs evenly between tasks (golden-ratio sequence)."""
     return ((task_id + 7 * tries) * _GOLDEN) % 1.0
