@@ -163,7 +163,9 @@ class Inbox:
     def _register(item: RegistrationMessage, now: datetime) -> None:
         address, register = item.address, item.register
         try:
-            record_registration(address, register, seq=item.seq, spoken=item.spoken, now=now)
+            record_registration(
+                address, register, seq=item.seq, is_supported=item.is_supported, now=now
+            )
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:  # an error for one cell must not stop the others

@@ -55,7 +55,7 @@ class RegistrationMessage:
     address: CellAddress
     register: Register
     seq: int
-    spoken: bool
+    is_supported: bool
     position: int
 
 
@@ -245,9 +245,9 @@ def _sort(message: Envelope, address: CellAddress, found: SortedBatch) -> None:
     position = len(found.registrations) + len(found.goodbyes)
     match body:
         case Register():
-            spoken = message.version == VERSION
+            is_supported = message.version == VERSION
             found.registrations.append(
-                RegistrationMessage(address, body, message.seq, spoken, position)
+                RegistrationMessage(address, body, message.seq, is_supported, position)
             )
         case Heartbeat():
             held = {item.uid: item.state for item in body.held}

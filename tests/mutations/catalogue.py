@@ -138,8 +138,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "counts-only-grow",
         f"{_D}state/group_counts.py",
-        "shift[old] = shift.get(old, 0) - 1",
-        "shift[old] = shift.get(old, 0) - 0",
+        "delta[old] = delta.get(old, 0) - 1",
+        "delta[old] = delta.get(old, 0) - 0",
         "a group counts a task in two states",
     ),
     Mutation(

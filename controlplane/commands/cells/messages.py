@@ -47,7 +47,7 @@ class Beat:
 
 
 def record_registration(
-    address: CellAddress, register: Register, *, seq: int, spoken: bool, now: datetime
+    address: CellAddress, register: Register, *, seq: int, is_supported: bool, now: datetime
 ) -> RegistrationResult:
     """Decide and record a registration; return the answer, which is sent after commit."""
     with transaction.atomic():
@@ -63,7 +63,7 @@ def record_registration(
             known_seq=_last_seq(cell),
             incarnation=address.incarnation,
             seq=seq,
-            spoken=spoken,
+            is_supported=is_supported,
             unknown_attempts=_count_unknown_attempts(cell, address, register),
         )
         if decision.verdict is RegistrationDecision.ACCEPTED:

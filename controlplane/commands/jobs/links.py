@@ -14,7 +14,7 @@ from django.db import transaction
 from controlplane.commands.state.apply import apply
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob, waits_for_jobs
-from controlplane.domain.state.dependencies import DependencyStatus, job_standing
+from controlplane.domain.state.dependencies import DependencyStatus, job_dependency_status
 from controlplane.domain.state.effects import Effects, EndJob
 from controlplane.domain.state.job_rollup import JobRow, milestones_of
 from controlplane.domain.state.states import TERMINAL, Reason
@@ -125,7 +125,7 @@ def _check(
     for link, job_id in ids.items():
         other = others[job_id]
         if link.until is not None:
-            statuses[link] = job_standing(milestones_of(other), link.until)
+            statuses[link] = job_dependency_status(milestones_of(other), link.until)
         elif other.state in TERMINAL or other.ending_as is not None:
             text = f"job {link.named} has ended, or is ending: it takes no more children"
             ended.append((link, text))

@@ -7,7 +7,7 @@ from datetime import datetime
 from controlplane import clock
 from controlplane.commands.state import apply_sql
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.dependencies import DependencyStatus, job_standing
+from controlplane.domain.state.dependencies import DependencyStatus, job_dependency_status
 from controlplane.domain.state.effects import EndJob
 from controlplane.domain.state.group_counts import JobContext, Move, move_counts
 from controlplane.domain.state.job_rollup import (
@@ -87,9 +87,9 @@ def _stamp_dependencies(jobs: Sequence[JobRow], now: datetime) -> None:
         return
     stamped = []
     for dependency_id, on_job_id, until in find_open_dependencies(list(watched)):
-        standing = job_standing(milestones_of(watched[on_job_id]), until)
-        if standing is not DependencyStatus.OPEN:
-            stamped.append((dependency_id, standing is DependencyStatus.SATISFIED))
+        status = job_dependency_status(milestones_of(watched[on_job_id]), until)
+        if status is not DependencyStatus.OPEN:
+            stamped.append((dependency_id, status is DependencyStatus.SATISFIED))
     if stamped:
         parameters = {
             "id": [dependency_id for dependency_id, _ in stamped],

@@ -1,6 +1,7 @@
 """Address policy of callbacks: private and internal addresses are rejected.
 
-The addresses of a name are checked at each try, so that a changed DNS record cannot bypass it.
+The addresses of a host name are checked at each try, so that a changed DNS record cannot bypass the
+policy.
 """
 
 import ipaddress
@@ -13,13 +14,13 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")  # shared address space (RFC 6598)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Networks that are global in some versions of the library: translation within a network (RFC 8215),
+# Networks that some versions of `ipaddress` consider global: local translation (RFC 8215),
 # documentation (RFC 9637), and protocol assignments (RFC 6890).
 _NOT_GLOBAL = tuple(
     ipaddress.ip_network(text) for text in ("64:ff9b:1::/48", "3fff::/20", "192.0.0.0/24")
 )
-# A public address that reaches a virtual machine's own host: Azure's WireServer, with settings
-# and certificates. Such services of other clouds have link-local, shared or private addresses.
+# Azure's WireServer, which serves settings and certificates of the virtual machine, has a public
+# address. Such services of other clouds have link-local, shared or private addresses.
 _OF_CLOUDS = (ipaddress.ip_address("168.63.129.16"),)
 _COMPATIBLE = ipaddress.ip_network("::/96")  # IPv4-compatible, long deprecated (RFC 4291)
 _PRIVATE = tuple(
@@ -32,12 +33,12 @@ _PORTS = {"http": 80, "https": 443}
 def refuse_address(address: Address, allowed: Sequence[Network]) -> str | None:
     """Return why no callback is sent to `address`, or None if it is permitted.
 
-    Networks in `allowed` are always permitted. The text omits the address: a submitter reads it and
-    must not learn internal DNS records.
+    Networks in `allowed` are always permitted. The text omits the address, because it would reveal
+    internal DNS records to the submitter.
     """
     if any(address in network for network in allowed if network.version == address.version):
         return None
-    inner = _inside(address)
+    inner = _embedded_ipv4(address)
     if inner is not None:
         return refuse_address(inner, allowed)
     kind = _kind_of(address)
@@ -45,7 +46,7 @@ def refuse_address(address: Address, allowed: Sequence[Network]) -> str | None:
 
 
 def refuse_url(url: str, allowed: Sequence[Network]) -> str | None:
-    """Return why no callback is sent to `url` by its text alone, or None if a lookup is needed."""
+    """Return why no callback is sent to `url`, or None. A host name is not resolved."""
     host = _host_of(url)
     if host == "localhost" or host.endswith(".localhost"):
         return refuse_address(ipaddress.ip_address("127.0.0.1"), allowed)
@@ -54,7 +55,7 @@ def refuse_url(url: str, allowed: Sequence[Network]) -> str | None:
 
 
 def address_of(url: str) -> Address | None:
-    """Return the address that is the host of `url`; None: it is a name."""
+    """Return the host of `url` as an IP address, or None if it is a name."""
     return read_address(_host_of(url))
 
 
@@ -63,9 +64,9 @@ def _host_of(url: str) -> str:
 
 
 def receiver_of(url: str) -> str:
-    """Return the receiver of a checked `url` as normalized host:port, or "".
+    """Return the receiver of a valid `url` as normalized host:port, or "" without a host.
 
-    Tries are limited per receiver, so different spellings must have the same receiver.
+    Tries are limited per receiver, so different spellings must result in the same receiver.
     """
     parts, host = urlsplit(url), _host_of(url)
     if not host:
@@ -78,7 +79,7 @@ def receiver_of(url: str) -> str:
     return f"{host}:{parts.port or _PORTS[parts.scheme]}"
 
 
-def _inside(address: Address) -> ipaddress.IPv4Address | None:
+def _embedded_ipv4(address: Address) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address that is embedded in an IPv6 address."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
@@ -93,7 +94,7 @@ def _inside(address: Address) -> ipaddress.IPv4Address | None:
 
 
 def _kind_of(address: Address) -> str | None:
-    """Return the kind of a non-public `address`; None: it is public."""
+    """Return the kind of a non-public `address`, or None if it is public."""
     kinds = {
         "unspecified": address.is_unspecified,
         "loopback": address.is_loopback,

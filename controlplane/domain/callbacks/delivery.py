@@ -11,31 +11,32 @@ from controlplane.contract.wire.keys import derive_key
 from controlplane.domain.state.backoff import doubled_seconds
 
 GIVE_UP_AFTER = timedelta(days=1)
-"""Maximum outage of a job's receiver; a one-off task and its callback are deleted earlier."""
+"""Time for the delivery of a job's callback; a one-off task is deleted earlier."""
 
 CLAIM_SECONDS = 30.0
-"""Longer than any try: a worker without a result by then is gone (Diego: 30 s)."""
+"""Duration of a claim (as in Diego). It is longer than any try, so an expired claim is of a worker
+that has died."""
 
 MAX_TRY_SECONDS = 20.0
-"""A try, and the storage of its result, ends within its claim."""
+"""Timeout of a try, so that its result is recorded within the claim."""
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 900.0
 
 POSTPONED_SECONDS = 1.0
-"""Wait while a client resolves the task; such a claim is short."""
+"""Wait while another client resolves the task."""
 
 _MAX_ERROR = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def wait_seconds(tries: int, *, callback_id: int) -> float:
-    """Return seconds from the end of try `tries` (from 1) to the next: 1, 2, 4, … to 15 min."""
+    """Return seconds from the end of try `tries` (from 1) to the next: 1, 2, 4, … up to 15 min."""
     return doubled_seconds(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, tries, row_id=callback_id)
 
 
 def is_delivered(status: int | None) -> bool:
-    """Return whether a response with this status confirms the delivery."""
+    """Return whether the HTTP status confirms the delivery."""
     return status is not None and 200 <= status <= 299
 
 
@@ -44,12 +45,12 @@ def nanoseconds_of(at: datetime) -> int: ...
 @overload
 def nanoseconds_of(at: None) -> None: ...
 def nanoseconds_of(at: datetime | None) -> int | None:
-    """Return nanoseconds since 1970, in steps of a stored microsecond."""
+    """Return nanoseconds since 1970, with the precision of a microsecond."""
     return None if at is None else (at - _EPOCH) // timedelta(microseconds=1) * 1_000
 
 
 def one_line(text: str) -> str:
-    """Return an error text on one line, without NUL, which the database rejects."""
+    """Return an error text on one line, without NUL, and bounded."""
     return " ".join(text.replace("\0", " ").split())[:_MAX_ERROR]
 
 
@@ -80,7 +81,7 @@ def request_headers(
 
 
 def task_body(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body for a task: Diego's TaskCallbackResponse, extended for batch tasks."""
+    """Return the body for a task: Diego's TaskCallbackResponse, with more fields for jobs."""
     body = {
         "task_guid": task["guid"],
         "failed": task["state"] != "SUCCEEDED",
@@ -91,23 +92,32 @@ def task_body(task: Mapping[str, Any]) -> dict[str, Any]:
     }
     if task["is_one_off"]:
         return body
-    more = ("task", "job", "group", "index", "state", "exit_code", "cell_id", "result_truncated")
+    job_fields = (
+        "task",
+        "job",
+        "group",
+        "index",
+        "state",
+        "exit_code",
+        "cell_id",
+        "result_truncated",
+    )
     instants = ("started_at", "finished_at")
     return {
         **body,
         "event": "task",
-        **{name: task[name] for name in more},
+        **{name: task[name] for name in job_fields},
         **{name: _instant(task[name]) for name in instants},
     }
 
 
 def job_body(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body for a job."""
-    plain = ("job", "guid", "name", "state", "failure_reason", "task_status_count")
+    fields = ("job", "guid", "name", "state", "failure_reason", "task_status_count")
     instants = ("created_at", "started_at", "finished_at", "settled_at")
     return {
         "event": "job",
-        **{name: job[name] for name in (*plain, "annotation", "labels")},
+        **{name: job[name] for name in (*fields, "annotation", "labels")},
         **{name: _instant(job[name]) for name in instants},
     }
 

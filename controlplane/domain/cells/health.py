@@ -1,4 +1,4 @@
-"""Cell health: decide from heartbeats whether a cell receives work."""
+"""Cell health: decide from messages of a cell whether it receives work."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from controlplane.domain.state.states import ORDERED_STATES, CellState, Quaranti
 FLOOD = "cell_flooding"
 
 FLOOD_QUARANTINE_SECONDS = 60.0
-"""Extended while the flood lasts."""
+"""Duration of a quarantine after the last flood."""
 
 _QUARANTINED = frozenset({CellState.QUARANTINED})
 
@@ -29,10 +29,9 @@ def decide_fitness(
 ) -> ChangeCell | None:
     """Decide the state of a cell from its heartbeat.
 
-    A cell that reports itself unhealthy (`unfit`: reason) gets no work until it reports that it is
-    healthy, a cell with unknown attempts (`holds_unknown_attempts`) until these are gone. `cause`,
-    `until`: of its current quarantine; the end of unknown attempts does not shorten one for
-    failures.
+    A cell that reports itself unhealthy (`unfit`: its reason) is quarantined until it reports
+    itself healthy; a cell with unknown attempts, until these are gone. `cause`, `until`: of the
+    current quarantine. A quarantine for failures is not shortened.
     """
     if state is CellState.READY and unfit:
         ready = frozenset({CellState.READY})
@@ -40,28 +39,30 @@ def decide_fitness(
     if state is not CellState.QUARANTINED or unfit:
         return None
     if cause == Quarantine.UNFIT:
-        why = "it reported that it takes work again"
+        reason = "it reported that it takes work again"
     elif cause == Quarantine.ORPHANS and not holds_unknown_attempts:
-        why = "its unknown attempts are gone"
+        reason = "its unknown attempts are gone"
     else:
         return None
-    began = Quarantine(cause)
-    if began is Quarantine.UNFIT or until is None:
+    cause_before = Quarantine(cause)
+    if cause_before is Quarantine.UNFIT or until is None:
         cleared = clear_suspicions(name)
-        return ChangeCell(cell_id, _QUARANTINED, ordered, why, cause_before=began, cleared=cleared)
+        return ChangeCell(
+            cell_id, _QUARANTINED, ordered, reason, cause_before=cause_before, cleared=cleared
+        )
     return ChangeCell(
         cell_id,
         _QUARANTINED,
         CellState.QUARANTINED,
-        f"{why}, but all recent attempts on it failed",
+        f"{reason}, but all recent attempts on it failed",
         cause=Quarantine.FAILURES,
         until=until,
-        cause_before=began,
+        cause_before=cause_before,
     )
 
 
 def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
-    """Return a change that extends the quarantine because stops are `overdue`."""
+    """Return `change` with a quarantine for `overdue` stops instead of its end."""
     return replace(
         change,
         state=CellState.QUARANTINED,
@@ -74,14 +75,14 @@ def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
 def decide_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> Effects:
     """Quarantine cells that send too many messages, with an alert for each.
 
-    `flooding`: the number of messages, by cell id and name. A quarantine for flooding is extended,
-    another one stays as it is.
+    `flooding`: the number of messages, by cell id and name. An existing quarantine is extended if
+    it is for flooding, and unchanged otherwise.
     """
     cells, alerts = [], []
     until = now + timedelta(seconds=FLOOD_QUARANTINE_SECONDS)
     for (cell_id, name), messages in flooding.items():
         reason = f"it floods the control plane: up to {messages} messages in 5 s"
-        begun = ChangeCell(
+        start = ChangeCell(
             cell_id,
             frozenset(ORDERED_STATES),
             CellState.QUARANTINED,
@@ -89,7 +90,7 @@ def decide_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -
             cause=Quarantine.FLOODING,
             until=until,
         )
-        extended = replace(begun, states=_QUARANTINED, cause_before=Quarantine.FLOODING)
-        cells += [begun, extended]
+        extension = replace(start, states=_QUARANTINED, cause_before=Quarantine.FLOODING)
+        cells += [start, extension]
         alerts.append(RaiseAlert(FLOOD, name, f"cell {name}: {reason}"))
     return Effects(cells=cells, alerts=alerts)

@@ -1,14 +1,14 @@
-"""Image backoff: decide when tasks of an image that cannot be pulled are held back.
+"""Image backoff: delay the tasks of an image that several cells could not pull.
 
-A failure on one cell may be a network problem of that cell. Once an image failed on several cells,
-its registry is considered unavailable: trying it everywhere would only use up retry budgets.
+A failure on one cell may be a network problem of that cell. After failures on several cells, the
+registry is considered unavailable, and retries on all cells would only use up budgets.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-# Number of cells that must have failed to pull the image within `WITHIN`.
+# Number of cells with a failed pull within `WITHIN`.
 CELLS = 3
 WITHIN = timedelta(minutes=10)
 FIRST_HOLD = timedelta(seconds=60)
@@ -21,7 +21,7 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 class PullFailures:
     """Failed pulls of one image on one cell: the number of rounds, and the time of the last.
 
-    All failures within the first hold count as one round, however many tasks failed.
+    All failures within `FIRST_HOLD` count as one round.
     """
 
     cell_id: int
@@ -30,12 +30,12 @@ class PullFailures:
 
 
 def held_until(failures: Iterable[PullFailures], *, now: datetime) -> datetime | None:
-    """Return until when no task of the image is placed, or None if it is not held."""
+    """Return the time before which no task of the image is placed, or None."""
     recent = [item for item in failures if item.failed_at > now - WITHIN]
     if len(recent) < CELLS:
         return None
-    # At least CELLS cells had so many rounds after their first.
-    again = sorted((item.count for item in recent), reverse=True)[CELLS - 1] - 1
-    hold = min(FIRST_HOLD * 2 ** min(again, 16), LONGEST_HOLD)
+    # The number of further rounds that at least CELLS cells had.
+    repeats = sorted((item.count for item in recent), reverse=True)[CELLS - 1] - 1
+    hold = min(FIRST_HOLD * 2 ** min(repeats, 16), LONGEST_HOLD)
     until = max(item.failed_at for item in recent) + hold
     return until if until > now else None

@@ -1,4 +1,4 @@
-"""A cell's key and address; the key is derived from the installation's secret, not stored."""
+"""Address and key of a cell; the key is derived from the installation's secret, not stored."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,12 +16,12 @@ class CellAddress:
     key: bytes = field(repr=False)
 
 
-# Each placement pass needs the keys of all cells that receive work.
+# Cached, because each placement pass uses the keys of all cells that receive work.
 @lru_cache(maxsize=4096)
 def cell_key(secret_key: str, *, name: str, salt: str) -> bytes:
     """Return the key of the cell `name`.
 
-    `salt`: hex, random, created on enrolment. A new salt makes a new key.
+    `salt`: random, in hex, created at enrolment. A new salt results in a new key.
     """
     info = b"cellrun cell " + name.encode()
     return derive_key(secret_key.encode(), salt=bytes.fromhex(salt), info=info)

@@ -1,6 +1,6 @@
-"""Registration: detect restarted, succeeding and duplicate cells and outdated processes.
+"""Registration: detect restarts, new incarnations, duplicate cells and unsupported versions.
 
-A cell that registers with unknown attempts is READY only when these are gone.
+A cell that registers with unknown attempts becomes READY only when these are gone.
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from controlplane.domain.state.states import CellState, Quarantine
 
 
 class RegistrationDecision(StrEnum):
-    """The decision about a Register message."""
+    """The verdict on a Register message."""
 
     ACCEPTED = "accepted"
-    DRAW_ANEW = "draw_anew"  # stop everything, begin a new incarnation
-    REFUSED = "refused"  # another process has the name: retry later
+    DRAW_ANEW = "draw_anew"  # the cell must stop everything and begin a new incarnation
+    REFUSED = "refused"  # another incarnation has the lease: retry later
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The verdict, an explanation, and the state of the cell if it is accepted.
+    """The verdict, an explanation, and the state of an accepted cell.
 
-    `cause`: of its QUARANTINED state.
+    `cause`: of a quarantine.
     """
 
     verdict: RegistrationDecision
@@ -38,20 +38,20 @@ def decide_registration(
     known_seq: int,
     incarnation: str,
     seq: int,
-    spoken: bool,
+    is_supported: bool,
     unknown_attempts: int = 0,
 ) -> Registration:
     """Decide on a Register message.
 
-    `spoken`: the control plane supports the cell's wire version. `ordered_state`: the state that an
-    operator ordered, which is restored. `unknown_attempts`: the number of its attempts that are not
-    of this incarnation; an existing quarantine stays, and ends only when these are gone.
+    `is_supported`: whether the cell's wire version is supported. `ordered_state`: the state that an
+    operator ordered, which is restored. `unknown_attempts`: number of attempts in its inventory
+    that do not belong to this incarnation; a quarantine lasts until they are gone.
     """
     if not known_incarnation:
-        return _accept("first registration", ordered_state, spoken, unknown_attempts)
+        return _accept("first registration", ordered_state, is_supported, unknown_attempts)
     if incarnation != known_incarnation:
         if known_state is CellState.LOST:
-            return _accept("new incarnation", ordered_state, spoken, unknown_attempts)
+            return _accept("new incarnation", ordered_state, is_supported, unknown_attempts)
         why = "another incarnation of this cell holds its lease; it must be lost first"
         return Registration(RegistrationDecision.REFUSED, why, known_state)
     if known_state is CellState.LOST:
@@ -61,11 +61,13 @@ def decide_registration(
         why = "older than this incarnation's known state: its journal was restored or rolled back"
         return Registration(RegistrationDecision.DRAW_ANEW, why, known_state)
     is_kept = known_state is CellState.QUARANTINED
-    return _accept("restarted", known_state if is_kept else ordered_state, spoken, unknown_attempts)
+    return _accept(
+        "restarted", known_state if is_kept else ordered_state, is_supported, unknown_attempts
+    )
 
 
-def _accept(why: str, state: CellState, spoken: bool, unknown_attempts: int) -> Registration:
-    if not spoken:
+def _accept(why: str, state: CellState, is_supported: bool, unknown_attempts: int) -> Registration:
+    if not is_supported:
         return Registration(
             RegistrationDecision.ACCEPTED,
             "cordoned: its wire version is no longer supported",

@@ -1,4 +1,4 @@
-"""Attempt reports: check the guards in order, then derive the event for the task."""
+"""Attempt reports: apply the guards in order, then derive the event of the task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ _ENDS = TERMINAL & ATTEMPT_STATES  # a cell never reports UNSCHEDULABLE
 
 @dataclass(frozen=True, slots=True)
 class IgnoredReport:
-    """A report that changes nothing; it is counted by `why` and acknowledged."""
+    """A report that changes nothing; it is counted by the reason `why`, and acknowledged."""
 
     why: str
 
@@ -53,7 +53,7 @@ def decide_report(
     now: datetime,
     hook: Hook = _BATCH,
 ) -> ChangeTask | IgnoredReport:
-    """Return the change that `report` makes. Guards as in docs/architecture.md, "Reports".
+    """Return the change that `report` makes; docs/architecture.md, "Reports", lists the guards.
 
     `hook`: of the job's kind, which classifies ends.
     """
@@ -65,22 +65,22 @@ def decide_report(
     if report.seq <= attempt.report_seq:
         return IgnoredReport("not_newer")
     reported = _facts_of(report, attempt, now)
-    passed = new_phases(report, attempt, now)
+    phases = new_phases(report, attempt, now)
     if attempt.state in TERMINAL:
-        return _after_its_end(facts, attempt, report, reported, passed, now)
+        return _decide_after_end(facts, attempt, report, reported, phases, now)
     if report.state not in _ENDS and PROGRESS.get(report.state, -1) < PROGRESS[attempt.state]:
         return IgnoredReport("regression")
     if report.state is attempt.state:
-        return _progress(facts, attempt, reported, passed, now)
-    event, cause = _meaning(*_event(report, attempt), facts, attempt, report, hook)
+        return _progress(facts, attempt, reported, phases, now)
+    event, cause = _classify(*_event(report, attempt), facts, attempt, report, hook)
     if report.never_created and report.gone:
         cause = replace(cause, never_created=True)
     if not is_legal(facts.state, event):
         return IgnoredReport("illegal")
-    return change_task(facts, event, cause, now=now, report=reported, passed=passed)
+    return change_task(facts, event, cause, now=now, report=reported, phases=phases)
 
 
-def _meaning(
+def _classify(
     event: Event,
     cause: ChangeCause,
     facts: TaskFacts,
@@ -88,30 +88,30 @@ def _meaning(
     report: AttemptReport,
     hook: Hook,
 ) -> tuple[Event, ChangeCause]:
-    """Classify the end of an attempt by the hook of its job's kind."""
+    """Classify the end of an attempt with the hook of its job's kind."""
     if event not in _CLASSIFIED_BY_HOOK:
         return event, cause
-    # The RUNNING report may be lost, or arrive together with this one.
+    # The RUNNING report may be lost, or arrive with this one.
     was_running = attempt.state is TaskState.RUNNING or report.started_at is not None
     end = AttemptEnd(event, was_running, report.exit_code, report.uid, facts.task_id, facts.job_id)
-    meant = meaning_of(end, hook, facts.state)
-    if meant is not event and event is Event.EXITED_ZERO:
+    classified = meaning_of(end, hook, facts.state)
+    if classified is not event and event is Event.EXITED_ZERO:
         cause = replace(cause, reason=Reason.ENDED_EARLY)
-    return meant, cause
+    return classified, cause
 
 
-def _after_its_end(
+def _decide_after_end(
     facts: TaskFacts,
     attempt: AttemptFacts,
     report: AttemptReport,
     reported: ChangeAttempt,
-    passed: tuple[PhaseStep, ...],
+    phases: tuple[PhaseStep, ...],
     now: datetime,
 ) -> ChangeTask | IgnoredReport:
-    """Release an attempt that the control plane ended, and record its earlier phases."""
+    """Release an attempt that the control plane ended, and record its phases before the end."""
     if attempt.released_at is not None:
         return IgnoredReport("already_ended")
-    steps = phase_steps(facts.state, attempt.state, passed)
+    steps = phase_steps(facts.state, attempt.state, phases)
     if report.gone and report.state in TERMINAL:
         change = release_task(
             facts, ReleaseKind.CONFIRMED, Reason.RELEASED, now=now, report=reported
@@ -131,29 +131,26 @@ def _progress(
     facts: TaskFacts,
     attempt: AttemptFacts,
     reported: ChangeAttempt,
-    passed: tuple[PhaseStep, ...],
+    phases: tuple[PhaseStep, ...],
     now: datetime,
 ) -> ChangeTask:
-    # A cell of the previous version reports only its present phase. One that has reported
-    # MAX_PHASES changes reports no more, which keeps the history short.
-    has_list = bool(passed) or attempt.phase_number >= MAX_PHASES
+    # A cell of the previous version reports only the current phase. After MAX_PHASES changes, no
+    # more are recorded.
+    has_list = bool(phases) or attempt.phase_number >= MAX_PHASES
     if not has_list and reported.phase and reported.phase != attempt.phase:
-        passed = (PhaseStep(now, Reason.BUILDING, reported.phase),)
-    steps = phase_steps(facts.state, attempt.state, passed)
+        phases = (PhaseStep(now, Reason.BUILDING, reported.phase),)
+    steps = phase_steps(facts.state, attempt.state, phases)
     return replace(keep_task(facts, now=now), steps=steps, attempt=reported)
 
 
 def _facts_of(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> ChangeAttempt:
-    """Return the report's facts as columns.
-
-    A cell's clock is accepted only between creation and now.
-    """
-    started_at = _instant(report.started_at, attempt.created_at, now)
+    """Return the reported columns, with times clamped between the attempt's creation and now."""
+    started_at = _clamp_instant(report.started_at, attempt.created_at, now)
     if started_at is None and report.state is TaskState.RUNNING:
         started_at = now
     finished_at = None
     if report.state in _ENDS:
-        finished_at = _instant(report.finished_at, _start(attempt, started_at), now)
+        finished_at = _clamp_instant(report.finished_at, _earliest_start(attempt, started_at), now)
     return ChangeAttempt(
         uid=attempt.uid,
         state_from=attempt.state,
@@ -177,18 +174,18 @@ def _facts_of(report: AttemptReport, attempt: AttemptFacts, now: datetime) -> Ch
 
 
 def _details(report: AttemptReport) -> Mapping[str, Any] | None:
-    """Return the rarely used details: addresses, kept outputs, state of a runner."""
-    found = {
+    """Return the less frequent columns: addresses, stored outputs, phase and state of a runner."""
+    details = {
         "addresses": report.addresses,
         "outputs": report.outputs,
         "plugin_phase": report.plugin_phase,
         "plugin_state": report.plugin_state,
     }
-    return {name: value for name, value in found.items() if value is not None} or None
+    return {name: value for name, value in details.items() if value is not None} or None
 
 
-def _start(attempt: AttemptFacts, started_at: datetime | None) -> datetime:
-    """Return the earliest reported start; ends before it are not accepted.
+def _earliest_start(attempt: AttemptFacts, started_at: datetime | None) -> datetime:
+    """Return the earliest reported start, which is the lower bound of the end.
 
     The engine's time, which is reported with the end, may be earlier than the cell's.
     """
@@ -196,13 +193,13 @@ def _start(attempt: AttemptFacts, started_at: datetime | None) -> datetime:
     return min(starts, default=attempt.created_at)
 
 
-def _instant(seconds: float | None, earliest: datetime, latest: datetime) -> datetime | None:
+def _clamp_instant(seconds: float | None, earliest: datetime, latest: datetime) -> datetime | None:
     if seconds is None:
         return None
     return max(min(datetime.fromtimestamp(seconds, UTC), latest), earliest)
 
 
-# The ends that the kind of the job may change; other ends were ordered.
+# The ends that hooks classify; other ends were ordered.
 _CLASSIFIED_BY_HOOK = frozenset(
     {Event.EXITED_ZERO, Event.USER_FAILED, Event.SYSTEM_FAILED, Event.VANISHED},
 )
@@ -211,7 +208,7 @@ _ORDERED_BY_LIMIT = {
     "idle_timeout": Reason.IDLE_TIMEOUT,
     "lifetime_over": Reason.LIFETIME_OVER,
 }
-_SIMPLE = {
+_EVENT_OF_STATE = {
     TaskState.BUILDING: (Event.BUILDING, Reason.BUILDING),
     TaskState.RUNNING: (Event.STARTED, Reason.STARTED),
     TaskState.SUCCEEDED: (Event.EXITED_ZERO, Reason.SUCCEEDED),
@@ -222,8 +219,8 @@ _SIMPLE = {
 def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, ChangeCause]:
     release = ReleaseKind.CONFIRMED if report.gone else None
     message = report.message or ""
-    if report.state in _SIMPLE:
-        event, reason = _SIMPLE[report.state]
+    if report.state in _EVENT_OF_STATE:
+        event, reason = _EVENT_OF_STATE[report.state]
         note = report.phase or "" if report.state is TaskState.BUILDING else ""
         return event, ChangeCause(reason, note, release=release)
     if report.state is TaskState.KILLED:
@@ -233,13 +230,13 @@ def _event(report: AttemptReport, attempt: AttemptFacts) -> tuple[Event, ChangeC
             )
         return Event.VANISHED, ChangeCause(Reason.STOPPED_UNASKED, message, release=release)
     if report.state is TaskState.WORKER_FAILED:
-        return _lost_on_the_cell(
+        return _decide_worker_failed(
             report, attempt, ChangeCause(Reason.REFUSED, message, release=release)
         )
     return _failure(report, release, message)
 
 
-def _lost_on_the_cell(
+def _decide_worker_failed(
     report: AttemptReport, attempt: AttemptFacts, cause: ChangeCause
 ) -> tuple[Event, ChangeCause]:
     if report.reason == "lease_over":
@@ -258,7 +255,7 @@ _USER_REASONS = {
 }
 
 
-_SHOWN_IN_FULL = frozenset(
+_MESSAGE_IS_REASON = frozenset(
     {
         Reason.IMAGE_ERROR,
         Reason.COMMAND_ERROR,
@@ -278,9 +275,9 @@ def _failure(
         reason = Reason.STOPPED_OUTSIDE if outside else Reason.CONTAINER_VANISHED
         return Event.VANISHED, ChangeCause(reason, message, release=release)
     reason = _USER_REASONS.get(report.reason or "exit", Reason.USER_ERROR)
-    # Diego's clients expect "exit status 1"; a program that never ran has a message instead.
+    # Diego's clients expect "exit status 1"; if the program never ran, the message is shown.
     text = f"exit status {report.exit_code}" if reason is Reason.EXIT_STATUS else None
-    if reason in _SHOWN_IN_FULL and message:
+    if reason in _MESSAGE_IS_REASON and message:
         text = message
     is_permanent = report.reason in PERMANENT
     cause = ChangeCause(
@@ -288,7 +285,7 @@ def _failure(
         message,
         release=release,
         failure_reason=text,
-        # A runner may report a failure that no retry can fix (Flyte: a permanent failure).
+        # A runner may report a failure as final (Flyte: a permanent failure).
         is_final=report.reason == RUNNER_FINAL,
         is_permanent=is_permanent,
         elsewhere=is_permanent or report.reason == NOT_HERE,

@@ -1,6 +1,7 @@
-"""Sealing of values for the control plane or one cell: ChaCha20-Poly1305 (RFC 8439), keys by HKDF.
+"""Authenticated encryption of values for the control plane or one cell.
 
-A sealed value is bound to its use (`about`): it cannot be opened for another.
+Values are sealed by ChaCha20-Poly1305 (RFC 8439) with keys derived by HKDF. A sealed value is bound
+to its context (`about`, the associated data) and cannot be opened in another one.
 """
 
 from cryptography.exceptions import InvalidTag
@@ -13,11 +14,11 @@ _AT_REST = b"cellrun secrets at rest"
 
 
 class NotOpened(Exception):
-    """The value was sealed with another key or for another use, or was changed."""
+    """The value was sealed with another key or for another context, or was changed."""
 
 
 def rest_key(secret_key: str) -> bytes:
-    """Return the key for values that an installation stores sealed in its database."""
+    """Return the key for sealed values in the database."""
     return keys.derive_key(secret_key.encode(), salt=b"cellrun", info=_AT_REST)
 
 

@@ -1,11 +1,11 @@
-"""Signed links: the bearer may GET exactly that path until the link expires."""
+"""Signed links, which authorize a GET of one path until they expire."""
 
 from urllib.parse import urlencode
 
 from controlplane.contract.wire import keys
 
 _INFO = b"cellrun signed links"
-# Longer than the placement of a group, including resends; limits the use of a leaked link.
+# Longer than the placement of a group with resends, and short enough to limit a leaked link.
 VALID_SECONDS = 24 * 3600
 
 
@@ -15,13 +15,13 @@ def link_key(secret_key: str) -> bytes:
 
 
 def sign_link(key: bytes, path: str, *, expires: int) -> str:
-    """Return `path` with its signature; `expires`: seconds since 1970."""
+    """Return `path` with its signature. `expires`: seconds since 1970."""
     mac = keys.sign(key, _signed_text(path, expires))
     return f"{path}?{urlencode({'expires': expires, 'signature': mac})}"
 
 
 def is_link_valid(key: bytes, path: str, *, expires: str, signature: str, at: float) -> bool:
-    """Return whether `signature` fits `path` and `expires`, and `expires` is not before `at`."""
+    """Return whether `signature` is valid for `path` and `expires`, and has not expired at `at`."""
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
         return False
     if not (signature.isascii() and int(expires) >= at):

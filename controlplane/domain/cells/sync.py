@@ -1,4 +1,4 @@
-"""Synchronisation of expected and held attempts: the only place that resends orders and stops."""
+"""Synchronisation of a cell's expected and held attempts, which resends lost orders and stops."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from controlplane.contract.messages.orders import RunAttempt, StopAttempt
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import TERMINAL
 
-# A younger order may still be in flight and is not resent.
+# Younger orders may still be in flight, so they are not resent.
 IN_FLIGHT = timedelta(seconds=5)
 
 
@@ -40,12 +40,12 @@ class SyncResponse:
 def decide_sync(
     held: Mapping[str, TaskState], unreleased: Sequence[ExpectedAttempt], *, now: datetime
 ) -> SyncResponse:
-    """Compare the expected with the `held` attempts and return what to send.
+    """Compare the `unreleased` with the `held` attempts, and return the orders and stops to send.
 
-    The cell keeps held attempts without a stop. An attempt that ended is stopped even if it is not
-    held.
+    An attempt that ended is stopped even if the cell does not hold it, so that the cell confirms
+    the end.
     """
-    wanted = {item.uid for item in unreleased if item.state not in TERMINAL}
+    expected = {item.uid for item in unreleased if item.state not in TERMINAL}
     runs = tuple(
         RunAttempt(
             item.uid,
@@ -56,11 +56,11 @@ def decide_sync(
             item.start_before.timestamp(),
         )
         for item in unreleased
-        # A creation time in the future means that the clock was set back.
-        if item.uid in wanted and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
+        # The creation time is in the future if the clock was set back.
+        if item.uid in expected and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
     )
     ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
-    stops = (*ended.values(), *_stop_unknown_attempts(held, wanted | set(ended)))
+    stops = (*ended.values(), *_stop_unknown_attempts(held, expected | set(ended)))
     return SyncResponse(runs, stops)
 
 

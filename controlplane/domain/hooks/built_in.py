@@ -1,4 +1,4 @@
-"""Built-in kinds of jobs, each with a hook. They return the terms as submitted, or refuse them."""
+"""Built-in kinds of jobs, each with a hook. They refuse terms, but do not change them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,12 +17,12 @@ class BatchHook:
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return the reported event: the transition table decides what an exit means."""
+        """Return the reported event."""
         return end.event
 
 
 class InteractiveHook:
-    """Sessions that end with the program, at their lifetime, or when idle, if these are limited."""
+    """Sessions, which end with the program, at their lifetime, or when idle."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
         """Return the terms unchanged. Raise Refusal for a health check."""
@@ -30,25 +30,25 @@ class InteractiveHook:
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return the reported event; an end by idleness or lifetime does not call the hook."""
+        """Return the reported event. Ends by a limit are not classified by hooks."""
         return end.event
 
 
 class InferenceHook:
-    """Services: RUNNING once the health check passed, and always restarted."""
+    """Services, which are RUNNING once the health check has passed, and are always restarted."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """Return the terms. Raise Refusal without a health check, or for limits of other kinds."""
+        """Return the terms unchanged. Raise Refusal unless they have a health check and no limits."""
         if not terms.has_health_check:
             raise Refusal("health_check", "is required for kind inference")
         _refuse_session_limits(terms)
         return terms
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return HEALTH_FAILED, which is free of charge, for a program that ended while RUNNING.
+        """Return HEALTH_FAILED, which is not charged, for a program that ended while RUNNING.
 
-        A kill from outside counts as an end. Before RUNNING, exit status 0 is a failure, too. A
-        failure of the engine stays unchanged.
+        A kill from outside counts as such an end. Before RUNNING, exit status 0 is a user failure.
+        Failures of the engine are not changed.
         """
         ended = end.event in (Event.EXITED_ZERO, Event.USER_FAILED)
         killed = end.event is Event.VANISHED and end.exit_code is not None

@@ -1,15 +1,15 @@
-"""Description of errors of hooks, whose own methods may raise, too; pure."""
+"""Description of errors of hooks, whose own methods may raise; pure."""
 
 from collections.abc import Callable
 
 from controlplane.contract.codec import clean_text
 
 MAX_ERROR_TEXT = 1000
-"""Characters of the description of an error of a hook."""
+"""Maximum length of a description in characters."""
 
 
 def describe_error(error: BaseException, form: Callable[[object], str] = repr) -> str:
-    """Return a text of the error that can be stored, though its own methods may raise."""
+    """Return a storable text of the error, or its type if `form` raises."""
     try:
         text = form(error)
     except Exception:

@@ -1,7 +1,7 @@
 """Interface of hooks: a job's kind (`kind: batch`) adapts the lifecycle of its tasks.
 
-Source: Backend.AI: batch, interactive and inference sessions have a hook each, which is called
-before scheduling, where it "can modify session configuration", and during their lifecycle.
+Source: Backend.AI, where each type of session has a hook, which "can modify session configuration"
+before scheduling and is called during the lifecycle.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Refusal(ValueError):
 
 
 class HookUnavailable(Exception):
-    """A hook did not return in time, or earlier calls of it have not returned."""
+    """A hook did not return in time, or too many of its earlier calls have not returned."""
 
 
 class UnknownKind(LookupError):
@@ -35,7 +35,7 @@ class UnknownKind(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class GroupOrigin:
-    """The origin of a group, which a hook may read but not change. `labels`: of its job."""
+    """The origin of a group, which a hook cannot change. `labels`: of its job."""
 
     job: str = ""
     group: str = ""
@@ -47,12 +47,12 @@ class GroupOrigin:
 
 @dataclass(frozen=True, slots=True)
 class GroupTerms:
-    """The terms of a group that its job's kind may refuse, or change before anything is placed.
+    """The terms of a group, which its job's kind may refuse or change before placement.
 
-    `timeout_seconds`: of an attempt. `idle_timeout_seconds`, `lifetime_seconds`: after which the
-    cell ends an attempt. `has_health_check`: an attempt is RUNNING only once the check passed.
-    `ports`: names. The other fields have the format and limits of the job document; `constraints`
-    and `placement_tags` are the effective ones of job and group.
+    `timeout_seconds`, `idle_timeout_seconds`, `lifetime_seconds`: limits of an attempt.
+    `has_health_check`: an attempt is RUNNING only once its check has passed. `ports`: names. Fields
+    have the format and limits of the job document; `constraints` and `placement_tags` are the
+    effective ones of job and group.
     """
 
     timeout_seconds: float | None = None
@@ -70,10 +70,10 @@ class GroupTerms:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """The end of an attempt as its cell reported it.
+    """The end of an attempt as reported by its cell.
 
-    `event`: EXITED_ZERO, USER_FAILED, SYSTEM_FAILED or VANISHED. `was_running`: it was RUNNING
-    before. `exit_code`: None if no program ended. `attempt`: its uid.
+    `event`: EXITED_ZERO, USER_FAILED, SYSTEM_FAILED or VANISHED. `was_running`: whether it was
+    RUNNING before. `exit_code`: None if no program ended. `attempt`: its uid.
     """
 
     event: Event
@@ -85,7 +85,7 @@ class AttemptEnd:
 
 
 class HookEvent(StrEnum):
-    """An event in the lifecycle of an attempt for which the hook is called."""
+    """Lifecycle events of attempts for which hooks are called."""
 
     PLACED = "placed"
     STARTED = "started"
@@ -109,7 +109,7 @@ class LifeEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndOfJob:
-    """A hook's result that ends the job of the attempt as FAILED, with `text` as the message."""
+    """Result of a hook that ends the attempt's job as FAILED, with `text` as the message."""
 
     text: str
 
@@ -121,7 +121,7 @@ class Hook(Protocol):
         """Return the terms for this kind. Raise Refusal or ValueError."""
 
     def on_end(self, end: AttemptEnd) -> Event:
-        """Return the event for the task: one with a row in the transition table."""
+        """Return the event of the task, which must have a row in the transition table."""
 
 
 class HookSource(Protocol):
@@ -132,17 +132,17 @@ class HookSource(Protocol):
 
 
 class PlacedHook(Protocol):
-    """A kind that is called when an attempt was placed on a cell."""
+    """A hook that is called after an attempt was placed on a cell."""
 
     def on_placed(self, event: LifeEvent) -> EndOfJob | None:
-        """Act on the placement; at least once for each attempt."""
+        """Handle the placement. Called at least once for each attempt."""
 
 
 class StartedHook(Protocol):
-    """A kind that is called when the program of an attempt has started."""
+    """A hook that is called after the program of an attempt has started."""
 
     def on_started(self, event: LifeEvent) -> EndOfJob | None:
-        """Act on the start; at least once for each attempt with a reported start."""
+        """Handle the start. Called at least once for each attempt with a reported start."""
 
 
 _ENDS = frozenset(
@@ -157,6 +157,6 @@ _ENDS = frozenset(
 
 
 def meaning_of(end: AttemptEnd, hook: Hook, state: TaskState) -> Event:
-    """Return the hook's event for an end in `state`, or the reported one if it is illegal."""
+    """Return the hook's event for an end in `state`, or the reported event if it is illegal."""
     event = hook.on_end(end)
     return event if event in _ENDS and is_legal(state, event) else end.event

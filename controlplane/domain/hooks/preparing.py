@@ -1,6 +1,6 @@
 """Preparation of a job by its hook: changed terms are validated like a submission; pure.
 
-The hook receives the submitted terms, never the result of an earlier call: the job is stored as
+The hook receives the submitted terms, not the result of an earlier call: the job is stored as
 submitted, and a retry prepares it again.
 """
 
@@ -23,7 +23,7 @@ from controlplane.spec.parsing import parse_part
 from controlplane.spec.rules import find_faults
 
 Changes = Mapping[str, Any]
-"""Fields of a group that its job's kind set, with their values in force."""
+"""Fields of a group that its job's kind set, with their effective values."""
 
 _SCALARS = ("timeout_seconds", "idle_timeout_seconds", "lifetime_seconds")
 _LISTS = ("ports", "placement_tags")
@@ -33,7 +33,7 @@ _LISTED_MAPPINGS = ("constraints", "mounts")
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """The job to be scheduled. `changes`: of each group; `findings`: reasons of rejection."""
+    """The prepared job. `changes`: of each group; `findings`: reasons for its rejection."""
 
     spec: JobSpec
     changes: Sequence[Changes] = ()
@@ -41,10 +41,7 @@ class PreparedJob:
 
 
 def prepare_job(spec: JobSpec, hook: Hook) -> PreparedJob:
-    """Let the hook of the job's kind refuse or change the terms of each group.
-
-    Changed terms must be valid like submitted ones.
-    """
+    """Let the hook refuse or change the terms of each group, and validate the changes."""
     groups: list[TaskGroupSpec] = []
     changes: list[Changes] = []
     findings: list[Finding] = []
@@ -71,7 +68,7 @@ def prepare_job(spec: JobSpec, hook: Hook) -> PreparedJob:
 
 
 def name_kind(finding: Finding, spec: JobSpec, changes: Sequence[Changes]) -> Finding:
-    """Return the finding, with the kind in its text if the kind set the field."""
+    """Return the finding; if the kind set the field, with the kind in its text."""
     place, text = finding
     is_changed = any(
         place[:3] == ("groups", position, name)
@@ -113,11 +110,11 @@ def _freeze(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _HookFailed(Exception):
-    """The hook raised another error than Refusal, or did not return in time."""
+    """The hook raised an error other than Refusal, or did not return in time."""
 
 
 def _call_prepare(spec: JobSpec, group: TaskGroupSpec, hook: Hook) -> Changes:
-    """Return the fields that the hook changes. Raise Refusal, _HookFailed."""
+    """Return the fields that the hook changed. Raise Refusal, _HookFailed."""
     terms = terms_of(spec, group)
     try:
         return _compare(terms, hook.prepare(terms))
@@ -150,9 +147,9 @@ def _compare(before: GroupTerms, after: GroupTerms) -> Changes:
 
 
 def _thaw(name: str, value: Any) -> Any:
-    """Return the value of a field as plain data. Raise Refusal for a value of another type.
+    """Return the value of a field as plain data. Raise Refusal for other types.
 
-    A value of any other type is not read: an iterator may have no end.
+    Other types are not read, because an iterator may be infinite.
     """
     if name in _SCALARS:
         return value
@@ -175,10 +172,10 @@ def _type_of(value: Any) -> str:
     return "None" if value is None else type(value).__name__
 
 
-def _change(group: TaskGroupSpec, wanted: Changes) -> tuple[TaskGroupSpec, Changes]:
-    """Return the group with the wanted fields, and these for display. Raise InvalidSpec."""
-    if not wanted:
+def _change(group: TaskGroupSpec, changes: Changes) -> tuple[TaskGroupSpec, Changes]:
+    """Return the group with `changes`, and the effective values. Raise InvalidSpec."""
+    if not changes:
         return group, {}
-    parsed = parse_part(TaskGroupSpec, {"name": group.name, **wanted})
-    changed = group.model_copy(update={name: getattr(parsed, name) for name in wanted})
-    return changed, parsed.model_dump(mode="json", include=set(wanted))
+    parsed = parse_part(TaskGroupSpec, {"name": group.name, **changes})
+    changed = group.model_copy(update={name: getattr(parsed, name) for name in changes})
+    return changed, parsed.model_dump(mode="json", include=set(changes))

@@ -58,9 +58,9 @@ def open_iff_unreleased(rows: IntegrityRows) -> Iterator[Finding]:
 
 
 def requeue(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Requeue an active task without an attempt, free of charge (Repair.REQUEUE).
+    """Requeue an active task without an attempt, without charge (Repair.REQUEUE).
 
-    A task that runs at most once ends WORKER_FAILED instead, since its outcome is unknown.
+    A task that runs at most once ends WORKER_FAILED, because its outcome is unknown.
     """
     cause = ChangeCause(Reason.CONTAINER_VANISHED, "its attempt was missing")
     change = change_task(facts, Event.VANISHED, cause, now=now)
@@ -106,11 +106,16 @@ def released_in_order(rows: IntegrityRows) -> Iterator[Finding]:
     upheld_by="domain.cells.reports (a cell's clock is accepted only between creation and now)",
 )
 def instants_in_order(rows: IntegrityRows) -> Iterator[Finding]:
-    for one in rows.attempts:
-        instants = [one.created_at, one.started_at, one.finished_at, one.released_at]
+    for attempt in rows.attempts:
+        instants = [
+            attempt.created_at,
+            attempt.started_at,
+            attempt.finished_at,
+            attempt.released_at,
+        ]
         known = [instant for instant in instants if instant is not None]
         if known != sorted(known):
-            yield Finding(one, "its instants are not in order")
+            yield Finding(attempt, "its instants are not in order")
 
 
 @invariant(

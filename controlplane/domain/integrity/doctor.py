@@ -8,18 +8,18 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.owners import Owner, OwnerFacts, find_owner
 
 USUAL_SECONDS = 60.0
-"""Seconds that a situation must last to be listed: an order may take as long."""
+"""Seconds after which a situation is listed; the start of an attempt may take as long."""
 
 TICK_LATE_SECONDS = 60.0
-"""An idle placement records its pass every 10 s; readiness fails after this time."""
+"""Seconds without a run after which a tick is late; an idle placement records one every 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorEntry:
     """One line of the diagnosis.
 
-    `acts`: when the owner acts, as text. `needs_person`: no component will act. `count`: number of
-    equal situations; `since`: start of the longest.
+    `acts`: when the owner acts, as text. `needs_person`: an operator must act. `count`: number of
+    equal situations. `since`: start of the longest.
     """
 
     subject: str
@@ -33,10 +33,9 @@ class DoctorEntry:
 
 @dataclass(frozen=True, slots=True)
 class OpenTask:
-    """A task with the facts that determine its owner. `since`: when its situation began.
+    """A task with the facts that determine its owner (`at`). `since`: start of its situation.
 
-    `due_at`: when its owner acts; None: an event must occur first. `is_cell_quarantined`: its cell
-    is QUARANTINED.
+    `due_at`: when its owner acts; None if that depends on an event.
     """
 
     at: OwnerFacts
@@ -52,11 +51,11 @@ def judge_tasks(
     interval: float,
     hold_until: datetime | None = None,
 ) -> list[DoctorEntry]:
-    """Return the entries for tasks; tasks of one job in the same situation share one entry.
+    """Return the entries for tasks; tasks of one job in the same situation share an entry.
 
-    `hold_until`: before that, no rule acts on an expired bound, since convergence is on hold.
+    `hold_until`: time before which no rule acts, because convergence is on hold.
     """
-    found: dict[tuple[int, str], DoctorEntry] = {}
+    entries: dict[tuple[int, str], DoctorEntry] = {}
     for task in tasks:
         owner = find_owner(task.at)
         if owner is None or not _is_unusual(task, owner, now):
@@ -68,13 +67,13 @@ def judge_tasks(
         acts, needs_person = _when(replace(task, due_at=due_at), owner, now, interval)
         subject = f"job {facts.job_id}, task {facts.task_id}"
         entry = DoctorEntry(subject, owner.what, task.since, owner.actor, acts, needs_person)
-        known = found.get((facts.job_id, owner.what))
+        known = entries.get((facts.job_id, owner.what))
         if known is not None:
-            first = min(known, entry, key=lambda item: item.since or now)
+            longest = min(known, entry, key=lambda item: item.since or now)
             needs_person |= known.needs_person
-            entry = replace(first, needs_person=needs_person, count=known.count + 1)
-        found[facts.job_id, owner.what] = entry
-    return sorted(found.values(), key=lambda finding: (not finding.needs_person, finding.subject))
+            entry = replace(longest, needs_person=needs_person, count=known.count + 1)
+        entries[facts.job_id, owner.what] = entry
+    return sorted(entries.values(), key=lambda finding: (not finding.needs_person, finding.subject))
 
 
 def _is_unusual(task: OpenTask, owner: Owner, now: datetime) -> bool:
@@ -102,7 +101,7 @@ def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple
 
 
 def describe_due(due_at: datetime, *, now: datetime, interval: float) -> str:
-    """Return as text when a rule acts that is due at `due_at`."""
+    """Describe when a rule acts that is due at `due_at`."""
     if due_at <= now:
         return f"in the next tick, within {interval:g} s"
     return f"at {due_at:%H:%M:%S}, in {(due_at - now).total_seconds():.0f} s"

@@ -1,4 +1,4 @@
-"""Invariants of the history: connected, complete, legal, and closed after a terminal state."""
+"""Invariants of the history: connected, complete, legal, and ended by a terminal state."""
 
 from collections.abc import Iterable, Iterator
 
@@ -83,7 +83,7 @@ _LEGAL = frozenset(_legal_pairs())
 
 
 def _gaps(row: TaskRecord | JobRecord, rows: IntegrityRows) -> Iterator[Finding]:
-    # A task is PENDING from the submission of its job, which is in the job's history.
+    # A task is PENDING from its submission, which is recorded in the history of its job.
     state = S.PENDING if isinstance(row, TaskRecord) else None
     for step in rows.steps_of[str(row)]:
         if step.from_state is not state:

@@ -9,7 +9,7 @@ from controlplane.domain.integrity.rows import CellRecord, IntegrityRows, Record
 
 
 class Repair(Enum):
-    """What a repair writes to a row."""
+    """The kinds of repairs."""
 
     OPEN = "set attempt_open"
     CLOSE = "clear attempt_open"
@@ -23,7 +23,7 @@ class Repair(Enum):
 
 
 class Finding(NamedTuple):
-    """A violation by `row`. `repair`: to apply to the row `row_id`; None: it cannot be repaired."""
+    """A violation by `row`. `repair`: of the row `row_id`; None if it cannot be repaired."""
 
     row: Record
     text: str
@@ -38,8 +38,8 @@ Check = Callable[[IntegrityRows], Iterable[Finding]]
 class Invariant:
     """One invariant; `check` yields its violations.
 
-    `upheld_by`: the component that ensures it. `repair`: what `manage.py recount --repair` and rule
-    12 of convergence do about a violation; empty: they do not check it.
+    `upheld_by`: the components that ensure it. `repair`: how `manage.py recount --repair` and rule
+    12 of convergence repair a violation; empty if they do not check it.
     """
 
     number: int
@@ -51,7 +51,7 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class InvariantViolation:
-    """A violation of invariant `number`; the other fields are those of its finding."""
+    """A violation of the invariant `number`, with the fields of its finding."""
 
     number: int
     row: Record
@@ -61,7 +61,7 @@ class InvariantViolation:
 
     @property
     def job_id(self) -> int:
-        """Return the job of the row; 0: it is a cell."""
+        """Return the job of the row; 0 for a cell."""
         return 0 if isinstance(self.row, CellRecord) else self.row.job_id
 
     def __str__(self) -> str:
@@ -71,5 +71,5 @@ class InvariantViolation:
 def invariant(
     number: int, statement: str, *, upheld_by: str, repair: str = ""
 ) -> Callable[[Check], Invariant]:
-    """Make the decorated check the invariant `number`. Numbers are never reused."""
+    """Decorate the check of the invariant `number`. Numbers are never reused."""
     return lambda check: Invariant(number, statement, upheld_by, repair, check)

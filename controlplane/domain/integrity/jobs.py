@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.integrity.invariant import Finding, Repair, invariant
 from controlplane.domain.integrity.rows import DependencyRecord, IntegrityRows, JobRecord
-from controlplane.domain.state.dependencies import DependencyStatus, job_standing
+from controlplane.domain.state.dependencies import DependencyStatus, job_dependency_status
 from controlplane.domain.state.facts import GroupFacts
 from controlplane.domain.state.gangs import meets_minima
 from controlplane.domain.state.job_rollup import GroupRow, JobRow, gang_of, roll_job
@@ -69,7 +69,7 @@ def follows_from_tasks(rows: IntegrityRows) -> Iterator[Finding]:
     for job in rows.jobs:
         has_ended = job.state in TERMINAL
         row = _job_row(job)
-        # Derived as if the job had not ended, since `roll_job` returns an ended job unchanged.
+        # `roll_job` returns an ended job unchanged, so it is derived as if it had not ended.
         row = replace(row, state=S.RUNNING) if has_ended else row
         follows = roll_job(row, _group_rows(job, rows), now=_ANY_TIME)
         if job.state not in JOB_STATES:
@@ -224,31 +224,31 @@ def dependent_waits(rows: IntegrityRows) -> Iterator[Finding]:
     repair="the dependency is decided: the next tick starts or ends the job that waits",
 )
 def dependencies_decided(rows: IntegrityRows) -> Iterator[Finding]:
-    for one in rows.dependencies:
-        # Only its lock keeps the other job as it is, so a recount decides only with that.
-        is_here = one.other is None or one.on_job_id in rows.job_of
-        status = _status_of(one)
-        if one.failed_at is not None or status is DependencyStatus.OPEN or not is_here:
+    for dependency in rows.dependencies:
+        # A recount decides only if it has also locked the other job, which may change otherwise.
+        is_here = dependency.other is None or dependency.on_job_id in rows.job_of
+        status = _status_of(dependency)
+        if dependency.failed_at is not None or status is DependencyStatus.OPEN or not is_here:
             continue
         is_met = status is DependencyStatus.SATISFIED
-        so = "is met, but open" if is_met else "cannot be met, but is open"
-        text = f"its dependency on job {one.on_job_id} (until {one.until}) {so}"
-        yield Finding(one, text, Repair.MEET if is_met else Repair.FAIL, one.id)
+        detail = "is met, but open" if is_met else "cannot be met, but is open"
+        text = f"its dependency on job {dependency.on_job_id} (until {dependency.until}) {detail}"
+        yield Finding(dependency, text, Repair.MEET if is_met else Repair.FAIL, dependency.id)
 
 
 def _status_of(dependency: DependencyRecord) -> DependencyStatus:
     """Return the status of a dependency.
 
-    A job is deleted only after it settled; the state that it ended in is no longer known.
+    A deleted job was settled, but the state in which it ended is no longer known.
     """
     if dependency.other is not None:
-        return job_standing(dependency.other, dependency.until)
-    has_come = dependency.until in ("finished", "settled")
-    return DependencyStatus.SATISFIED if has_come else DependencyStatus.IMPOSSIBLE
+        return job_dependency_status(dependency.other, dependency.until)
+    has_ended = dependency.until in ("finished", "settled")
+    return DependencyStatus.SATISFIED if has_ended else DependencyStatus.IMPOSSIBLE
 
 
 _ANY_TIME = datetime.max.replace(tzinfo=UTC)
-"""The time of an end, which the check of the state does not use."""
+"""A placeholder: the check does not use the time of an end."""
 
 
 def _job_row(job: JobRecord) -> JobRow:
@@ -267,7 +267,7 @@ def _job_row(job: JobRecord) -> JobRow:
 
 
 def _group_rows(job: JobRecord, rows: IntegrityRows) -> list[GroupRow]:
-    """Return the groups of the job, with the counts that their tasks have."""
+    """Return the groups of the job with counts from their tasks."""
     found = []
     for group in rows.groups_of_job[job.id]:
         counted = rows.counted(group)

@@ -1,4 +1,4 @@
-"""Rows that invariants are checked on: complete jobs, and cells."""
+"""The rows that invariants check: complete jobs, and cells."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class JobRecord:
 
     @property
     def job_id(self) -> int:
-        """Return its id, as other records name it."""
+        """Return its id under the name that the other records use."""
         return self.id
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Tasks of a group by state. `excused`: those killed by a dependency.
+    """Tasks of a group by state. `excused`: tasks killed by a dependency.
 
     Excused tasks do not make their job KILLED.
     """
@@ -141,7 +141,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class DependencyRecord:
-    """A dependency of a job that is not met. `other`: the job that it waits for; None: deleted."""
+    """An unmet dependency of a job. `other`: the job that it waits for; None if it is deleted."""
 
     id: int
     job_id: int
@@ -156,7 +156,7 @@ class DependencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """A cell; `used`: the amounts that unreleased attempts of its present incarnation hold."""
+    """A cell. `used`: amounts that unreleased attempts of its current incarnation hold."""
 
     id: int
     name: str
@@ -178,15 +178,15 @@ Record = (
     | DependencyRecord
     | CellRecord
 )
-"""A row, whose text names it in violations."""
+"""A row; its text identifies it in violations."""
 
 
 @dataclass(frozen=True)
 class IntegrityRows:
     """All rows of some jobs, and some cells.
 
-    `task_counts`: by group. `awaited`: jobs with a dependant that waits or a child that has not
-    ended. `known_cells`: the ids of all cells.
+    `task_counts`: by group. `awaited`: jobs with a waiting dependant or an unfinished child.
+    `known_cells`: the ids of all cells.
     """
 
     jobs: Sequence[JobRecord] = ()
@@ -232,11 +232,11 @@ class IntegrityRows:
 
     @cached_property
     def steps_of(self) -> Mapping[str, list[StepRecord]]:
-        """Return history by "task 7" or "job 7", oldest first."""
-        found = defaultdict(list)
+        """Return the history by task or job (such as "task 7"), oldest first."""
+        steps = defaultdict(list)
         for step in sorted(self.steps, key=lambda step: step.id):
-            found[str(step)].append(step)
-        return found
+            steps[str(step)].append(step)
+        return steps
 
     def counted(self, group: GroupRecord) -> TaskCounts:
         """Return the tasks of a group by state."""
@@ -244,7 +244,7 @@ class IntegrityRows:
 
 
 def _by(column: str, records: Iterable[R]) -> defaultdict[Any, list[R]]:
-    found: defaultdict[Any, list[R]] = defaultdict(list)
+    grouped: defaultdict[Any, list[R]] = defaultdict(list)
     for record in records:
-        found[getattr(record, column)].append(record)
-    return found
+        grouped[getattr(record, column)].append(record)
+    return grouped

@@ -93,8 +93,8 @@ class _PoolCandidates:
             for name, text in self._exceeded_tokens(shape.resources):
                 yield (*place, "resources", name), text
             for violation in self._violations(quotas, shape, shape.resources):
-                name = str(violation.figures["what"])
-                yield (*place, *_place_of(name)), violation.text
+                limit_name = str(violation.figures["what"])
+                yield (*place, *_place_of(limit_name)), violation.text
             yield from self._check_cells(shape, place)
 
     def _check_cells(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Backoff of a requeued task: min(base * 2^n, cap), less a jitter per task."""
+"""Backoff of a requeued task: min(base * 2^n, cap), minus a jitter by task."""
 
 from controlplane.domain.state.transitions import BackoffKind, Counters
 
@@ -12,7 +12,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> float:
-    """Return seconds until the task may be placed again; 0 for cell loss, drain and preemption."""
+    """Return the seconds until the task may be placed again; 0 for BackoffKind.NONE."""
     match wait:
         case BackoffKind.NONE:
             return 0.0

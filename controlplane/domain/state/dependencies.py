@@ -1,4 +1,4 @@
-"""Dependencies: groups and jobs start once others have started, succeeded or finished."""
+"""Dependencies: groups and jobs may start once others have started, succeeded or finished."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ class DependencyStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobMilestones:
-    """The progress of a job that dependent jobs wait for."""
+    """The progress of a job for which other jobs wait."""
 
     state: S
     started_at: datetime | None
     settled_at: datetime | None
 
 
-def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
-    """Return the status of the dependency "`job` until `until`".
+def job_dependency_status(job: JobMilestones, until: str) -> DependencyStatus:
+    """Return the status of a dependency on `job` with the condition `until`.
 
-    started: a task of it ran, or it succeeded without; succeeded; finished: ended in any state;
-    settled: it ended, and all its containers are gone.
+    started: a task was RUNNING, or the job succeeded without one. finished: the job has ended in
+    any state. settled: it has ended, and all its containers are gone.
     """
     match until:
         case "started":
@@ -49,11 +49,11 @@ def job_standing(job: JobMilestones, until: str) -> DependencyStatus:
     return DependencyStatus.IMPOSSIBLE if job.state in TERMINAL else DependencyStatus.OPEN
 
 
-def standing(group: GroupFacts, until: str) -> DependencyStatus:
-    """Return the status of the dependency "`group` until `until`".
+def group_dependency_status(group: GroupFacts, until: str) -> DependencyStatus:
+    """Return the status of a dependency on `group` with the condition `until`.
 
-    started: the group's minimum of tasks, and at least one, were RUNNING at some time; succeeded:
-    none is open and at least the minimum succeeded; finished: none is open.
+    started: its minimum of tasks, and at least one, were RUNNING at some time. succeeded: no task
+    is open, and at least the minimum succeeded. finished: no task is open.
     """
     is_open = any(group.counts.get(state, 0) for state in OPEN)
     match until:
@@ -70,12 +70,12 @@ def standing(group: GroupFacts, until: str) -> DependencyStatus:
 
 
 def dependencies_of(group: GroupFacts, groups: Mapping[str, GroupFacts]) -> DependencyStatus:
-    """Return the status of all dependencies: impossible if one is, satisfied if all are."""
-    standings = [standing(groups[name], until) for name, until in group.depends_on]
-    if DependencyStatus.IMPOSSIBLE in standings:
+    """Return the combined status of the group's dependencies: impossible if one of them is."""
+    statuses = [group_dependency_status(groups[name], until) for name, until in group.depends_on]
+    if DependencyStatus.IMPOSSIBLE in statuses:
         return DependencyStatus.IMPOSSIBLE
     return (
         DependencyStatus.SATISFIED
-        if all(s is DependencyStatus.SATISFIED for s in standings)
+        if all(s is DependencyStatus.SATISFIED for s in statuses)
         else DependencyStatus.OPEN
     )

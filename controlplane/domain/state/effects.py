@@ -1,7 +1,7 @@
-"""Effects: frozen instructions of decisions, which only `commands.state.apply` applies.
+"""Effects: the changes that a decision requests, which only `commands.state.apply` applies.
 
-A decision returns `Effects`. An effect on a row names the state that it expects. If the row has
-another state, the effect is stale: it is counted and changes nothing.
+An effect on a row contains the state that it expects. If the row has another state, the effect is
+stale: it is counted and changes nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from controlplane.domain.state.transitions import Counters
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One row of history: a change of a task and its attempt, because of `reason`."""
+    """One row of history: a change of a task and its attempt."""
 
     task_from: TaskState
     task_to: TaskState
@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAttempt:
-    """New facts of an attempt; None leaves a column as it is."""
+    """New values of an attempt's columns; None leaves a column unchanged."""
 
     uid: UUID
     state_from: TaskState
@@ -95,7 +95,7 @@ class PlaceTasks:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Give one waiting task an attempt on a cell."""
+    """Create an attempt of one waiting task on a cell."""
 
     uid: UUID
     task_id: int
@@ -109,7 +109,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """End the job as `state`: none of its tasks is placed any more, and open ones are ended."""
+    """End the job as `state`: place no more of its tasks, and end the open ones."""
 
     job_id: int
     state: TaskState
@@ -120,7 +120,7 @@ class EndJob:
 
 @dataclass(frozen=True, slots=True)
 class ExplainShape:
-    """Record the reason why the tasks of a shape wait; None: none waits."""
+    """Record the reason why the tasks of a shape wait; None clears it."""
 
     shape_id: int
     reason: Mapping[str, Any] | None
@@ -136,7 +136,7 @@ class ExplainGroup:
 
 @dataclass(frozen=True, slots=True)
 class RejectGroup:
-    """End the waiting tasks of a group, which can never be placed, as UNSCHEDULABLE."""
+    """End the waiting tasks of a group as UNSCHEDULABLE, because they can never be placed."""
 
     group_id: int
     reason: Mapping[str, Any]
@@ -144,7 +144,7 @@ class RejectGroup:
 
 @dataclass(frozen=True, slots=True)
 class NominateTasks:
-    """Reserve room for `count` waiting tasks of a group on a cell, until `until`."""
+    """Reserve capacity for `count` waiting tasks of a group on a cell."""
 
     group_id: int
     cell_id: int
@@ -154,7 +154,7 @@ class NominateTasks:
 
 @dataclass(frozen=True, slots=True)
 class ForceStops:
-    """Force the stops under way of a job, or of one of its tasks."""
+    """Force the stops in progress of a job, or of one of its tasks."""
 
     job_id: int
     task_id: int | None = None
@@ -162,7 +162,7 @@ class ForceStops:
 
 @dataclass(frozen=True, slots=True)
 class RaiseAlert:
-    """Raise an alert for operators, once while it is open."""
+    """Raise an alert for operators, or renew the open one."""
 
     kind: str
     subject: str
@@ -181,9 +181,9 @@ class ClearAlert:
 class ChangeCell:
     """Move a cell from one of `states` to `state`.
 
-    `ordered`: the state that an operator ordered, with the deadline of a drain. `cause` and
-    `until`: of a quarantine; `cause_before`: expected cause of its current quarantine, or None.
-    `trusted_at`: earlier failures on the cell no longer count. `alert` is raised and `cleared` are
+    `ordered`: the state that an operator ordered, with the deadline of a drain. `cause`, `until`:
+    of the new quarantine. `cause_before`: the expected cause of the current quarantine; None: any.
+    `trusted_at`: failures before this time no longer count. `alert` is raised and `cleared` are
     cleared only if the cell moves.
     """
 
@@ -203,9 +203,9 @@ class ChangeCell:
 
 @dataclass(frozen=True, slots=True)
 class ChangePool:
-    """Suppress losses of cells in a pool from `held_at` on; None: no longer.
+    """Suppress losses of cells in a pool since `held_at`; None ends the suppression.
 
-    `lease_until`: the leases of its silent cells last at least until then.
+    `lease_until`: time to which the leases of its silent cells are extended.
     """
 
     pool_id: int
@@ -217,8 +217,8 @@ class ChangePool:
 class Effects:
     """All effects of one decision.
 
-    `unblocked`: jobs that no longer wait for other jobs; `derived`: jobs whose state is derived
-    from their tasks in any case; `frees`: placement is woken, as if capacity had become free.
+    `unblocked`: jobs that no longer wait for other jobs. `derived`: jobs whose state is derived
+    from their tasks even without changes. `frees`: wake placement, as if capacity became free.
     """
 
     changes: Sequence[ChangeTask] = ()

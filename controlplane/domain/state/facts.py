@@ -1,4 +1,4 @@
-"""Facts: frozen rows that a decision is made from, read in one snapshot."""
+"""Facts: rows that are the input of decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Resources = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AttemptFacts:
-    """The present attempt of a task: the unreleased one, or else the last."""
+    """The current attempt of a task: the unreleased one, or else the last one."""
 
     uid: UUID
     cell_id: int
@@ -33,7 +33,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """A task with its budgets and its present attempt. `avoid_cell_ids`: the latest last."""
+    """A task with its budgets and its current attempt. `avoid_cell_ids`: the latest cell last."""
 
     task_id: int
     group_id: int
@@ -50,10 +50,10 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """A cell's lease. `silent_ticks`: ticks that found the cell silent since its last message.
+    """A cell's lease. `silent_ticks`: number of ticks since its last message.
 
-    `has_left`: it announced its final exit, and no attempt of it is left to be confirmed;
-    `is_replaced`: another incarnation of the cell tried to register since the last message.
+    `has_left`: the cell announced its final exit and has no unreleased attempt. `is_replaced`:
+    another incarnation of the cell has tried to register since the last message.
     """
 
     cell_id: int
@@ -70,11 +70,12 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class PoolSilence:
-    """The number of silent cells of a pool, and the decision about them.
+    """The number of silent cells of a pool, and the state of suppressed losses.
 
-    `cells`: those that count: not LOST, DRAINING, gone in order, given up by an operator, or silent
-    and replaced; `silent`: the silent ones of these, the first since `silent_since`. `held_at`:
-    since when losses are suppressed; `confirmed_at`: cells without a message since may be lost.
+    `cells`: all except cells that are LOST or DRAINING, have left, are silent and replaced, or are
+    silent since an operator confirmed their loss. `silent`: the silent ones of these, the first
+    since `silent_since`. `held_at`: start of the suppression. `confirmed_at`: time of an operator's
+    confirmation, which applies to cells without a message since then.
     """
 
     pool_id: int
@@ -89,10 +90,10 @@ class PoolSilence:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A group, with the facts that its dependants need.
+    """A group, with the facts for its dependants.
 
-    `ran`: number of tasks that were RUNNING at some time, or succeeded; counted only while another
-    group waits for its start. `is_rest`: some tasks succeeded in the job that this one retries.
+    `ran`: number of tasks that were RUNNING at some time or succeeded, counted only while another
+    group waits for its start. `is_rest`: other tasks succeeded in the job that this one retries.
     """
 
     group_id: int

@@ -1,7 +1,7 @@
-"""Gangs: coscheduled jobs, which meet all their minima or do not run.
+"""Gangs: coscheduled jobs, which run only while they meet their minima.
 
 Sources: Iris "Coscheduled jobs" (a final failure of a member ends its siblings WORKER_FAILED; the
-loss of a member requeues the whole gang), Volcano for minima per group and job.
+loss of a member requeues the whole gang), Volcano (minima per group and job).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ class GangVerdict(Enum):
     """The decision that follows from the counts of a gang."""
 
     HOLDS = "holds"
-    FELL_BELOW = "fell_below"  # a member was requeued: all are requeued
-    BROKEN = "broken"  # it can no longer meet its minima: all end
+    FELL_BELOW = "fell_below"  # below its minima: all members are requeued
+    BROKEN = "broken"  # it can no longer meet its minima: all members end
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class GangGroupFacts:
 
     @property
     def present(self) -> int:
-        """Return the number of members that are active or succeeded."""
+        """Return the number of members that are active or have succeeded."""
         return sum(self.counts.get(state, 0) for state in (*ACTIVE, S.SUCCEEDED))
 
     @property
@@ -43,12 +43,12 @@ class GangGroupFacts:
 
     @property
     def movable(self) -> int:
-        """Return the number of members that would be requeued with their gang."""
+        """Return the number of active members that can be requeued."""
         return sum(self.counts.get(s, 0) for s in ACTIVE) if self.is_movable else 0
 
 
 def judge_gang(groups: Sequence[GangGroupFacts], min_available: int) -> GangVerdict:
-    """Return whether a started gang meets its minima, per group and in all (`min_available`)."""
+    """Compare a started gang with its minima: per group, and in total (`min_available`)."""
     failed = sum(group.counts.get(state, 0) for group in groups for state in _FINAL_FAILURES)
     if failed and not _meets(groups, min_available, [group.possible for group in groups]):
         return GangVerdict.BROKEN
@@ -63,10 +63,10 @@ def meets_minima(groups: Sequence[GangGroupFacts], min_available: int) -> bool:
 
 
 def missing(groups: Sequence[GangGroupFacts], min_available: int) -> tuple[list[int], int]:
-    """Return how many members must be placed at once so that the minima hold.
+    """Return how many members must be placed at once to meet the minima.
 
-    The first value lists the members per group; the second is the number of further members, of any
-    group, that the job's own minimum requires.
+    The first value is the number for each group, the second the number of further members, of any
+    group, for the minimum of the job.
     """
     needs = [max(group.min_available - group.present, 0) for group in groups]
     extra = min_available - sum(group.present for group in groups) - sum(needs)
@@ -74,7 +74,7 @@ def missing(groups: Sequence[GangGroupFacts], min_available: int) -> tuple[list[
 
 
 def with_placed(counts: Mapping[S, int], placed: int) -> dict[S, int]:
-    """Return the counts after `placed` of the waiting members were placed."""
+    """Return the counts after the placement of `placed` waiting members."""
     after = dict(counts)
     after[S.PENDING] = after.get(S.PENDING, 0) - placed
     after[S.ASSIGNED] = after.get(S.ASSIGNED, 0) + placed
@@ -82,7 +82,7 @@ def with_placed(counts: Mapping[S, int], placed: int) -> dict[S, int]:
 
 
 def without_the_open(counts: Mapping[S, int]) -> dict[S, int]:
-    """Return the counts after the open tasks of a broken gang were ended."""
+    """Return the counts after the end of the open tasks of a broken gang."""
     left = {state: count for state, count in counts.items() if state not in OPEN}
     left[S.WORKER_FAILED] = left.get(S.WORKER_FAILED, 0) + sum(counts.get(s, 0) for s in OPEN)
     return left

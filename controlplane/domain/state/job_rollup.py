@@ -1,4 +1,4 @@
-"""Rollup of a job from its tasks: its state, its end, and the groups that may start."""
+"""Derivation of a job from its tasks: its state, its end, and the groups that may start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """The job's own columns."""
+    """A row of the job table."""
 
     job_id: int
     state: S
@@ -53,7 +53,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class StartableGroup:
-    """A group with satisfied dependencies: it may start from `at`, and must before `deadline`."""
+    """A group with satisfied dependencies. `at`: earliest start; `deadline`: of its placement."""
 
     group_id: int
     at: datetime
@@ -61,7 +61,7 @@ class StartableGroup:
 
 
 def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRow:
-    """Return the job derived from its groups' counts; a terminal state or ordered end stays."""
+    """Derive the job from its groups' counts; a terminal state and an ordered end are kept."""
     if job.state in TERMINAL:
         return job
     job = _judge_gang(job, groups)
@@ -73,7 +73,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
             job, ending_as=follows, ending_reason=Reason.TASKS_DECIDED, is_requeuing=False
         )
     if not all_ended:
-        # An ending job stays RUNNING, in whatever order its tasks end.
+        # An ending job stays RUNNING until all its tasks have ended.
         stays = job.ending_as is not None and job.state is S.RUNNING
         state = S.RUNNING if stays or follows is S.RUNNING else S.PENDING
         return replace(job, state=state)
@@ -89,9 +89,9 @@ def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
     gang = gang_of(groups)
     verdict = judge_gang(gang, job.min_available)
     if verdict is GangVerdict.BROKEN:
-        # The siblings count as WORKER_FAILED, although they are ended only later.
-        left = [without_the_open(group.facts.counts) for group in groups]
-        ending_as = job_state(_tally(job, groups, left))
+        # The siblings count as WORKER_FAILED, although they end later.
+        counts = [without_the_open(group.facts.counts) for group in groups]
+        ending_as = job_state(_tally(job, groups, counts))
         reason = Reason.GANG_SIBLING_FAILED
         return replace(job, ending_as=ending_as, ending_reason=reason, is_requeuing=False)
     fell = verdict is GangVerdict.FELL_BELOW
@@ -100,7 +100,7 @@ def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
 
 
 def gang_of(groups: Sequence[GroupRow]) -> list[GangGroupFacts]:
-    """Return the groups as members of a gang."""
+    """Return the facts about the groups of a gang."""
     return [
         GangGroupFacts(group.facts.counts, group.facts.min_available, not group.at_most_once)
         for group in groups
@@ -111,11 +111,11 @@ def _tally(job: JobRow, groups: Sequence[GroupRow], counts: Sequence[Mapping[S, 
     return JobTally(
         groups=tuple(
             GroupTally(
-                counts=found,
+                counts=group_counts,
                 min_available=group.facts.min_available,
                 killed_by_dependency=group.killed_by_dependency,
             )
-            for group, found in zip(groups, counts, strict=True)
+            for group, group_counts in zip(groups, counts, strict=True)
         ),
         min_available=job.min_available,
         max_task_failures=job.max_task_failures,
@@ -129,7 +129,7 @@ def newly_startable(
 ) -> tuple[StartableGroup, ...]:
     """Return the waiting groups with satisfied dependencies.
 
-    There is none while the job waits for other jobs, or ends.
+    Return none while the job waits for other jobs, or ends.
     """
     if job.state in TERMINAL or job.ending_as is not None or job.waits_for_jobs:
         return ()
@@ -154,7 +154,7 @@ def milestones_of(job: JobRow) -> JobMilestones:
 
 
 def impossible_groups(groups: Mapping[str, GroupFacts]) -> tuple[GroupFacts, ...]:
-    """Return the groups with open tasks and a dependency that can no longer be met."""
+    """Return the groups with pending tasks and a dependency that can no longer be met."""
     return tuple(
         group
         for group in groups.values()
@@ -193,7 +193,7 @@ def _why(job: JobRow, groups: Sequence[GroupRow], state: S, tally: JobTally) -> 
 
 
 def _lack(job: JobRow, groups: Sequence[GroupRow]) -> str:
-    """Return the text about the first group below its minimum, if minima decide the end."""
+    """Describe the first group below its minimum; empty if minima do not decide the end."""
     for group in groups if job.explicit_minimum else ():
         facts = group.facts
         succeeded = facts.counts.get(S.SUCCEEDED, 0)

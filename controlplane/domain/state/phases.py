@@ -1,7 +1,7 @@
 """Phases that a report adds to the history of its attempt, each with its own time.
 
-Each change has a number; the attempt's row has the number of the newest change in the history. A
-repeated or late report adds nothing, and a gap shows how many changes were left out.
+Each change has a number, and the attempt's row has the number of the newest change in the history.
+Thus a repeated or late report adds nothing, and a gap shows how many changes were omitted.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _LAST = " (the last phase that is kept)"
 
 @dataclass(frozen=True, slots=True)
 class PhaseStep:
-    """A future row of history: a phase of the attempt and its time."""
+    """A row of history to be added: a phase of the attempt and its time."""
 
     at: datetime
     reason: Reason
@@ -36,31 +36,31 @@ def new_phases(
 ) -> tuple[PhaseStep, ...]:
     """Return the phases that `report` adds to the history of `attempt`, oldest first.
 
-    A cell's clock is limited to the time between the attempt's creation and `now`, ascending.
+    Times are clamped to ascend from the creation of the attempt to `now`.
     """
     if not report.phases:
         return ()
-    passed: list[PhaseStep] = []
+    steps: list[PhaseStep] = []
     number, at = attempt.phase_number, attempt.created_at
     for change in report.phases:
         if change.number <= number:
             continue
         at = min(max(at, datetime.fromtimestamp(change.at, UTC)), now)
-        if left_out := change.number - number - 1:
-            passed.append(PhaseStep(at, Reason.PHASES_LEFT_OUT, _count(left_out)))
+        if omitted := change.number - number - 1:
+            steps.append(PhaseStep(at, Reason.PHASES_LEFT_OUT, _count(omitted)))
         number = change.number
         message = change.text + (_LAST if number == MAX_PHASES else "")
-        passed.append(PhaseStep(at, _REASONS[change.kind], message))
-    return tuple(passed)
+        steps.append(PhaseStep(at, _REASONS[change.kind], message))
+    return tuple(steps)
 
 
 def phase_number(report: AttemptReport) -> int | None:
-    """Return the number of the newest change in `report`; None: it has none."""
+    """Return the number of the newest change in `report`, or None if it has no changes."""
     return report.phases[-1].number if report.phases else None
 
 
 class PhaseSequence:
-    """The steps of a task and its attempt, in order, from their current state."""
+    """Builds the steps of a task and its attempt, in order, from their current state."""
 
     def __init__(self, state: TaskState, ran_at: datetime | None) -> None:
         """`ran_at`: when the attempt became RUNNING, if that is new in the report."""
@@ -68,9 +68,9 @@ class PhaseSequence:
         self.steps: list[Step] = []
         self._ran_at = None if state is TaskState.RUNNING else ran_at
 
-    def pass_through(self, passed: tuple[PhaseStep, ...]) -> None:
-        """Add the rows of phases, and the start before the phases of a running attempt."""
-        for item in passed:
+    def add_phases(self, phases: tuple[PhaseStep, ...]) -> None:
+        """Add the steps of phases, and of the start before the phases of a running attempt."""
+        for item in phases:
             is_of_building = item.reason is Reason.BUILDING
             if self._ran_at is not None and item.at > self._ran_at and not is_of_building:
                 self.start()
@@ -82,7 +82,7 @@ class PhaseSequence:
             )
 
     def start(self) -> None:
-        """Add the row of the start, once."""
+        """Add the step of the start, once."""
         if self._ran_at is not None:
             running = TaskState.RUNNING
             at = max(self._ran_at, self.steps[-1].at) if self.steps else self._ran_at
@@ -91,12 +91,12 @@ class PhaseSequence:
 
 
 def phase_steps(
-    task_state: TaskState, attempt_state: TaskState, passed: tuple[PhaseStep, ...]
+    task_state: TaskState, attempt_state: TaskState, phases: tuple[PhaseStep, ...]
 ) -> tuple[Step, ...]:
-    """Return the rows of phases of an attempt that stays in its state."""
+    """Return the steps of phases of an attempt that keeps its state."""
     return tuple(
         Step(task_state, task_state, attempt_state, item.reason, item.at, item.message)
-        for item in passed
+        for item in phases
     )
 
 

@@ -1,7 +1,7 @@
-"""A job's state, derived from the counts of its tasks' states by the first rule that matches.
+"""Derivation of a job's state from the counts of its tasks' states: the first matching rule.
 
-There is no second state machine. Sources: Iris "Job State Derivation" for the order, Volcano for
-the final status from successes per group and job against `min_available`.
+Sources: Iris "Job State Derivation" for the order, Volcano for the final state from successes per
+group and job against `min_available`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from controlplane.domain.state.states import ACTIVE, TERMINAL
 
 @dataclass(frozen=True, slots=True)
 class GroupTally:
-    """One group. `killed_by_dependency`: tasks killed because another group of the job failed."""
+    """Counts of a group. `killed_by_dependency`: tasks killed because another group failed."""
 
     counts: Mapping[S, int]
     min_available: int
@@ -22,7 +22,7 @@ class GroupTally:
 
 @dataclass(frozen=True, slots=True)
 class JobTally:
-    """The input of the rollup. `explicit_minimum`: job or group has an explicit minimum."""
+    """The input of the derivation. `explicit_minimum`: the job or a group has one."""
 
     groups: Sequence[GroupTally]
     min_available: int
@@ -36,7 +36,7 @@ class JobTally:
 
 
 def job_state(tally: JobTally) -> S:
-    """Return the state derived from the counts; if it is terminal, open tasks must end."""
+    """Derive the state from the counts; if it is terminal, open tasks must end."""
     replicas = tally.count(*S)
     succeeded, failed = tally.count(S.SUCCEEDED), tally.count(S.FAILED)
     excused = sum(group.killed_by_dependency for group in tally.groups)

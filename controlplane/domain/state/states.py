@@ -1,7 +1,6 @@
 """The states of jobs, tasks, attempts and cells, sets of them, and the reasons for changes.
 
-The numbers of the task states are Iris's, defined in `controlplane.contract.states`, since messages
-contain them.
+`controlplane.contract.states` defines the task states, since messages contain them.
 """
 
 from enum import IntEnum, StrEnum
@@ -22,7 +21,7 @@ ACTIVE = frozenset({TaskState.ASSIGNED, TaskState.BUILDING, TaskState.RUNNING})
 OPEN = ACTIVE | {TaskState.PENDING}
 ATTEMPT_STATES = frozenset(TaskState) - {TaskState.PENDING, TaskState.UNSCHEDULABLE}
 
-# Order of states: a report of an earlier state changes nothing (Iris: no regression).
+# Order of states: a report of an earlier state is ignored (Iris: no regression).
 PROGRESS = {TaskState.ASSIGNED: 0, TaskState.BUILDING: 1, TaskState.RUNNING: 2}
 
 COLOURS = {
@@ -38,7 +37,7 @@ COLOURS = {
     TaskState.PREEMPTED: "#bc4c00",
 }
 
-# A job's state is one of these; the numbers are the tasks'.
+# Jobs use a subset of the task states.
 JOB_STATES = frozenset(
     {
         TaskState.PENDING,
@@ -63,21 +62,21 @@ class CellState(StrEnum):
 
 
 ORDERED_STATES = (CellState.READY, CellState.CORDONED, CellState.DRAINING)
-"""States that operators order; restored after LOST or QUARANTINED."""
+"""States that operators order, which are restored after LOST and QUARANTINED."""
 
 
 class Quarantine(StrEnum):
-    """Causes of a quarantine, with its end."""
+    """Causes of a quarantine, which determine its end."""
 
-    STOPS = "stops"  # stops are not confirmed: until they are
-    FAILURES = "failures"  # all recent attempts on it failed: for some minutes
-    UNFIT = "unfit"  # it reported itself unhealthy: until it reports that it is healthy
-    ORPHANS = "orphans"  # it registered with unknown attempts: until they are gone
-    FLOODING = "flooding"  # it sends too many messages: until a minute after the last
+    STOPS = "stops"  # stops are overdue: until they are confirmed
+    FAILURES = "failures"  # all recent attempts on the cell failed: for some minutes
+    UNFIT = "unfit"  # the cell reports itself unhealthy: until it reports itself healthy
+    ORPHANS = "orphans"  # the cell registered with unknown attempts: until they are gone
+    FLOODING = "flooding"  # the cell sends too many messages: until a minute after the last
 
 
 TIMED_QUARANTINES = (Quarantine.FAILURES, Quarantine.FLOODING)
-"""Causes with an end time; others end with their cause."""
+"""Causes with an end time; other quarantines end with their cause."""
 
 
 class ReleaseKind(StrEnum):
@@ -89,7 +88,7 @@ class ReleaseKind(StrEnum):
 
 
 class RetryBudget(StrEnum):
-    """Retry budgets that an end is charged to."""
+    """Retry budgets that the ends of attempts are charged to."""
 
     FAILURE = "failure"
     PREEMPTION = "preemption"
@@ -97,22 +96,22 @@ class RetryBudget(StrEnum):
 
 
 class Exclusive(StrEnum):
-    """Whether two attempts of one task may never run at the same time, even across a partition."""
+    """Guarantee that two attempts of a task never run at the same time, even in a partition."""
 
     NO = ""
-    LEASE = "lease"  # released some time after the loss of its cell, once its guard has ended it
-    STRICT = "strict"  # released only by its cell or an operator
+    LEASE = "lease"  # released some time after the loss of the cell, when its guard has ended it
+    STRICT = "strict"  # released only by the cell or an operator
 
 
 class MassLoss(StrEnum):
-    """Policy of a pool for the case that more than half of its cells become silent at once."""
+    """Policy of a pool if more than half of its cells become silent at once."""
 
-    HOLD = "hold"  # keep them until they return or an operator confirms the loss
+    HOLD = "hold"  # suppress the loss until they return or an operator confirms it
     PROCEED = "proceed"  # declare them lost after one more lease
 
 
 class CallbackOn(StrEnum):
-    """The ends that a job's callback reports."""
+    """The ends for which a job's callback is sent."""
 
     NOTHING = ""
     TASK = "task"
@@ -122,10 +121,10 @@ class CallbackOn(StrEnum):
 class CallbackState(StrEnum):
     """State of the delivery of a callback."""
 
-    WAITING = "waiting"  # for its next try
-    CLAIMED = "claimed"  # a worker is trying now
+    WAITING = "waiting"  # waits for its next try
+    CLAIMED = "claimed"  # a worker is trying to deliver it
     DELIVERED = "delivered"  # its receiver returned a status from 200 to 299
-    ABANDONED = "abandoned"  # not delivered in time
+    ABANDONED = "abandoned"  # its time is over
 
 
 class Band(IntEnum):
@@ -137,7 +136,7 @@ class Band(IntEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of state changes. API, admin and docs show the text of each in `REASONS`."""
+    """Reasons of state changes; `REASONS` has the texts that API, admin and docs show."""
 
     SUBMITTED = "submitted"
     PLACED = "placed"
@@ -236,13 +235,12 @@ REASONS: dict[Reason, str] = {
     Reason.ENDED_BY_HOOK: "the hook of its kind ended its job",
 }
 
-# Only where it differs from the text of the reason: short texts that Diego's clients expect.
 FAILURE_REASONS: dict[Reason, str] = {
     Reason.SCHEDULING_DEADLINE: REASONS[Reason.START_EXPIRED],
 }
-"""The failure reason of a task, if it differs from the text of the reason."""
+"""Failure reasons that Diego's clients expect, if they differ from the text of the reason."""
 
 
 def failure_reason_of(reason: Reason) -> str:
-    """Return the short text for a task that ended for `reason`."""
+    """Return the failure reason of a task that ended for `reason`."""
     return FAILURE_REASONS.get(reason, REASONS[reason])

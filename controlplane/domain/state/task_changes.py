@@ -1,4 +1,4 @@
-"""Conversion of events to effects by the transition table."""
+"""Conversion of events to effects, by the transition table."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,15 +25,15 @@ from controlplane.domain.state.transitions import (
 )
 
 MOST_AVOIDED = 16
-"""Maximum number of cells that a task avoids: those on which it failed last."""
+"""Maximum number of cells that a task avoids: the latest on which it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCause:
     """The reason of a change, and further facts. `release`: set if the container is gone.
 
-    `never_created`: its cell reported that it created no container. `is_final`: no retry can fix
-    the failure; `is_permanent`: the same, unless the limits of the task include such failures.
+    `never_created`: the cell never created the container. `is_final`: no retry can fix the failure.
+    `is_permanent`: the same, unless the limits of the task allow retries of such failures.
     `elsewhere`: a retry avoids the cell, even if the table prefers it.
     """
 
@@ -56,16 +56,16 @@ def change_task(
     *,
     now: datetime,
     report: ChangeAttempt | None = None,
-    passed: tuple[PhaseStep, ...] = (),
+    phases: tuple[PhaseStep, ...] = (),
 ) -> ChangeTask:
     """Return the change that `event` makes, with the reported facts of `report`.
 
-    `passed`: earlier phases of the attempt. Raise IllegalTransition.
+    `phases`: earlier phases of the attempt. Raise IllegalTransition.
     """
     attempt = facts.attempt if facts.attempt and facts.attempt.released_at is None else None
     started_at = _started_at(facts, report)
     finished_at = (report.finished_at if report else None) or now
-    # The start time of a waiting task belongs to its last attempt.
+    # For a waiting task, the start time is that of its last attempt.
     is_active = facts.state in ACTIVE
     ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0
     outcome = advance(
@@ -103,7 +103,7 @@ def change_task(
         task_to=outcome.task,
         counters=outcome.counters,
         at=now,
-        steps=_steps(facts, outcome, cause, now, report, passed),
+        steps=_steps(facts, outcome, cause, now, report, phases),
         attempt=change,
         attempt_open=attempt is not None and (change is None or change.release is None),
         not_before=_not_before(facts, outcome, now),
@@ -124,7 +124,7 @@ def release_task(
     report: ChangeAttempt | None = None,
     message: str = "",
 ) -> ChangeTask:
-    """Return the change that releases the ended attempt, with the facts of `report`."""
+    """Return the change that releases the ended attempt, with the reported facts of `report`."""
     attempt = facts.attempt
     assert attempt is not None, "there is nothing to release"
     base = report or ChangeAttempt(attempt.uid, attempt.state, attempt.state)
@@ -145,7 +145,7 @@ def release_task(
 
 
 def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
-    """Return a change that keeps the task and affects only its attempt."""
+    """Return a change that keeps the state of the task, to change only its attempt."""
     attempt = facts.attempt
     assert attempt is not None, "there is no attempt to change"
     return ChangeTask(
@@ -162,25 +162,31 @@ def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
 
 
 def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
-    """Return the limits for an end by `cause`: no retry if none can fix the failure."""
+    """Return the limits for an end by `cause`, without retries if none can fix the failure."""
     if cause.is_final or (cause.is_permanent and not limits.permanent):
         return replace(limits, failure=0)
     return limits
 
 
 def _avoided(
-    facts: TaskFacts, event: Event, cause: ChangeCause, outcome: TransitionResult, ran: float
+    facts: TaskFacts,
+    event: Event,
+    cause: ChangeCause,
+    outcome: TransitionResult,
+    ran_seconds: float,
 ) -> tuple[int, ...]:
-    """Return the cells of system failures since the task last worked, the latest last."""
+    """Return the cells on which the task failed since it last worked, the latest last."""
     avoids = outcome.avoids_cell or (outcome.prefers_cell and cause.elsewhere)
     if not avoids and not facts.avoid_cell_ids:
         return ()  # the usual case
-    is_over = outcome.task in TERMINAL or (works_again(event, ran) and not cause.elsewhere)
-    known = () if is_over else facts.avoid_cell_ids
+    is_cleared = outcome.task in TERMINAL or (
+        works_again(event, ran_seconds) and not cause.elsewhere
+    )
+    earlier = () if is_cleared else facts.avoid_cell_ids
     if not avoids or facts.attempt is None:
-        return known
-    here = facts.attempt.cell_id
-    return (*(cell_id for cell_id in known if cell_id != here), here)[-MOST_AVOIDED:]
+        return earlier
+    current = facts.attempt.cell_id
+    return (*(cell_id for cell_id in earlier if cell_id != current), current)[-MOST_AVOIDED:]
 
 
 def _kind_of(outcome: TransitionResult) -> FailureKind | None:
@@ -200,19 +206,21 @@ def _steps(
     cause: ChangeCause,
     now: datetime,
     report: ChangeAttempt | None,
-    passed: tuple[PhaseStep, ...],
+    phases: tuple[PhaseStep, ...],
 ) -> tuple[Step, ...]:
-    """Return the rows of history, in order, including states that were never reported."""
+    """Return the steps in order, including states that were not reported."""
     has_run = outcome.attempt in TERMINAL or outcome.attempt is TaskState.RUNNING
-    walk = PhaseSequence(facts.state, report.started_at if report is not None and has_run else None)
-    walk.pass_through(passed)
-    walk.start()
-    is_there = bool(walk.steps) and walk.state is outcome.attempt
-    if not is_there:
-        walk.steps.append(
-            Step(walk.state, outcome.task, outcome.attempt, cause.reason, now, cause.message)
+    sequence = PhaseSequence(
+        facts.state, report.started_at if report is not None and has_run else None
+    )
+    sequence.add_phases(phases)
+    sequence.start()
+    is_reached = bool(sequence.steps) and sequence.state is outcome.attempt
+    if not is_reached:
+        sequence.steps.append(
+            Step(sequence.state, outcome.task, outcome.attempt, cause.reason, now, cause.message)
         )
-    return tuple(walk.steps)
+    return tuple(sequence.steps)
 
 
 def _not_before(facts: TaskFacts, outcome: TransitionResult, now: datetime) -> datetime | None:

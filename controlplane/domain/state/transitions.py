@@ -1,7 +1,7 @@
 """The transition table: every legal change of a task and its attempt.
 
-An event without a row in `TRANSITIONS` is rejected (`IllegalTransition`) and changes nothing.
-`docs/states.md` is generated from the table; database constraints enforce its invariants, too.
+An event without a row in `TRANSITIONS` is rejected (`IllegalTransition`). `docs/states.md` is
+generated from the table; database constraints also enforce its invariants.
 
 Sources: Iris "Task States Reference" for states, numbers and the two budgets; Flyte for consecutive
 system failures (default 3); Diego for attempts that are refused or expire before they start.
@@ -16,10 +16,9 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
 from controlplane.domain.state.states import ACTIVE, RetryBudget
 
-# From the fifth consecutive refusal on, refusals are charged, which limits the requeueing.
+# Further consecutive refusals are charged to the system budget, which limits the requeueing.
 FREE_REFUSALS = 4
-# An attempt that was RUNNING this long resets the counts of consecutive system failures, refusals
-# and crashes.
+# RUNNING time after which the counts of consecutive failures, refusals and crashes are reset.
 HEALTHY_RUN_SECONDS = 60.0
 
 
@@ -48,7 +47,7 @@ class Event(StrEnum):
 
 
 class BackoffKind(StrEnum):
-    """Kinds of backoff of a requeued task (see `backoff`)."""
+    """Kinds of backoff of a requeued task; see `domain.state.backoff`."""
 
     NONE = "none"
     FAILURE = "failure"
@@ -58,9 +57,9 @@ class BackoffKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransitionRule:
-    """One row. The task becomes `task`; PENDING while `budget` lasts, or always with `requeue`.
+    """One row. The task becomes PENDING while `budget` lasts or if `requeue` is set, else `task`.
 
-    `exhausts`: the rest of the budget plus 1 is charged, so that the task is never requeued.
+    `exhausts`: the rest of the budget plus 1 is charged, so the task is never requeued.
     """
 
     task: S
@@ -77,7 +76,7 @@ class TransitionRule:
 class RetryLimits:
     """The retry limits of a task (Iris: failure 0, preemption 100; Flyte: system 3).
 
-    `permanent`: permanent failures are retried, too, within these limits.
+    `permanent`: permanent failures are also retried, within these limits.
     """
 
     failure: int = 0
@@ -88,7 +87,7 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The used budgets of a task. The totals only grow; the last three count consecutive ends.
+    """The used budgets of a task: three totals, and the numbers of consecutive ends.
 
     `consecutive_crashes`: ends of a service after it was RUNNING, which no budget limits.
     """
@@ -125,7 +124,7 @@ _ROWS: tuple[tuple[frozenset[S], Event, TransitionRule], ...] = (
     (frozenset({S.ASSIGNED}), Event.BUILDING, TransitionRule(S.BUILDING, S.BUILDING)),
     (frozenset({S.ASSIGNED, S.BUILDING}), Event.STARTED, TransitionRule(S.RUNNING, S.RUNNING)),
     (ACTIVE, Event.EXITED_ZERO, TransitionRule(S.SUCCEEDED, S.SUCCEEDED)),
-    # Prefers the cell, which has its image and inputs (Flyte: restarted in place).
+    # Prefers the cell, which has the image and inputs (Flyte: restarted in place).
     (
         ACTIVE,
         Event.USER_FAILED,
@@ -209,8 +208,8 @@ def advance(
 ) -> TransitionResult:
     """Return the result of `event` for a task in `state`, after `ran_seconds` of RUNNING.
 
-    `is_final`: the task is not retried, even if its budgets allow it (Diego: at most once). Raise
-    IllegalTransition if the table has no row for the event.
+    `is_final`: the task is not retried, even if its budgets allow it (at most once). Raise
+    IllegalTransition.
     """
     try:
         rule = TRANSITIONS[state, event]
@@ -241,7 +240,7 @@ def advance(
 
 
 def works_again(event: Event, ran_seconds: float) -> bool:
-    """Return whether an end shows that the system works: the program ended, or ran long enough."""
+    """Return whether an end proves that the system works: the program ended or ran long enough."""
     return ran_seconds >= HEALTHY_RUN_SECONDS or event in (Event.EXITED_ZERO, Event.USER_FAILED)
 
 

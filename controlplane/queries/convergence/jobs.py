@@ -10,7 +10,7 @@ from controlplane.queries.sql import rows
 # Arrays count from 1 there, and states from 0.
 _HAS_ENDED = " AND ".join(f"d.counts[{state + 1}] = 0" for state in sorted(OPEN))
 
-# Of a group that has ended. The same rule as `domain.state.dependencies.standing`.
+# For a group without open tasks: the rule of `domain.state.dependencies.group_dependency_status`.
 _HAS_FAILED = f"""
     CASE item->>'until' WHEN 'finished' THEN FALSE
          WHEN 'started' THEN (SELECT count(*) FROM controlplane_task r

@@ -23,7 +23,7 @@ def register(
     *,
     incarnation: str = "one",
     seq: int = 10,
-    spoken: bool = True,
+    is_supported: bool = True,
     ordered: CellState = READY,
     unknown_attempts: int = 0,
 ) -> Registration:
@@ -34,7 +34,7 @@ def register(
         known_seq=10,
         incarnation=incarnation,
         seq=seq,
-        spoken=spoken,
+        is_supported=is_supported,
         unknown_attempts=unknown_attempts,
     )
 
@@ -94,10 +94,10 @@ def test_lost_incarnation_that_returns_must_draw_a_new_one(seq: int) -> None:
     "accepted", [{"known": ""}, {}, {"state": LOST, "incarnation": "two"}], ids=str
 )
 def test_cell_with_an_unsupported_protocol_version_is_cordoned(accepted: dict[str, str]) -> None:
-    answer = register(**accepted, spoken=False)  # type: ignore[arg-type]
+    answer = register(**accepted, is_supported=False)  # type: ignore[arg-type]
     assert (answer.verdict, answer.state) == (ACCEPTED, CORDONED)
     assert "no longer supported" in answer.why
-    assert register(incarnation="two", spoken=False).verdict is REFUSED
+    assert register(incarnation="two", is_supported=False).verdict is REFUSED
 
 
 @pytest.mark.parametrize(("unknown", "what"), [(1, "1 attempt"), (2, "2 attempts")])

@@ -9,8 +9,8 @@ from controlplane.domain.state.dependencies import (
     DependencyStatus,
     JobMilestones,
     dependencies_of,
-    job_standing,
-    standing,
+    group_dependency_status,
+    job_dependency_status,
 )
 from controlplane.domain.state.facts import GroupFacts
 from controlplane.domain.state.states import OPEN, TERMINAL
@@ -43,13 +43,13 @@ def group(counts: dict[S, int], least: int = 2, name: str = "a", **rest: object)
 def test_succeeded_requires_the_minimum_and_no_open_task(
     counts: dict[S, int], expected: DependencyStatus
 ) -> None:
-    assert standing(group(counts), "succeeded") is expected
+    assert group_dependency_status(group(counts), "succeeded") is expected
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
 def test_finished_requires_no_open_task(state: S) -> None:
-    assert standing(group({F: 2}), "finished") is MET
-    assert standing(group({F: 2, state: 1}), "finished") is OPEN_YET
+    assert group_dependency_status(group({F: 2}), "finished") is MET
+    assert group_dependency_status(group({F: 2, state: 1}), "finished") is OPEN_YET
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_finished_requires_no_open_task(state: S) -> None:
 def test_started_requires_the_minimum_of_started_tasks(
     counts: dict[S, int], ran: int, expected: DependencyStatus
 ) -> None:
-    assert standing(group(counts, ran=ran), "started") is expected
+    assert group_dependency_status(group(counts, ran=ran), "started") is expected
 
 
 def test_started_requires_one_task_unless_some_succeeded_before() -> None:
-    assert standing(group({P: 1}, least=0), "started") is OPEN_YET
-    assert standing(group({F: 1}, least=0), "started") is HOPELESS
-    assert standing(group({K: 1}, least=0, ran=1), "started") is MET
-    assert standing(group({P: 1}, least=0, is_rest=True), "started") is MET
-    assert standing(group({P: 1}, least=1, is_rest=True), "started") is OPEN_YET
+    assert group_dependency_status(group({P: 1}, least=0), "started") is OPEN_YET
+    assert group_dependency_status(group({F: 1}, least=0), "started") is HOPELESS
+    assert group_dependency_status(group({K: 1}, least=0, ran=1), "started") is MET
+    assert group_dependency_status(group({P: 1}, least=0, is_rest=True), "started") is MET
+    assert group_dependency_status(group({P: 1}, least=1, is_rest=True), "started") is OPEN_YET
 
 
 def test_all_dependencies_must_be_met_and_one_impossible_decides() -> None:
@@ -112,14 +112,14 @@ def job(
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_ended_job_meets_finished_and_only_success_meets_succeeded(state: S) -> None:
-    assert job_standing(job(state), "finished") is MET
-    assert job_standing(job(state), "succeeded") is (MET if state is OK else HOPELESS)
+    assert job_dependency_status(job(state), "finished") is MET
+    assert job_dependency_status(job(state), "succeeded") is (MET if state is OK else HOPELESS)
 
 
 @pytest.mark.parametrize("state", [P, R])
 @pytest.mark.parametrize("until", ["succeeded", "finished", "settled"])
 def test_dependency_on_an_open_job_stays_open(state: S, until: str) -> None:
-    assert job_standing(job(state, started_at=NOW), until) is OPEN_YET
+    assert job_dependency_status(job(state, started_at=NOW), until) is OPEN_YET
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_dependency_on_an_open_job_stays_open(state: S, until: str) -> None:
 def test_job_counts_as_started_once_a_task_ran(
     milestones: JobMilestones, expected: DependencyStatus
 ) -> None:
-    assert job_standing(milestones, "started") is expected
+    assert job_dependency_status(milestones, "started") is expected
 
 
 def test_settled_requires_the_settling_instant() -> None:
-    assert job_standing(job(F), "settled") is OPEN_YET
-    assert job_standing(job(F, settled_at=NOW), "settled") is MET
+    assert job_dependency_status(job(F), "settled") is OPEN_YET
+    assert job_dependency_status(job(F, settled_at=NOW), "settled") is MET
