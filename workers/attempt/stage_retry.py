@@ -22,7 +22,7 @@ def with_tries(
 ) -> T:
     """Return the value of `action`, tried again after each pause of `back_off`.
 
-    `note` gets the text of each failed try that another follows. Raises AttemptFailed.
+    `note` gets the text of each failed try that another follows. Raise AttemptFailed.
     """
     tries = len(back_off) + 1
     for number, seconds in enumerate(back_off, 1):

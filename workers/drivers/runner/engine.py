@@ -153,13 +153,13 @@ class RunnerEngine:
             raise EngineError(f"its order cannot be read: {error}") from error
 
     def find_image(self, image: str) -> str | None:
-        """No image is needed."""
+        """Return "": no image is needed."""
         return ""
 
     def pull(
         self, image: str, on_progress: Callable[[int], None], registry: Registry | None = None
     ) -> int:
-        """No image is needed."""
+        """Return 0: no image is needed."""
         return 0
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
