@@ -91,19 +91,19 @@ class CellAttempt:
         self.unsaved_phases = shorten((*self.unsaved_phases, change))
 
     def apply_start(self, at: float, container_id: str | None) -> None:
-        """The container runs since `at`."""
+        """Set that the container runs since `at`."""
         self.state, self.started_at, self.container_id = TaskState.RUNNING, at, container_id
 
     def apply_crash(self) -> None:
-        """A process was killed before the attempt made progress."""
+        """Count a kill of a process before the attempt made progress."""
         self.crashes += 1
 
     def apply_reach(self, stage: int) -> None:
-        """The attempt made progress: it does not kill processes."""
+        """Set the stage of progress, and reset the count of kills."""
         self.crashes, self.stage = 0, stage
 
     def apply_move(self) -> None:
-        """The cell is leaving: the attempt is stopped and will run elsewhere."""
+        """Set that the leaving cell has stopped the attempt."""
         self.is_moving = True
 
     def apply_phases(self, count: int, changes: tuple[PhaseChange, ...]) -> None:

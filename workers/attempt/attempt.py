@@ -150,7 +150,7 @@ class AttemptRun:
         return self.is_uncreated and not self.may_exist
 
     def emit(self, event: DriverEvent) -> None:
-        """Pass an event to the driver's listener. Raises DriverClosed."""
+        """Pass an event to the driver's listener. Raise DriverClosed."""
         if self.context.closed.is_set():
             raise DriverClosed
         self.context.emit(event)

@@ -76,7 +76,7 @@ def cut_note(limit: int) -> bytes:
 
 
 def _write_all(file: int, content: bytes) -> int:
-    """Write all of `content` and return its length. Raises OSError, also if the disk is full."""
+    """Write all of `content` and return its length. Raise OSError, also if the disk is full."""
     written = 0
     while written < len(content):
         written += os.write(file, content[written:])
@@ -130,7 +130,7 @@ class Capture:
     def add(self, reader: int, entries: Sequence[LogEntry]) -> None:
         """Append entries of the engine's log, oldest first, all or none.
 
-        Raises CaptureSuperseded, or DiskFull: the caller may retry.
+        Raise CaptureSuperseded, or DiskFull: the caller may retry.
         """
         with self._lock:
             if reader != self._reader:

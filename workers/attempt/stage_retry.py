@@ -25,7 +25,7 @@ def with_tries(
     """Return the value of `action`, tried again after each pause of the back-off and of `longer`.
 
     The attempt notes each failed try that another follows. `judge` classifies engine errors; by
-    default as errors of the start. Raises AttemptFailed.
+    default as errors of the start. Raise AttemptFailed.
     """
     judge = judge or partial(judge_start_error, stage)
     back_off = attempt.context.back_off + longer

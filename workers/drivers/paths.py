@@ -14,7 +14,7 @@ from workers.attempt.transfer.tars import Take, pack, unpack
 
 
 def place_below(root: Path, placed: Sequence[PlacedFile]) -> None:
-    """Place `placed` below `root`. Repeatable. Raises OSError.
+    """Place `placed` below `root`. Repeatable. Raise OSError.
 
     A bound path becomes a link, so that its source can change.
     """

@@ -38,7 +38,7 @@ class InferenceHook:
     """Services, which are RUNNING once the health check has passed, and are always restarted."""
 
     def prepare(self, terms: GroupTerms) -> GroupTerms:
-        """Return the terms unchanged. Raise Refusal unless they have a health check and no limits."""
+        """Return the terms unchanged. Raise Refusal without health check or with limits."""
         if not terms.has_health_check:
             raise Refusal("health_check", "is required for kind inference")
         _refuse_session_limits(terms)

@@ -201,7 +201,7 @@ def key_path(attempt: AttemptRun) -> str:
 
 
 def make_files(attempt: AttemptRun, gang: Gang, me: GangMember) -> None:
-    """Write all files of a member before its start. Raises OSError, UnsafeSecretFolder."""
+    """Write all files of a member before its start. Raise OSError, UnsafeSecretFolder."""
     assert gang.key is not None
     gang_folder(attempt).mkdir(parents=True, exist_ok=True)
     gang_folder(attempt).chmod(0o755)  # for any user of the task
@@ -224,7 +224,7 @@ def _write_key(path: Path, text: str, is_contained: bool) -> None:
 
 
 def write_files(attempt: AttemptRun, status: GangStatus, me: GangMember) -> None:
-    """Write all files that change while the gang runs. Raises OSError."""
+    """Write all files that change while the gang runs. Raise OSError."""
     gang = status.gang
     peers = list_peers(gang, me)
     folder = gang_folder(attempt)

@@ -17,7 +17,7 @@ MAX_HOSTS_CHARS = 64 * 1024
 
 
 def join_gang(attempt: AttemptRun) -> None:
-    """Write the files of a member and record what must be bound. Raises AttemptFailed."""
+    """Write the files of a member and record what must be bound. Raise AttemptFailed."""
     spec = attempt.launch.spec
     if not spec.is_gang:
         return

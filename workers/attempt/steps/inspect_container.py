@@ -37,7 +37,7 @@ def inspect_own(attempt: AttemptRun) -> None:
 
 
 def inspect_adopted(attempt: AttemptRun) -> None:
-    """Take over the container; do not create a vanished one again. Raises AttemptFailed.
+    """Take over the container; do not create a vanished one again. Raise AttemptFailed.
 
     An attempt that certainly had no container starts from the beginning while its order is valid.
     """

@@ -12,7 +12,7 @@ RETRY_SECONDS = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 
 
 def read_launch_context(attempt: AttemptRun) -> None:
-    """Fetch the launch context from web, if the task needs one. Raises AttemptFailed."""
+    """Fetch the launch context from web, if the task needs one. Raise AttemptFailed."""
     if not attempt.launch.spec.needs_launch_context:
         return
     attempt.launch_context = _fetch(attempt)

@@ -19,7 +19,7 @@ from workers.secret_folder import UnsafeSecretFolder
 
 
 def write_secrets(attempt: AttemptRun) -> None:
-    """Add the secrets of the launch context to environment and files. Raises AttemptFailed."""
+    """Add the secrets of the launch context to environment and files. Raise AttemptFailed."""
     uses = attempt.launch.spec.secrets
     if not uses:
         return

@@ -33,7 +33,7 @@ def begin_creation(attempt: AttemptRun) -> None:
 
 
 def make_workspace(attempt: AttemptRun) -> None:
-    """Create the folders. Raises AttemptFailed."""
+    """Create the folders. Raise AttemptFailed."""
     try:
         # Creating folders and files takes half of the time of a short task.
         needed = attempt.inputs_folder if attempt.launch.spec.inputs else attempt.workspace

@@ -38,7 +38,7 @@ class _WatchedFile(io.RawIOBase):
 def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
     """Write the tar `stream` of one file or folder to `target`, with relative names.
 
-    Only files, folders and links are kept. Raises EngineError; AttemptFailed if the disk is full.
+    Only files, folders and links are kept. Raise EngineError; AttemptFailed if the disk is full.
     """
     root: str | None = None
     try:
@@ -71,7 +71,7 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
 
 
 def pack(path: Path, target: Path, take: Take) -> None:
-    """Write the local file or folder `path` to `target`. Raises OSError.
+    """Write the local file or folder `path` to `target`. Raise OSError.
 
     Links are stored as links, and not followed.
     """
@@ -85,7 +85,7 @@ def pack(path: Path, target: Path, take: Take) -> None:
 
 
 def unpack(source: Path, folder: Path) -> None:
-    """Unpack a tar of `pack` or `rebase` into `folder`. Raises OSError, EngineError.
+    """Unpack a tar of `pack` or `rebase` into `folder`. Raise OSError, EngineError.
 
     Repeatable. No file is written outside of the folder, whatever names and links the archive has.
     """
@@ -118,7 +118,7 @@ def _checked(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
 
 
 def _inner(name: str, folder: Path) -> str:
-    """Return `name` relative to `folder` and inside it. Raises EngineError."""
+    """Return `name` relative to `folder` and inside it. Raise EngineError."""
     inner = _relative(name.lstrip("/") or ".", ".")
     if inner is not None:
         real = Path(os.path.realpath((folder / inner).parent if inner != "." else folder))

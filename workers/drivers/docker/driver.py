@@ -379,7 +379,7 @@ class DockerEngine:
 
     @property
     def _api(self) -> Any:
-        """Return the client, connected at the first use. Raise EngineAway."""
+        """The client, connected at the first use. Raises EngineAway."""
         with self._lock:
             if self._client is None:
                 with translated_errors():
