@@ -32,10 +32,14 @@ def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
         FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.id = ANY(%s)
         """
-    return {
-        row[0]: CellStatus(row[0], CellState(row[1]), *row[2:5], CellState(row[5]), *row[6:])
-        for row in rows(statement, [list(cell_ids)])
-    }
+    found = {}
+    for cell_id, state, incarnation, acked, beat, ordered, *cause in rows(
+        statement, [list(cell_ids)]
+    ):
+        found[cell_id] = CellStatus(
+            cell_id, CellState(state), incarnation, acked, beat, CellState(ordered), *cause
+        )
+    return found
 
 
 def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[ExpectedAttempt]]:
