@@ -26,10 +26,10 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
         return 2
     if os.environ.get("MAKELEVEL"):
-        # Make itself may be killed: nothing it started may stay behind.
+        # If make is killed, no process that it started may remain.
         launch.die_with_parent("TERM")
-    # A plain `kill` stops as cleanly as Ctrl-C; and so does Ctrl-C where a script started the stack
-    # in the background, which ignores it by default.
+    # `kill` stops the stack like Ctrl-C. A stack that a script started in the background ignores
+    # Ctrl-C by default.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def require_engine() -> int:
-    """Make sure that an engine and the examples' image are there, for the tests."""
+    """Ensure that an engine runs and has the examples' image, for the tests."""
     image.require_image(engine.require_engine(print), print)
     return 0
 
@@ -51,27 +51,27 @@ def require_browser() -> int:
     """Ensure that a Chromium is installed, for the tests of the admin."""
     if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise StackError("no Chromium found: install it, the browser tests need it")
+            raise StackError("Chromium is not installed: install it for the tests of the admin")
         print("installing Debian's chromium with apt-get")
         engine.apt_install("chromium")
     return 0
 
 
 def require_registry() -> int:
-    """Make sure that there is an image registry to start, for the tests that pull from one."""
+    """Ensure that an image registry is installed, for the tests that pull from one."""
     if not shutil.which("docker-registry"):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise StackError("no docker-registry found: install it, the engine's tests start one")
+            raise StackError("docker-registry is not installed: install it for the tests of pulls")
         print("installing Debian's docker-registry with apt-get")
         engine.apt_install("docker-registry")
     return 0
 
 
 def require_dropbear() -> int:
-    """Make sure that there is an SSH server for a container, for the tests that log in to one."""
+    """Ensure that an SSH server is installed, for the tests that log in to a container."""
     if not shutil.which("dropbear"):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
-            raise StackError("no dropbear found: install it, the tests of gangs take it along")
+            raise StackError("dropbear is not installed: install it for the tests of gangs")
         print("installing Debian's dropbear-bin with apt-get")
         engine.apt_install("dropbear-bin")
     return 0
