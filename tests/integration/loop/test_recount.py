@@ -41,7 +41,7 @@ def test_recount_of_correct_rows_finds_no_difference(loop: Loop) -> None:
     loop.place()
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
     loop.submit()
-    assert call() == (0, "2 jobs recounted, 0 differences mended\n")
+    assert call() == (0, "2 jobs recounted, 0 differences repaired\n")
 
 
 def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
@@ -53,7 +53,7 @@ def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
     assert (
         f"group {group.pk} (main): counts 2 PENDING, 1 SUCCEEDED, its tasks are 3 PENDING" in said
     )
-    assert "1 differences in 1 jobs, 0 mended" in said
+    assert "1 differences in 1 jobs, 0 repaired: run it with --repair" in said
     assert TaskGroup.objects.get().counts[S.SUCCEEDED] == 1
 
 
@@ -62,9 +62,9 @@ def test_recount_with_repair_corrects_the_counts(loop: Loop) -> None:
         job = loop.submit(replicas=3)
     execute(MOVED_BY_HAND, [job.pk])
     code, said = call("--repair")
-    assert (code, said.count("(mended)")) == (0, 1)
+    assert (code, said.count("(repaired)")) == (0, 1)
     assert TaskGroup.objects.get(job=job).counts[S.PENDING] == 3
-    assert call() == (0, "2 jobs recounted, 0 differences mended\n")
+    assert call() == (0, "2 jobs recounted, 0 differences repaired\n")
     assert loop.state(job) == "PENDING"
 
 
@@ -80,7 +80,7 @@ def test_recount_ends_a_job_whose_tasks_have_ended(loop: Loop) -> None:
     assert loop.state(job) == "RUNNING"
     code, said = call("--repair")
     assert code == 0
-    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (mended)" in said
+    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (repaired)" in said
     assert loop.state(job) == "SUCCEEDED"
     done = Job.objects.get()
     assert done.finished_at is not None
@@ -114,9 +114,9 @@ def test_recount_reports_but_keeps_a_contradicting_end(loop: Loop) -> None:
     assert code == 1
     assert (
         f"INV-23 job {job.pk}: is SUCCEEDED, KILLED follows from its tasks, but an end is final"
-        " (left)" in said
+        " (not repaired)" in said
     )
-    assert "2 differences in 1 jobs, 1 mended" in said
+    assert "2 differences in 1 jobs, 1 repaired" in said
     assert Job.objects.get().state == S.SUCCEEDED
     assert TaskGroup.objects.get().counts[S.KILLED] == 1
 
@@ -128,7 +128,8 @@ def test_recount_reports_a_task_without_its_attempt(loop: Loop) -> None:
     execute("UPDATE controlplane_task SET attempt_uid = gen_random_uuid()")
     code, said = call("--repair")
     assert code == 1
-    [line] = re.findall(r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(left\)", said)
+    pattern = r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(not repaired\)"
+    [line] = re.findall(pattern, said)
     assert str(Attempt.objects.get().uid) in line
     assert loop.states(job) == ["ASSIGNED"]
 
@@ -150,9 +151,9 @@ def test_tasks_killed_by_a_dependency_are_recounted_from_history(loop: Loop) -> 
     state = loop.state(job)
     TaskGroup.objects.update(killed_by_dependency=1)
     code, said = call("--repair")
-    assert said.count("(mended)") == 2
+    assert said.count("(repaired)") == 2
     difference = "killed_by_dependency is 1, not 2"
-    assert f"group {group.pk} (b): {difference} (mended)" in said
+    assert f"group {group.pk} (b): {difference} (repaired)" in said
     assert (code, loop.state(job)) == (0, state)
     assert TaskGroup.objects.get(name="b").killed_by_dependency == 2
 
