@@ -57,7 +57,8 @@ class QueuePlace:
     def _text(self) -> str:
         about = "about " if self.is_estimate else ""
         behind = f", behind job {self.behind_job}" if self.behind_job is not None else ""
-        return f"{about}{self.position} of {self.of} that wait in its pool{behind}"
+        waiting = "task that waits" if self.of == 1 else "tasks that wait"
+        return f"position {about}{self.position} of {self.of} {waiting} in its pool{behind}"
 
 
 def find_place(
