@@ -319,7 +319,7 @@ def test_task_not_seen_by_a_pass_has_reason_queue_position(
     assert onlooker.reason(task)["code"] == "queue_position"
     explained = onlooker.call(f"/tasks/{task.pk}/explain")
     assert explained["considered_at"] is None
-    assert explained["queue"]["text"] == "position 1 of 1 task that waits in its pool"
+    assert explained["queue"]["text"] == "position 1 of 1 in the queue of its pool"
     assert explained["queue"]["text"] in onlooker.page(f"task/{task.pk}/change/")
 
 
@@ -337,7 +337,7 @@ def test_explain_shows_the_queue_position_and_the_job_ahead(
         "of": 9,
         "behind": {"job": first.pk, "name": "job"},
         "estimate": False,
-        "text": f"position 5 of 9 tasks that wait in its pool, behind job {first.pk}",
+        "text": f"position 5 of 9 in the queue of its pool, behind job {first.pk}",
     }
     assert explained["considered_at"] > before.isoformat()
     Pool.objects.update(sequencer="fair_share")

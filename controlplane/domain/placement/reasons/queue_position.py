@@ -57,8 +57,7 @@ class QueuePlace:
     def _text(self) -> str:
         about = "about " if self.is_estimate else ""
         behind = f", behind job {self.behind_job}" if self.behind_job is not None else ""
-        waiting = "task that waits" if self.of == 1 else "tasks that wait"
-        return f"position {about}{self.position} of {self.of} {waiting} in its pool{behind}"
+        return f"position {about}{self.position} of {self.of} in the queue of its pool{behind}"
 
 
 def find_place(
