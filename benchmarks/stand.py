@@ -184,7 +184,7 @@ def _plan(folder: Path, wanted: Wanted) -> StackPlan:
     home = StackHome(folder / "home")
     home.create()
     taken: set[int] = set()
-    secret = credentials.load_or_draw(home)
+    secret = credentials.load_or_create(home)
     cluster = postgres.Cluster(folder / "postgres", port=ports.free_port(taken=taken))
     redis_port = ports.free_port(taken=taken)
     return StackPlan(

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 
 class JobGroup(TypedDict):
-    """A group of a job, with what it has by default where nothing was written."""
+    """A task group of a job, with defaults for omitted fields."""
 
     name: str
     tasks: int
@@ -17,7 +17,7 @@ class JobGroup(TypedDict):
 
 
 class JobWait(TypedDict):
-    """Another job that this one waits for: settled, if it takes the place of that one."""
+    """A job that the job waits for; `until` is settled if the job replaces it."""
 
     job: int
     name: str
@@ -26,7 +26,7 @@ class JobWait(TypedDict):
 
 
 class Job(TypedDict):
-    """A job. In lists, `spec` is null where it is larger than 4 KiB."""
+    """A job. In lists, a `spec` of more than 4 KiB is null."""
 
     id: int
     guid: str | None
@@ -59,14 +59,14 @@ class Job(TypedDict):
 
 
 class PendingReason(TypedDict):
-    """Why a task waits: a code, a sentence, and the figures behind it."""
+    """Why a task waits: a code, a text, and figures."""
 
     code: str
     text: str
 
 
 class Task(TypedDict):
-    """A task with what its present attempt came to."""
+    """A task with the results of its newest attempt."""
 
     id: int
     guid: str
@@ -106,7 +106,7 @@ class Task(TypedDict):
 
 
 class Attempt(TypedDict):
-    """One try at a task."""
+    """One execution of a task on a cell."""
 
     uid: str
     task: int
@@ -131,7 +131,7 @@ class Attempt(TypedDict):
 
 
 class Artifact(TypedDict):
-    """A file that an attempt left; `uri` is a path of this API, or an address elsewhere."""
+    """A stored file of an attempt; `uri` is a path of this API, or a URL elsewhere."""
 
     name: str
     size: int
@@ -140,9 +140,9 @@ class Artifact(TypedDict):
 
 
 class Change(TypedDict):
-    """A row of the history, or several that are shown as one: see `count`, `first_at`, `last_at`.
-    Fields that differ between them are null; of `message` and `actor` the newest few are
-    listed.
+    """A change in the history, or several merged ones: see `count`, `first_at` and `last_at`. A
+    field that differs between merged changes is null; `message` and `actor` list the newest
+    few.
     """
 
     id: int
@@ -171,7 +171,7 @@ class Change(TypedDict):
 
 
 class Cell(TypedDict):
-    """A cell; cpu in cores, memory_mib, disk_mib, gpu and named resources."""
+    """A cell. Resources: cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
     name: str
     state: str
@@ -192,14 +192,14 @@ class Cell(TypedDict):
 
 
 class AllowedMount(TypedDict):
-    """A file or folder of the cells' hosts that tasks may mount, with all below it."""
+    """A path on the hosts of the cells that tasks may mount, with everything below it."""
 
     path: str
     read_only: bool
 
 
 class Pool(TypedDict):
-    """A pool, and whether a loss of many of its cells at once is held back."""
+    """The policy of a pool, and since when a mass loss of its cells is suppressed."""
 
     name: str
     sequencer: str
@@ -220,7 +220,7 @@ class Pool(TypedDict):
 
 
 class QuotaUsage(TypedDict):
-    """What someone has now, in all pools: what unreleased attempts hold, and tasks that wait."""
+    """The usage of a quota in all pools: held by unreleased attempts, and waiting tasks."""
 
     resources: dict[str, float]
     running_tasks: int
@@ -229,8 +229,9 @@ class QuotaUsage(TypedDict):
 
 
 class Quota(TypedDict):
-    """What a user, project or domain may have at once, and has; null, and what is not named, is
-    not limited. cpu in cores, memory_mib, disk_mib, gpu, named resources and tokens.
+    """Limits and usage of a user, project or domain over all pools; null, or a resource that is
+    not listed: no limit. Resources: cpu in cores, memory_mib, disk_mib, gpu, named resources,
+    tokens.
     """
 
     kind: str
@@ -244,7 +245,7 @@ class Quota(TypedDict):
 
 
 class StoredSecret(TypedDict):
-    """A secret without its value, which is never shown."""
+    """A secret without its value."""
 
     name: str
     domain: str

@@ -14,7 +14,7 @@ CALLBACKS_INTERVAL_SECONDS = 5.0
 def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
     """Return Celery beat's schedule.
 
-    A message expires once newer ones replace it, so that a worker does not return to a backlog.
+    A message expires once newer ones replace it, so that a worker does not accumulate a backlog.
     Expiry compares the clocks of two machines, so it allows for a difference.
     """
     ticks = {

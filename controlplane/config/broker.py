@@ -1,9 +1,7 @@
-"""The connection to the broker: back soon after Redis is, closed on a stop, unharmed by any
-message.
+"""Connect to the broker: reconnect soon, close on a stop, and drop unreadable messages.
 
-A list in Redis holds whatever was pushed. In Kombu the error of unpacking one entry ends the
-worker; here the entry is dropped and the worker continues. `workers.service.broker` is the same for
-a cell.
+A list in Redis may hold any text. An entry that Kombu cannot unpack would end the worker; here the
+entry is dropped and the worker continues. `workers.service.broker` does the same for a cell.
 """
 
 import logging
@@ -26,35 +24,35 @@ from controlplane.contract.wire.queues import INBOX_QUEUES
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS_MAX = 5
-"""Kombu would let the pauses between two tries grow to 30 s, the length of a cell's lease."""
+"""By default, Kombu lets the pause between two tries grow to 30 s, the length of a lease."""
 
 SHOWN_CHARS = 200
 
 MORE_MESSAGES = 20
 """Entries of an inbox shard that are read after the first, in one round trip to Redis.
 
-Reading one by one, a busy machine waits for its turn at each, and a flood of bad messages delays
-heartbeats for longer than a lease. The largest entries of one trip are 85 MB.
+With a round trip for each entry, a flood of bad messages on a busy machine delays heartbeats for
+longer than a lease. The largest entries of one trip are 85 MB.
 """
 
-OF_THE_BROKER = (
+BROKER_ERRORS = (
     *(Empty, OSError, RedisError),
     *kombu_redis.virtual.Transport.connection_errors,
     *kombu_redis.virtual.Transport.channel_errors,
 )
-"""Errors of reading a queue that do not concern the message.
+"""Errors of the connection, except DataError, which concerns a message.
 
-All except DataError: Redis' client raises it for arguments that it cannot send, such as a message.
+The client of Redis raises DataError for arguments that it cannot send.
 """
 
 
 class ForgivingChannel(kombu_redis.Channel):
-    """Takes messages from lists; one that cannot be read is logged and dropped."""
+    """Reads messages from lists; logs and drops those that cannot be read."""
 
     _last_queue = ""
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        """A client of Redis that hands on no entry over the size limit."""
+        """Return a Redis client that replaces entries over the size limit."""
         client = super()._create_client(asynchronous)
         client.set_response_callback("BRPOP", self._note_reply)
         return client
@@ -66,7 +64,7 @@ class ForgivingChannel(kombu_redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         read = super()._brpop_read
         self._read_one(lambda: read(**options))
-        # Only the inbox acknowledges nothing: other queues are read no faster than their work.
+        # Only inbox queues, which need no acknowledgement: others are read as their work is done.
         if self._last_queue in INBOX_QUEUES:
             queue = self._last_queue
             for entry in self.client.rpop(queue, MORE_MESSAGES) or ():
@@ -82,10 +80,10 @@ class ForgivingChannel(kombu_redis.Channel):
         try:
             read()
         except Exception as error:
-            if isinstance(error, OF_THE_BROKER) and not isinstance(error, DataError):
+            if isinstance(error, BROKER_ERRORS) and not isinstance(error, DataError):
                 raise
-            # The entry is off its list already. Its consumer may not have acknowledged it: it would
-            # occupy one of the few places of unacknowledged messages permanently.
+            # The entry is no longer in its list. Unless it is rejected, it would permanently occupy
+            # one of the few places of unacknowledged messages.
             for tag in set(self.qos._delivered) - known:
                 self.basic_reject(tag, requeue=False)
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
@@ -93,12 +91,12 @@ class ForgivingChannel(kombu_redis.Channel):
 
 
 class ForgivingTransport(kombu_redis.Transport):
-    """Redis, read by forgiving channels."""
+    """The transport for Redis with forgiving channels."""
 
     Channel = ForgivingChannel
 
     def _deliver(self, message: Any, queue: Any) -> None:
-        """Deliver a message, or drop it by what `find_refusal` finds."""
+        """Deliver a message, or drop it if `find_refusal` refuses it."""
         refusal = find_refusal(message)
         if refusal is not None:
             log.warning("message dropped unread: %s", refusal)
@@ -107,25 +105,25 @@ class ForgivingTransport(kombu_redis.Transport):
 
 
 class PromptConnection(Connection):
-    """A broker connection that comes back soon after the broker has."""
+    """A broker connection that reconnects soon after the broker is available."""
 
     def get_transport_cls(self) -> Any:
-        """Ours, in place of kombu's own for Redis."""
+        """Return ForgivingTransport instead of Kombu's transport for Redis."""
         found = super().get_transport_cls()
         return ForgivingTransport if found is kombu_redis.Transport else found
 
     def ensure_connection(
         self, errback: Any = None, max_retries: int | None = None, **options: Any
     ) -> Any:
-        """Connect, trying again after 1, 2, … 5, 5, … seconds."""
+        """Connect; retry after 1, 2, … 5, 5, … seconds."""
         pauses = {"interval_start": 1, "interval_step": 1, "interval_max": RETRY_SECONDS_MAX}
         return super().ensure_connection(errback, max_retries, **{**pauses, **options})
 
     def ensure(self, obj: Any, fun: Any, errback: Any = None, *args: Any, **options: Any) -> Any:
-        """Retry `fun` while the broker is away, until the process is stopped.
+        """Retry `fun` while the broker is unavailable, until the process is stopped.
 
-        Otherwise a worker that is stopped while it announces itself, after the broker has gone
-        permanently, would retry without end: Celery checks for a stop only in its other loops.
+        Celery checks for a stop only in its other loops: a worker that announces itself while the
+        broker is unavailable would retry without end.
         """
 
         def failed(error: Any, pause: float) -> None:
@@ -138,6 +136,6 @@ class PromptConnection(Connection):
 
 
 class PromptAmqp(AMQP):
-    """Celery's way to make connections, with ours in it."""
+    """Celery's AMQP support with PromptConnection."""
 
     Connection = PromptConnection

@@ -1,4 +1,4 @@
-"""The control plane's Celery app: ticks land here as tasks, orders leave through it."""
+"""The control plane's Celery app, which runs the ticks as tasks."""
 
 import os
 
@@ -9,7 +9,7 @@ from django.db import close_old_connections
 from controlplane.config.broker import PromptAmqp
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
-# Django's checks load each page and address of web: a third of a worker's start. CI runs them.
+# Django's checks load all views of web, a third of a worker's start time. CI runs them.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("controlplane", amqp=PromptAmqp)
@@ -19,14 +19,14 @@ app.add_defaults({"CELERY_DB_REUSE_MAX": 1_000_000_000})
 
 
 @task_prerun.connect
-def _let_go_of_a_dead_connection(**_: object) -> None:
-    """The connection is checked when the task first uses it."""
+def _close_dead_connection(**_: object) -> None:
+    """Close the database connection if it is unusable, when the task first uses it."""
     close_old_connections()
 
 
 @setup_logging.connect
-def _keep_our_logging(**_: object) -> None:
-    """Django has configured logging already; Celery must not replace it."""
+def _keep_logging(**_: object) -> None:
+    """Keep the logging that Django has configured: Celery would replace it."""
 
 
 if __name__ == "__main__":

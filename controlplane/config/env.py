@@ -1,8 +1,7 @@
-"""The control plane's environment as one frozen, typed object, refused at start if it is wrong.
+"""Read the control plane's settings from the environment into one frozen, typed object.
 
-Every setting is a field here and nowhere else: `lease_seconds` is CELLRUN_LEASE_SECONDS. Unknown
-CELLRUN_* names, and values that are not what their names expect, are refused by name, all of them
-at once.
+Each setting is a field of ControlPlaneSettings: `lease_seconds` is CELLRUN_LEASE_SECONDS. One error
+at start names all unknown CELLRUN_* names and all invalid values.
 """
 
 import os
@@ -24,7 +23,7 @@ from controlplane.domain.callbacks.addresses import Network
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
 
 MIN_SECRET_KEY_LENGTH = 32
-"""Every cell's key is derived from it: 32 characters is what HMAC-SHA256 can make use of."""
+"""The keys of the cells are derived from it with HMAC-SHA256, which uses 32 bytes."""
 
 Process = Literal[
     "web", "placement", "convergence", "inbox", "callbacks", "beat", "flower", "command"
@@ -36,12 +35,12 @@ LEASE_TOO_SHORT: LiteralString = "lease_too_short"
 
 
 class InvalidSettings(Exception):
-    """The environment cannot be used; the message has one line per setting that is wrong."""
+    """The environment is invalid; the message has one line for each fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where PostgreSQL is, as Django wants it."""
+    """The address of PostgreSQL in the fields of Django's settings."""
 
     name: str
     user: str
@@ -102,7 +101,7 @@ def _secret_keys(text: str) -> tuple[str, ...]:
 def _split(text: str, expected: str) -> SplitResult:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # read only now, and refused if it is no number
+        _ = parts.port  # raises ValueError if it is not a number
     except ValueError:
         raise ValueError(expected) from None
     return parts
@@ -132,7 +131,7 @@ def _database(text: str) -> Database:
     if parts.scheme not in ("postgres", "postgresql") or not name or "/" in name:
         raise ValueError(expected)
     options = dict(parse_qsl(parts.query))
-    # libpq's own way to name a folder of Unix sockets, which no host part can hold.
+    # libpq's option for a folder of Unix sockets, which cannot be the host of a URL.
     host = options.pop("host", "") or unquote(parts.hostname or "")
     return Database(
         name=unquote(name),
@@ -146,7 +145,7 @@ def _database(text: str) -> Database:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFormat:
-    """What the values of a type are, in the words in which another one is refused."""
+    """The format of a setting, as shown in errors and in the documentation."""
 
     text: str
 
@@ -156,7 +155,7 @@ Seconds = Annotated[
     Field(gt=0, le=86_400, allow_inf_nan=False),
     ExpectedFormat("a number of seconds above 0 and at most 86400"),
 ]
-# A try must be over, and noted, before its claim is taken back.
+# A try must end and be recorded before its claim expires.
 TrySeconds = Annotated[
     float,
     Field(gt=0, le=MAX_TRY_SECONDS, allow_inf_nan=False),
@@ -197,7 +196,7 @@ class ControlPlaneSettings(BaseModel):
 
     home: Path
     secret_key: Annotated[str, BeforeValidator(_secret_key)] = Field(repr=False)
-    # Former keys: what they signed or sealed is still read.
+    # Former keys, which still verify signatures and open sealed secrets.
     secret_key_fallbacks: Annotated[tuple[str, ...], BeforeValidator(_secret_keys)] = Field(
         default=(), repr=False
     )
@@ -208,7 +207,7 @@ class ControlPlaneSettings(BaseModel):
         alias="CELERY_BROKER_URL", repr=False
     )
     public_url: HttpUrl = "http://127.0.0.1:8000"
-    # Where people's browsers find Flower; without it pages do not link there.
+    # The address of Flower for browsers; without it, pages have no links to Flower.
     flower_url: HttpUrl = ""
     artifact_root: Folder = Field(default_factory=lambda read: read["home"] / "artifacts")
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
@@ -242,7 +241,7 @@ class ControlPlaneSettings(BaseModel):
     @field_validator("lease_seconds")
     @classmethod
     def check_lease(cls, lease: float, info: ValidationInfo) -> float:
-        """One lost heartbeat, or one late one, must never cost a lease."""
+        """Return the lease if it is longer than one lost or late heartbeat. Raise ValueError."""
         heartbeat = info.data.get("heartbeat_seconds")
         if heartbeat is not None and lease < 2 * heartbeat:
             least = f"at least twice CELLRUN_HEARTBEAT_SECONDS ({2 * heartbeat:g})"
@@ -257,17 +256,17 @@ SETTING_NAMES: Mapping[str, str] = MappingProxyType(
 
 
 def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
-    """Return the settings that `environ` describes, or raise InvalidSettings naming each fault.
+    """Return the settings in `environ`. Raise InvalidSettings with all faults.
 
-    Missing settings are taken from the stack that runs in CELLRUN_HOME, if any: so `manage.py` in a
-    shell uses the same database as `make up`.
+    Missing settings are taken from the stack that runs in CELLRUN_HOME, if any, so that `manage.py`
+    in a shell uses the database of `make up`.
     """
     faults = [f"{name}: unknown setting" for name in unknown_names(environ)]
     home = Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute()
     if environ.get("CELLRUN_PROCESS") == "flower" and not environ.get("FLOWER_BASIC_AUTH"):
-        faults.append("FLOWER_BASIC_AUTH: Flower needs a login, as user:password")
+        faults.append("FLOWER_BASIC_AUTH: Flower needs a login: set it to user:password")
     found = {**_running_stack(home), **environ}
-    # What must be set is refused as any other value that is not what its name expects.
+    # A required setting that is missing is reported like an invalid value.
     texts = {
         name: found.get(name, "")
         for name, known in SETTING_NAMES.items()
@@ -279,7 +278,7 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
         faults += [
             _describe(fault, texts)
             for fault in error.errors(include_url=False)
-            # A default that follows from a setting which is itself refused.
+            # A default that depends on a setting which is invalid.
             if fault["type"] != "default_factory_not_called"
         ]
     if faults:
@@ -289,12 +288,12 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
 
 def _describe(fault: ErrorDetails, texts: Mapping[str, str]) -> str:
     """Return "NAME: expected ..., not ..."; a value that may hold a password is not repeated."""
-    place = str(fault["loc"][0])  # the setting, or, where a default is wrong, the field
+    place = str(fault["loc"][0])  # the setting, or the field if a default is invalid
     known = ControlPlaneSettings.model_fields[SETTING_NAMES.get(place, place)]
     name = str(known.alias)
     if fault["type"] == LEASE_TOO_SHORT:
         return f"{name}: expected {fault['msg']}"
-    if fault["type"] == "value_error":  # its error already names what is expected
+    if fault["type"] == "value_error":  # its text is the expected format
         words = str(fault["ctx"]["error"])
     else:
         words = next(item.text for item in known.metadata if isinstance(item, ExpectedFormat))
@@ -304,7 +303,7 @@ def _describe(fault: ErrorDetails, texts: Mapping[str, str]) -> str:
 
 
 def _running_stack(home: Path) -> dict[str, str]:
-    """Return where the stack that runs in `home` keeps its database and broker; {} if none does."""
+    """Return settings of the stack that runs in `home`; an empty dict if none runs."""
     found: dict[str, str] = {}
     try:
         found["CELLRUN_SECRET_KEY"] = (home / "secret-key").read_text().strip()
@@ -326,5 +325,5 @@ def _local_hosts(public_url: str) -> tuple[str, ...]:
 
 
 def load_from_process() -> ControlPlaneSettings:
-    """Return the settings of this very process."""
+    """Return the settings of the current process."""
     return load_settings(os.environ)

@@ -7,7 +7,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from controlplane.api.operators import health, metrics
 
-# Here and not at app setup: workers serve no pages, and would load them at each start.
+# Here and not at app setup, since workers serve no pages.
 admin.autodiscover()
 
 urlpatterns = [

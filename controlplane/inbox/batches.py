@@ -1,4 +1,4 @@
-"""Batches of messages: many in one transaction; a bad one is found and put aside for people."""
+"""Apply messages in batches, one transaction each; move invalid ones to the dead letters."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,14 +45,14 @@ log = structlog.get_logger(__name__)
 BATCH_LOST = "inbox_batch_lost"
 
 FORGET_SECONDS = 5.0
-"""Keys are read again after a bad MAC, but not for each batch of a flood of them."""
+"""Minimum interval between reloads of keys after a bad MAC."""
 
 
 class Inbox:
     """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`.
 
-    A batch of heartbeats that wait for their group uses no statement. `timer`: seconds that
-    separate groups; by default those of the control plane's clock.
+    A batch of heartbeats alone uses no statement until they are answered. `timer`: the time in
+    seconds that separates groups; by default that of the control plane's clock.
     """
 
     def __init__(self, *, sync_seconds: float, timer: Callable[[], float] | None = None) -> None:
@@ -71,23 +71,23 @@ class Inbox:
 
     @property
     def has_beats(self) -> bool:
-        """Whether heartbeats wait for their answer."""
+        """Return whether heartbeats wait for their response."""
         return bool(self._beats)
 
     def apply(self, raw: Sequence[str], queues: Sequence[str] | None = None) -> bool:
-        """Apply a batch; answer heartbeats if it is time. Return whether the database was used.
+        """Apply a batch; answer due heartbeats. Return whether the database was used.
 
-        `queues`: the queue that each message came through, see `sort_messages`. Raises only if the
-        database is away.
+        `queues`: the queue of each message, see `sort_messages`. Raise only if the database is
+        unavailable.
         """
         self._report_lost()
         found = sort_messages(raw, self._directory, queues)
-        # Heartbeats that wait come before all the rest of this batch: leases depend on them.
+        # Waiting heartbeats come before the rest of this batch, since leases depend on them.
         has_used_database = self._answer_if_due() or found.is_more_than_beats
         if found.is_more_than_beats:
             self._apply(found, clock.now())
-        # Not those of a failed batch: their cells send them again. And after the reports of the
-        # batch, which list what a cell does not hold any more.
+        # Not those of a failed batch, which their cells send again. After the reports of the batch,
+        # which end attempts that the heartbeats no longer list.
         self._beats |= {beat.address: beat for beat in found.beats}
         self._probes.update(found.probes)
         if found.counts:
@@ -95,7 +95,7 @@ class Inbox:
         return self._answer_if_due() or has_used_database
 
     def note_lost(self, messages: int, error: Exception) -> None:
-        """Remember a batch that could not be applied: the next one that can raises an alert."""
+        """Remember a batch that could not be applied; the next successful one raises an alert."""
         self._lost = _LostBatches(
             self._lost.batches + 1, self._lost.messages + messages, repr(error)
         )
@@ -114,8 +114,8 @@ class Inbox:
         if beats:
             answer_heartbeats(beats, now=clock.now())
         if probes:
-            # A returned probe proves that the heartbeats before it were applied: record it after
-            # them, and lose it with them. Otherwise convergence could declare their cells lost.
+            # A recorded probe proves that the heartbeats before it were applied: record it after
+            # them, and not at all if they failed, or convergence may declare their cells lost.
             record_probes(sorted(probes), now=clock.now())
         return bool(beats or probes)
 
@@ -126,7 +126,7 @@ class Inbox:
 
     def _is_time_to_answer(self) -> bool:
         seconds, last = self._timer(), self._synced_at
-        # If the clock is put back, cells must not wait until it is there again.
+        # If the clock was set back, cells must not wait until it has caught up.
         if last is not None and abs(seconds - last) < self._sync_seconds:
             return False
         self._synced_at = seconds
@@ -156,7 +156,7 @@ class Inbox:
             record_goodbye(item.address, item.goodbye, seq=item.seq, now=now)
         except (OperationalError, InterfaceError):
             raise
-        except Exception as error:  # as with registrations; its lease runs out by itself
+        except Exception as error:  # as for registrations; the lease of the cell expires
             log.error("goodbye_failed", cell=item.address.name, error=str(error))
 
     @staticmethod
@@ -184,7 +184,7 @@ class Inbox:
                 recorded = run_in_transaction(partial(self._record_part, part, meanings, now))
             except (OperationalError, InterfaceError):
                 raise
-            except Exception as error:  # one poisoned report must not hold up the others
+            except Exception as error:  # one invalid report must not delay the others
                 if len(part.reported) > 1:
                     pending += part.halves()
                     continue
@@ -219,7 +219,7 @@ class _LostBatches:
 
     @property
     def text(self) -> str:
-        """For the alert."""
+        """Return the text of the alert."""
         what = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         text = f"{what} with {self.messages} messages of cells lost; last error: {self.error}"
         return clean_text(text, 1000)
@@ -231,13 +231,13 @@ def _seconds_of_clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _ReportChunk:
-    """Reports to record in one transaction; what they acknowledge goes with the last of them."""
+    """Reports to record in one transaction; the last chunk has the acknowledgements."""
 
     reported: Sequence[ReceivedReport]
     acknowledgements: Sequence[Acknowledgement]
 
     def halves(self) -> list["_ReportChunk"]:
-        """Second half first, since the last of a list is taken next."""
+        """Return the two halves, the second first: the caller takes the last of a list next."""
         middle = len(self.reported) // 2
         return [
             _ReportChunk(self.reported[middle:], self.acknowledgements),

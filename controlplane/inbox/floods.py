@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 WINDOW_SECONDS = 5.0
 MAX_PER_WINDOW = 500
-"""A busy cell sends some 50 in five seconds: it flushes at most ten times a second.
+"""A busy cell sends about 50 messages in five seconds: it flushes at most ten times a second.
 
-A message counts once more for each 64 KiB in it: the limit is 32 MB, or 640 results of 10 KB a
-second.
+A message counts once more for each 64 KiB: the limit is 32 MB, or 640 results of 10 KB a second.
 """
 
 WINDOWS = 3

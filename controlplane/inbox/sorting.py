@@ -1,8 +1,8 @@
-"""From raw messages to their contents: shard and MAC checked, the rest dropped and counted.
+"""Read raw messages: check shard and MAC; drop and count invalid messages.
 
-A message costs only itself: no text makes `sort_messages` raise. A cell gets a bounded share of a
-batch. What is over it is dropped before it is decoded: cells send reports again until they are
-acknowledged, and heartbeats and registers by themselves.
+An invalid message affects no other: no text makes `sort_messages` raise. A cell has a limited share
+of a batch. Messages beyond it are dropped before they are decoded: cells send reports again until
+they are acknowledged, and heartbeats and registers periodically.
 """
 
 import json
@@ -37,20 +37,20 @@ MAX_OF_A_CELL = 100
 """Messages of one cell in a batch. A cell flushes ten times a second: this is 10 s of a backlog."""
 
 MAX_OF_A_KIND = 2
-"""Registers and goodbyes of one cell in a batch, each a transaction: the newest are enough."""
+"""Registers and goodbyes of one cell in a batch, each a transaction; only the newest count."""
 
 _HEARTBEAT = '{"type":"heartbeat"'
-"""How `compact_json` begins the payload of a heartbeat, whose first field is `type`."""
+"""The beginning of the payload of a heartbeat, as `compact_json` writes it."""
 
 COUNTED_CHARS = 64 * 1024
-"""A message counts against its cell once, and once more for each part of this length."""
+"""A message counts once for its cell, and once more for each part of this length."""
 
 SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMessage:
-    """A Register with its sender. `position`: its place among the Registers and Goodbyes."""
+    """A Register with its sender. `position`: its position among Registers and Goodbyes."""
 
     address: CellAddress
     register: Register
@@ -61,7 +61,7 @@ class RegistrationMessage:
 
 @dataclass(frozen=True, slots=True)
 class GoodbyeMessage:
-    """A Goodbye with its sender. `position`: its place among the Registers and Goodbyes."""
+    """A Goodbye with its sender. `position`: its position among Registers and Goodbyes."""
 
     address: CellAddress
     goodbye: Goodbye
@@ -73,8 +73,8 @@ class GoodbyeMessage:
 class SortedBatch:
     """The messages of a batch by kind.
 
-    `dropped`: how many were, by reason. `counts`: messages with a valid MAC, by id and name of
-    their cell; a long one counts as several.
+    `dropped`: number of dropped messages by reason. `counts`: number of messages with a valid MAC,
+    by id and name of their cell; a long one counts as several.
     """
 
     registrations: list[RegistrationMessage] = field(default_factory=list)
@@ -88,29 +88,29 @@ class SortedBatch:
 
     @property
     def arrivals_and_departures(self) -> list[RegistrationMessage | GoodbyeMessage]:
-        """Registers and Goodbyes in the order of their arrival.
+        """Return Registers and Goodbyes in the order of their arrival.
 
-        A Goodbye raises the number that the Register of a restored journal is compared with.
+        A Goodbye raises the number with which the Register of a restored journal is compared.
         """
         return sorted([*self.registrations, *self.goodbyes], key=lambda item: item.position)
 
     @property
     def is_more_than_beats(self) -> bool:
-        """Whether anything in it cannot wait as heartbeats do."""
+        """Return whether the batch has messages other than heartbeats, which cannot wait."""
         others = (self.registrations, self.goodbyes, self.reported, self.acknowledgements)
         return any(others) or bool(self.probes or self.dropped)
 
 
 class UnknownCell(MalformedMessage):
-    """No cell of that name is enrolled."""
+    """No cell with the name is enrolled."""
 
 
 class WrongShard(MalformedMessage):
-    """The message came through the queue of another shard than its sender's."""
+    """The message came through the queue of a shard other than its sender's."""
 
 
 class OverLimit(MalformedMessage):
-    """The sender has more messages in the batch than it may."""
+    """The sender has too many messages in the batch."""
 
 
 _Checked = tuple[Envelope, CellAddress]
@@ -118,12 +118,12 @@ T = TypeVar("T")
 
 
 class Directory:
-    """Cell ids and keys by name, read once and again for names not seen yet."""
+    """A cache of cell ids and keys by name; unknown names are loaded."""
 
     def __init__(
         self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, bytes]]] = find_keys
     ) -> None:
-        """`find`: cell id and key of the enrolled cells among the given names."""
+        """`find` returns the cell id and key of each enrolled cell among the names."""
         self._find = find
         self._known: dict[str, tuple[int, bytes, bytes]] = {}
 
@@ -135,7 +135,7 @@ class Directory:
                 self._known[name] = (cell_id, key, keys.mac_key(key, keys.TO_CONTROL))
 
     def check(self, message: Envelope) -> CellAddress:
-        """The sender of an envelope, its MAC checked. Raises Malformed, BadMac."""
+        """Return the sender of an envelope. Raise UnknownCell, BadMac."""
         known = self._known.get(message.cell)
         if known is None:
             raise UnknownCell(f"cell {message.cell!r} is not enrolled")
@@ -144,17 +144,17 @@ class Directory:
         return CellAddress(cell_id, message.cell, message.incarnation, key)
 
     def forget(self) -> None:
-        """Load all cells again: keys may have changed."""
+        """Clear the cache, since keys may have changed."""
         self._known.clear()
 
 
 def sort_messages(
     raw: Sequence[str], directory: Directory, queues: Sequence[str] | None = None
 ) -> SortedBatch:
-    """Read a batch. What cannot be read is dropped, counted, and logged once for the batch.
+    """Return the messages of a batch by kind. Drop and count invalid ones, with one log line.
 
-    `queues`: the queue that each message came through, since a cell may use only its own shard.
-    None: the messages did not come through the broker.
+    `queues`: the queue of each message, since a cell may use only its own shard; None if the
+    messages did not come through the broker.
     """
     found, drops = SortedBatch(), _DropCounts()
     envelopes = []
@@ -170,7 +170,7 @@ def sort_messages(
             if queues is not None and queues[place] != inbox_queue(message.cell):
                 raise WrongShard(f"cell {message.cell!r} does not send through {queues[place]}")
             envelopes.append(message)
-        except Exception as error:  # a message costs only itself, whatever is in it
+        except Exception as error:  # an invalid message affects no other
             drops.add(error, text)
     directory.learn(message.cell for message in envelopes)
     checked = []
@@ -195,14 +195,14 @@ def sort_messages(
 
 
 def _weight(message: Envelope) -> int:
-    """As how many messages it counts: a long one costs as much as several."""
+    """Return the number of messages as which it counts: a long one counts as several."""
     return 1 + len(message.payload) // COUNTED_CHARS
 
 
 def _within_limits(
     checked: list[_Checked], counts: Mapping[tuple[int, str], int], drops: "_DropCounts"
 ) -> list[_Checked]:
-    """At most MAX_OF_A_CELL messages of each cell, the oldest, and its newest heartbeat."""
+    """Return at most MAX_OF_A_CELL messages of each cell: the oldest, and its newest heartbeat."""
     over = {cell_id for (cell_id, _), count in counts.items() if count > MAX_OF_A_CELL}
     if not over:
         return checked
@@ -225,7 +225,7 @@ def _within_limits(
 
 
 def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_DropCounts") -> list[T]:
-    """The newest of each incarnation, and of at most MAX_OF_A_KIND incarnations of each cell."""
+    """Return the newest of each incarnation, for up to MAX_OF_A_KIND incarnations of a cell."""
     kept: list[T] = []
     seen: set[CellAddress] = set()
     cells: Counter[int] = Counter()
@@ -270,26 +270,26 @@ def _read_probe(text: str) -> int | None:
     except ValueError as error:
         raise MalformedMessage("not a probe") from error
     if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < INBOX_SHARDS:
-        raise MalformedMessage("not a probe of a shard of ours")
+        raise MalformedMessage("not a probe of a known shard")
     return shard
 
 
 class _DropCounts:
-    """What was dropped of one batch: counts by reason, and the first message as an example."""
+    """The dropped messages of a batch: counts by reason, and the first one as an example."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._example: dict[str, str] = {}
 
     def add(self, error: Exception, text: str) -> None:
-        """Count one message."""
+        """Count one dropped message."""
         reason = _REASONS.get(type(error), "unreadable")
         self.counts[reason] += 1
         if not self._example:
             self._example = {"error": str(error)[:SHOWN_CHARS], "message": text[:SHOWN_CHARS]}
 
     def log(self) -> None:
-        """Log the batch's drops in one line: a flood of messages must not be one of lines."""
+        """Log all dropped messages in one line, since there may be a flood of them."""
         if self.counts:
             log.warning("messages_dropped", **self.counts, **self._example)
 

@@ -1,1 +1,1 @@
-"""What leaves the control plane after commit: orders to cells, wakes of ticks, artifacts."""
+"""Messages that leave the control plane after a commit: orders, wakes, callbacks."""

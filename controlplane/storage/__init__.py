@@ -1,1 +1,1 @@
-"""The artifact store, a local folder: inputs, logs, artifacts, trash."""
+"""The artifact store, a local folder: inputs, logs, artifacts and discarded folders."""

@@ -1,11 +1,10 @@
-"""What attempts leave, in the same folder as inputs and logs: whole files, or nothing of them.
+"""Artifacts of attempts, in the folder of inputs and logs: complete files only.
 
 artifacts/<shard>/<domain>/<project>/<job>/<task>/<attempt uid>/<name>
-drafts/<2 hex>/<attempt uid>/<key>          a file on its way; <key>.done: it has arrived
+drafts/<2 hex>/<attempt uid>/<key>          an incomplete file; <key>.done: it is complete
 
-A draft's key names what it is to become, so pieces of two versions of a file never mix, and tells
-how large that will be: room is taken for the whole of it with its first piece. Of two versions the
-one that was begun last counts, and the other is forgotten.
+The key of a draft contains name, size and SHA-256 of the file, so that pieces of two versions never
+mix. The first piece reserves space for the whole file. A new version discards an incomplete one.
 """
 
 import fcntl
@@ -29,16 +28,16 @@ MAX_FILES = MAX_OUTPUTS + 1
 
 
 class ArtifactsTooLarge(Exception):
-    """The attempt would leave more than it may."""
+    """The artifacts of the attempt would exceed a limit."""
 
 
 class ContentMismatch(Exception):
-    """What came is not what was announced; all of it is forgotten."""
+    """The content differs from the announced file; the draft is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedFile:
-    """A file that is to come: below which prefix, with what name, size and SHA-256 in hex."""
+    """A file to be uploaded below `prefix`, with name, size in bytes and SHA-256 in hex."""
 
     uid: UUID
     prefix: str
@@ -48,25 +47,25 @@ class AnnouncedFile:
 
     @property
     def target(self) -> Path:
-        """Where it will stand."""
+        """Return the path of the complete file."""
         return _root() / self.prefix / self.name
 
     @property
     def draft(self) -> Path:
-        """Where it stands until then."""
+        """Return the path of the draft."""
         return _drafts(self.uid) / f"{self.name_key}-{self.size}-{self.sha256}"
 
     @property
     def name_key(self) -> str:
-        """What the keys of all its versions begin with."""
+        """Return the common prefix of the keys of all versions of the file."""
         return hashlib.sha256(self.name.encode()).hexdigest()[:32]
 
 
 def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) -> int:
-    """Take a piece if it follows what is here; how many bytes of the file are here then.
+    """Store a piece if it continues the stored part; return the stored bytes of the file.
 
-    The last piece makes the file appear, durably; all is repeatable. `most`: the bytes that the
-    attempt may leave. Raises ArtifactsTooLarge, ContentMismatch.
+    The last piece publishes the file durably. Idempotent. `most`: limit in bytes for all artifacts
+    of the attempt. Raise ArtifactsTooLarge, ContentMismatch.
     """
     done = file.draft.with_suffix(".done")
     if done.exists() and file.target.is_file():
@@ -76,7 +75,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
     if offset == 0:
         _begin(file, most)
     with file.draft.open("ab") as draft:
-        # Two web processes may be offered the same piece.
+        # Two web processes may receive the same piece.
         fcntl.flock(draft, fcntl.LOCK_EX)
         if done.exists() and file.target.is_file():
             return file.size
@@ -87,7 +86,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
         if here == offset:
             _append(file, draft, content, here)
             here += len(content)
-        # Also when all of it came before: the process that took the last piece may have ended then.
+        # Also if the draft was complete: the process that stored the last piece may have ended.
         if here == file.size:
             _finish(file, draft)
             done.touch()
@@ -95,7 +94,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
 
 
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
-    """A file that has arrived; None: there is none. No link leads out of its prefix."""
+    """Return a complete file, or None. A link out of the prefix is not followed."""
     base = _root() / prefix
     path = base / name
     try:
@@ -108,10 +107,10 @@ def open_artifact(prefix: str, name: str) -> BinaryIO | None:
 
 
 def remove_all(uid: UUID, prefix: str) -> None:
-    """Forget all that an attempt left here. Repeatable. Raises OSError."""
+    """Remove all artifacts and drafts of an attempt. Idempotent. Raise OSError."""
     for folder in (_root() / prefix, _drafts(uid)):
         discard(folder)
-    # The folders of its task, job, …: they go with what was last in them.
+    # The folders of its task, job, …, if they are empty.
     for folder in list((_root() / prefix).parents)[:5]:
         try:
             folder.rmdir()
@@ -120,7 +119,7 @@ def remove_all(uid: UUID, prefix: str) -> None:
 
 
 def _begin(file: AnnouncedFile, most: int) -> None:
-    """Take room for the whole file. Raises ArtifactsTooLarge."""
+    """Reserve space for the whole file. Raise ArtifactsTooLarge."""
     folder = _drafts(file.uid)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -129,17 +128,18 @@ def _begin(file: AnnouncedFile, most: int) -> None:
         others, taken = _count_others(file, folder)
         if taken + file.size > most:
             raise ArtifactsTooLarge(
-                f"{file.name} has {file.size} bytes; an attempt may leave {most}, and left {taken}"
+                f"{file.name} has {file.size} bytes: the artifacts of an attempt may have {most}"
+                f" bytes, and {taken} are used"
             )
         if others >= MAX_FILES:
-            raise ArtifactsTooLarge(f"an attempt may leave {MAX_FILES} files, and left so many")
+            raise ArtifactsTooLarge(f"an attempt may have at most {MAX_FILES} artifacts")
         for former in folder.glob(f"{file.name_key}-*"):
             former.unlink(missing_ok=True)
         file.draft.touch()
 
 
 def _count_others(file: AnnouncedFile, folder: Path) -> tuple[int, int]:
-    """How many other files the attempt left or began, and how many bytes they have in the end."""
+    """Return the number and the final size in bytes of the attempt's other files and drafts."""
     base = _root() / file.prefix
     sizes = [
         path.stat().st_size
@@ -155,7 +155,7 @@ def _count_others(file: AnnouncedFile, folder: Path) -> tuple[int, int]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Two web processes may be offered two files at once."""
+    """Lock the folder, since two web processes may receive two files at once."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -165,37 +165,37 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder that lasts, with those that it lies in."""
+    """Create a folder and its parents durably."""
     while not folder.is_dir():
         _make_folder(folder.parent)
-        # What is purged beside it takes folders along that are empty: then once more.
+        # A concurrent removal may delete an empty parent: try again.
         with suppress(FileNotFoundError):
             folder.mkdir(exist_ok=True)
             sync_folder(folder.parent)
 
 
 def _append(file: AnnouncedFile, draft: BinaryIO, content: bytes, here: int) -> None:
-    """Take a piece behind the `here` bytes that came before. Raises ContentMismatch."""
+    """Append a piece after the `here` stored bytes. Raise ContentMismatch."""
     if here + len(content) > file.size:
         file.draft.unlink()
-        raise ContentMismatch(f"more than the {file.size} bytes that were announced")
+        raise ContentMismatch(f"received more than the announced {file.size} bytes")
     draft.write(content)
     draft.flush()
 
 
 def _finish(file: AnnouncedFile, draft: BinaryIO) -> None:
-    """Let the file appear, durably. Raises ContentMismatch; after OSError it can be tried again."""
+    """Publish the file durably. Raise ContentMismatch, or OSError, which can be retried."""
     try:
         os.fsync(draft.fileno())
     except OSError:
-        # A second fsync would report success, which is wrong.
+        # A second fsync would wrongly report success.
         file.draft.unlink(missing_ok=True)
         raise
     with file.draft.open("rb") as whole:
         found = hashlib.file_digest(whole, "sha256").hexdigest()
     if found != file.sha256:
         file.draft.unlink()
-        raise ContentMismatch(f"its sha256 is {found}, and {file.sha256} was announced")
+        raise ContentMismatch(f"the SHA-256 is {found}, but {file.sha256} was announced")
     _make_folder(file.target.parent)
     os.replace(file.draft, file.target)
     sync_folder(file.target.parent)

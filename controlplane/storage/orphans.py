@@ -1,6 +1,6 @@
-"""The content of the store in a fixed order: folders of attempts, and incomplete inputs.
+"""Walk through the store in a fixed order: folders of attempts, and incomplete inputs.
 
-The order is that of places, `<area>/<first folder>`: each is a small part of an area, so a walk can
+The order is that of places, `<area>/<first folder>`. Each is a small part of an area, so a walk can
 continue at a place.
 """
 
@@ -16,7 +16,7 @@ from django.conf import settings
 
 from controlplane.storage.trash import discard
 
-# How many folders stand between an area and the folders of its attempts.
+# The number of levels between an area and the folders of its attempts.
 _DEPTHS = {"artifacts": 5, "drafts": 1, "logs": 1}
 _INPUTS = "inputs"
 _PART = 200
@@ -26,7 +26,7 @@ _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class OrphanEntry:
-    """A folder of the attempt `uid`, or (it is empty) a file that was to become an input."""
+    """A folder of the attempt `uid`, or, without a uid, an incomplete input."""
 
     path: Path
     uid: UUID | None = None
@@ -34,9 +34,9 @@ class OrphanEntry:
 
 @dataclass(frozen=True, slots=True)
 class OrphanPage:
-    """Up to 200 of the folders or files of a place. `then`: where another walk continues.
+    """Up to 200 folders or files of a place. `then`: the place where another walk continues.
 
-    That is the same place, and the next one once all of it was read.
+    That is the same place, or the next one once the place was read completely.
     """
 
     then: str
@@ -44,9 +44,9 @@ class OrphanPage:
 
 
 def walk_store(begin: str) -> Iterator[OrphanPage]:
-    """All that lies in the store from the place `begin` on; at least one part for each place.
+    """Yield the content of the store from the place `begin` on, at least one page per place.
 
-    What goes meanwhile is left out. Raises OSError.
+    Skip entries that are removed meanwhile. Raise OSError.
     """
     for area in sorted((*_DEPTHS, _INPUTS)):
         for first in _list(_root() / area):
@@ -60,7 +60,7 @@ def walk_store(begin: str) -> Iterator[OrphanPage]:
 
 
 def is_older(path: Path, instant: float) -> bool:
-    """Whether nothing at or below `path` was written since `instant`, in seconds since 1970."""
+    """Return whether nothing at or below `path` was written since `instant` (s since 1970)."""
     try:
         if path.lstat().st_mtime >= instant:
             return False
@@ -72,12 +72,12 @@ def is_older(path: Path, instant: float) -> bool:
 
 
 def put_away(lying: OrphanEntry) -> None:
-    """Hide the folder; its content is deleted bit by bit. Repeatable. Raise OSError."""
+    """Remove the entry; the content of a folder is deleted in steps. Idempotent. Raise OSError."""
     if lying.uid is None:
         lying.path.unlink(missing_ok=True)
         return
     discard(lying.path)
-    # The folders of its task, job, …: they go with what was last in them.
+    # The folders of its task, job, …, if they are empty.
     if _root() / "artifacts" in lying.path.parents:
         for folder in list(lying.path.parents)[: _DEPTHS["artifacts"]]:
             try:
@@ -94,7 +94,7 @@ def _find(first: Path, area: str) -> Iterator[OrphanEntry]:
 
 
 def _descend(folder: Path, depth: int) -> Iterator[Path]:
-    """Folders of attempts, so far below; what is called otherwise is none of ours."""
+    """Yield the folders of attempts `depth` levels below; skip entries with other names."""
     for path in _list(folder):
         if depth:
             yield from _descend(path, depth - 1)

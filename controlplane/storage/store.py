@@ -1,4 +1,4 @@
-"""The artifact store, a local folder: inputs by their SHA-256, output of attempts as it comes.
+"""Inputs by their SHA-256, and output streams of attempts, in a local folder.
 
 inputs/<2 hex>/<sha256>       logs/<2 hex>/<attempt uid>/<stream>
 """
@@ -17,23 +17,23 @@ from django.conf import settings
 from controlplane.storage.trash import discard
 
 STREAMS = ("stdout", "stderr")
-MAX_STREAM_BYTES = 64 * 1024 * 1024  # of one attempt, so that endless output does no harm
+MAX_STREAM_BYTES = 64 * 1024 * 1024  # of one stream of an attempt
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class WrongOffset(Exception):
-    """The stream has another size, `size`: continue there."""
+    """The stream has another size: `size` is the offset at which to continue."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"the stream has {size} bytes")
+        super().__init__(f"the stream has {size} bytes: continue at this offset")
         self.size = size
 
 
 class StreamFull(Exception):
-    """The stream has as many bytes as are kept; nothing more is taken."""
+    """The stream has reached its maximum size; further output is not stored."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"at most {MAX_STREAM_BYTES} bytes are kept of a stream")
+        super().__init__(f"the stream is full: it stores at most {MAX_STREAM_BYTES} bytes")
         self.size = size
 
 
@@ -46,7 +46,7 @@ class LogPiece:
 
 
 def put_input(content: bytes) -> str:
-    """Keep `content`, durably; returns its SHA-256 in hex. The same content is kept once."""
+    """Store `content` durably, once; return its SHA-256 in hex."""
     digest = hashlib.sha256(content).hexdigest()
     path = _input_path(digest)
     if path.exists():
@@ -67,7 +67,7 @@ def put_input(content: bytes) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """A name is as safe as its content only when its folder is written too."""
+    """Write the folder to disk, without which the name of a new file may be lost."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -76,7 +76,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_input(digest: str) -> bytes | None:
-    """The content with that SHA-256; None if it is not here."""
+    """Return the content with this SHA-256, or None if it is not stored."""
     if not _SHA256.fullmatch(digest):
         return None
     try:
@@ -86,41 +86,41 @@ def read_input(digest: str) -> bytes | None:
 
 
 def append_log(uid: UUID, stream: str, *, offset: int, content: bytes) -> int:
-    """Append `content` if the stream has `offset` bytes; returns its new size.
+    """Append `content` if the stream has `offset` bytes; return its new size.
 
-    Raises WrongOffset, StreamFull (after taking what still fits).
+    Raise WrongOffset, or StreamFull after storing the part that fits.
     """
     path = _log_path(uid, stream)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        # Two web processes may be offered the same chunk.
+        # Two web processes may receive the same piece.
         fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file.fileno()).st_size
         if size != offset:
             raise WrongOffset(size)
-        room = MAX_STREAM_BYTES - size
-        file.write(content[:room])
+        free = MAX_STREAM_BYTES - size
+        file.write(content[:free])
         file.flush()
         os.fdatasync(file.fileno())
-        if len(content) > room:
+        if len(content) > free:
             raise StreamFull(MAX_STREAM_BYTES)
         return size + len(content)
 
 
 def read_log(uid: UUID, stream: str, *, offset: int, limit: int) -> LogPiece:
-    """At most `limit` bytes of a stream from `offset` on; empty at or behind its end."""
+    """Return at most `limit` bytes of a stream from `offset` on; none at or after its end."""
     try:
         with _log_path(uid, stream).open("rb") as file:
             file.seek(offset)
             content = file.read(limit)
     except FileNotFoundError:
         return LogPiece(b"", offset)
-    content = _without_torn_sign(content)
+    content = _without_incomplete_character(content)
     return LogPiece(content, offset + len(content))
 
 
 def find_tail(uid: UUID, stream: str, *, lines: int, limit: int) -> int:
-    """The offset at which the last `lines` lines begin, at most `limit` bytes before the end."""
+    """Return the offset of the last `lines` lines, at most `limit` bytes before the end."""
     try:
         with _log_path(uid, stream).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -137,8 +137,8 @@ def find_tail(uid: UUID, stream: str, *, lines: int, limit: int) -> int:
     return start + end + 1
 
 
-def _without_torn_sign(content: bytes) -> bytes:
-    """`content` up to its last whole UTF-8 sign: none is cut in two. If short, all of it."""
+def _without_incomplete_character(content: bytes) -> bytes:
+    """Return `content` without an incomplete UTF-8 character at its end, unless it is short."""
     for back in range(1, min(len(content) - 1, 3) + 1):
         lead = content[-back]
         if lead & 0b1100_0000 == 0b1100_0000:
@@ -154,11 +154,11 @@ def _input_path(digest: str) -> Path:
 
 
 def remove_logs(uid: UUID) -> None:
-    """Forget the output of an attempt. Repeatable. Raises OSError, and then all is as it was."""
+    """Remove the output of an attempt. Idempotent. Raise OSError if nothing was removed."""
     discard(_log_path(uid, STREAMS[0]).parent)
 
 
 def _log_path(uid: UUID, stream: str) -> Path:
     if stream not in STREAMS:
-        raise ValueError(f"there is no stream {stream!r}")
+        raise ValueError(f"there is no stream {stream!r}; streams are {', '.join(STREAMS)}")
     return settings.CELLRUN.artifact_root / "logs" / uid.hex[-2:] / str(uid) / stream

@@ -1,6 +1,6 @@
-"""Folders that are not needed any more: moved away at once, and deleted in steps afterwards.
+"""Discard folders: move them away at once, and delete their content in steps.
 
-discarded/<random>      a folder with all that was in it
+discarded/<random>      a discarded folder with its content
 """
 
 import errno
@@ -16,16 +16,16 @@ from django.conf import settings
 
 @dataclass(frozen=True, slots=True)
 class TrashRemainder:
-    """What is left of the discarded. `fault`: why some of it cannot be deleted."""
+    """Whether discarded folders remain. `fault`: why some cannot be deleted."""
 
     anything: bool
     fault: OSError | None = None
 
 
 def discard(folder: Path) -> None:
-    """Hide the folder in constant time, however large it is. Repeatable.
+    """Move the folder away in constant time, whatever its size. Idempotent.
 
-    Raise OSError if that is impossible, as on a read-only store: then nothing has changed.
+    Raise OSError if that is impossible, for example in a read-only store; then nothing has changed.
     """
     if not folder.is_dir():
         return
@@ -38,11 +38,11 @@ def discard(folder: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        shutil.rmtree(folder)  # it lies on another disk
+        shutil.rmtree(folder)  # it is on another disk
 
 
 def delete_discarded(is_over: Callable[[], bool]) -> TrashRemainder:
-    """Delete what was discarded, until time `is_over`; what is left of it."""
+    """Delete discarded content until `is_over` returns true; return what remains."""
     fault = None
     try:
         with os.scandir(_root()) as folders:
@@ -50,9 +50,9 @@ def delete_discarded(is_over: Callable[[], bool]) -> TrashRemainder:
                 try:
                     if not _delete(Path(folder), is_over):
                         return TrashRemainder(True, fault)
-                except FileNotFoundError:  # another process is at it
+                except FileNotFoundError:  # another process deletes it
                     continue
-                except OSError as error:  # others may go
+                except OSError as error:  # others can be deleted
                     fault = error
     except FileNotFoundError:
         return TrashRemainder(False)

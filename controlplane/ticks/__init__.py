@@ -1,1 +1,1 @@
-"""Ticks: beat, or a wake, lands here; each locks, loads, decides, applies and records."""
+"""Ticks, which beat and wakes start: each loads facts, decides, applies and records."""

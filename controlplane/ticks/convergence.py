@@ -46,9 +46,9 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     now, policy = clock.now(), load_policy()
     memory = memory or Memory()
     if woken:
-        course = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
-        course.run()
-        return dict(course.counts)
+        runner = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
+        runner.run()
+        return dict(runner.counts)
     tick = load_tick(NAME)
     if not claim_turn(NAME, now=now, interval=policy.interval):
         return {}
@@ -58,23 +58,23 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     placement = load_tick("placement")
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
-    course = RuleRunner(rules, now, policy, placement.covered_at, memory)
-    course.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
-    course.guard("watch", lambda: _watch_others(placement, memory.alerts, now))
-    course.run()
+    runner = RuleRunner(rules, now, policy, placement.covered_at, memory)
+    runner.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
+    runner.guard("watch", lambda: _watch_others(placement, memory.alerts, now))
+    runner.run()
     # After the rules: cells that they declared LOST have their own alerts.
-    course.guard("cells", lambda: _watch_cells(memory.alerts, now))
+    runner.guard("cells", lambda: _watch_cells(memory.alerts, now))
     note_run(
         NAME,
         started_at=now,
         finished_at=clock.now(),
-        counts=course.counts,
-        phases=course.phases,
+        counts=runner.counts,
+        phases=runner.phases,
         lag_seconds=tick.lag(now, policy.interval),
         hold_until=hold_until,
         is_claimed=True,
     )
-    return dict(course.counts)
+    return dict(runner.counts)
 
 
 def _watch_others(placement: TickFacts, alerts: TickAlerts, now: datetime) -> None:
@@ -90,12 +90,12 @@ def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
 def _hold_until(
     tick: TickFacts, alerts: TickAlerts, now: datetime, policy: Policy
 ) -> datetime | None:
-    """Return until when some rules wait after a gap of the control plane; None if they need not."""
+    """Return until when some rules wait after a gap of the control plane; None without a gap."""
     gap = timedelta(seconds=policy.gap_intervals * policy.interval)
     # A clock that was set forward or back is a gap of unknown length.
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
     if was_away or find_deaf_since(now=now, patience=gap):
-        log.warning("listening_first", away=was_away)
+        log.warning("rules_wait_after_gap", away=was_away)
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)
         if tick.finished_at is not None:  # the very first run follows no gap

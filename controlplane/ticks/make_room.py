@@ -32,7 +32,7 @@ def make_room_safely(snapshot: PoolSnapshot, plan: PlacementPlan, facts: PassFac
         in_turn(lambda: _make_room(snapshot, plan, facts))
     except OperationalError:
         raise
-    except Exception as error:  # one poisoned row must not end the pass
+    except Exception as error:  # one invalid row must not end the pass
         log.exception("no_room_made", pool=snapshot.name)
         alert = RaiseAlert(ROOM_ALERT, f"pool {snapshot.name}", repr(error)[:1000])
         apply(Effects(alerts=[alert]), now=snapshot.now)

@@ -79,7 +79,7 @@ def pass_pool_safely(waiting: WaitingShapes, *, now: datetime) -> tuple[int, boo
 
 
 def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
-    """Decide one pass over the pool of `waiting`, and place; the caller does the rest."""
+    """Decide one pass over the pool of `waiting` and place tasks; return the rest to apply."""
     name, policy = load_policy(waiting.pool_id)
     faults = Faults()
     chosen = resolve(policy, faults)

@@ -1,4 +1,4 @@
-"""The retention tick: continue, in slices, the deletion that convergence had no time for."""
+"""The retention tick: continue the deletion of convergence in slices."""
 
 from datetime import datetime, timedelta
 
@@ -18,7 +18,7 @@ NAME = "retention"
 
 @shared_task(name="controlplane.ticks.retention")
 def retention(_woken: bool = False) -> None:
-    """Run the tick; rule 11 sends this task when its time is over."""
+    """Run the tick; rule 11 sends this task when its time limit is reached."""
     take_wake(NAME)
     run(memory=convergence.convergence.memory)
 
@@ -29,16 +29,16 @@ def run(*, memory: Memory | None = None) -> dict[str, int]:
     `memory`: that of convergence in this process; None if it has none yet.
     """
     now, policy = clock.now(), load_policy()
-    if _is_listening(load_tick(convergence.NAME), now, policy):
+    if _is_suspended(load_tick(convergence.NAME), now, policy):
         return {}
-    course = RuleRunner(
+    runner = RuleRunner(
         [rule for rule in RULES if rule.number == 11], now, policy, memory=memory or Memory()
     )
-    course.run()
-    return dict(course.counts)
+    runner.run()
+    return dict(runner.counts)
 
 
-def _is_listening(tick: TickFacts, now: datetime, policy: Policy) -> bool:
+def _is_suspended(tick: TickFacts, now: datetime, policy: Policy) -> bool:
     """Return whether rules are suspended after a gap, or will be at the next periodic tick."""
     gap = timedelta(seconds=policy.gap_intervals * policy.interval)
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap

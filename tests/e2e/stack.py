@@ -95,7 +95,7 @@ class RunningStack:
     def _is_up_or_over(self) -> bool:
         assert self._process is not None
         over = self._process.poll() is not None
-        return over or "Ctrl-C stops all of it" in self.output.read_text()
+        return over or "Ctrl-C stops the stack" in self.output.read_text()
 
     def stop(self, number: int = signal.SIGINT) -> int:
         """Stop as Ctrl-C does and return the exit code. Repeatable.

@@ -58,7 +58,7 @@ def test_bootstrap_prints_generated_credentials_once() -> None:
         assert role in output
     before = list(ApiToken.objects.values_list("digest", flat=True))
     password = User.objects.get(username="admin").password
-    assert bootstrap() == "everything is there already\n"
+    assert bootstrap() == "no password or token was generated\n"
     assert list(ApiToken.objects.values_list("digest", flat=True)) == before
     assert User.objects.get(username="admin").password == password
     assert (Domain.objects.count(), Project.objects.count(), Pool.objects.count()) == (1, 1, 1)
@@ -69,7 +69,7 @@ def test_bootstrap_uses_credentials_from_the_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD", "one password")
     monkeypatch.setenv("CELLRUN_OPERATOR_TOKEN", "o" * 40)
     monkeypatch.setenv("CELLRUN_TOKEN", "s" * 40)
-    assert bootstrap() == bootstrap() == "everything is there already\n"
+    assert bootstrap() == bootstrap() == "no password or token was generated\n"
     olga = User.objects.get(username="olga")
     assert olga.is_superuser
     assert olga.check_password("one password")

@@ -73,7 +73,7 @@ def test_healthy_system_has_no_findings(well: Loop) -> None:
     cell.report(AttemptReport(str(well.attempts(job)[0].uid), 0, S.RUNNING))
     well.submit(name="waits")
     Attempt.objects.filter(state=S.RUNNING).update(state_since=ago(10**6))
-    assert run_doctor() == (0, "0 findings, 0 of them need a person\n")
+    assert run_doctor() == (0, "0 findings, 0 of them need an operator\n")
     assert json.loads(run_doctor("--json")[1]) == []
 
 

@@ -121,7 +121,7 @@ def lacks_memory(stage: Stage) -> tuple[Task, str]:
     stage.submit(resources={"cpu": 0.1, "memory": "3Gi"})
     stage.place()
     job = stage.submit(resources={"cpu": 0.1, "memory": "2560Mi"})
-    text = "no cell has enough free: cell-2 comes closest and lacks 512 MiB of memory"
+    text = "no cell has enough free capacity: cell-2 comes closest and lacks 512 MiB of memory"
     return waiting(stage, job), text
 
 
@@ -175,7 +175,9 @@ def starts_later(stage: Stage) -> tuple[Task, str]:
 def waits_for_gang(stage: Stage) -> tuple[Task, str]:
     stage.cell(cpu=2000)
     job = stage.submit(coscheduled=True, replicas=3, allow_unsatisfiable=True)
-    return waiting(stage, job), "its gang starts together: 3 more must be placed at once, 2 could"
+    return waiting(
+        stage, job
+    ), "its gang starts together: 3 more tasks must be placed together, 2 could"
 
 
 def waits_for_gang_to_leave(stage: Stage) -> tuple[Task, str]:
@@ -317,7 +319,7 @@ def test_task_not_seen_by_a_pass_has_reason_queue_position(
     assert onlooker.reason(task)["code"] == "queue_position"
     explained = onlooker.call(f"/tasks/{task.pk}/explain")
     assert explained["considered_at"] is None
-    assert explained["queue"]["text"] == "1 of 1 that wait in its pool"
+    assert explained["queue"]["text"] == "position 1 of 1 in the queue of its pool"
     assert explained["queue"]["text"] in onlooker.page(f"task/{task.pk}/change/")
 
 
@@ -335,7 +337,7 @@ def test_explain_shows_the_queue_position_and_the_job_ahead(
         "of": 9,
         "behind": {"job": first.pk, "name": "job"},
         "estimate": False,
-        "text": f"5 of 9 that wait in its pool, behind job {first.pk}",
+        "text": f"position 5 of 9 in the queue of its pool, behind job {first.pk}",
     }
     assert explained["considered_at"] > before.isoformat()
     Pool.objects.update(sequencer="fair_share")

@@ -68,8 +68,8 @@ def test_free_ports_differ_and_are_below_the_ephemeral_range() -> None:
 def test_credentials_are_generated_once_with_private_permissions(tmp_path: Path) -> None:
     home = StackHome(tmp_path / "home")
     home.create()
-    first = credentials.load_or_draw(home)
-    assert credentials.load_or_draw(home) == first
+    first = credentials.load_or_create(home)
+    assert credentials.load_or_create(home) == first
     for name in ("credentials.json", "secret-key"):
         assert stat.S_IMODE((home.root / name).stat().st_mode) == 0o600
     assert first.admin_password not in repr(first)
@@ -78,7 +78,7 @@ def test_credentials_are_generated_once_with_private_permissions(tmp_path: Path)
 def test_unreadable_credentials_are_reported_and_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "credentials.json").write_text("{")
     with pytest.raises(StackError, match=r"credentials\.json cannot be read"):
-        credentials.load_or_draw(StackHome(tmp_path))
+        credentials.load_or_create(StackHome(tmp_path))
     assert (tmp_path / "credentials.json").read_text() == "{"
 
 
@@ -149,9 +149,9 @@ def test_launch_waits_for_its_needs_and_keeps_its_process_id(tmp_path: Path) -> 
         assert process.stdout.readline().startswith("web waits for broker: 127.0.0.1:")
         assert (tmp_path / "web.pid").read_text() == f"{process.pid}\n"
         server.listen()
-        assert process.stdout.readline() == "web: broker is there\n"
+        assert process.stdout.readline() == "web: broker is ready\n"
         assert process.stdout.readline() == (
-            "web waits for preparation: migrations, accounts, cells\n"
+            "web waits for preparation: migrations, accounts and cells\n"
         )
         (tmp_path / "prepared").touch()
         rest = process.communicate(timeout=20)[0]

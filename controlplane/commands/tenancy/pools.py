@@ -58,14 +58,14 @@ def confirm_loss(*, name: str, actor: str, now: datetime) -> None:
         if pool is None:
             raise NotFound(f"there is no pool {name}")
         if pool.loss_held_at is None:
-            raise Conflict(f"no loss of cells is held back in pool {name}")
+            raise Conflict(f"no mass loss is suppressed in pool {name}")
         silent = list_silent_cells(pool.pk)
         line = AuditLine(
             at=now,
             actor=actor[:150],
             action="confirmed",
             subject=f"loss in pool {name}",
-            text=f"held back since {pool.loss_held_at:%Y-%m-%d %H:%M:%S} UTC: {', '.join(silent)}",
+            text=f"suppressed since {pool.loss_held_at:%Y-%m-%d %H:%M:%S} UTC: {', '.join(silent)}",
         )
         line.save(force_insert=True)
         pool.loss_held_at, pool.loss_confirmed_at = None, now

@@ -22,10 +22,10 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m controlplane.config.stack {'|'.join(commands)}")
         return 2
     if os.environ.get("MAKELEVEL"):
-        # Make itself may be killed: nothing it started may stay behind.
+        # If make is killed, no process that it started may remain.
         launch.die_with_parent("TERM")
-    # A plain `kill` stops as cleanly as Ctrl-C; and so does Ctrl-C where a script started the stack
-    # in the background, which ignores it by default.
+    # `kill` stops the stack like Ctrl-C. A stack that a script started in the background ignores
+    # Ctrl-C by default.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def require_engine() -> int:
-    """Make sure that an engine and the examples' image are there, for the tests."""
+    """Ensure that an engine runs and has the examples' image, for the tests."""
     image.require_image(engine.require_engine(print), print)
     return 0
 

@@ -54,7 +54,7 @@ def run() -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the folders of earlier demos that do not run any more."""
+    """Remove the folders of earlier demos that have ended."""
     for path in folder.glob(FOLDER_PREFIX + "*"):
         if path.is_dir() and not StackHome(path).is_held():
             shutil.rmtree(path, ignore_errors=True)

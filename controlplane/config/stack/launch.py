@@ -1,10 +1,10 @@
-"""Start one process of the stack: wait for what it needs, report that, then become it.
+"""Start one process of the stack: wait for its needs, then replace this program by it.
 
     python -m controlplane.config.stack.launch --process web --run RUN \
         --needs database,preparation -- uvicorn …
 
-The process id stays the same from the first line on and stands in RUN/<process>.pid. If the
-keeper that started us dies, we and what we become get a signal (Linux): nothing is left behind.
+The process id does not change, and is written to RUN/<process>.pid. If the supervisor that started
+the process dies, the process gets a signal (Linux).
 """
 
 import argparse
@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_SECONDS = 1.0
 
 
 def main(arguments: list[str]) -> None:
-    """Wait, then replace this program by the command behind `--`."""
+    """Wait, then replace this program by the command after `--`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--process", required=True)
     parser.add_argument("--run", required=True, type=Path)
@@ -41,32 +41,32 @@ def main(arguments: list[str]) -> None:
 
 
 def die_with_parent(name: str) -> None:
-    """Ask the kernel to signal us when the process that started us dies, even by SIGKILL."""
+    """Let the kernel signal this process when its parent dies, even by SIGKILL."""
     if sys.platform != "linux" or not name:
         return
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.Signals[f"SIG{name}"])
-    if os.getppid() != parent:  # it died before it could be watched
+    if os.getppid() != parent:  # it died before this call
         sys.exit(1)
 
 
 def write_pid(path: Path) -> None:
-    """Put our process id into `path`, whole or not at all."""
+    """Write the process id to `path` atomically."""
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(f"{os.getpid()}\n")
     draft.replace(path)
 
 
 def wait_for(process: str, need: str, missing: Callable[[Path], str], run: Path) -> None:
-    """Return once `missing` returns nothing; print its answer when it changes."""
+    """Wait until `missing` returns an empty text; print the text when it changes."""
     printed, printed_at = "", 0.0
-    while answer := missing(run):
-        if answer != printed or time.monotonic() - printed_at > REPEAT_SECONDS:
-            printed, printed_at = answer, time.monotonic()
-            print(f"{process} waits for {need}: {answer}", flush=True)
+    while lack := missing(run):
+        if lack != printed or time.monotonic() - printed_at > REPEAT_SECONDS:
+            printed, printed_at = lack, time.monotonic()
+            print(f"{process} waits for {need}: {lack}", flush=True)
         time.sleep(POLL_SECONDS)
     if printed:
-        print(f"{process}: {need} is there", flush=True)
+        print(f"{process}: {need} is ready", flush=True)
 
 
 def _database(_: Path) -> str:
@@ -85,7 +85,7 @@ def _broker(_: Path) -> str:
 
 
 def _prepared(run: Path) -> str:
-    return "" if (run / "prepared").exists() else "migrations, accounts, cells"
+    return "" if (run / "prepared").exists() else "migrations, accounts and cells"
 
 
 def _web(_: Path) -> str:

@@ -9,7 +9,7 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts import ports
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, unknown_names
 
-# ENGINE -> driver of the cells. `memory` runs no tasks, to try the rest of the system.
+# ENGINE -> driver of the cells. `memory` simulates tasks, to try the rest of the system.
 DRIVERS = {"docker": "docker", "process": "process", "none": "memory"}
 MAX_CELLS = 64
 
@@ -38,16 +38,16 @@ def read_options(environ: Mapping[str, str]) -> Options:
     engine = environ.get("ENGINE") or "docker"
     if engine not in DRIVERS:
         faults.append(f"ENGINE: expected one of {', '.join(DRIVERS)}, not {engine!r}")
-    # A shell that sourced a stack's run/env names its services; a new stack must have its own.
-    borrowed = all(name in environ for name in ("CELLRUN_URL", "CELLRUN_OPERATOR_TOKEN"))
+    # A shell that read the run/env of a stack has its addresses; a new stack must use its own.
+    is_of_other_stack = all(name in environ for name in ("CELLRUN_URL", "CELLRUN_OPERATOR_TOKEN"))
     options = Options(
         home=Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute(),
         web_port=_number(environ, "WEB_PORT", 8000, 65_535, faults),
         flower_port=_number(environ, "FLOWER_PORT", 5555, 65_535, faults),
         cells=_number(environ, "CELLS", 2, MAX_CELLS, faults),
         engine=engine,
-        database_url="" if borrowed else environ.get("DATABASE_URL", ""),
-        broker_url="" if borrowed else environ.get("CELERY_BROKER_URL", ""),
+        database_url="" if is_of_other_stack else environ.get("DATABASE_URL", ""),
+        broker_url="" if is_of_other_stack else environ.get("CELERY_BROKER_URL", ""),
         overrides={
             name: value
             for name, value in environ.items()
@@ -65,7 +65,9 @@ def choose_ports(options: Options) -> tuple[int, int]:
     chosen = []
     for name, port in (("WEB_PORT", options.web_port), ("FLOWER_PORT", options.flower_port)):
         if port and not ports.is_free(port):
-            raise StackError(f"port {port} is in use: choose another with {name}=…, or 0 for any")
+            raise StackError(
+                f"port {port} is in use: choose another with {name}=…, or a free one with {name}=0"
+            )
         chosen.append(port or ports.free_port(taken=taken))
     return chosen[0], chosen[1]
 

@@ -20,7 +20,7 @@ DATABASE_READY_SECONDS = 60.0
 
 
 def check_settings(plan: StackPlan) -> None:
-    """Refuse a setting now, by name, that the processes would refuse one after the other."""
+    """Raise StackError for invalid settings, which each process would refuse later."""
     try:
         load_settings(plan.control_environment("command"))
     except InvalidSettings as fault:
@@ -28,7 +28,7 @@ def check_settings(plan: StackPlan) -> None:
 
 
 def prepare(plan: StackPlan, echo: Echo, check_alive: Callable[[], None]) -> None:
-    """Bring database, tables, accounts and cells to what this version needs. Repeatable."""
+    """Create or upgrade database, tables, accounts and cells. Idempotent."""
     if plan.database:
         echo(f"waiting for PostgreSQL at {plan.database.address}")
         try:
@@ -70,7 +70,7 @@ def _bring_up_to_date(plan: StackPlan) -> str:
     environment = {
         **inherited_environment(),
         **plan.control_environment("command"),
-        # By environment: every user of the machine can read a command line.
+        # Through the environment: every user of the machine can read a command line.
         "CELLRUN_ADMIN_USER": secret.admin_user,
         "CELLRUN_ADMIN_PASSWORD": secret.admin_password,
         "CELLRUN_OPERATOR_TOKEN": secret.operator_token,

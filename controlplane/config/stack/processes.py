@@ -1,4 +1,4 @@
-"""The processes of the stack: each with its command, its environment and what it waits for."""
+"""Define the processes of the stack: command, environment, needs and signals of each."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from controlplane.config.stack.parts.home import StackHome
 
 PROJECT = Path(__file__).resolve().parents[3]
 
-# Started in this order, stopped in the reverse one: cells send Goodbye while the inbox runs.
+# Started in this order, stopped in reverse, so that cells send Goodbye while the inbox runs.
 GROUPS = ("services", "control", "cells")
 
 # A cell that stops its containers gives each its grace (10 s by default) and then reports.
@@ -21,9 +21,9 @@ CELL_STOP_SECONDS = 60
 # Flower keeps about 6 KB for each task it has seen.
 FLOWER_MAX_TASKS = 20_000
 
-# Only what a process needs of ours comes from the table below; of the caller's environment these
-# names never do, so that a shell which has read some run/env cannot bend the stack.
-OURS = ("CELLRUN_", "CELERY_", "DATABASE_URL", "DJANGO_", "FLOWER_")
+# Prefixes of variables that processes get only from their definitions below. Those of the caller
+# are dropped, since its shell may have read the run/env of another stack.
+OWN_PREFIXES = ("CELLRUN_", "CELERY_", "DATABASE_URL", "DJANGO_", "FLOWER_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class StackPlan:
-    """Everything that one start of the stack decides."""
+    """The decisions of one start of the stack."""
 
     home: StackHome
     credentials: Credentials
@@ -59,26 +59,26 @@ class StackPlan:
 
     @property
     def url(self) -> str:
-        """Where the web process answers."""
+        """Return the URL of the web process."""
         return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def flower_url(self) -> str:
-        """Where Flower answers."""
+        """Return the URL of Flower."""
         return f"http://127.0.0.1:{self.flower_port}"
 
     @property
     def flower_login(self) -> str:
-        """Flower's login as user:password."""
+        """Return the login of Flower as user:password."""
         return f"{self.credentials.flower_user}:{self.credentials.flower_password}"
 
     @property
     def cell_names(self) -> list[str]:
-        """cell-1, cell-2, …"""
+        """Return the names of the cells: cell-1, cell-2, …"""
         return [f"cell-{number}" for number in range(1, self.cells + 1)]
 
     def control_environment(self, process: str) -> dict[str, str]:
-        """What a process of the control plane finds in its environment."""
+        """Return the environment of a process of the control plane."""
         return {
             "CELLRUN_FLOWER_URL": self.flower_url,
             **self.overrides,
@@ -98,8 +98,10 @@ def list_processes(plan: StackPlan) -> list[Process]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the caller's environment without anything that configures us."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)} | {
+    """Return the caller's environment without settings of Cellrun."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIXES)
+    } | {
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(PROJECT),
     }
@@ -109,7 +111,7 @@ def _services(plan: StackPlan) -> list[Process]:
     found = []
     if plan.database:
         command = postgres.server_command(plan.database, death_signal="INT")
-        # INT ends its sessions and stops; TERM would wait for every client to leave.
+        # INT ends its sessions and stops; TERM would wait until every client disconnects.
         found.append(
             Process("postgres", "services", command, stop_signal="INT", death_signal="INT")
         )
@@ -134,8 +136,8 @@ def _control(plan: StackPlan) -> list[Process]:
         return Process(name, "control", command, needs, plan.control_environment(name))
 
     flower_process = control("flower", flower, ("broker", "preparation"))
-    # In its environment, since command lines are public. With a login its API refuses requests
-    # from other sites, too.
+    # In its environment, since command lines are public. With a login, its API also refuses
+    # requests from other sites.
     flower_process.environment["FLOWER_BASIC_AUTH"] = plan.flower_login
     return [
         control("web", web, all_needs),
@@ -172,7 +174,7 @@ def _cell(plan: StackPlan, name: str) -> Process:
         "CELLRUN_CELL_DRIVER": plan.driver,
         "CELLRUN_CELL_HOME": str(folder),
         "CELLRUN_CELL_KEY_FILE": str(folder / "key"),
-        # A stack that is stopped leaves nothing running; elsewhere a successor takes over.
+        # The stop of a stack stops all attempts; elsewhere a successor adopts them.
         "CELLRUN_CELL_EVACUATE": "true",
         "CELLRUN_CONTROL_URL": plan.url,
         "CELLRUN_INSTALLATION": plan.credentials.installation,
@@ -185,6 +187,6 @@ def _cell(plan: StackPlan, name: str) -> Process:
         ("preparation", "broker", "web"),
         environment,
         stop_seconds=CELL_STOP_SECONDS,
-        # What a cell started beside itself must outlive it: tasks of the process driver.
+        # Tasks of the process driver, which the cell started, must outlive it.
         kill_group=False,
     )

@@ -20,7 +20,7 @@ LOG_LINES = 15
 def wait_until_ready(
     plan: StackPlan, processes: list[Process], echo: Echo, check_alive: Callable[[], None]
 ) -> None:
-    """Return when nothing is missing; print what is; give up with the logs of what never came."""
+    """Wait until everything is ready; print what is not. Raise StackError with logs."""
     give_up = time.monotonic() + READY_SECONDS
     printed, printed_at = "", 0.0
     while missing := _missing(plan, processes):
@@ -28,7 +28,8 @@ def wait_until_ready(
         now = time.monotonic()
         text = "waiting for " + ", ".join(f"{name} ({why})" for name, why in missing.items())
         if now > give_up:
-            raise StackError("\n".join([f"gave up {text}", *log_ends(plan.home, list(missing))]))
+            fault = f"the stack is not ready after {READY_SECONDS:.0f} s: still {text}"
+            raise StackError("\n".join([fault, *log_ends(plan.home, list(missing))]))
         if (text != printed and now - printed_at > 1) or now - printed_at > REPEAT_SECONDS:
             printed, printed_at = text, now
             echo(text)
@@ -36,7 +37,7 @@ def wait_until_ready(
 
 
 def _missing(plan: StackPlan, processes: list[Process]) -> dict[str, str]:
-    """Return what does not work yet, and why."""
+    """Return what is not ready, and why."""
     missing = {
         process.name: "not started"
         for process in processes
@@ -64,7 +65,7 @@ def _cells_not_ready(plan: StackPlan) -> dict[str, str]:
 
 
 def get(url: str, *, token: str = "") -> tuple[int, str]:
-    """Return the status (0: no answer) and the text of the answer."""
+    """Return the status (0: no response) and the text of the response."""
     request = urllib.request.Request(url)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -81,7 +82,7 @@ def get(url: str, *, token: str = "") -> tuple[int, str]:
 
 
 def log_ends(home: StackHome, names: list[str]) -> list[str]:
-    """Return the last lines of the logs of these processes, for people."""
+    """Return the last lines of the logs of these processes."""
     lines = []
     for name in names:
         path = home.logs / f"{name}.log"

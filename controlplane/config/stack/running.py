@@ -1,4 +1,4 @@
-"""One running stack: started whole or not at all, and stopped without leaving anything behind."""
+"""Run one stack: start it completely or not at all, and stop all of its processes."""
 
 import os
 import re
@@ -24,22 +24,22 @@ from controlplane.config.stack.processes import (
     list_processes,
 )
 
-# Cells stop first, then the control plane, then the services: three waits in a row.
+# Cells stop first, then the control plane, then the services: the sum of three waits.
 STOP_SECONDS = 120.0
 
-# The lines of supervisor about a process that died, or that it stopped restarting.
+# Lines of supervisor about a process that exited, or that it no longer restarts.
 EXITED = re.compile(r"(?:exited|gave up): (?P<name>\S+)( \(.*\))?")
 
 
 class Stack:
-    """The stack in one state folder. Use as a context manager: leaving it stops everything."""
+    """The stack in one state folder. Use it as a context manager, whose exit stops the stack."""
 
     def __init__(self, options: Options, echo: Echo) -> None:
         self._options = options
         self._echo = echo
         self._home = StackHome(options.home)
         self._lock: IO[str] | None = None
-        self._keeper: subprocess.Popen[str] | None = None
+        self._supervisor: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
         self._exited: list[str] = []
         self.plan: StackPlan | None = None
@@ -73,14 +73,14 @@ class Stack:
             postgres.create_cluster(plan.database, password=plan.credentials.database_password)
         write_private(self._home.environment_file, shell_lines(shell_environment(plan)))
         processes = list_processes(plan)
-        self._start_keeper(processes)
-        preparation.prepare(plan, self._echo, self._check_keeper)
+        self._start_supervisor(processes)
+        preparation.prepare(plan, self._echo, self._check_supervisor)
         self._home.prepared_mark.touch()
-        readiness.wait_until_ready(plan, processes, self._echo, self._check_keeper)
+        readiness.wait_until_ready(plan, processes, self._echo, self._check_supervisor)
 
     def _make_plan(self) -> StackPlan:
         options, home = self._options, self._home
-        secret = credentials.load_or_draw(home)
+        secret = credentials.load_or_create(home)
         web_port, flower_port = choose_ports(options)
         taken = {web_port, flower_port}
         cluster, redis_port = None, None
@@ -109,9 +109,9 @@ class Stack:
             overrides=options.overrides,
         )
 
-    def _start_keeper(self, processes: list[Process]) -> None:
+    def _start_supervisor(self, processes: list[Process]) -> None:
         configuration = supervisor.write_configuration(self._home, processes)
-        self._keeper = subprocess.Popen(
+        self._supervisor = subprocess.Popen(
             supervisor.command(configuration),
             cwd=PROJECT,
             env=inherited_environment(),
@@ -119,57 +119,61 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Ctrl-C reaches the whole foreground group: only we answer it, and stop in order.
+            # Ctrl-C signals the whole foreground group, but the stack must stop in order.
             start_new_session=True,
-            preexec_fn=_die_with_us,
+            preexec_fn=_die_with_parent,
         )
         threading.Thread(
-            target=self._report_exits, args=(self._keeper.stdout,), daemon=True
+            target=self._report_exits, args=(self._supervisor.stdout,), daemon=True
         ).start()
 
     def _report_exits(self, lines: IO[str]) -> None:
-        """Repeat supervisor's lines about processes that die; its own log keeps everything."""
+        """Print supervisor's lines about exited processes; its log has all lines."""
         for line in lines:
             found = EXITED.search(line)
             if found and not self._stopping.is_set():
                 self._exited.append(found["name"])
                 self._echo(found[0])
 
-    def _check_keeper(self) -> None:
-        if self._keeper is not None and self._keeper.poll() is not None:
+    def _check_supervisor(self) -> None:
+        if self._supervisor is not None and self._supervisor.poll() is not None:
             raise StackError(
-                f"supervisord ended with {self._keeper.returncode};"
+                f"supervisord ended with exit code {self._supervisor.returncode}:"
                 f" see {self._home.logs / 'supervisord.log'}"
             )
 
     def wait(self) -> int:
-        """Return when supervisord ended by itself, which it never should: 1."""
-        assert self._keeper is not None
-        self._keeper.wait()
-        self._echo(f"supervisord ended by itself with {self._keeper.returncode}")
+        """Wait until supervisord ends unexpectedly, and return 1."""
+        assert self._supervisor is not None
+        self._supervisor.wait()
+        code = self._supervisor.returncode
+        self._echo(f"supervisord ended unexpectedly with exit code {code}")
         return 1
 
     def stop(self) -> None:
-        """Stop every process in order and forget what was only true while they ran. Repeatable."""
+        """Stop all processes in order and remove the files of the run. Idempotent."""
         self._stopping.set()
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            if keeper.poll() is None:
-                keeper.send_signal(signal.SIGTERM)
+        process, self._supervisor = self._supervisor, None
+        if process is not None:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
             try:
-                keeper.wait(timeout=STOP_SECONDS)
+                process.wait(timeout=STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                self._echo("supervisord does not stop: killing it; its processes follow it")
-                keeper.kill()
-                keeper.wait()
-            self._wait_for_stragglers()
+                self._echo(
+                    f"supervisord did not stop within {STOP_SECONDS:.0f} s: killing it with its"
+                    " processes"
+                )
+                process.kill()
+                process.wait()
+            self._wait_for_processes()
         if self._lock is not None:
             self._home.forget_run()
             self._lock.close()
             self._lock = None
 
-    def _wait_for_stragglers(self) -> None:
-        """Without supervisord the kernel signals its processes; wait until the last has gone."""
+    def _wait_for_processes(self) -> None:
+        """Wait until all processes have ended; the kernel signals those of a killed supervisor."""
         assert self.plan is not None
         files = {
             process.name: self._home.pid_file(process.name) for process in list_processes(self.plan)
@@ -183,7 +187,7 @@ class Stack:
 
 
 def shell_environment(plan: StackPlan) -> dict[str, str]:
-    """Return what a person, a script or a test needs to use the stack."""
+    """Return the addresses, logins and tokens of the stack."""
     secret = plan.credentials
     return {
         "CELLRUN_URL": plan.url,
@@ -197,19 +201,19 @@ def shell_environment(plan: StackPlan) -> dict[str, str]:
     }
 
 
-def _die_with_us() -> None:
+def _die_with_parent() -> None:
     launch.die_with_parent("TERM" if sys.platform == "linux" else "")
 
 
 def _is_alive(pid_file: Path) -> bool:
-    """Whether the process in `pid_file` runs. One that ended and was not waited for does not."""
+    """Return whether the process in `pid_file` runs; a zombie does not."""
     try:
         pid = int(pid_file.read_text())
         os.kill(pid, 0)
     except (OSError, ValueError):
         return False
     try:
-        # "pid (name) state …": only Linux has this file, and only there we can leave orphans.
+        # "pid (name) state …": only Linux has this file, and orphans are possible only there.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
     except OSError:
         return sys.platform != "linux"

@@ -10,8 +10,8 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts.home import StackHome, write_private
 from controlplane.config.stack.processes import GROUPS, PROJECT, Process
 
-# Processes wait for their needs instead of exiting, so repeated exits mean a fault; this many
-# retries with growing pauses take about an hour.
+# Processes wait for their needs instead of exiting, so repeated exits mean a fault. The retries,
+# with growing pauses, take about an hour.
 START_RETRIES = 80
 LOG_BYTES = "10MB"
 LOG_BACKUPS = 2
@@ -75,12 +75,14 @@ def command(configuration: Path) -> list[str]:
 def _literal(text: str) -> str:
     """Escape `text` for supervisor, where % expands and a space may begin a comment."""
     if "\n" in text or " ;" in text or " #" in text:
-        raise StackError(f"supervisor cannot read {text!r}: no ' ;', ' #' or line breaks")
+        raise StackError(
+            f"{text!r} must not contain ' ;', ' #' or line breaks, which supervisor cannot read"
+        )
     return text.replace("%", "%%")
 
 
 def _quoted(text: str) -> str:
     """Return the quoted value of an environment variable."""
     if '"' in text:
-        raise StackError(f"supervisor cannot read {text!r}: no double quotes")
+        raise StackError(f"{text!r} must not contain double quotes, which supervisor cannot read")
     return f'"{_literal(text)}"'

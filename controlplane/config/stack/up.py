@@ -8,7 +8,7 @@ from controlplane.config.stack.running import Stack
 
 
 def run() -> int:
-    """Run the stack; return 0 after Ctrl-C, 1 if it ended by itself."""
+    """Run the stack; return 0 after Ctrl-C, 1 if it ended unexpectedly."""
     chosen = options.from_process()
     try:
         with Stack(chosen, echo) as stack:
@@ -35,8 +35,8 @@ def welcome(plan: StackPlan, engine: str) -> str:
     """Return the addresses and logins of the stack."""
     notes = {
         "docker": "",
-        "process": "  tasks      plain processes of this machine, WITHOUT ISOLATION\n",
-        "none": "  tasks      only pretended (memory driver): nothing is executed\n",
+        "process": "  tasks      processes of this machine, WITHOUT ISOLATION\n",
+        "none": "  tasks      simulated (memory driver): nothing is executed\n",
     }
     secret = plan.credentials
     return (
@@ -48,5 +48,5 @@ def welcome(plan: StackPlan, engine: str) -> str:
         f"{notes[engine]}"
         f"  shell      . {plan.home.environment_file}   then: .venv/bin/cellrun jobs\n"
         f"  logs       {plan.home.logs}\n"
-        "Ctrl-C stops all of it.\n"
+        "Ctrl-C stops the stack.\n"
     )

@@ -23,29 +23,29 @@ class Command(BaseCommand):
     help = "Create the default domain, project and pool, an operator and a submitter."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+        parser.add_argument("--quiet", action="store_true", help="print only errors")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create missing objects and print generated values."""
         admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
         password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
-        with transaction.atomic():  # all of it or nothing
+        with transaction.atomic():  # all objects or none
             accounts.create_default_tenancy()
-            drawn = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
-            drawn += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
+            generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
+            generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
         if not options["quiet"]:
-            for line in drawn or ["everything is there already"]:
+            for line in generated or ["no password or token was generated"]:
                 self.stdout.write(line)
 
     def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
         """Create one account with its token; return lines with generated values."""
         is_operator = role == "operator"
         user, is_new = accounts.create_user(name=name, password=password, is_operator=is_operator)
-        drawn = []
+        generated = []
         if is_operator and is_new and password is None:
             password = secrets.token_urlsafe(12)
             accounts.create_user(name=name, password=password, is_operator=True)
-            drawn.append(f"{role}'s login {name} / {password}")
+            generated.append(f"{role}'s login {name} / {password}")
         given = os.environ.get(token_name) or None
         if given or is_new:
             try:
@@ -59,5 +59,5 @@ class Command(BaseCommand):
             except ValueError as fault:
                 raise CommandError(f"{token_name}: {fault}") from None
             if given is None:
-                drawn.append(f"{role}'s token {token}")
-        return drawn
+                generated.append(f"{role}'s token {token}")
+        return generated

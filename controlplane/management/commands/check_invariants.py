@@ -13,7 +13,7 @@ from controlplane.queries.integrity.invariants import check_database
 
 
 class Command(BaseCommand):
-    """Lists every violation with its ids."""
+    """Prints every violation with its ids."""
 
     help = "Check the invariants on the live database; exit with 1 if one is violated."
 
@@ -23,6 +23,6 @@ class Command(BaseCommand):
             count += 1
             self.stdout.write(str(violation))
         if count:
-            self.stderr.write(f"{count} violations")
+            self.stderr.write(f"{count} violations; docs/invariants.md describes the repairs")
             sys.exit(1)
         self.stdout.write(f"{len(INVARIANTS)} invariants hold")

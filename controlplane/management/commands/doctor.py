@@ -19,12 +19,14 @@ from controlplane.queries.ticks import load_tick
 
 
 class Command(BaseCommand):
-    """Lists work that waits longer than usual; findings that need an operator come first."""
+    """Prints work that waits longer than usual; findings that need an operator come first."""
 
-    help = "List what looks stuck, its owner and when that acts; exit with 1 if a person must act."
+    help = (
+        "List stuck work, its owner and when the owner acts; exit with 1 if an operator must act."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="one JSON array")
+        parser.add_argument("--json", action="store_true", help="print one JSON array")
 
     def handle(self, *args: Any, **options: Any) -> None:
         now, policy = clock.now(), load_policy()
@@ -45,7 +47,7 @@ class Command(BaseCommand):
         else:
             for finding in found:
                 self.stdout.write(_line(finding))
-            self.stdout.write(f"{len(found)} findings, {needed} of them need a person")
+            self.stdout.write(f"{len(found)} findings, {needed} of them need an operator")
         if needed:
             sys.exit(1)
 

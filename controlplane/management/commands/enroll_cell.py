@@ -16,8 +16,8 @@ class Command(BaseCommand):
     help = "Enroll a cell and print its key."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name")
-        parser.add_argument("--pool", default="default")
+        parser.add_argument("name", help="name of the cell")
+        parser.add_argument("--pool", default="default", help="name of its pool")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

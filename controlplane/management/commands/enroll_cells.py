@@ -18,9 +18,9 @@ class Command(BaseCommand):
     help = "Enroll cells and write their keys into a folder, one file each."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("folder", type=Path)
-        parser.add_argument("name", nargs="+")
-        parser.add_argument("--pool", default="default")
+        parser.add_argument("folder", type=Path, help="folder of the key files")
+        parser.add_argument("name", nargs="+", help="name of a cell, and of its key file")
+        parser.add_argument("--pool", default="default", help="name of their pool")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Enroll each cell and write its key, readable only by the file's owner."""

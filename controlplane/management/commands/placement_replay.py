@@ -1,7 +1,7 @@
-"""`manage.py placement_replay FILE`: decide a kept pass again and print the plan.
+"""`manage.py placement_replay FILE`: repeat the decision of a recorded pass and print the plan.
 
 It needs no database: the file has the whole input of the pass, except plugins of other packages,
-which must be installed here, too.
+which must be installed.
 """
 
 import json
@@ -25,18 +25,18 @@ from controlplane.queries.placement.pool_plugins import resolve
 
 
 class Command(BaseCommand):
-    """Print a table, or the plan as JSON."""
+    """Prints the plan as tables or as JSON."""
 
-    help = "Decide a placement pass again from a file that placement_snapshot wrote."
+    help = "Repeat the decision of a placement pass from a file of placement_snapshot."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The file, `--json`."""
-        parser.add_argument("file", type=Path)
+        """Add the file and `--json`."""
+        parser.add_argument("file", type=Path, help="output of placement_snapshot")
         parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read, decide, print."""
+        """Read the file, repeat the decision and print the plan."""
         try:
             record = read_record(json.loads(options["file"].read_text()))
         except (OSError, UnreadableRecord, json.JSONDecodeError) as error:
@@ -60,14 +60,16 @@ def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) 
         f" {len(snapshot.shapes)} shapes, {sum(waiting.counts)} tasks in {len(waiting)} rows"
     )
     placed = sum(item["count"] for item in plan["placements"])
-    yield f"\nplaced: {placed} tasks" + ("" if plan["complete"] else " (the pass was cut short)")
+    yield f"\nplaced: {placed} tasks" + (
+        "" if plan["complete"] else " (the pass reached its limit)"
+    )
     yield from _table(
         ("JOB", "GROUP", "CELL", "TASKS"),
         [(item["job"], item["group"], item["cell"], item["count"]) for item in plan["placements"]],
     )
     yield "\nreasons that changed:"
     yield from _table(
-        ("OF", "CODE", "TEXT"),
+        ("FOR", "CODE", "TEXT"),
         [
             (
                 f"shape {item['shape']}" if "shape" in item else f"group {item['group']}",
@@ -76,16 +78,16 @@ def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) 
             for item in plan["reasons"]
         ],
     )
-    yield "\nrejected for good:"
+    yield "\nrejected, so that they end UNSCHEDULABLE:"
     yield from _table(
         ("GROUP", "CODE", "TEXT"),
         [(item["group"], *_format_reason(item["reason"])) for item in plan["rejected"]],
     )
-    yield "\nfound no room, and may have some made:"
+    yield "\nnot placed, but evictions may make room:"
     yield from _table(
         ("GROUP", "TASKS"), [(item["group"], item["count"]) for item in plan["unplaced"]]
     )
-    yield "\nevicted for them:"
+    yield "\nevictions:"
     yield from _table(
         ("FOR GROUP", "ON", "TASKS"),
         [
@@ -99,7 +101,7 @@ def _lines(record: PassRecord, replayed: ReplayResult, plan: Mapping[str, Any]) 
 
 def _format_reason(reason: Mapping[str, Any] | None) -> tuple[str, str]:
     return (
-        ("-", "nothing of it waits any more")
+        ("-", "no task waits any more")
         if reason is None
         else (
             str(reason["code"]),
@@ -109,7 +111,7 @@ def _format_reason(reason: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def _table(head: Sequence[str], found: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Lines with their columns below each other; "none" if there are none."""
+    """Yield the lines of a table with aligned columns; "none" without rows."""
     if not found:
         yield "  none"
         return

@@ -20,7 +20,7 @@ class Command(BaseCommand):
         parser.add_argument("--pool", default="default", help="name of the pool")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read the record in one snapshot of the database, and print it."""
+        """Read the record from one snapshot of the database and print it."""
         now = clock.now()
         try:
             with transaction.atomic():

@@ -1,6 +1,6 @@
 """`manage.py recount`: derive counts and job states again from the tasks (docs/operations.md).
 
-Exit with 0 if all were right or have been repaired, with 1 if something is still wrong.
+Exit with 0 if all are right or repaired, with 1 if a difference remains.
 """
 
 import sys
@@ -14,13 +14,13 @@ from controlplane.queries.integrity.invariants import find_page
 
 
 class Command(BaseCommand):
-    """Lists every difference with its ids; repairs them on request."""
+    """Prints every difference with its ids; repairs them with `--repair`."""
 
-    help = "Derive status counts and job states again from the tasks; exit with 1 if any differed."
+    help = "Derive counts and job states again from the tasks; exit with 1 if a difference remains."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--repair", action="store_true", help="mend the counts, and let the jobs follow"
+            "--repair", action="store_true", help="repair the counts and the states of jobs"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -34,9 +34,10 @@ class Command(BaseCommand):
                 found += 1
                 is_repaired = repair and violation.repair is not None
                 repaired += is_repaired
-                outcome = " (mended)" if is_repaired else " (left)" if repair else ""
+                outcome = " (repaired)" if is_repaired else " (not repaired)" if repair else ""
                 self.stdout.write(f"{violation}{outcome}")
         if found > repaired:
-            self.stderr.write(f"{found} differences in {jobs} jobs, {repaired} mended")
+            remedy = "" if repair else ": run it with --repair"
+            self.stderr.write(f"{found} differences in {jobs} jobs, {repaired} repaired{remedy}")
             sys.exit(1)
-        self.stdout.write(f"{jobs} jobs recounted, {repaired} differences mended")
+        self.stdout.write(f"{jobs} jobs recounted, {repaired} differences repaired")

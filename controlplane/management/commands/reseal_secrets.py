@@ -14,7 +14,9 @@ from controlplane.queries.tenancy.secrets import SealedOtherwise
 class Command(BaseCommand):
     """Seals all secrets with the current key."""
 
-    help = "Seal all secrets with CELLRUN_SECRET_KEY that are sealed with one of its fallbacks."
+    help = (
+        "Seal secrets again with CELLRUN_SECRET_KEY if they are sealed with one of its fallbacks."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         resealed, after = 0, 0

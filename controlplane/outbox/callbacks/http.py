@@ -27,12 +27,12 @@ from controlplane.outbox.callbacks.resolver import LookupCaller, Resolver
 
 log = structlog.get_logger(__name__)
 
-# Read some of the body: a receiver that sends its response in two parts needs the connection.
+# Read part of the body: a receiver that sends its response in two parts needs the connection.
 _BODY_BYTES = 4_096
 _BODY_SECONDS = 1.0
 # The limit of a whole response: a receiver could send 1xx responses without end.
-_ANSWER_BYTES = 262_144
-_TOO_LONG = "the answer was too long"
+_RESPONSE_BYTES = 262_144
+_TOO_LONG = f"the response has more than {_RESPONSE_BYTES // 1024} KiB"
 # An owner whose lookups all hang leaves most threads to the others.
 _OWNERS_PART = 8
 
@@ -106,11 +106,14 @@ class CallbackClient:
                 raise AddressRefused(why)
             return await self._post(url, headers, body)
         except TimeoutError:
-            error = f"no answer within {self._seconds:g} s"
+            error = f"no response within {self._seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as fault:
             error = _describe(fault)
         if caller.is_queued:
-            error = f"its name was not resolved within {self._seconds:g} s: too many others are"
+            error = (
+                f"the name of the receiver was not resolved within {self._seconds:g} s:"
+                " too many lookups are in progress"
+            )
         return CallbackResponse(None, error, is_begun=not caller.is_queued)
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> CallbackResponse:
@@ -136,7 +139,7 @@ class CallbackClient:
             return CallbackResponse(status)
         is_redirect = 300 <= status <= 399
         return CallbackResponse(
-            status, f"answered {status}" + (", not followed" if is_redirect else "")
+            status, f"status {status}" + (": redirects are not followed" if is_redirect else "")
         )
 
     def _open_socket(self, info: Any) -> socket.socket:
@@ -163,7 +166,7 @@ class _BoundedProtocol(asyncio.Protocol):
 
     def __init__(self, transport: asyncio.Transport, inner: asyncio.Protocol) -> None:
         self._transport, self._inner = transport, inner
-        self._left = _ANSWER_BYTES
+        self._left = _RESPONSE_BYTES
 
     def data_received(self, data: bytes) -> None:
         if self._left <= 0:
@@ -235,11 +238,11 @@ def _describe(error: Exception) -> str:
         case ssl.SSLError() | ssl.CertificateError():
             return f"TLS: {error}"
         case socket.gaierror():
-            return f"the name was not found: {error.strerror}"
+            return f"the name of the receiver was not found: {error.strerror}"
         case aiohttp.ServerDisconnectedError():
-            return "the receiver closed the connection without an answer"
+            return "the receiver closed the connection without a response"
         case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
-            return "the answer was not HTTP"
+            return "the response is not HTTP"
     if error.args == (_TOO_LONG,):
         return _TOO_LONG
     if isinstance(error, OSError) and error.errno is not None:

@@ -182,12 +182,12 @@ def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
     item = next((item for item in list_artifacts(uid) if item["name"] == name), None)
     prefix = find_prefix(uid)
     if item is None or prefix is None:
-        raise NotFound(f"attempt {uid} left no {name[:255]}")
+        raise NotFound(f"attempt {uid} has no artifact {name[:255]}")
     if item["uri"] != path_of(str(uid), name):
         raise ExternalArtifact(name, item["uri"])
     file = artifact_store.open_artifact(prefix, name)
     if file is None:
-        raise NotFound(f"{name} is not here any more")
+        raise NotFound(f"{name} is no longer stored")
     return file, item
 
 

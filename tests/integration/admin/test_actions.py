@@ -191,7 +191,7 @@ def test_confirming_a_mass_loss_requires_confirmation(operator: Client) -> None:
     keys = (pool.pk, Pool.objects.get(name="gpu").pk)
     done = text_of(act(operator, pools, "confirm_losses", *keys, confirmed="yes"))
     assert "Losses confirmed: 1" in done
-    assert "no loss of cells is held back in pool gpu" in done
+    assert "no mass loss is suppressed in pool gpu" in done
     pool.refresh_from_db()
     assert (pool.loss_held_at, pool.loss_confirmed_at is not None) == (None, True)
     assert AuditLine.objects.get(action="confirmed").actor == "olga"

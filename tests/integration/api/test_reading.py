@@ -141,9 +141,13 @@ def test_pending_task_has_a_pending_reason(submitter: Caller) -> None:
         return found["code"], found["text"]
 
     assert reason()[0] == "queue_position"
-    found = {"code": "insufficient_resources", "text": "no cell has enough free", "cell": "c"}
+    found = {
+        "code": "insufficient_resources",
+        "text": "no cell has enough free capacity",
+        "cell": "c",
+    }
     TaskGroup.objects.update(pending_reason=found)
-    assert reason() == ("insufficient_resources", "no cell has enough free")
+    assert reason() == ("insufficient_resources", "no cell has enough free capacity")
     TaskGroup.objects.update(startable_at=now + timedelta(hours=1))
     assert reason()[0] == "waiting_for_start_time"
     TaskGroup.objects.update(startable_at=None, depends_on=[{"group": "a", "until": "succeeded"}])

@@ -116,7 +116,7 @@ def test_delivery_recorded_during_a_purge_leaves_no_row(
 
     def note() -> None:
         with suppress(OperationalError):  # the recording is tried again
-            record_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
+            record_try(item, DeliveryAttempt(now, now, 503, "status 503"))
 
     def note_after(execute: Callable[..., object], sql: str, *rest: object) -> object:
         done = execute(sql, *rest)
@@ -142,7 +142,7 @@ def test_interrupted_deliveries_do_not_increase_the_backoff(
         assert record_try(item, stopped) == DeliveryResult(0.0)
     [item] = claim_callbacks(now=clock.now()).items
     assert item.number == 1
-    noted = record_try(item, DeliveryAttempt(now, now, 503, "answered 503"))
+    noted = record_try(item, DeliveryAttempt(now, now, 503, "status 503"))
     assert noted.again_seconds is not None
     assert noted.again_seconds <= 1.0
     assert (states_of(job), Delivery.objects.count()) == (["waiting"], 6)

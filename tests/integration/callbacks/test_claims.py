@@ -90,7 +90,7 @@ def test_late_result_does_not_end_the_newer_claim(
 ) -> None:
     item, others = taken_from(loop)
     now = clock.now()
-    record_try(item, DeliveryAttempt(now, now, status, "" if status == 200 else "answered 503"))
+    record_try(item, DeliveryAttempt(now, now, status, "" if status == 200 else "status 503"))
     assert as_now(others).ended_at is None
     assert Delivery.objects.get(callback=others).status == status
 

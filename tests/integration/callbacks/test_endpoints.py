@@ -124,7 +124,7 @@ def test_deliveries_are_listed_and_an_operator_repeats_a_callback(
     delivery.poll()
     receiver.wait_until(lambda: listed(operator, job.pk)["deliveries"] != [], "a try is kept")
     found = listed(submitter, job.pk)
-    assert (found["state"], found["tries"], found["last_error"]) == ("waiting", 1, "answered 503")
+    assert (found["state"], found["tries"], found["last_error"]) == ("waiting", 1, "status 503")
     assert (found["task"], found["url"]) == (loop.tasks(job)[0].pk, receiver.url("503"))
     [entry] = found["deliveries"]
     assert (entry["number"], entry["status"]) == (1, 503)

@@ -63,15 +63,15 @@ def test_callback_is_delivered_to_any_spelling_of_an_address(
 @pytest.mark.parametrize(
     ("path", "status", "error"),
     [
-        ("404", 404, "answered 404"),
-        ("503", 503, "answered 503"),
-        ("redirect", 301, "answered 301, not followed"),
-        ("close", None, "the receiver closed the connection without an answer"),
-        ("garbage", None, "the answer was not HTTP"),
-        ("huge", None, "the answer was not HTTP"),
-        ("hang", None, "no answer within 0.5 s"),
-        ("slow", None, "no answer within 0.5 s"),
-        ("hints", None, "the answer was too long"),
+        ("404", 404, "status 404"),
+        ("503", 503, "status 503"),
+        ("redirect", 301, "status 301: redirects are not followed"),
+        ("close", None, "the receiver closed the connection without a response"),
+        ("garbage", None, "the response is not HTTP"),
+        ("huge", None, "the response is not HTTP"),
+        ("hang", None, "no response within 0.5 s"),
+        ("slow", None, "no response within 0.5 s"),
+        ("hints", None, "the response has more than 256 KiB"),
     ],
 )
 def test_failed_delivery_is_recorded_and_retried(
@@ -84,7 +84,7 @@ def test_failed_delivery_is_recorded_and_retried(
     error: str,
 ) -> None:
     # Who is late is late on a busy machine, too; the others have time.
-    allowed(callback_seconds=0.5 if error.startswith("no answer") else 10.0)
+    allowed(callback_seconds=0.5 if error.startswith("no response") else 10.0)
     late = CallbackDelivery().start()
     try:
         job = ended_job(loop, receiver.url(path))
@@ -251,7 +251,7 @@ def test_callback_past_give_up_at_is_abandoned(
     delivery.poll()
     callback = Callback.objects.get(job=job)
     assert tried(receiver, callback).status == 503
-    assert (callback.state, callback.last_error) == ("abandoned", "answered 503")
+    assert (callback.state, callback.last_error) == ("abandoned", "status 503")
     assert callback.ended_at is not None
 
 

@@ -142,7 +142,10 @@ def test_dry_run_places_waiting_tasks_first(loop: Loop) -> None:
     (group,) = found.groups
     assert (group.cells, group.waiting) == ({"cell-1": 1}, 1)
     assert group.reason is not None
-    assert group.reason["text"] == "no cell has enough free: cell-1 comes closest and lacks 1 core"
+    assert (
+        group.reason["text"]
+        == "no cell has enough free capacity: cell-1 comes closest and lacks 1 core"
+    )
     assert found.is_complete
 
 
@@ -226,7 +229,9 @@ def test_dry_run_reports_met_and_impossible_dependencies(loop: Loop) -> None:
     assert group.cells == {"cell-1": 1}
     (group,) = dry_run_of(loop, depends_on=[{"job": "first", "until": "succeeded"}]).groups
     assert group.reason is not None
-    assert group.reason["text"] == "would end at once: job first can no longer have succeeded"
+    assert group.reason["text"] == (
+        "would end at once: its dependency on job first (succeeded) cannot be met"
+    )
 
 
 def test_dry_run_reports_a_quota_that_can_never_be_met(loop: Loop) -> None:

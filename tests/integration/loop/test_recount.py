@@ -49,7 +49,7 @@ def test_recount_of_correct_rows_finds_no_difference(loop: Loop) -> None:
     loop.place()
     cell.end(loop.attempts(job)[0], S.SUCCEEDED, exit_code=0)
     loop.submit()
-    assert call() == (0, "2 jobs recounted, 0 differences mended\n")
+    assert call() == (0, "2 jobs recounted, 0 differences repaired\n")
 
 
 def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
@@ -61,7 +61,7 @@ def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
     assert (
         f"group {group.pk} (main): counts 2 PENDING, 1 SUCCEEDED, its tasks are 3 PENDING" in output
     )
-    assert "1 differences in 1 jobs, 0 mended" in output
+    assert "1 differences in 1 jobs, 0 repaired: run it with --repair" in output
     assert TaskGroup.objects.get().counts[S.SUCCEEDED] == 1
 
 
@@ -70,9 +70,9 @@ def test_recount_with_repair_corrects_the_counts(loop: Loop) -> None:
         job = loop.submit(replicas=3)
     execute(CORRUPT_COUNTS, [job.pk])
     code, output = call("--repair")
-    assert (code, output.count("(mended)")) == (0, 1)
+    assert (code, output.count("(repaired)")) == (0, 1)
     assert TaskGroup.objects.get(job=job).counts[S.PENDING] == 3
-    assert call() == (0, "2 jobs recounted, 0 differences mended\n")
+    assert call() == (0, "2 jobs recounted, 0 differences repaired\n")
     assert loop.state(job) == "PENDING"
 
 
@@ -88,7 +88,7 @@ def test_recount_ends_a_job_whose_tasks_have_ended(loop: Loop) -> None:
     assert loop.state(job) == "RUNNING"
     code, output = call("--repair")
     assert code == 0
-    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (mended)" in output
+    assert f"job {job.pk}: is RUNNING, SUCCEEDED follows from its tasks (repaired)" in output
     assert loop.state(job) == "SUCCEEDED"
     done = Job.objects.get()
     assert done.finished_at is not None
@@ -122,9 +122,9 @@ def test_recount_reports_but_keeps_a_contradicting_end(loop: Loop) -> None:
     assert code == 1
     assert (
         f"INV-23 job {job.pk}: is SUCCEEDED, KILLED follows from its tasks, but an end is final"
-        " (left)" in output
+        " (not repaired)" in output
     )
-    assert "2 differences in 1 jobs, 1 mended" in output
+    assert "2 differences in 1 jobs, 1 repaired" in output
     assert Job.objects.get().state == S.SUCCEEDED
     assert TaskGroup.objects.get().counts[S.KILLED] == 1
 
@@ -136,9 +136,8 @@ def test_recount_reports_a_task_without_its_attempt(loop: Loop) -> None:
     execute("UPDATE controlplane_task SET attempt_uid = gen_random_uuid()")
     code, output = call("--repair")
     assert code == 1
-    [line] = re.findall(
-        r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(left\)", output
-    )
+    pattern = r"INV-2 task \d+: its present attempt is [-\w]+, not [-\w]+ \(not repaired\)"
+    [line] = re.findall(pattern, output)
     assert str(Attempt.objects.get().uid) in line
     assert loop.states(job) == ["ASSIGNED"]
 
@@ -160,9 +159,9 @@ def test_tasks_killed_by_a_dependency_are_recounted_from_history(loop: Loop) -> 
     state = loop.state(job)
     TaskGroup.objects.update(killed_by_dependency=1)
     code, output = call("--repair")
-    assert output.count("(mended)") == 2
+    assert output.count("(repaired)") == 2
     difference = "killed_by_dependency is 1, not 2"
-    assert f"group {group.pk} (b): {difference} (mended)" in output
+    assert f"group {group.pk} (b): {difference} (repaired)" in output
     assert (code, loop.state(job)) == (0, state)
     assert TaskGroup.objects.get(name="b").killed_by_dependency == 2
 

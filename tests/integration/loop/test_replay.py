@@ -67,7 +67,7 @@ def test_replay_prints_the_plan_with_the_time_of_each_step(loop: Loop, tmp_path:
     assert "pool default at 20" in output
     assert "1 ready cells, 1 shapes, 2 tasks in 1 rows" in output
     assert "placed: 0 tasks\n  none" in output
-    assert "no cell has enough free: cell-1 comes closest and lacks 1 core" in output
+    assert "no cell has enough free capacity: cell-1 comes closest and lacks 1 core" in output
     victims = ", ".join(str(task.pk) for task in loop.tasks(less))
     assert str(group) in output
     assert all(victim in output for victim in victims.split(", "))

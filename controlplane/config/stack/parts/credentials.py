@@ -10,7 +10,7 @@ from controlplane.config.stack.parts.home import StackHome, write_private
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The secrets of a stack, and its installation id, which is not secret but as permanent."""
+    """The secrets of a stack, and its installation id, which is not secret but permanent, too."""
 
     secret_key: str = field(repr=False)
     database_password: str = field(repr=False)
@@ -24,7 +24,7 @@ class Credentials:
     installation: str
 
 
-def load_or_draw(home: StackHome) -> Credentials:
+def load_or_create(home: StackHome) -> Credentials:
     """Return the stored credentials of this folder, else generate and store them."""
     kept = home.root / "credentials.json"
     if kept.exists():
@@ -32,7 +32,7 @@ def load_or_draw(home: StackHome) -> Credentials:
             credentials = Credentials(**json.loads(kept.read_text()))
         except (ValueError, TypeError):
             raise StackError(
-                f"{kept} cannot be read: restore it, or remove {home.root} and all it holds"
+                f"{kept} cannot be read: restore it, or remove {home.root} with all its content"
             ) from None
     else:
         credentials = Credentials(
@@ -48,6 +48,6 @@ def load_or_draw(home: StackHome) -> Credentials:
             installation=secrets.token_hex(6),
         )
         write_private(kept, json.dumps(asdict(credentials), indent=1) + "\n")
-    # controlplane.config.env reads it there.
+    # The file that controlplane.config.env reads.
     write_private(home.root / "secret-key", credentials.secret_key + "\n")
     return credentials

@@ -1,7 +1,7 @@
-"""A container engine that answers: the one that runs here, otherwise, as root on Debian, a new one.
+"""Find a container engine, or install and start one.
 
-Found at DOCKER_HOST or the usual sockets. Docker Engine is installed and started only as root on a
-Debian family system, after an announcement; it is left running.
+An engine is found at DOCKER_HOST or the usual sockets. Docker Engine is installed and started only
+as root on a Debian family system, after a message, and is left running.
 """
 
 import os
@@ -24,7 +24,7 @@ SOCKETS = (DOCKER_SOCKET, Path("/run/podman/podman.sock"))
 PID_FILE = Path("/var/run/docker.pid")
 LOG_FILE = Path("/var/log/dockerd.log")
 ANSWER_SECONDS = 5
-# A containerd that is still dying after a kill holds a new dockerd up for 15 s.
+# A killed containerd that has not ended yet delays a new dockerd for 15 s.
 START_SECONDS = 30.0
 START_TRIES = 3
 
@@ -32,28 +32,31 @@ Echo = Callable[[str], None]
 
 
 def find_engine() -> str | None:
-    """Return the address of an engine that answers, or None."""
+    """Return the address of an engine that responds, or None."""
     chosen = os.environ.get("DOCKER_HOST")
     if chosen:
-        return chosen if _answers(chosen) else None
+        return chosen if _responds(chosen) else None
     own = Path(f"/run/user/{os.geteuid()}/podman/podman.sock")
     for path in (*SOCKETS, own):
-        if path.exists() and _answers(f"unix://{path}"):
+        if path.exists() and _responds(f"unix://{path}"):
             return f"unix://{path}"
     return None
 
 
 def require_engine(echo: Echo) -> str:
-    """Return the address of an engine, installing and starting one where that is ours to do."""
+    """Return the address of an engine; as root on Debian, install and start one if needed."""
     found = find_engine()
     if found:
         return found
     if os.environ.get("DOCKER_HOST"):
-        raise StackError(f"no container engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}")
+        raise StackError(
+            f"no container engine responds at DOCKER_HOST={os.environ['DOCKER_HOST']}:"
+            " start it, or correct DOCKER_HOST"
+        )
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise StackError(
-            "no container engine answers: start Docker or Podman, set DOCKER_HOST, or run with"
-            " ENGINE=process (plain processes, no isolation)"
+            "no container engine responds: start Docker or Podman, set DOCKER_HOST, or run with"
+            " ENGINE=process (processes without isolation)"
         )
     if not shutil.which("dockerd"):
         echo("no container engine on this machine: installing Debian's docker.io with apt-get")
@@ -61,7 +64,7 @@ def require_engine(echo: Echo) -> str:
     if Path("/run/systemd/system").is_dir():
         echo("starting the service docker; it is left running")
         subprocess.run(["systemctl", "start", "docker"], capture_output=True, check=False)
-        if _answers_within(f"unix://{DOCKER_SOCKET}", START_SECONDS):
+        if _responds_within(f"unix://{DOCKER_SOCKET}", START_SECONDS):
             return f"unix://{DOCKER_SOCKET}"
         raise StackError("the service docker does not start: see `systemctl status docker`")
     echo(f"starting dockerd in the background (log: {LOG_FILE}); it is left running")
@@ -75,7 +78,7 @@ def require_engine(echo: Echo) -> str:
 
 
 def apt_install(*packages: str) -> None:
-    """Install Debian packages without questions, or raise StackError with apt-get's own words."""
+    """Install Debian packages. Raise StackError with the output of apt-get."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (
         ["update", "-qq"],
@@ -93,7 +96,7 @@ def apt_install(*packages: str) -> None:
             raise StackError(f"apt-get {' '.join(arguments)} failed:\n{done.stderr}")
 
 
-def _answers(address: str) -> bool:
+def _responds(address: str) -> bool:
     if urlsplit(address).scheme not in ("unix", "tcp", "http"):
         return True  # ssh:// and others: left to the engine's own library
     try:
@@ -107,12 +110,12 @@ def _connect(address: str) -> docker.APIClient:
     return docker.APIClient(base_url=address, version="auto", timeout=ANSWER_SECONDS)
 
 
-def _answers_within(
+def _responds_within(
     address: str, seconds: float, *, while_true: Callable[[], bool] = lambda: True
 ) -> bool:
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up and while_true():
-        if _answers(address):
+        if _responds(address):
             return True
         time.sleep(0.1)
     return False
@@ -132,7 +135,7 @@ def _start_daemon() -> bool:
             start_new_session=True,
         )
     address = f"unix://{DOCKER_SOCKET}"
-    if _answers_within(address, START_SECONDS, while_true=lambda: daemon.poll() is None):
+    if _responds_within(address, START_SECONDS, while_true=lambda: daemon.poll() is None):
         return True
     if daemon.poll() is None:
         daemon.kill()
@@ -150,7 +153,7 @@ def _firewall_works() -> bool:
 
 
 def _prepare_cgroups() -> None:
-    """Mount the control groups where nothing has, as in a container or a bare machine."""
+    """Mount the control groups if they are not mounted, as in a container."""
     folder = Path("/sys/fs/cgroup")
     if not folder.is_dir() or any(folder.iterdir()):
         return
@@ -165,13 +168,13 @@ def _prepare_cgroups() -> None:
 
 
 def _forget_dead_daemon() -> None:
-    """Remove the pid file of a dockerd that was killed; the new one would take it for alive."""
+    """Remove the pid file of a killed dockerd, since a new one would assume that it runs."""
     try:
         pid = int(PID_FILE.read_text())
     except (OSError, ValueError):
         return
     try:
-        # "pid (name) state …": a killed one may stay a zombie for long, and kill -0 finds it.
+        # "pid (name) state …": a killed one may remain as a zombie, which kill -0 finds.
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(") ")
         alive = name.endswith("(dockerd") and not rest.startswith("Z")
     except OSError:
@@ -188,7 +191,7 @@ def _log_tail() -> str:
 
 
 def engine_version(address: str) -> str:
-    """Return the engine's name for itself; empty if it has none."""
+    """Return name and version of the engine; an empty text if it reports none."""
     if urlsplit(address).scheme != "unix":
         return ""
     try:

@@ -18,35 +18,35 @@ class StackHome:
 
     @property
     def run(self) -> Path:
-        """State that is valid only while the stack runs: process ids, addresses, tokens."""
+        """Return the folder of state that is valid while the stack runs: pids, addresses."""
         return self.root / "run"
 
     @property
     def logs(self) -> Path:
-        """One log file for each process."""
+        """Return the folder with a log file for each process."""
         return self.root / "log"
 
     @property
     def environment_file(self) -> Path:
-        """Addresses and tokens as shell lines."""
+        """Return the file with addresses and tokens as shell lines."""
         return self.run / "env"
 
     @property
     def prepared_mark(self) -> Path:
-        """Exists once database, accounts and cells are prepared for the processes."""
+        """Return the file that exists once database, accounts and cells are prepared."""
         return self.run / "prepared"
 
     @property
     def stack_pid_file(self) -> Path:
-        """The id of the process that `make down` signals."""
+        """Return the file with the id of the process that `make down` signals."""
         return self.run / "stack.pid"
 
     def pid_file(self, process: str) -> Path:
-        """The file with the current process id of `process`."""
+        """Return the file with the current process id of `process`."""
         return self.run / f"{process}.pid"
 
     def cell(self, name: str) -> Path:
-        """The state folder of one cell."""
+        """Return the state folder of one cell."""
         return self.root / "cells" / name
 
     def create(self) -> None:
@@ -65,7 +65,7 @@ class StackHome:
             lock.close()
             raise StackError(
                 f"a stack already runs in {self.root} (process {self.running_pid() or 'unknown'}):"
-                " `make down` stops it, another CELLRUN_HOME runs beside it"
+                " stop it with `make down`, or set another CELLRUN_HOME"
             ) from None
         return lock
 

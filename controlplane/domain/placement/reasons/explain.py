@@ -59,7 +59,7 @@ def _misfit(found: FitFailure, matrix: CapacityMatrix) -> Reason:
     missing = {name: lack for name, lack in zip(matrix.names, found.lacks, strict=True) if lack}
     name, what = matrix.cells[found.best].name, describe_shortfall(missing)
     never, is_kept = not found.ever, found.but_for_kept
-    lead = "larger than every cell of the pool" if never else "no cell has enough free"
+    lead = "larger than every cell of the pool" if never else "no cell has enough free capacity"
     if is_kept:
         lead = "no cell has enough free capacity that is not reserved for other tasks"
     reason = {
@@ -117,7 +117,7 @@ def removed_by_conditions(shape: ShapeFacts, cells: Sequence[CellFacts]) -> dict
             left = keep(str(item), [cell for cell in left if is_met(item, cell.labels)])
     tags = ", ".join(shape.placement_tags) or "none"
     left = keep(f"placement tags {tags}", [c for c in left if c.tags.admit(shape.placement_tags)])
-    keep("where the rest of its gang is or fits", [])
+    keep("cells shared with the rest of its gang", [])
     return removed
 
 
@@ -149,9 +149,10 @@ def explain_gang(
 
     `missing`: the reason of the next member; None: it is not ready.
     """
-    why = missing["text"] if missing else "the others are not ready yet"
-    where = f" on cells with one value of {group_by}" if group_by else ""
-    text = f"its gang starts together: {need} more must be placed at once{where}, {have} could be"
+    why = missing["text"] if missing else "the other members are not ready yet"
+    where = f" on cells with the same value of {group_by}" if group_by else ""
+    needed = f"{need} more tasks must be placed together{where}"
+    text = f"its gang starts together: {needed}, {have} could be"
     return {"code": WAITING_FOR_GANG, "text": f"{text}; {why}", "need": need, "have": have}
 
 

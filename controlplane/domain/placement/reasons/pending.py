@@ -91,12 +91,10 @@ def _backing_off(not_before: datetime, image: str | None) -> Reason:
 def _jobs(waits_for: Sequence[Mapping[str, Any]]) -> Reason:
     vain = [item for item in waits_for if item.get("is_vain")]
     if vain:
-        lost = " and ".join(
-            f"job {item['name']} can no longer have {item['until']}" for item in vain
-        )
+        failed = " and ".join(f"job {item['name']} ({item['until']})" for item in vain)
         return {
             "code": WAITING_FOR_JOB,
-            "text": f"would end at once: {lost}",
+            "text": f"would end at once: its dependency on {failed} cannot be met",
             "jobs": _job_figures(vain),
         }
     wanted = " and ".join(f"job {item['name']} has {item['until']}" for item in waits_for)

@@ -57,7 +57,7 @@ class QueuePlace:
     def _text(self) -> str:
         about = "about " if self.is_estimate else ""
         behind = f", behind job {self.behind_job}" if self.behind_job is not None else ""
-        return f"{about}{self.position} of {self.of} that wait in its pool{behind}"
+        return f"position {about}{self.position} of {self.of} in the queue of its pool{behind}"
 
 
 def find_place(

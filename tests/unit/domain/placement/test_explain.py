@@ -115,7 +115,7 @@ def test_request_larger_than_every_empty_cell_never_fits() -> None:
     later = explain({CPU: 2000}, small, large, used=[{}, {CPU: 1500}])
     assert later == {
         "code": "insufficient_resources",
-        "text": "no cell has enough free: b comes closest and lacks 0.5 cores",
+        "text": "no cell has enough free capacity: b comes closest and lacks 0.5 cores",
         "cell": "b",
         "shortfall": {CPU: 500},
         "never_fits": False,
@@ -155,20 +155,20 @@ def test_reason_without_a_matching_cell_lists_the_cells_of_the_pool() -> None:
 
 
 def test_gang_reason_has_needed_and_placeable_counts_and_the_cause() -> None:
-    assert explain_gang(4, 3, {"text": "no cell has enough free"}) == {
+    assert explain_gang(4, 3, {"text": "no cell has enough free capacity"}) == {
         "code": "waiting_for_gang",
-        "text": "its gang starts together: 4 more must be placed at once, 3 could be;"
-        " no cell has enough free",
+        "text": "its gang starts together: 4 more tasks must be placed together, 3 could be;"
+        " no cell has enough free capacity",
         "need": 4,
         "have": 3,
     }
-    assert explain_gang(4, 3, None)["text"].endswith("; the others are not ready yet")
+    assert explain_gang(4, 3, None)["text"].endswith("; the other members are not ready yet")
 
 
 def test_gang_reason_names_the_grouping_label() -> None:
     assert explain_gang(4, 3, None, "zone")["text"] == (
-        "its gang starts together: 4 more must be placed at once on cells with one value of zone,"
-        " 3 could be; the others are not ready yet"
+        "its gang starts together: 4 more tasks must be placed together on cells with the same"
+        " value of zone, 3 could be; the other members are not ready yet"
     )
 
 

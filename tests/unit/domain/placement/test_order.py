@@ -118,7 +118,7 @@ def test_running_members_fix_the_label_value_of_a_grouped_gang() -> None:
     assert outcome.reasons[1]["cell"] == "cell-002"
     elsewhere = row(1, 2, coscheduled=True, is_first=True, constraints=(IN_A,))
     reason = run(cells, elsewhere, gangs={1: facts}).reasons[1]
-    assert reason["removed"] == {"zone = a": 1, "where the rest of its gang is or fits": 1}
+    assert reason["removed"] == {"zone = a": 1, "cells shared with the rest of its gang": 1}
 
 
 def test_tokens_are_counted_over_the_whole_pool() -> None:

@@ -14,7 +14,7 @@ from controlplane.domain.placement.reasons.pending import (
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
-FOUND = {"code": "insufficient_resources", "text": "no cell has enough free", "cell": "c"}
+FOUND = {"code": "insufficient_resources", "text": "no cell has enough free capacity", "cell": "c"}
 ALL = PendingTaskFacts(
     not_before=LATER,
     attempt_open=True,
@@ -61,7 +61,7 @@ ALL = PendingTaskFacts(
         (
             {"not_before": None, "attempt_open": False, "startable_at": NOW},
             "insufficient_resources",
-            "no cell has enough free",
+            "no cell has enough free capacity",
         ),
         (
             {"not_before": None, "attempt_open": False, "startable_at": NOW, "found": None},

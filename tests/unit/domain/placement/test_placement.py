@@ -63,7 +63,10 @@ def test_reason_distinguishes_a_full_cell_from_one_too_small() -> None:
     full = cell(1, used={"cpu_millis": 8000})
     reason = reason_of(run([full], row()))
     assert reason["never_fits"] is False
-    assert reason["text"] == "no cell has enough free: cell-001 comes closest and lacks 1 core"
+    assert (
+        reason["text"]
+        == "no cell has enough free capacity: cell-001 comes closest and lacks 1 core"
+    )
 
 
 def test_reason_of_a_pool_without_ready_cells() -> None:

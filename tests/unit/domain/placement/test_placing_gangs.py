@@ -92,7 +92,7 @@ def test_members_that_cannot_start_yet_block_the_gang() -> None:
     outcome = run([cell(1, 9)], shape(1, 1), gang=gang((1, 2, 2)))
     assert outcome.placed == {}
     assert outcome.reasons[1]["text"].endswith(
-        "2 more must be placed at once, 1 could be; the others are not ready yet"
+        "2 more tasks must be placed together, 1 could be; the other members are not ready yet"
     )
 
 

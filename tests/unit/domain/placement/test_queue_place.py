@@ -52,7 +52,7 @@ def test_position_is_an_estimate_if_shares_decide_the_order() -> None:
         "of": TOTAL,
         "behind": {"job": 4, "name": "job-4"},
         "estimate": True,
-        "text": f"about 29 of {TOTAL} that wait in its pool, behind job 4",
+        "text": f"position about 29 of {TOTAL} in the queue of its pool, behind job 4",
     }
 
 
@@ -62,5 +62,5 @@ def test_first_task_in_the_queue_has_no_job_in_front() -> None:
         "of": 4,
         "behind": None,
         "estimate": False,
-        "text": "1 of 4 that wait in its pool",
+        "text": "position 1 of 4 in the queue of its pool",
     }
