@@ -18,6 +18,7 @@ from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import Phase
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.domain.convergence.owners import TASK_OWNERS, find_owner
 from controlplane.models import (
     Attempt,
     Callback,
@@ -33,6 +34,7 @@ from controlplane.models import (
 )
 from controlplane.queries.callbacks import unreachable
 from controlplane.queries.convergence import doctor
+from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute, rows
 from tests.integration.loop.conftest import Loop
 from tests.integration.loop.conftest import loop as loop
@@ -310,6 +312,22 @@ def test_every_planted_fault_is_found(loop: Loop, monkeypatch: pytest.MonkeyPatc
         assert f"job {jobs[name].pk}," in output, name
     for subject in ("rule resolving", "rule claimed_callbacks", "rule orphaned_jobs", "cell gone"):
         assert subject in output
+
+
+def test_each_rule_with_a_bound_owns_a_planted_task_and_has_its_time(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Planting(loop).all(monkeypatch)
+    owned: dict[str, list[doctor.OpenTask]] = {}
+    for task in doctor.load_open_tasks(load_policy()):
+        owner = find_owner(task.at)
+        if owner is not None and owner.is_bounded:
+            owned.setdefault(owner.rule, []).append(task)
+    bounded = {owner.rule: owner for owner in TASK_OWNERS if owner.is_bounded}
+    # No planted cell is LOST yet.
+    assert set(owned) == set(bounded) - {"attempts_of_lost_cells"}
+    timed = [rule for rule in owned if not bounded[rule].longest.startswith("checked")]
+    assert [rule for rule in timed if any(task.due_at is None for task in owned[rule])] == []
 
 
 def test_silent_shards_are_not_reported_while_convergence_is_down(well: Loop) -> None:
