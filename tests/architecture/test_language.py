@@ -105,7 +105,7 @@ def product() -> list[Source]:
     return [source for source in sources() if source.path.startswith(PRODUCT)]
 
 
-def tests_and_tools() -> list[Source]:
+def other_modules() -> list[Source]:
     """Return the tests, benchmarks, generators and examples."""
     return [source for source in sources() if not source.path.startswith(PRODUCT)]
 
@@ -115,7 +115,7 @@ def test_no_identifier_has_a_banned_part() -> None:
 
 
 def test_no_identifier_of_tests_and_tools_has_a_banned_part() -> None:
-    assert banned_names(tests_and_tools()) == {}
+    assert banned_names(other_modules()) == {}
 
 
 def banned_names(modules: list[Source]) -> dict[str, list[str]]:
