@@ -75,15 +75,11 @@ def run(
     gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of a task.")] = None,
     named: Annotated[
         list[str] | None,
-        typer.Option(
-            "--resource", metavar="NAME=NUMBER", help="Amount of a named resource or token."
-        ),
+        typer.Option("--resource", metavar="NAME=NUMBER", help="A named resource or token."),
     ] = None,
     constraint: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Required label of the cell: zone=a, zone=a,b, zone!=a, gb>=64, ssd, !ssd."
-        ),
+        typer.Option(help="Required label: zone=a, zone=a,b, zone!=a, gb>=64, ssd, !ssd."),
     ] = None,
     prefer: Annotated[
         list[str] | None, typer.Option(help="Preferred label of the cell, as --constraint.")
@@ -96,9 +92,7 @@ def run(
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable.")
     ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Time limit of an attempt, in seconds.")
-    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Time limit in seconds.")] = None,
     pool: Annotated[str | None, typer.Option(help="Name of the pool.")] = None,
     process: Annotated[
         bool,

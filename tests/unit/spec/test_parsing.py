@@ -382,7 +382,11 @@ def test_job_minimum_is_between_the_sum_of_its_groups_and_all_replicas(minimum: 
     [
         ([{"from": {"group": "q", "result": True}, "path": "/in"}], "[0].from.group", "is not a"),
         ([{"from": {"group": "x", "result": False}, "path": "/in"}], "[0].from.result", "must be"),
-        ([{"path": "/in", "content": ""}, {"path": "/in/x", "content": ""}], "[1].path", "lies in"),
+        (
+            [{"path": "/in", "content": ""}, {"path": "/in/x", "content": ""}],
+            "[1].path",
+            "overlaps",
+        ),
         ([{"path": "/in", "content": ""}, {"path": "/in", "content": ""}], "[1].path", "another"),
     ],
 )

@@ -167,13 +167,13 @@ def test_failed_dependency_moves_to_the_newest_retry() -> None:
     failed = RerunDependency(1, "one", "succeeded", is_met=False, is_failed=True)
     assert carried(failed) == [(1, "succeeded")]
     assert carried(replace(failed, retried_by=5)) == [(5, "succeeded")]
-    assert carried(replace(failed, retried_by=5, is_there=False)) == [(5, "succeeded")]
+    assert carried(replace(failed, retried_by=5, exists=False)) == [(5, "succeeded")]
     twice = replace(failed, on_job_id=3, retried_by=5)
     assert carried(replace(failed, retried_by=5), twice) == [(5, "succeeded")]
 
 
 def test_a_dependency_on_a_deleted_job_cannot_be_carried_over() -> None:
-    gone = RerunDependency(1, "one", "finished", is_met=False, is_failed=True, is_there=False)
+    gone = RerunDependency(1, "one", "finished", is_met=False, is_failed=True, exists=False)
     with pytest.raises(Conflict, match="job 7 depends on job one, which was deleted"):
         carry_over(7, [gone])
 

@@ -138,7 +138,7 @@ def test_observation_with_unknown_phase_or_fault_is_refused(observation: RunnerO
         ({"a": "\ud800"}, "not JSON"),
         ({"a": float("inf")}, "not JSON"),
         ({"a": {1, 2}}, "not JSON"),
-        ("text", "no JSON object"),
+        ("text", "not a JSON object"),
         ({"a": "x" * 65_600}, "65536 are allowed"),
     ],
 )
