@@ -398,7 +398,7 @@ def test_explain_shows_the_reservation_of_a_task(stage: Stage, onlooker: Onlooke
     kept = onlooker.call(f"/tasks/{task.pk}/explain")["nomination"]
     assert kept["cell"] == "cell-1"
     assert kept["until"] > clock.now().isoformat()
-    assert "on cell-1 until" in onlooker.page(f"task/{task.pk}/change/")
+    assert "on cell cell-1 until" in onlooker.page(f"task/{task.pk}/change/")
 
 
 def test_explain_shows_the_state_and_cell_of_a_started_task(

@@ -386,7 +386,7 @@ def test_cell_restored_before_its_goodbye_arrives_takes_work_at_its_next_heartbe
     """The goodbye of the process before is delayed; the restored one draws the same numbers."""
     cell = loop.cell()
     cell.register()
-    cell.say(Goodbye(0).body())
+    cell.send(Goodbye(0).body())
     assert state() == "CORDONED"
     cell.seq -= 1
     cell.beat()
@@ -401,7 +401,7 @@ def test_cell_restored_before_its_goodbye_arrives_takes_work_at_its_next_heartbe
 def test_heartbeat_does_not_end_the_cordon_of_an_operator(loop: Loop) -> None:
     cell = loop.cell()
     ORDERS["CORDONED"]()
-    cell.say(Goodbye(0).body())
+    cell.send(Goodbye(0).body())
     cell.beat()
     assert state() == "CORDONED"
 
