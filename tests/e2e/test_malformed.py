@@ -95,7 +95,7 @@ def not_messages(queue: str) -> list[str]:
 def not_from_a_cell(queue: str) -> list[str]:
     """Return messages that the inbox must not accept."""
     forged = envelope.seal(b"x" * 32, cell="cell-1", incarnation="i", seq=1, body={"type": "x"})
-    unknown_cell = envelope.seal(b"x" * 32, cell="nobody", incarnation="i", seq=1, body={})
+    unknown_cell = envelope.seal(b"x" * 32, cell="unenrolled", incarnation="i", seq=1, body={})
     texts = ["", "garbage", "{}", "[]", '{"probe": "x"}', '{"probe": 99}', '{"probe"', DEEP]
     texts += [forged, unknown_cell, "\0", json.dumps({"v": 1, "cell": "cell-1", "seq": -1})]
     return [broker.plain_message(queue, text) for text in texts]

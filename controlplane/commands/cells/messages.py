@@ -34,6 +34,8 @@ from controlplane.queries.sql import execute, rows, scalar
 # Alerts that a registration clears; a duplicate that still runs raises its own again.
 _ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
 
+_LEFT = "it has left, and named no successor"
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -220,7 +222,10 @@ def _readmit_returned(standings: Sequence[CellStatus], now: datetime) -> None:
                 " WHERE cell_id = %s AND incarnation = %s AND heartbeat_seq = %s",
                 [standing.cell_id, standing.incarnation, standing.heartbeat_seq],
             )
-            if is_newest and found[standing.cell_id].ordered_state == CellState.READY:
+            cell = found[standing.cell_id]
+            # A cordon for another reason stays: an order, or a wire version without support.
+            is_of_goodbye = cell.ordered_state == CellState.READY and cell.state_reason == _LEFT
+            if is_newest and is_of_goodbye:
                 changes.append(ChangeCell(standing.cell_id, cordoned, CellState.READY, reason))
         apply(Effects(cells=changes), now=now)
 
@@ -267,8 +272,8 @@ def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datet
     )
     if is_current and not goodbye.expected_seconds:
         # No successor takes work; it is LOST when its lease expires, unless one registers.
-        ready, reason = frozenset({CellState.READY}), "it has left, and named no successor"
-        change = ChangeCell(address.cell_id, ready, CellState.CORDONED, reason)
+        ready = frozenset({CellState.READY})
+        change = ChangeCell(address.cell_id, ready, CellState.CORDONED, _LEFT)
         apply(Effects(cells=[change]), now=now)
 
 

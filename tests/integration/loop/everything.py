@@ -148,7 +148,7 @@ class Planting:
         )
         for kind, subject in (
             ("exclusive_held", f"attempt {UNKNOWN_UID}"),
-            ("pool_skipped", "nobody"),
+            ("pool_skipped", "no-such-pool"),
         ):
             at = {"raised_at": ago(10**6), "last_raised_at": ago(10**6)}
             Alert.objects.create(kind=kind, subject=subject, text="held", **at)

@@ -406,6 +406,15 @@ def test_heartbeat_does_not_end_the_cordon_of_an_operator(loop: Loop) -> None:
     assert state() == "CORDONED"
 
 
+def test_heartbeat_does_not_end_the_cordon_of_an_unsupported_cell(loop: Loop) -> None:
+    cell = loop.cell()
+    reason = "cordoned: its wire version is no longer supported"
+    Cell.objects.update(state="CORDONED", state_reason=reason)
+    cell.send(Goodbye(0).body())
+    cell.beat()
+    assert (state(), get_cell("cell-1")["state_reason"]) == ("CORDONED", reason)
+
+
 def test_goodbye_with_an_expected_successor_keeps_the_cell_state(loop: Loop) -> None:
     cell = loop.cell()
     cell.send(Goodbye(120).body())
