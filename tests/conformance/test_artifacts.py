@@ -156,7 +156,7 @@ def test_stopped_task_stores_outputs_that_the_job_wants_after_a_failure(
     kit.driver.start(launch)
     kit.wait_until_ready(launch.uid)
     kit.driver.stop(launch.uid, grace_seconds=0.2, force=False)
-    ended = kit.told.ended(launch.uid)
+    ended = kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.reason) == (None, STOPPED)
     assert keeper.kept[ended.uid] == {"trace": b"x\n"}
 

@@ -185,7 +185,7 @@ def test_runner_error_is_retried_and_a_system_failure_after_three_in_a_row(
         ({"text": "x" * 70_000}, "65536 are allowed"),
         ({"text": "a\x00b"}, "NUL"),
         ({"number": float("nan")}, "not JSON"),
-        ([1, 2], "no JSON object"),
+        ([1, 2], "not a JSON object"),
     ],
 )
 def test_unstorable_runner_state_is_a_system_failure(

@@ -30,7 +30,7 @@ def test_page_lists_the_requirements_in_order() -> None:
 
 def test_page_names_unimplemented_requirements() -> None:
     assert tuple(name for name, *_ in NOT_BUILT) == WITHOUT_SCENARIOS
-    _, not_built = write().split("## Not built")
+    _, not_built = write().split("## Not implemented")
     assert all(f"| {name} |" in not_built for name in WITHOUT_SCENARIOS)
 
 

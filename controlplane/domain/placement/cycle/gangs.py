@@ -28,6 +28,7 @@ from controlplane.domain.placement.model.interfaces import Matrix, Vector
 from controlplane.domain.placement.model.snapshot import GangFacts
 from controlplane.domain.placement.reasons.explain import (
     INSUFFICIENT_RESOURCES,
+    MEMBERS_NOT_READY,
     NO_CELL_MATCHES,
     Reason,
     explain_gang,
@@ -212,7 +213,7 @@ class GangPlacer:
         tried = self._by_selector(wanted, rows, within, avoiding)
         if self._lacks_ready(wanted, rows):
             # Some members back off, or their last attempts are not released yet.
-            return replace(tried, why={"text": "the others are not ready yet"}, row=-1)
+            return replace(tried, why=MEMBERS_NOT_READY, row=-1)
         if tried.why is None or tried.is_refused:
             return tried
         self._restore(saved)

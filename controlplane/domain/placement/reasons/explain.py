@@ -22,6 +22,8 @@ QUEUE_POSITION = "queue_position"
 
 Reason = dict[str, Any]
 
+MEMBERS_NOT_READY: Reason = {"text": "the other members are not ready yet"}
+
 
 def explain_misfit(
     shape: ShapeFacts, snapshot: PoolSnapshot, matrix: CapacityMatrix, usable: Mask
@@ -149,7 +151,7 @@ def explain_gang(
 
     `missing`: the reason of the next member; None: it is not ready.
     """
-    why = missing["text"] if missing else "the other members are not ready yet"
+    why = (missing or MEMBERS_NOT_READY)["text"]
     where = f" on cells with the same value of {group_by}" if group_by else ""
     needed = f"{need} more tasks must be placed together{where}"
     text = f"its gang starts together: {needed}, {have} could be"

@@ -89,7 +89,7 @@ def test_grouped_gang_takes_the_first_label_value_where_it_fits() -> None:
     waits = run(cells, row(1, 5, coscheduled=True), gangs={1: gang((1, 5, 5), group_by="zone")})
     assert waits.placed == {}
     assert (waits.reasons[1]["need"], waits.reasons[1]["have"]) == (5, 4)
-    assert "with one value of zone" in waits.reasons[1]["text"]
+    assert "with the same value of zone" in waits.reasons[1]["text"]
     nowhere = run([core(4, 9)], *rows, gangs={1: gang((1, 3, 3), group_by="zone")})
     assert nowhere.reasons[1]["text"].endswith("no ready cell has the label zone")
 
