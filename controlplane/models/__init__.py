@@ -2,6 +2,7 @@
 
 from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt
+from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
 from controlplane.models.cells import Cell, CellLease
 from controlplane.models.history import Transition
@@ -27,6 +28,8 @@ __all__ = [
     "ApiToken",
     "Attempt",
     "AuditLine",
+    "CacheEntry",
+    "CacheReservation",
     "Callback",
     "Cell",
     "CellLease",

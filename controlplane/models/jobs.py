@@ -274,6 +274,9 @@ class TaskGroup(models.Model):
     prepared = models.JSONField(
         default=dict, blank=True, help_text="Fields that the job's kind set, with their values."
     )
+    cache = models.JSONField(
+        null=True, blank=True, help_text="How its tasks use the cache; empty: they do not."
+    )
     depends_on = models.JSONField(default=list, blank=True)
     retries_failure = models.PositiveIntegerField(default=0)
     retries_preemption = models.PositiveIntegerField(default=100)

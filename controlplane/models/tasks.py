@@ -5,6 +5,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.cache.policy import RUNS, CacheStatus
 from controlplane.domain.state.states import ACTIVE
 from controlplane.models.choices import TASK_STATES, finished_iff_terminal
 from controlplane.models.querysets import JobPartQuerySet
@@ -33,6 +34,21 @@ class Task(models.Model):
     attempt_number = models.PositiveIntegerField(default=0)
     attempt_uid = models.UUIDField(null=True, blank=True)
     attempt_open = models.BooleanField(default=False)
+    cache_status = models.PositiveSmallIntegerField(
+        choices=[(int(status), status.name) for status in CacheStatus],
+        default=CacheStatus.DISABLED,
+    )
+    cache_blocked = models.BooleanField(
+        default=False,
+        help_text="Placement skips it: its result is looked up, or an identical task runs.",
+    )
+    cache_identity = models.UUIDField(
+        null=True, blank=True, help_text="The digest of scope and key."
+    )
+    cache_key = models.CharField(max_length=330, null=True, blank=True)
+    cache_entry_id = models.BigIntegerField(
+        null=True, blank=True, help_text="The entry from which it has its result."
+    )
     failure_count = models.PositiveIntegerField(default=0)
     preemption_count = models.PositiveIntegerField(default=0)
     system_failure_count = models.PositiveIntegerField(default=0)
@@ -85,7 +101,30 @@ class Task(models.Model):
                 fields=("shape_id", "group", "index"),
                 name="task_placeable",
                 condition=Q(state=int(TaskState.PENDING), attempt_open=False),
-                include=("not_before",),
+                include=("not_before", "cache_blocked"),
+            ),
+            models.Index(
+                fields=("group", "index"),
+                name="task_cache_lookup",
+                condition=Q(state=int(TaskState.PENDING), cache_status=int(CacheStatus.LOOKUP)),
+            ),
+            models.Index(
+                fields=("cache_identity", "id"),
+                name="task_cache_pending",
+                condition=Q(state=int(TaskState.PENDING), cache_identity__isnull=False),
+            ),
+            models.Index(
+                fields=("id",),
+                name="task_cache_store",
+                condition=Q(
+                    state=int(TaskState.SUCCEEDED),
+                    cache_status__in=sorted(int(status) for status in RUNS),
+                ),
+            ),
+            models.Index(
+                fields=("cache_entry_id",),
+                name="task_of_cache_entry",
+                condition=Q(cache_entry_id__isnull=False),
             ),
             models.Index(
                 fields=("nominated_cell_id",),

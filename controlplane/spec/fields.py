@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from typing import Annotated, Any
@@ -14,14 +13,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     PlainSerializer,
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import core_schema
 
 from controlplane.spec import quantities
 from controlplane.spec.hosts import is_malformed_address, read_address
@@ -44,6 +40,8 @@ class Model(BaseModel):
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Guid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,254}$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,254}$")]
+CacheKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=+-]{0,255}$")]
+CacheVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 UserName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,62})?$")
 ]
@@ -220,31 +218,6 @@ Cpu = Annotated[int, *quantity(quantities.parse_cpu, quantities.format_cpu, "0.5
 Memory = Annotated[int, *quantity(quantities.parse_memory, quantities.format_mib, "64Mi")]
 Disk = Annotated[int, *quantity(quantities.parse_disk, quantities.format_mib, "100Mi")]
 SharedMemory = Annotated[int, *quantity(quantities.parse_shm, quantities.format_mib, "64Mi")]
-
-
-@dataclass(frozen=True)
-class only:  # noqa: N801  (used like a keyword in annotations)
-    """Annotation of an unsupported field: only its default is accepted."""
-
-    default: Any
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"const": self.default, "description": "Others are not supported by this version."}
-
-    def _check(self, value: Any) -> Any:
-        if value != self.default:
-            only = f" (only {str(self.default).lower()} is)"
-            raise ValueError(
-                f"is not supported by this version{'' if self.default in (None, []) else only}"
-            )
-        return value
 
 
 _GUID = TypeAdapter(Guid)

@@ -15,7 +15,7 @@ from controlplane.spec.fields import (
     Name,
 )
 from controlplane.spec.group import Defaults, GroupFields, TaskGroupSpec
-from controlplane.spec.parts import Callback, JobDependency, JobReference, Retries
+from controlplane.spec.parts import Cache, Callback, JobDependency, JobReference, Retries
 from controlplane.spec.placing import Constraint
 
 MAX_GROUPS = 100
@@ -139,6 +139,10 @@ class JobSpec(JobFields):
         if group.network is not None:
             return group.network
         return "gang" if self.coscheduled and group.task_type == "container" else "default"
+
+    def cache_of(self, group: TaskGroupSpec) -> Cache:
+        """Return the cache of `group`; the job's value is the default."""
+        return (group if "cache" in group.model_fields_set else self).cache
 
     def constraints_of(self, group: TaskGroupSpec) -> list[Constraint]:
         """Return the constraints of `group`; the job's value is the default."""

@@ -1,6 +1,6 @@
 """The parts of a job and of its groups: resources, inputs, dependencies, retries."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
@@ -8,6 +8,8 @@ from controlplane.spec.fields import (
     MAX_COUNT,
     Address,
     ArtifactName,
+    CacheKey,
+    CacheVersion,
     CallbackUrl,
     Cpu,
     Disk,
@@ -17,7 +19,6 @@ from controlplane.spec.fields import (
     Sha256,
     TargetPath,
     is_guid,
-    only,
 )
 
 DEFAULT_CPU_MILLIS = 500
@@ -141,13 +142,35 @@ class JobDependency(Model):
 
 
 class Cache(Model):
-    """Use of cached results."""
+    """Use of the results of identical tasks."""
 
-    enabled: Annotated[bool, only(False)] = False
-    serialize: Annotated[bool, only(False)] = False
-    version: Annotated[str, only("1")] = "1"
-    key: Annotated[str | None, only(None)] = None
-    overwrite: Annotated[bool, only(False)] = False
+    enabled: bool = Field(
+        default=False,
+        description="Take result and outputs of an identical task that succeeded, if there is one.",
+    )
+    serialize: bool = Field(
+        default=False, description="Of identical tasks only one runs at a time; the others wait."
+    )
+    version: CacheVersion = Field(
+        default="1", description="Part of the key. A new version uses no earlier entry."
+    )
+    key: CacheKey | None = Field(
+        default=None,
+        description="Default: derived from image, command, environment, inputs and outputs.",
+    )
+    scope: Literal["project", "domain"] = Field(
+        default="project", description="Who shares entries: the project, or the whole domain."
+    )
+    overwrite: bool = Field(
+        default=False, description="Run in any case, and replace the entry of the key."
+    )
+
+    @model_validator(mode="after")
+    def _check_enabled(self) -> Self:
+        unused = sorted(self.model_fields_set - {"enabled"})
+        if not self.enabled and unused:
+            raise ValueError(f"{unused[0]} has no effect unless enabled is true")
+        return self
 
 
 class Callback(Model):

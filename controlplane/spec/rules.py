@@ -72,7 +72,21 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         yield ("depends_on",), text
     if group.network == "gang" and not job.coscheduled:
         yield ("network",), "gang is only valid for a coscheduled job"
+    yield from _check_cache(job, group)
     yield from _check_files(group)
+
+
+def _check_cache(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
+    """Yield why results of the group cannot be those of an identical task."""
+    if not job.cache_of(group).enabled:
+        return
+    place: Place = ("cache", "enabled")
+    if job.coscheduled:
+        yield place, "is not supported for a coscheduled job: its tasks start together"
+    if job.kind in ("interactive", "inference"):
+        yield place, f"is not supported for a job of kind {job.kind}, which has no result"
+    if group.output_base is not None:
+        yield place, "is not supported with output_base: others may change the outputs there"
 
 
 def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:

@@ -25,6 +25,8 @@ from controlplane.storage.trash import discard
 
 # All outputs that a report may name, and the checkpoint.
 MAX_FILES = MAX_OUTPUTS + 1
+# Files up to this size are read by a check of their integrity.
+CHECKED_BYTES = 1024 * 1024
 
 
 class ArtifactsTooLarge(Exception):
@@ -104,6 +106,21 @@ def open_artifact(prefix: str, name: str) -> BinaryIO | None:
     except OSError:
         return None
     return file
+
+
+def is_intact(prefix: str, name: str, *, size: int, sha256: str) -> bool:
+    """Return whether a complete file has this size and, if it is small, this SHA-256.
+
+    Raise OSError.
+    """
+    try:
+        with (_root() / prefix / name).open("rb") as file:
+            if os.fstat(file.fileno()).st_size != size:
+                return False
+            is_small = size <= CHECKED_BYTES
+            return not is_small or hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def remove_all(uid: UUID, prefix: str) -> None:

@@ -1,6 +1,6 @@
 """Store the artifacts that cells upload, within a limit, below the prefix of their attempt."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 from django.conf import settings
@@ -51,15 +51,19 @@ def put_artifact(
             raise NotFound(f"attempt {uid} has been deleted")
 
 
-def forget_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
+def forget_attempts(
+    prefixes: Mapping[UUID, str], owned: Collection[UUID] = ()
+) -> dict[UUID, OSError]:
     """Remove artifacts and output of attempts; return the errors by uid.
 
-    Idempotent. Call it outside transactions: a disk may be slow.
+    `owned`: attempts whose artifacts belong to entries of the cache, and stay. Idempotent. Call it
+    outside transactions: a disk may be slow.
     """
     failed = {}
     for uid, prefix in prefixes.items():
         try:
-            artifact_store.remove_all(uid, prefix)
+            if uid not in owned:
+                artifact_store.remove_all(uid, prefix)
             store.remove_logs(uid)
         except OSError as error:
             failed[uid] = error

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controlplane.commands.state.cursors import save_cursor
+from controlplane.queries.cache.entries import find_owned
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import rows
 from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_away, walk_store
@@ -78,7 +79,7 @@ def sweep_orphan_files(
 def _sweep(lying: Sequence[OrphanEntry], done: OrphanSweepResult, *, written_before: float) -> None:
     uids = [item.uid for item in lying if item.uid is not None]
     statement = "SELECT uid FROM controlplane_attempt WHERE uid = ANY(%s::uuid[])"
-    kept = {uid for (uid,) in rows(statement, [uids])} if uids else set()
+    kept = {uid for (uid,) in rows(statement, [uids])} | find_owned(uids) if uids else set()
     for item in lying:
         if item.uid in kept:
             continue

@@ -1,6 +1,7 @@
 """The rules of convergence in order; the order is the specification."""
 
 from controlplane.commands.convergence import (
+    cache,
     cells,
     deletion,
     housekeeping,
@@ -52,6 +53,9 @@ RULES: tuple[ConvergenceRule, ...] = (
         jobs.go_on,
         on_wake=True,
     ),
+    ConvergenceRule(9, "cache_store", ("cache_stores",), cache.store, on_wake=True),
+    ConvergenceRule(9, "cache_reservations", ("cache_waiters",), cache.pass_keys_on, on_wake=True),
+    ConvergenceRule(9, "cache_lookup", ("cache_lookups",), cache.find_results, on_wake=True),
     ConvergenceRule(
         10, "resolutions", ("resolving", "claimed_callbacks"), housekeeping.release_claims
     ),
@@ -65,4 +69,3 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),
     ConvergenceRule(12, "alerts", ("quiet_alerts",), housekeeping.close_quiet_alerts),
 )
-"""Number 9 is reserved for the result cache."""

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.domain.callbacks.addresses import receiver_of
 from controlplane.domain.jobs.submission import (
     PlannedGroup,
@@ -196,6 +197,10 @@ def _insert_groups(
         "timeout_is_lifetime": ("bool", [group.timeout_is_lifetime for group in plain]),
         "startable_at": ("timestamptz", [group.startable_at for group in plain]),
         "deadline_at": ("timestamptz", [group.deadline_at for group in plain]),
+        "cache": (
+            "jsonb",
+            [None if group.cache is None else json.dumps(group.cache.as_dict()) for group in plain],
+        ),
         "prepared": ("jsonb", [json.dumps(group.prepared) for group in plain]),
     }
     _insert("controlplane_taskgroup", columns, "RETURNING id")
@@ -212,10 +217,10 @@ _INSERT_TASKS = """
 INSERT INTO controlplane_task (
     job_id, group_id, shape_id, index, state, attempt_number, attempt_open, failure_count,
     preemption_count, system_failure_count, system_row, refusal_row,
-    consecutive_crashes, failure_reason, updated_at)
-SELECT g.job_id, g.id, g.shape_id, i, %s, 0, false, 0, 0, 0, 0, 0, 0, '', %s
-FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[])
-     WITH ORDINALITY AS g (id, job_id, shape_id, first, last, n)
+    consecutive_crashes, failure_reason, updated_at, cache_status, cache_blocked)
+SELECT g.job_id, g.id, g.shape_id, i, %s, 0, false, 0, 0, 0, 0, 0, 0, '', %s, g.cache, g.cache > 0
+FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[], %s::int[])
+     WITH ORDINALITY AS g (id, job_id, shape_id, first, last, cache, n)
 CROSS JOIN LATERAL generate_series(g.first, g.last) AS i
 ORDER BY g.n, i
 """
@@ -228,12 +233,16 @@ def _insert_tasks(
     now: datetime,
 ) -> None:
     runs = [
-        (group_id, job_id, shape_id, first, last)
+        (group_id, job_id, shape_id, first, last, _cache_status(group))
         for (job_id, group), group_id, shape_id in zip(groups, group_ids, shape_ids, strict=True)
         for first, last in _runs_of(group.indices)
     ]
-    columns = [[run[place] for run in runs] for place in range(5)]
+    columns = [[run[place] for run in runs] for place in range(6)]
     execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns])
+
+
+def _cache_status(group: PlannedGroup) -> int:
+    return int(CacheStatus.DISABLED if group.cache is None else CacheStatus.LOOKUP)
 
 
 def _runs_of(indices: Sequence[int]) -> list[tuple[int, int]]:

@@ -91,6 +91,8 @@ def _insert(
     link_jobs([job for job in new if job.job_id in inserted], replaced, now=now)
     if inserted:
         transaction.on_commit(wakes.wake_placement, robust=True)
+    if any(group.cache for job in new for group in job.groups):
+        transaction.on_commit(wakes.wake_convergence, robust=True)
     return {job.position: job.job_id for job in new if job.job_id in inserted}, existing
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import transaction
 
 from controlplane import clock
+from controlplane.commands.cache.reservations import reserve
 from controlplane.commands.placement.limits import within_quotas, within_tokens
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply import place_tasks
@@ -25,7 +26,7 @@ from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.placement.snapshot import find_jobs_of_groups, load_requests
 from controlplane.queries.sql import execute, rows
 
-_Chosen = tuple[int, int, int, int, int, int]
+_Chosen = tuple[int, int, int, int, int, int, UUID | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,14 @@ def _place_jobs(
     # An earlier holder of these locks may have released attempts later than the old `now`.
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
-    requests = load_requests({group_id for _, _, _, group_id, _, _ in chosen})
+    requests = load_requests({group_id for _, _, _, group_id, *_ in chosen})
     allowed = _check_cells(placements, chosen, requests, limits.policy.tokens, now)
     allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)
     if limits.has_quotas:
         allowed = within_quotas(allowed, requests, limits.policy)
     allowed = _without_parts_of_gangs(allowed, jobs)
+    identities = {task_id: identity for _, task_id, *_, identity in chosen if identity}
+    allowed = reserve(allowed, identities, now=now)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
 
 
@@ -113,7 +116,9 @@ _RowKey = tuple[int, tuple[int, ...] | None, int | None, int | None]
 
 
 def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
-    """Return (row of the plan, task, job, group, attempts so far, index) of the tasks to place.
+    """Return (plan row, task, job, group, attempts so far, index, cache key) of tasks to place.
+
+    The cache key is that of a serializing group.
 
     Plan rows with one key choose tasks together, so that no task is chosen twice.
     """
@@ -139,8 +144,8 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
         },
     )
     return [
-        (wanted[keys[ordinal - 1]].pop(), task_id, job_id, group_id, number, index)
-        for ordinal, task_id, job_id, group_id, number, index in found
+        (wanted[keys[ordinal - 1]].pop(), task_id, job_id, *rest)
+        for ordinal, task_id, job_id, *rest in found
         if job_id in job_ids
     ]
 
@@ -161,7 +166,7 @@ def _check_cells(
     }
     uids: list[UUID] = draw_uids(len(chosen), now=now)
     allowed = []
-    for uid, (row, task_id, job_id, group_id, number, index) in zip(uids, chosen, strict=True):
+    for uid, (row, task_id, job_id, group_id, number, index, _) in zip(uids, chosen, strict=True):
         cell_id = placements.cell_ids[row]
         left = free.get(cell_id)
         request = {

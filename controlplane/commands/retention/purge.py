@@ -14,6 +14,7 @@ from controlplane.commands.attempts.artifacts import forget_attempts
 from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.queries.attempts.artifacts import find_prefixes_of_tasks
+from controlplane.queries.cache.entries import find_owned
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.deletion import list_deleted_jobs
 from controlplane.queries.sql import execute, rows
@@ -85,7 +86,8 @@ def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[],
     while present and not is_over():
         tasks = _list_tasks(present)
         attempts = find_prefixes_of_tasks(tasks, PAGE)
-        failed = forget_attempts({uid: prefix for uid, (_, prefix) in attempts.items()})
+        owned = find_owned(attempts)
+        failed = forget_attempts({uid: prefix for uid, (_, prefix) in attempts.items()}, owned)
         if failed:
             done.kept += len(failed)
             done.fault = next(iter(failed.values()))

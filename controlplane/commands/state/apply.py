@@ -34,7 +34,7 @@ from controlplane.domain.state.effects import (
 )
 from controlplane.domain.state.group_counts import JobContext, first_starts
 from controlplane.domain.state.job_rollup import JobRow
-from controlplane.domain.state.states import TERMINAL, CallbackOn, CellState
+from controlplane.domain.state.states import ACTIVE, TERMINAL, CallbackOn, CellState
 from controlplane.domain.state.transitions import Counters
 from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
@@ -142,6 +142,9 @@ def _change_jobs(
             applied.stops.append(attempt.uid)
         if change.task_to is S.PENDING and not change.attempt_open:
             woken.placement = True
+        # Identical tasks may wait for its result, or for its end.
+        if done[change.task_id] and change.task_from in ACTIVE and change.task_to not in ACTIVE:
+            woken.convergence = True
     ended = [
         change.task_id
         for change in kept
@@ -292,9 +295,10 @@ def _clear_alerts(alerts: Iterable[ClearAlert], now: datetime) -> None:
         execute(apply_sql.CLEAR_ALERTS, parameters)
 
 
-def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
+def _change_tasks(changes: Sequence[ChangeTask]) -> dict[int, int]:
+    """Return the cache status of each changed task."""
     if not changes:
-        return set()
+        return {}
     counters = [change.counters for change in changes]
     parameters: dict[str, Any] = {
         **{name: [getattr(change, name) for change in changes] for name in _TASK_FIELDS},
@@ -303,7 +307,7 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> set[int]:
         "uid": [change.attempt.uid if change.attempt else None for change in changes],
         "avoid": [apply_sql.array_of(change.avoid_cell_ids) for change in changes],
     }
-    return {task_id for (task_id,) in rows(apply_sql.CHANGE_TASKS, parameters)}
+    return dict(rows(apply_sql.CHANGE_TASKS, parameters))
 
 
 def _change_attempts(changes: Sequence[ChangeTask]) -> None:

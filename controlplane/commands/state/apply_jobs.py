@@ -66,6 +66,7 @@ def follow_tasks(
     _write_jobs(before, after, given.endings, now, actor)
     _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
     woken.placement |= bool(startable)
+    woken.convergence |= bool(startable)  # its tasks may have to be looked up in the cache
     settled = [
         job_id
         for job_id, job in after.items()

@@ -51,7 +51,7 @@ UPDATE controlplane_task t SET
 FROM {_TASKS}
 WHERE t.id = i.task_id AND t.state = i.task_from
   AND (i.uid IS NULL OR t.attempt_uid = i.uid)
-RETURNING t.id
+RETURNING t.id, t.cache_status
 """
 
 _ATTEMPT_COLUMNS = (
@@ -207,15 +207,16 @@ SELECT id FROM hidden ORDER BY id
 """
 
 CHOOSE_TASKS = f"""
-SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index
+SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index,
+       CASE WHEN (g.cache ->> 'serialize')::boolean THEN t.cache_identity END
 FROM unnest(%(group_id)s::bigint[], %(avoid)s::text[], %(nominated)s::bigint[],
             %(prefer)s::bigint[], %(count)s::integer[])
      WITH ORDINALITY AS p(group_id, avoid, nominated, prefer, count, n)
 JOIN controlplane_taskgroup g ON g.id = p.group_id,
 LATERAL (
-    SELECT id, job_id, group_id, attempt_number, index FROM controlplane_task
+    SELECT id, job_id, group_id, attempt_number, index, cache_identity FROM controlplane_task
     WHERE shape_id = g.shape_id AND group_id = p.group_id
-      AND state = {S.PENDING:d} AND NOT attempt_open
+      AND state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
       AND avoid_cell_ids IS NOT DISTINCT FROM p.avoid::bigint[]
       AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
       AND prefer_cell_id IS NOT DISTINCT FROM p.prefer
@@ -238,6 +239,7 @@ WITH placed AS (
     FROM unnest(%(task_id)s::bigint[], %(number)s::integer[], %(uid)s::uuid[])
          AS i(task_id, number, uid)
     WHERE t.id = i.task_id AND t.state = {S.PENDING:d} AND NOT t.attempt_open
+      AND NOT t.cache_blocked
     RETURNING t.id
 ), attempted AS (
     INSERT INTO controlplane_attempt
@@ -278,7 +280,8 @@ FROM (
         SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
         FROM controlplane_task
         WHERE group_id = i.group_id AND state = {S.PENDING:d} AND NOT attempt_open
-          AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %(now)s)
+          AND NOT cache_blocked AND nominated_cell_id IS NULL
+          AND (not_before IS NULL OR not_before <= %(now)s)
           AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
                           WHERE g.id = i.group_id)
     ) found ON found.n > i.first AND found.n <= i.last

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from controlplane.domain.cache.policy import CachePolicy
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.jobs.launch import launch_of, time_limit_of
@@ -78,6 +79,7 @@ class PlannedGroup:
     startable_at: datetime | None
     deadline_at: datetime | None
     prepared: Mapping[str, Any] = field(default_factory=dict)
+    cache: CachePolicy | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -171,6 +173,7 @@ def _plan_group(
         timeout_is_lifetime=is_lifetime,
         startable_at=startable_at,
         deadline_at=deadline_at,
+        cache=CachePolicy.of(spec.cache_of(group)),
     )
 
 

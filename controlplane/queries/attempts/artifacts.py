@@ -1,5 +1,6 @@
 """Load contents of inputs, results of groups, and output and artifacts of attempts."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -11,7 +12,7 @@ from controlplane.contract.artifacts import CHECKPOINT, path_of, prefix_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.cells.signed_links import is_link_valid, link_key
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
+from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows, scalar
 from controlplane.storage import artifacts as artifact_store
 from controlplane.storage import store
 from controlplane.storage.store import LogPiece
@@ -44,16 +45,41 @@ def iterate_results(group_id: int) -> Iterator[bytes]:
         yield json.dumps({"name": str(index), "content": result}).encode() + b"\n"
 
 
+def digest_results(group_id: int) -> list[tuple[str, str]]:
+    """Return (index, SHA-256) of the results of a group's succeeded tasks."""
+    return [
+        (str(index), hashlib.sha256(result.encode()).hexdigest())
+        for index, _, result in _iterate_succeeded(group_id, "result", _PAGE)
+    ]
+
+
+def digest_outputs(group_id: int, name: str) -> list[tuple[str, str]]:
+    """Return (name, SHA-256) of the files that `iterate_outputs` yields."""
+    return [
+        (f"{index}/{item['name']}", item["sha256"])
+        for index, _, items in _iterate_succeeded(group_id, "outputs", _OUTPUTS_PAGE)
+        for item in decoded(items) or []
+        if item["name"] == name or item["name"].startswith(f"{name}/")
+    ]
+
+
 def _iterate_succeeded(group_id: int, column: str, page: int) -> Iterator[tuple[Any, ...]]:
     """Yield (index, uid of the attempt, `column` of it) of succeeded tasks where that is not null.
 
-    Read pages by index, including the jobs that the group's job is a retry of.
+    Read pages by index, including the jobs that the group's job is a retry of. `column`: result or
+    outputs. A task with a result from the cache has those of the entry's attempt.
     """
+    own = "a.result" if column == "result" else "a.details -> 'outputs'"
     statement = f"""
-        SELECT t.index, a.uid, a.{column} FROM controlplane_task t
-        JOIN controlplane_attempt a ON a.uid = t.attempt_uid
-        WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s AND (a.{column}) IS NOT NULL
-        ORDER BY t.index LIMIT %s
+        SELECT * FROM (
+            SELECT t.index, COALESCE(e.attempt_uid, a.uid),
+                   CASE WHEN e.id IS NULL THEN {own} ELSE e.{column} END AS found
+            FROM controlplane_task t
+            LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+            LEFT JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id
+            WHERE t.group_id = ANY(%s) AND t.state = %s AND t.index > %s
+        ) t
+        WHERE found IS NOT NULL ORDER BY index LIMIT %s
         """
     groups, after = _find_chain(group_id), -1
     while True:
@@ -124,7 +150,13 @@ class ExternalArtifact(Conflict):
 def find_prefix(uid: UUID) -> str | None:
     """Return the prefix of an attempt's artifacts; None if there is no such attempt."""
     row = first_row(f"{_PREFIX_COLUMNS} WHERE a.uid = %s", [uid])
-    return None if row is None else _prefix(row)
+    if row is not None:
+        return _prefix(row)
+    # The attempt was deleted; its files belong to an entry of the cache.
+    found: str | None = scalar(
+        "SELECT prefix FROM controlplane_cacheentry WHERE attempt_uid = %s LIMIT 1", [uid]
+    )
+    return found
 
 
 def is_over(uid: UUID) -> bool:
@@ -170,6 +202,10 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
         JOIN controlplane_job j ON j.id = a.job_id WHERE a.uid = %s AND j.deleted_at IS NULL
         """,
         [uid],
+    )
+    # The files of a deleted attempt may belong to an entry of the cache.
+    row = row or first_row(
+        "SELECT outputs FROM controlplane_cacheentry WHERE attempt_uid = %s LIMIT 1", [uid]
     )
     if row is None:
         raise NotFound(f"there is no attempt {uid}")
@@ -217,7 +253,7 @@ def iterate_outputs(group_id: int, name: str, link: Callable[[str], str]) -> Ite
     A file is named <index>/<name>, a file of a folder <index>/<name>/<path>. `named`: at a URI of
     the submitter. Each item consists of whole lines.
     """
-    for index, uid, items in _iterate_succeeded(group_id, "details -> 'outputs'", _OUTPUTS_PAGE):
+    for index, uid, items in _iterate_succeeded(group_id, "outputs", _OUTPUTS_PAGE):
         if lines := _lines_of(index, uid, decoded(items) or [], name, link):
             yield lines
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
+from controlplane.queries.cache.entries import RESULT_COLUMNS
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows, scalar
 from controlplane.queries.views.jobs import is_job, load_status_counts
 
@@ -33,9 +34,9 @@ owners AS (
 )
 """
 
-_TASK_COLUMNS = """
+_TASK_COLUMNS = f"""
 SELECT k.id AS callback, t.id AS task, t.job_id AS job, g.name AS "group", t.index, t.state,
-       t.failure_reason, a.exit_code, a.result, a.result_truncated, c.name AS cell_id,
+       t.failure_reason, {RESULT_COLUMNS},
        t.started_at, t.finished_at, j.annotation, j.created_at, j.is_one_off, o.guid
 FROM controlplane_callback k
 JOIN controlplane_task t ON t.id = k.task_id
@@ -44,6 +45,7 @@ JOIN controlplane_job j ON j.id = t.job_id
 LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
 LEFT JOIN controlplane_cell c ON c.id = a.cell_id
+LEFT JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id
 WHERE k.id = ANY(%s)
 """
 _JOB_COLUMNS = """

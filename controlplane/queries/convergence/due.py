@@ -5,6 +5,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from controlplane.domain.convergence.policy import Policy
+from controlplane.queries.cache import due as cache
 from controlplane.queries.convergence import (
     cell_health,
     deletion,
@@ -50,6 +51,9 @@ SOURCES = MappingProxyType(
         "orphaned_jobs": jobs.ORPHANED_JOBS,
         "requeuing_jobs": jobs.REQUEUING_JOBS,
         "ending_jobs": jobs.ENDING_JOBS,
+        "cache_stores": cache.STORES,
+        "cache_waiters": cache.WAITERS,
+        "cache_lookups": cache.LOOKUPS,
         "resolving": _RESOLVING,
         "claimed_callbacks": _CLAIMED_CALLBACKS,
         "expired_jobs": deletion.EXPIRED_JOBS,

@@ -106,7 +106,8 @@ def count_without_room(group_ids: Iterable[int], *, now: datetime) -> dict[int, 
         f"""
         SELECT group_id, count(*) FROM controlplane_task
         WHERE group_id = ANY(%s) AND state = {S.PENDING:d} AND NOT attempt_open
-          AND nominated_cell_id IS NULL AND (not_before IS NULL OR not_before <= %s)
+          AND NOT cache_blocked AND nominated_cell_id IS NULL
+          AND (not_before IS NULL OR not_before <= %s)
         GROUP BY group_id
         """,
         [sorted(set(group_ids)), now],

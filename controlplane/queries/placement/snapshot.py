@@ -64,7 +64,7 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
                EXISTS (SELECT FROM controlplane_task WHERE nominated_cell_id IS NOT NULL)
         FROM (
             SELECT shape_id, count(*) FROM controlplane_task
-            WHERE state = {S.PENDING:d} AND NOT attempt_open
+            WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
               AND (not_before IS NULL OR not_before <= %s) GROUP BY shape_id
         ) w
         JOIN controlplane_shape s ON s.id = w.shape_id
@@ -116,7 +116,7 @@ def is_anything_placeable(now: datetime) -> bool:
     statement = f"""
         SELECT EXISTS (
             SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open
-            AND (not_before IS NULL OR not_before <= %s))
+            AND NOT cache_blocked AND (not_before IS NULL OR not_before <= %s))
         """
     return bool(scalar(statement, [now]))
 
@@ -125,7 +125,8 @@ def is_anything_pending() -> bool:
     """Return whether some task waits, even if it may not be placed now."""
     statement = f"""
         SELECT EXISTS (
-            SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open)
+            SELECT 1 FROM controlplane_task
+            WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked)
         """
     return bool(scalar(statement))
 
@@ -249,8 +250,8 @@ FROM (
     SELECT shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id, count(*),
            min(updated_at) AS since
     FROM controlplane_task
-    WHERE state = {S.PENDING:d} AND NOT attempt_open AND shape_id = ANY(%(shapes)s)
-      AND (not_before IS NULL OR not_before <= %(now)s)
+    WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
+      AND shape_id = ANY(%(shapes)s) AND (not_before IS NULL OR not_before <= %(now)s)
     GROUP BY shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id
 ) w
 JOIN controlplane_taskgroup g ON g.id = w.group_id
@@ -320,6 +321,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
             SELECT FROM unnest(%s::bigint[]) s (id), LATERAL (
                 SELECT group_id FROM controlplane_task
                 WHERE shape_id = s.id AND state = {S.PENDING:d} AND NOT attempt_open
+                  AND NOT cache_blocked
                 ORDER BY shape_id, group_id, index LIMIT 1
             ) first
             JOIN controlplane_taskgroup g ON g.id = first.group_id

@@ -16,7 +16,8 @@ from controlplane.queries.sql import rows
 MAX_GROUPS = 2_000
 
 _WAITS = f"""
-t.state = {S.PENDING:d} AND NOT t.attempt_open AND (t.not_before IS NULL OR t.not_before <= %(now)s)
+t.state = {S.PENDING:d} AND NOT t.attempt_open AND NOT t.cache_blocked
+AND (t.not_before IS NULL OR t.not_before <= %(now)s)
 """
 _MAY_START = "j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s"
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.domain.callbacks.delivery import nanoseconds_of
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.errors import NotFound
@@ -13,6 +14,7 @@ from controlplane.domain.jobs.one_offs import Lifecycle, lifecycle_of
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.state.states import ACTIVE, TERMINAL
 from controlplane.models import Task
+from controlplane.queries.cache.entries import RESULT_COLUMNS
 from controlplane.queries.sql import Row, first_row, named_rows, scalar
 from controlplane.queries.views.jobs import is_job
 from controlplane.queries.views.pending import TASK_COLUMNS, TASK_JOINS, explain_tasks
@@ -21,7 +23,7 @@ _COLUMNS = f"""
 SELECT t.id, g.name AS "group", t.index, t.state, t.attempt_number, t.attempt_uid,
        t.failure_reason, t.failure_count, t.preemption_count, t.system_failure_count,
        t.updated_at, t.started_at, t.finished_at, j.annotation, j.created_at, a.stop_reason,
-       a.exit_code, a.failure_kind, a.result, a.result_truncated, c.name AS cell,
+       a.failure_kind, t.cache_key, {RESULT_COLUMNS},
        o.guid, o.domain, o.claimed_at, o.claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
@@ -29,6 +31,7 @@ JOIN controlplane_job j ON j.id = t.job_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
 LEFT JOIN controlplane_cell c ON c.id = a.cell_id
 LEFT JOIN controlplane_oneoff o ON o.task_id = t.id
+LEFT JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id
 {TASK_JOINS}
 """
 MAX_ID = (1 << 63) - 1
@@ -217,7 +220,7 @@ def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, 
         "not_before": task.not_before if waits else None,
         "attempt_number": task.attempt_number,
         "attempt_uid": task.attempt_uid,
-        "cell_id": None if waits else task.cell,
+        "cell_id": None if waits else task.cell_id,
         "failed": ended and not succeeded,
         "failure_reason": task.failure_reason,
         "failure_kind": (task.failure_kind or None) if ended and not succeeded else None,
@@ -228,8 +231,8 @@ def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, 
         "failure_count": task.failure_count,
         "preemption_count": task.preemption_count,
         "system_failure_count": task.system_failure_count,
-        "cache_status": "DISABLED",
-        "cache_key": None,
+        "cache_status": CacheStatus(task.cache_status).name,
+        "cache_key": task.cache_key,
         "created_at": task.created_at,
         "created_at_ns": nanoseconds_of(task.created_at),
         "updated_at": updated_at,

@@ -17,6 +17,19 @@ BACKING_OFF = "backing_off"
 WAITING_FOR_PREVIOUS_ATTEMPT = "waiting_for_previous_attempt"
 WAITING_FOR_JOB = "waiting_for_job"
 WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
+WAITING_FOR_CACHE = "waiting_for_cache"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWait:
+    """Why the cache keeps a task from being placed: it is looked up, or an identical task runs.
+
+    `job_id`, `since`: of the identical task that ran last.
+    """
+
+    is_lookup: bool
+    job_id: int | None = None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ class PendingTaskFacts:
     is_requeuing: bool = False
     start_after: datetime | None = None
     held_image: str | None = None
+    cache: CacheWait | None = None
 
 
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
@@ -64,10 +78,12 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
                 " are requeued",
             }
         )
+    if task.cache is not None and task.startable_at is not None:
+        reasons.append(_cache(task.cache))
     starts_at = task.startable_at or task.start_after
     if starts_at is not None and starts_at > now:
         reasons.append(_start_time(starts_at))
-    if task.found:
+    if task.found and task.cache is None:
         reasons.append(dict(task.found))
     return reasons or [explain_unseen()]
 
@@ -86,6 +102,22 @@ def _backing_off(not_before: datetime, image: str | None) -> Reason:
     if image is not None:
         text = f"waits until {until}: several cells could not pull its image {image}"
     return {"code": BACKING_OFF, "text": text, "until": until}
+
+
+def _cache(wait: CacheWait) -> Reason:
+    if wait.is_lookup:
+        text = "its result is being looked up in the cache"
+    elif wait.job_id is None or wait.since is None:
+        text = "waits for an identical task"
+    else:
+        since = wait.since.isoformat(timespec="milliseconds")
+        text = f"waits for the result of an identical task of job {wait.job_id}, since {since}"
+    return {
+        "code": WAITING_FOR_CACHE,
+        "text": text,
+        "job": wait.job_id,
+        "since": wait.since and wait.since.isoformat(timespec="milliseconds"),
+    }
 
 
 def _jobs(waits_for: Sequence[Mapping[str, Any]]) -> Reason:

@@ -1,0 +1,1 @@
+"""The result cache: look tasks up, store results, pass keys on, evict entries."""

@@ -1,0 +1,222 @@
+"""Look up the results of waiting tasks: hits succeed at once, the others run or wait.
+
+The store is read outside transactions. An error of the store means that the task runs.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import structlog
+
+from controlplane.commands.cache.evict import evict_entries
+from controlplane.commands.state.apply import apply
+from controlplane.commands.state.transactions import for_each_batch
+from controlplane.contract.states import TaskState
+from controlplane.domain.cache.keys import (
+    NoKey,
+    derive_key,
+    digest_of_files,
+    given_key,
+    identity_of,
+)
+from controlplane.domain.cache.policy import BLOCKED, CacheStatus, lacks_outputs
+from controlplane.domain.state.effects import Effects
+from controlplane.domain.state.states import Reason
+from controlplane.domain.state.task_changes import ChangeCause, change_task
+from controlplane.domain.state.transitions import Event
+from controlplane.queries.attempts.artifacts import digest_outputs, digest_results
+from controlplane.queries.cache.due import (
+    CachedGroup,
+    LookupTask,
+    find_lookups,
+    load_cached_groups,
+)
+from controlplane.queries.cache.entries import CachedResult, find_entries, hold_entries
+from controlplane.queries.locks import lock_jobs
+from controlplane.queries.sql import execute
+from controlplane.queries.task_facts import load_facts_of_tasks
+from controlplane.storage.manifests import StoredFiles, is_complete
+
+log = structlog.get_logger(__name__)
+
+PAGE = 2_000
+SLICE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """What a lookup found for a task. `entry`: of a hit."""
+
+    task: LookupTask
+    status: CacheStatus
+    key: str | None = None
+    identity: UUID | None = None
+    entry: CachedResult | None = None
+
+
+def look_up(*, now: datetime) -> Mapping[str, int]:
+    """Look up due tasks, page by page; return how many there were, and the hits."""
+    done, hits, until = 0, 0, time.monotonic() + SLICE_SECONDS
+    while found := find_lookups(now, page=PAGE):
+        results = _judge(found, now)
+        hits += _apply(results, now)
+        done += len(found)
+        if len(found) < PAGE or time.monotonic() >= until:
+            break
+    return {"cache_lookups": done, "cache_hits": hits}
+
+
+def _judge(tasks: Sequence[LookupTask], now: datetime) -> list[LookupResult]:
+    """Decide about the tasks, without a lock."""
+    groups = load_cached_groups({task.group_id for task in tasks})
+    keyed = [_with_key(task, groups[task.group_id]) for task in tasks if task.group_id in groups]
+    entries = find_entries({item.identity for item in keyed if item.identity is not None})
+    checked = {identity: _check(entry, now) for identity, entry in entries.items()}
+    return [_decide(item, groups[item.task.group_id], entries, checked) for item in keyed]
+
+
+def _with_key(task: LookupTask, group: CachedGroup) -> LookupResult:
+    policy = group.policy
+    try:
+        if policy.key is not None:
+            key = given_key(policy.key, policy.version)
+        else:
+            key = task.key or derive_key(
+                group.launch,
+                index=task.index,
+                replicas=group.replicas,
+                version=policy.version,
+                digests=_digests(group),
+            )
+    except NoKey:
+        return LookupResult(task, CacheStatus.SKIPPED)
+    return LookupResult(task, CacheStatus.MISS, key, identity_of(group.scope, key))
+
+
+def _digests(group: CachedGroup) -> dict[int, str]:
+    """Return the digests of what the group reads from other groups, by position of the input."""
+    return {
+        position: _digest(group.sources[item["from_group"]], item.get("output"))
+        for position, item in enumerate(group.launch.get("inputs") or ())
+        if "from_group" in item
+    }
+
+
+def _digest(group_id: int, output: str | None) -> str:
+    return digest_of_files(
+        digest_results(group_id) if output is None else digest_outputs(group_id, output)
+    )
+
+
+def _check(entry: CachedResult, now: datetime) -> CacheStatus:
+    """Return HIT if the entry's files are stored as its manifest says; evict it if they differ."""
+    files = StoredFiles(entry.attempt_uid, entry.prefix, entry.outputs, entry.manifest_sha256)
+    try:
+        if is_complete(files):
+            return CacheStatus.HIT
+    except OSError as error:
+        log.warning("cache_lookup_failed", entry=entry.entry_id, error=str(error))
+        return CacheStatus.LOOKUP_FAILURE
+    evict_entries([entry.entry_id], "its files differ from its manifest", now=now)
+    return CacheStatus.MISS
+
+
+def _decide(
+    item: LookupResult,
+    group: CachedGroup,
+    entries: Mapping[UUID, CachedResult],
+    checked: Mapping[UUID, CacheStatus],
+) -> LookupResult:
+    if item.identity is None:
+        return item
+    entry = None if group.policy.overwrite else entries.get(item.identity)
+    status = CacheStatus.MISS if entry is None else checked[item.identity]
+    if status is CacheStatus.HIT and entry is not None:
+        if lacks_outputs(group.launch, entry.outputs):
+            return LookupResult(item.task, CacheStatus.SKIPPED, item.key, item.identity)
+        return LookupResult(item.task, status, item.key, item.identity, entry)
+    if status is CacheStatus.MISS and group.policy.serialize:
+        status = CacheStatus.WAITING
+    return LookupResult(item.task, status, item.key, item.identity)
+
+
+def _apply(results: Sequence[LookupResult], now: datetime) -> int:
+    """Write the results under the locks of the jobs; return the number of hits."""
+    by_job: dict[int, list[LookupResult]] = defaultdict(list)
+    for result in results:
+        by_job[result.task.job_id].append(result)
+
+    def work(job_ids: Sequence[int]) -> int:
+        jobs = lock_jobs(job_ids)
+        found = [result for job_id in jobs for result in by_job[job_id]]
+        kept = hold_entries({result.entry.entry_id for result in found if result.entry})
+        # Tasks whose entry was evicted meanwhile stay due.
+        hits = {
+            result.task.task_id: (result, result.entry)
+            for result in found
+            if result.entry is not None and result.entry.entry_id in kept
+        }
+        others = [result for result in found if result.entry is None]
+        _write(others)
+        facts = [
+            item
+            for item in load_facts_of_tasks(list(hits))
+            if item.state is TaskState.PENDING and jobs[item.job_id].ending_as is None
+        ]
+        changes = [
+            change_task(item, Event.CACHE_HIT, _cause(hits[item.task_id][1]), now=now)
+            for item in facts
+        ]
+        _write_hits([hits[item.task_id] for item in facts], now)
+        effects = Effects(changes=changes, frees=bool(others))
+        return apply(effects, jobs=jobs, now=now, actor="cache").changed
+
+    return sum(for_each_batch(list(by_job), work, what="cache lookup"))
+
+
+def _cause(entry: CachedResult) -> ChangeCause:
+    origin = f"job {entry.job_id}, task {entry.task_id}"
+    return ChangeCause(Reason.CACHE_HIT, message=f"the result is that of {origin}")
+
+
+_WRITE = f"""
+UPDATE controlplane_task t SET
+    cache_status = i.status, cache_blocked = i.blocked, cache_key = i.key,
+    cache_identity = i.identity, cache_entry_id = i.entry
+FROM unnest(%(task)s::bigint[], %(status)s::smallint[], %(blocked)s::boolean[], %(key)s::text[],
+            %(identity)s::uuid[], %(entry)s::bigint[])
+     AS i(task, status, blocked, key, identity, entry)
+WHERE t.id = i.task AND t.state = {TaskState.PENDING:d} AND t.cache_status = {CacheStatus.LOOKUP:d}
+"""
+
+
+def _write(results: Sequence[LookupResult]) -> None:
+    execute(
+        _WRITE,
+        {
+            "task": [result.task.task_id for result in results],
+            "status": [int(result.status) for result in results],
+            "blocked": [result.status in BLOCKED for result in results],
+            "key": [result.key for result in results],
+            "identity": [result.identity for result in results],
+            "entry": [result.entry and result.entry.entry_id for result in results],
+        },
+    )
+
+
+def _write_hits(hits: Sequence[tuple[LookupResult, CachedResult]], now: datetime) -> None:
+    """Let the tasks refer to their entries, which are locked, and count the hits."""
+    _write([result for result, _ in hits])
+    counts = Counter(entry.entry_id for _, entry in hits)
+    execute(
+        """
+        UPDATE controlplane_cacheentry e
+        SET hits = e.hits + i.hits, used_at = GREATEST(e.used_at, %s)
+        FROM unnest(%s::bigint[], %s::integer[]) AS i(id, hits) WHERE e.id = i.id
+        """,
+        [now, list(counts), list(counts.values())],
+    )

@@ -1,0 +1,119 @@
+"""Reservations: of identical tasks of serializing groups only one runs at a time.
+
+A task takes the reservation of its key in the transaction that places it. The others wait, first
+come, first served, without being placed.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.cache.policy import CacheStatus as C
+from controlplane.domain.state.effects import Placement
+from controlplane.outbox import wakes
+from controlplane.queries.cache.due import IS_HELD, WAITERS
+from controlplane.queries.sql import execute, rows
+
+# The conflict locks the row, so that the next statement sees its owner as it is now. A single
+# statement would judge the owner by a snapshot taken before the lock.
+_LOCK = """
+INSERT INTO controlplane_cachereservation AS r (identity, task_id, attempt_uid, reserved_at)
+SELECT DISTINCT ON (i.identity) i.identity, i.task, i.uid, %(now)s
+FROM unnest(%(identity)s::uuid[], %(task)s::bigint[], %(uid)s::uuid[])
+     WITH ORDINALITY AS i(identity, task, uid, n)
+ORDER BY i.identity, i.n
+ON CONFLICT (identity) DO UPDATE SET identity = r.identity
+RETURNING task_id, attempt_uid
+"""
+_TAKE = f"""
+UPDATE controlplane_cachereservation c
+SET task_id = i.task, attempt_uid = i.uid, reserved_at = %(now)s
+FROM (
+    SELECT DISTINCT ON (identity) identity, task, uid
+    FROM unnest(%(identity)s::uuid[], %(task)s::bigint[], %(uid)s::uuid[])
+         WITH ORDINALITY AS n(identity, task, uid, n) ORDER BY identity, n
+) i
+WHERE c.identity = i.identity AND NOT {IS_HELD.format(identity="c.identity")}
+RETURNING c.task_id, c.attempt_uid
+"""
+_LOSE = f"""
+UPDATE controlplane_task SET cache_status = {C.WAITING:d}, cache_blocked = true
+WHERE id = ANY(%s) AND state = {S.PENDING:d}
+"""
+
+
+def reserve(
+    placements: Sequence[Placement], identities: Mapping[int, UUID], *, now: datetime
+) -> list[Placement]:
+    """Return the placements whose key is free, and reserve it; the other tasks wait.
+
+    `identities`: of the serializing tasks among them, by task. The caller holds the locks of their
+    jobs.
+    """
+    wanted = [item for item in placements if item.task_id in identities]
+    if not wanted:
+        return list(placements)
+    parameters = {
+        "identity": [identities[item.task_id] for item in wanted],
+        "task": [item.task_id for item in wanted],
+        "uid": [item.uid for item in wanted],
+        "now": now,
+    }
+    owners = {*rows(_LOCK, parameters), *rows(_TAKE, parameters)}
+    losers = [item.task_id for item in wanted if (item.task_id, item.uid) not in owners]
+    if losers:
+        execute(_LOSE, [losers])
+    return [item for item in placements if item.task_id not in set(losers)]
+
+
+# Waiters whose key has an entry by now are looked up again.
+_FIND = f"""
+UPDATE controlplane_task t SET cache_status = {C.LOOKUP:d}
+FROM (
+    SELECT t.id FROM (SELECT w.cache_identity {WAITERS}) w
+    JOIN controlplane_task t ON t.cache_identity = w.cache_identity
+    JOIN controlplane_taskgroup g ON g.id = t.group_id
+    WHERE t.state = {S.PENDING:d} AND t.cache_status = {C.WAITING:d}
+      AND NOT (g.cache ->> 'overwrite')::boolean
+      AND EXISTS (SELECT FROM controlplane_cacheentry e
+                  WHERE e.identity = t.cache_identity AND e.evicted_at IS NULL)
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+) found
+WHERE t.id = found.id
+"""
+
+# The last owner comes first, if it waits again. Each pool has a candidate: one that does not fit
+# into its pool must not hold up those of other pools.
+_GRANT = f"""
+UPDATE controlplane_task t SET cache_status = {C.MISS:d}, cache_blocked = false
+FROM (
+    SELECT t.id FROM controlplane_task t
+    JOIN (
+        SELECT DISTINCT ON (t.cache_identity, j.pool_id) t.id
+        FROM (SELECT w.cache_identity {WAITERS}) w
+        JOIN controlplane_task t ON t.cache_identity = w.cache_identity
+        JOIN controlplane_taskgroup g ON g.id = t.group_id
+        JOIN controlplane_job j ON j.id = t.job_id
+        LEFT JOIN controlplane_cachereservation r ON r.identity = t.cache_identity
+        WHERE t.state = {S.PENDING:d} AND NOT t.attempt_open AND j.ending_as IS NULL
+          AND (t.not_before IS NULL OR t.not_before <= %(now)s)
+          AND (g.cache ->> 'serialize')::boolean AND t.cache_status <> {C.LOOKUP:d}
+        ORDER BY t.cache_identity, j.pool_id, (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
+    ) first ON first.id = t.id
+    WHERE t.cache_status = {C.WAITING:d}
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+) found
+WHERE t.id = found.id
+"""
+
+
+def pass_on(*, now: datetime) -> Mapping[str, int]:
+    """Look up waiters whose key has an entry, and let the first waiter of each free key run."""
+    parameters = {"now": now}
+    found = run_in_transaction(lambda: execute(_FIND, parameters))
+    granted = run_in_transaction(lambda: execute(_GRANT, parameters))
+    if granted:
+        wakes.wake_placement()
+    return {"cache_found": found, "cache_granted": granted}

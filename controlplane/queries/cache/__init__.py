@@ -1,0 +1,1 @@
+"""Reads of the result cache: due tasks, entries, reservations."""

@@ -1,0 +1,326 @@
+"""S1.4: "the engine checks the Catalog for a cache hit. If a hit is found, it downloads the outputs
+and transitions the task directly to Succeeded"; "upon successful completion [it] writes the task's
+outputs to the Catalog".
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from controlplane.contract.states import TaskState as S
+from controlplane.models import Attempt, CacheEntry, Domain, Job, Project, Task
+from controlplane.queries.views.tasks import get_task
+from controlplane.spec import InvalidSpec, parse_job
+from tests.scenarios.cells import LiveStage, RealCell, script_of
+from tests.scenarios.stage import Stage
+
+CACHED = {"cache": {"enabled": True}}
+
+
+def ran(stage: Stage, result: str | None = "42", **body: Any) -> Job:
+    """A job of one task that ran on a cell and succeeded with this result."""
+    job = stage.submit_small(**{**CACHED, **body})
+    stage.converge()
+    stage.place()
+    stage.end(stage.last(job), S.SUCCEEDED, exit_code=0, result=result)
+    stage.converge()
+    return job
+
+
+def again(stage: Stage, **body: Any) -> Job:
+    """A job that was looked up and, if that found nothing, placed."""
+    job = stage.submit_small(**{**CACHED, **body})
+    stage.converge()
+    stage.place()
+    return job
+
+
+def status(stage: Stage, job: Job) -> str:
+    return str(document(stage, job)["cache_status"])
+
+
+def document(stage: Stage, job: Job) -> dict[str, Any]:
+    return dict(get_task(stage.task(job).pk, now=stage.now()))
+
+
+def last_of(job: Job, group: str) -> Attempt:
+    return Attempt.objects.filter(job=job, group__name=group).latest("number")
+
+
+def waits_for(stage: Stage, job: Job, group: str) -> str:
+    task = Task.objects.get(job=job, group__name=group)
+    return str(get_task(task.pk, now=stage.now())["pending_reason"]["code"])
+
+
+def test_identical_task_succeeds_without_an_attempt(stage: Stage) -> None:
+    stage.cell()
+    first = ran(stage)
+    assert (stage.states(first), status(stage, first)) == (["SUCCEEDED"], "POPULATED")
+    second = again(stage)
+    assert (stage.states(second), status(stage, second)) == (["SUCCEEDED"], "HIT")
+    assert not Attempt.objects.filter(job=second).exists()
+    found = document(stage, second)
+    assert (found["result"], found["exit_code"], found["cell_id"]) == ("42", None, None)
+    assert found["cache_key"] == document(stage, first)["cache_key"]
+    assert stage.job(second).state == S.SUCCEEDED
+    assert stage.history(second) == [("SUCCEEDED", "cache_hit", "cache")]
+    stage.check()
+
+
+def test_task_without_the_cache_neither_uses_nor_makes_an_entry(stage: Stage) -> None:
+    stage.cell()
+    job = stage.submit_small()
+    stage.place()
+    stage.end(stage.last(job), S.SUCCEEDED, exit_code=0, result="1")
+    stage.converge()
+    assert (status(stage, job), CacheEntry.objects.count()) == ("DISABLED", 0)
+    ran(stage)
+    other, _ = stage.placed()
+    assert stage.states(other) == ["ASSIGNED"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"command": ["false"]},
+        {"env": {"A": "1"}},
+        {"image": "x:2"},
+        {"workdir": "/w"},
+        {"inputs": [{"path": "/in/a", "content": "b"}]},
+        {"cache": {"enabled": True, "version": "2"}},
+        {"replicas": 2},
+        {"result_file": "/out/other"},
+    ],
+)
+def test_task_that_differs_runs(stage: Stage, other: dict[str, Any]) -> None:
+    stage.cell()
+    ran(stage)
+    job = again(stage, **other)
+    assert set(stage.states(job)) == {"ASSIGNED"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "another"},
+        {"band": "batch"},
+        {"retries": {"failure": 3}},
+        {"timeout_seconds": 60.0},
+        {"labels": {"a": "b"}},
+        {"resources": {"cpu": 1}},
+    ],
+)
+def test_task_that_differs_only_in_how_it_is_run_has_the_same_result(
+    stage: Stage, other: dict[str, Any]
+) -> None:
+    stage.cell()
+    ran(stage)
+    body = {**CACHED, "resources": {"cpu": 0.1, "memory": "64Mi"}, **other}
+    job = stage.submit(**body)
+    stage.converge()
+    assert (stage.states(job), status(stage, job)) == (["SUCCEEDED"], "HIT")
+
+
+def test_given_key_decides_alone(stage: Stage) -> None:
+    stage.cell()
+    cache = {"enabled": True, "key": "model:2031"}
+    ran(stage, command=["one"], cache=cache)
+    job = again(stage, command=["two"], cache=cache)
+    assert (status(stage, job), document(stage, job)["result"]) == ("HIT", "42")
+    newer = again(stage, command=["two"], cache={**cache, "version": "2"})
+    assert stage.states(newer) == ["ASSIGNED"]
+
+
+def test_url_without_a_digest_is_not_cached(stage: Stage) -> None:
+    stage.cell()
+    inputs = [{"path": "/in/a", "url": "https://example.org/a"}]
+    first = ran(stage, inputs=inputs)
+    assert (status(stage, first), CacheEntry.objects.count()) == ("SKIPPED", 0)
+    inputs[0]["sha256"] = "a" * 64
+    ran(stage, inputs=inputs)
+    assert status(stage, again(stage, inputs=inputs)) == "HIT"
+
+
+def test_failed_task_makes_no_entry(stage: Stage) -> None:
+    stage.cell()
+    job = again(stage, retries={"failure": 1})
+    stage.fail(stage.last(job))
+    stage.converge()
+    assert CacheEntry.objects.count() == 0
+    stage.wait(60)
+    stage.place()
+    stage.end(stage.last(job), S.SUCCEEDED, exit_code=0, result="7")
+    stage.converge()
+    assert (status(stage, job), CacheEntry.objects.get().result) == ("POPULATED", "7")
+
+
+def test_overwriting_task_runs_and_replaces_the_entry(stage: Stage) -> None:
+    stage.cell()
+    ran(stage)
+    newer = ran(stage, result="43", cache={"enabled": True, "overwrite": True})
+    assert status(stage, newer) == "POPULATED"
+    assert document(stage, again(stage))["result"] == "43"
+    assert CacheEntry.objects.filter(evicted_at=None).count() == 1
+
+
+def test_entries_of_a_project_are_its_own(stage: Stage) -> None:
+    stage.cell()
+    home = Project.objects.get(name="default")
+    Project.objects.create(domain=home.domain, name="other")
+    ran(stage)
+    assert stage.states(again(stage, project="other")) == ["ASSIGNED"]
+    shared = {"enabled": True, "scope": "domain"}
+    ran(stage, cache=shared)
+    assert status(stage, again(stage, project="other", cache=shared)) == "HIT"
+
+
+def test_entries_never_cross_a_domain(stage: Stage) -> None:
+    stage.cell()
+    Project.objects.create(domain=Domain.objects.create(name="elsewhere"), name="default")
+    for scope in ("project", "domain"):
+        cache = {"enabled": True, "scope": scope, "key": "k"}
+        ran(stage, cache=cache)
+        assert stage.states(again(stage, domain="elsewhere", cache=cache)) == ["ASSIGNED"]
+
+
+def test_truncated_result_is_not_cached(stage: Stage) -> None:
+    stage.cell()
+    job = again(stage)
+    stage.end(stage.last(job), S.SUCCEEDED, exit_code=0, result="1", result_truncated=True)
+    stage.converge()
+    assert (status(stage, job), CacheEntry.objects.count()) == ("SKIPPED", 0)
+
+
+def test_result_outlives_the_job_that_made_it(stage: Stage) -> None:
+    stage.cell()
+    first = ran(stage, ttl_seconds_after_finished=10)
+    stage.wait(60)
+    stage.settle()
+    assert not Job.objects.filter(pk=first.pk).exists()
+    job = again(stage)
+    assert (status(stage, job), document(stage, job)["result"]) == ("HIT", "42")
+
+
+def test_job_of_hits_and_misses_succeeds_when_all_have(stage: Stage) -> None:
+    stage.cell()
+    ran(stage, cache={"enabled": True, "key": "one"})
+    groups = [
+        stage.group(name, cache={"enabled": True, "key": name}, command=["c"])
+        for name in ("one", "two")
+    ]
+    job = stage.submit(groups=groups)
+    stage.converge()
+    assert stage.states(job) == ["SUCCEEDED", "PENDING"]
+    stage.place()
+    stage.succeed(stage.last(job))
+    stage.settle()
+    assert stage.job(job).state == S.SUCCEEDED
+    stage.check()
+
+
+def test_group_with_dependencies_is_looked_up_when_they_are_met(stage: Stage) -> None:
+    stage.cell()
+    read = [{"path": "/in", "from": {"group": "a", "result": True}}]
+    groups = [stage.group("a"), stage.group("b", inputs=read, **CACHED)]
+    for result, expected in (("1", ["SUCCEEDED", "ASSIGNED"]), ("1", ["SUCCEEDED", "SUCCEEDED"])):
+        job = stage.submit(groups=groups)
+        stage.converge()
+        stage.place()
+        assert waits_for(stage, job, "b") == "waiting_for_dependency"
+        stage.end(last_of(job, "a"), S.SUCCEEDED, exit_code=0, result=result)
+        stage.converge()
+        stage.place()
+        assert stage.states(job) == expected
+        for attempt in Attempt.objects.filter(job=job, released_at=None):
+            stage.end(attempt, S.SUCCEEDED, exit_code=0, result="b")
+        stage.converge()
+    # Another result of the first group makes another key.
+    job = stage.submit(groups=groups)
+    stage.place()
+    stage.end(last_of(job, "a"), S.SUCCEEDED, exit_code=0, result="2")
+    stage.converge()
+    stage.place()
+    assert stage.states(job) == ["SUCCEEDED", "ASSIGNED"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"coscheduled": True, **CACHED}, "groups[0].cache.enabled"),
+        ({"kind": "interactive", **CACHED}, "groups[0].cache.enabled"),
+        ({"cache": {"serialize": True}}, "cache"),
+        ({"cache": {"enabled": True, "key": "a b"}}, "cache.key"),
+        ({"cache": {"enabled": True, "key": "x" * 257}}, "cache.key"),
+        ({"cache": {"enabled": True, "version": ""}}, "cache.version"),
+    ],
+)
+def test_impossible_use_of_the_cache_is_refused(body: dict[str, Any], field: str) -> None:
+    groups = [{"name": "g", "image": "x"}]
+    with pytest.raises(InvalidSpec) as refused:
+        parse_job({"name": "a", "groups": groups, **body})
+    assert [fault.field for fault in refused.value.faults] == [field]
+
+
+# ------------------------------------------------------------------------ with programs that run
+
+
+def work(live: LiveStage, cell: RealCell, script: str, **body: Any) -> Job:
+    job = live.run(cell, script.replace("@", cell.root), **{**CACHED, **body})
+    live.until_settled(job)
+    return job
+
+
+def read_of(live: LiveStage, attempt: Attempt) -> str:
+    return str(live.until(lambda: live.log(attempt)))
+
+
+def test_outputs_of_a_hit_are_those_of_the_task_that_ran(live: LiveStage, cell: RealCell) -> None:
+    script, outputs = "echo once >> @/out/model; echo 5 > @/out/result", [{"path": "/out/model"}]
+    first = work(live, cell, script, outputs=outputs)
+    live.until(lambda: live.document(first)["cache_status"] == "POPULATED")
+    second = work(live, cell, script, outputs=outputs)
+    assert live.document(second)["cache_status"] == "HIT"
+    assert live.result(second) == live.result(first) == "5\n"
+    assert Attempt.objects.count() == 1
+
+
+def test_dependent_group_reads_results_and_outputs_of_hits(live: LiveStage, cell: RealCell) -> None:
+    make = f"echo model > {cell.root}/out/model; echo 5 > {cell.root}/out/result"
+    read = f"cat {cell.root}/m/0/model {cell.root}/r/0"
+    inputs = [
+        {"path": "/m", "from": {"group": "fit", "output": "model"}},
+        {"path": "/r", "from": {"group": "fit", "result": True}},
+    ]
+    groups = [
+        live.group("fit", outputs=[{"path": "/out/model"}], **script_of(cell, make), **CACHED),
+        live.group("report", inputs=inputs, **script_of(cell, read)),
+    ]
+    for tasks in (2, 3):  # the second job runs its report only
+        job = live.submit(groups=groups)
+        live.until_settled(job)
+        assert live.states(job) == ["SUCCEEDED"] * 2, live.describe()
+        assert Attempt.objects.count() == tasks
+        assert read_of(live, live.newest(job)[-1]) == "model\n5\n"
+        live.until(lambda: not Task.objects.filter(state=S.SUCCEEDED, cache_status=3).exists())
+
+
+@pytest.mark.parametrize("harm", ["changed", "truncated", "removed"])
+def test_damaged_files_are_found_and_the_task_runs_again(
+    live: LiveStage, process_cell: RealCell, harm: str
+) -> None:
+    cell, outputs = process_cell, [{"path": "/out/model"}]
+    first = work(live, cell, "echo model > @/out/model", outputs=outputs)
+    live.until(lambda: live.document(first)["cache_status"] == "POPULATED")
+    prefix = CacheEntry.objects.get().prefix
+    stored = Path(settings.CELLRUN.artifact_root) / "artifacts" / prefix / "model"
+    if harm == "removed":
+        stored.unlink()
+    else:
+        stored.write_text("mode1\n" if harm == "changed" else "")
+    second = work(live, cell, "echo model > @/out/model", outputs=outputs)
+    assert Attempt.objects.filter(job=second).count() == 1, live.describe()
+    entries = CacheEntry.objects.filter(evicted_at=None)
+    assert live.until(entries.exists)
+    assert entries.get().job_id == second.pk
