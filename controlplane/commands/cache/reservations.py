@@ -68,21 +68,23 @@ def reserve(
     return [item for item in placements if item.task_id not in set(losers)]
 
 
-# Waiters whose key has an entry by now are looked up again.
+# Rows that another transaction has locked are skipped; the next tick finds waiters among them.
 _FIND = f"""
-UPDATE controlplane_task t SET cache_status = {C.LOOKUP:d}
+UPDATE controlplane_task t SET cache_status = {C.LOOKUP:d}, cache_blocked = true
 FROM (
-    SELECT t.id FROM (SELECT w.cache_identity {WAITERS}) w
+    SELECT t.id FROM ({{keys}}) w
     JOIN controlplane_task t ON t.cache_identity = w.cache_identity
     JOIN controlplane_taskgroup g ON g.id = t.group_id
-    WHERE t.state = {S.PENDING:d} AND t.cache_status = {C.WAITING:d}
-      AND NOT (g.cache ->> 'overwrite')::boolean
+    WHERE t.state = {S.PENDING:d} AND t.cache_status IN ({C.WAITING:d}, {C.MISS:d})
+      AND NOT t.attempt_open AND NOT (g.cache ->> 'overwrite')::boolean
       AND EXISTS (SELECT FROM controlplane_cacheentry e
                   WHERE e.identity = t.cache_identity AND e.evicted_at IS NULL)
     ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 ) found
 WHERE t.id = found.id
 """
+_FIND_STORED = _FIND.format(keys="SELECT unnest(%(identities)s::uuid[]) AS cache_identity")
+_FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
 
 # The last owner comes first, if it waits again. Each pool has a candidate: one that does not fit
 # into its pool must not hold up those of other pools.
@@ -109,10 +111,15 @@ WHERE t.id = found.id
 """
 
 
+def look_up_again(identities: Sequence[UUID]) -> int:
+    """Let pending tasks of keys that have an entry be looked up; return how many."""
+    return execute(_FIND_STORED, {"identities": list(identities)})
+
+
 def pass_on(*, now: datetime) -> Mapping[str, int]:
     """Look up waiters whose key has an entry, and let the first waiter of each free key run."""
     parameters = {"now": now}
-    found = run_in_transaction(lambda: execute(_FIND, parameters))
+    found = run_in_transaction(lambda: execute(_FIND_WAITERS, parameters))
     granted = run_in_transaction(lambda: execute(_GRANT, parameters))
     if granted:
         wakes.wake_placement()
