@@ -203,6 +203,43 @@ def test_result_outlives_the_job_that_made_it(stage: Stage) -> None:
     assert (status(stage, job), document(stage, job)["result"]) == ("HIT", "42")
 
 
+def test_entry_without_hits_is_evicted_after_its_time(stage: Stage) -> None:
+    stage.cell()
+    ran(stage, ttl_seconds_after_finished=10)
+    entry = CacheEntry.objects.get()
+    stage.wait(29 * 86_400)
+    hit = again(stage, ttl_seconds_after_finished=40 * 86_400)
+    assert status(stage, hit) == "HIT"
+    stage.wait(29 * 86_400)
+    stage.settle()
+    assert CacheEntry.objects.get().evicted_at is None
+    stage.wait(2 * 86_400)
+    stage.settle()
+    # The task that has its result keeps it.
+    assert CacheEntry.objects.get().evicted_at is not None
+    assert document(stage, hit)["result"] == "42"
+    assert stage.states(again(stage)) == ["ASSIGNED"]
+    Job.objects.filter(pk=hit.pk).update(expires_at=stage.now())
+    stage.settle()
+    assert not CacheEntry.objects.filter(pk=entry.pk).exists()
+
+
+def test_least_recently_used_entries_go_first(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.cell()
+    for key in ("one", "two", "three"):
+        ran(stage, result="x" * 100, cache={"enabled": True, "key": key})
+        stage.wait(1)
+    again(stage, cache={"enabled": True, "key": "one"})
+    limited = settings.CELLRUN.model_copy(update={"max_cache_mib": 250 / 2**20})
+    monkeypatch.setattr(settings, "CELLRUN", limited)
+    stage.wait(60)
+    stage.settle()
+    left = CacheEntry.objects.filter(evicted_at=None).values_list("key", flat=True)
+    assert set(left) == {"one@1", "three@1"}
+
+
 def test_job_of_hits_and_misses_succeeds_when_all_have(stage: Stage) -> None:
     stage.cell()
     ran(stage, cache={"enabled": True, "key": "one"})
