@@ -361,3 +361,37 @@ def test_damaged_files_are_found_and_the_task_runs_again(
     entries = CacheEntry.objects.filter(evicted_at=None)
     assert live.until(entries.exists)
     assert entries.get().job_id == second.pk
+
+
+def test_file_that_is_corrupt_at_its_use_is_evicted_and_made_again(
+    live: LiveStage, process_cell: RealCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = process_cell
+    make = script_of(cell, f"echo model > {cell.root}/out/model")
+    read = script_of(cell, f"cat {cell.root}/m/0/model")
+    inputs = [{"path": "/m", "from": {"group": "fit", "output": "model"}}]
+    groups = [
+        live.group("fit", outputs=[{"path": "/out/model"}], **make, **CACHED),
+        live.group("report", inputs=inputs, retries={"system": 0}, **read),
+    ]
+
+    def job_of_both(state: str) -> Job:
+        job = live.submit(groups=groups)
+        live.until_settled(job)
+        assert live.state(job) == state, live.describe()
+        return job
+
+    first = job_of_both("SUCCEEDED")
+    live.until(lambda: CacheEntry.objects.exists())
+    stored = Path(settings.CELLRUN.artifact_root) / "artifacts" / CacheEntry.objects.get().prefix
+    (stored / "model").write_text("other\n")
+    # The lookup does not read large files.
+    monkeypatch.setattr("controlplane.storage.artifacts.CHECKED_BYTES", 0)
+    second = job_of_both("FAILED")
+    report = live.newest(second)[-1]
+    assert (report.reason, live.log(report)) == ("input_corrupt", "")
+    assert CacheEntry.objects.get().evicted_for == "a file was corrupt"
+    third = job_of_both("SUCCEEDED")
+    assert Attempt.objects.filter(job=third).count() == 2
+    assert read_of(live, live.newest(third)[-1]) == "model\n"
+    assert Attempt.objects.filter(job=first).count() == 2

@@ -11,8 +11,8 @@ from controlplane.domain.state.states import ReleaseKind
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from tests.simulation.alone import check_alone
+from tests.simulation.cached import check_identical
 from tests.simulation.ends import check_ends
-from tests.simulation.identical import check_identical
 from tests.simulation.kept import check_kept
 from tests.simulation.machines import Machine
 from tests.simulation.shares import check_evictions, check_shares

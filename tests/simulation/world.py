@@ -25,11 +25,11 @@ from controlplane.models import Project
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
 from tests.simulation.bus import SimulatedBus
+from tests.simulation.cached import faulty_store, results_to_store
 from tests.simulation.callbacks import Callbacks
 from tests.simulation.contests import choose_contests, draw_contests
 from tests.simulation.control import ControlPlane
 from tests.simulation.families import draw_families
-from tests.simulation.identical import faulty_store, results_to_store
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
 from tests.simulation.one_offs import OneOffs

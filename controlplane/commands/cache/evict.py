@@ -1,16 +1,11 @@
-"""Evict entries: later lookups do not find them, while earlier hits keep their results.
+"""Evict entries: later lookups do not find them, while earlier hits keep their results."""
 
-An evicted entry goes once no task refers to it. If its attempt is deleted, its files go with it.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
-from controlplane.commands.attempts.artifacts import forget_attempts
 from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.queries.cache.retention import find_least_used, find_unused, list_removable
-from controlplane.queries.sql import execute, rows
-from controlplane.storage.manifests import remove_manifest
+from controlplane.queries.cache.retention import find_least_used, find_unused
+from controlplane.queries.sql import rows
 
 PAGE = 500
 
@@ -51,22 +46,21 @@ def evict_above(limit: int, *, now: datetime, is_over: Callable[[], bool]) -> in
     return done
 
 
-def remove_evicted(is_over: Callable[[], bool]) -> tuple[int, OSError | None]:
-    """Remove evicted entries that no task refers to; return how many, and why files remained.
+def evict_corrupt(group_id: int, digests: Collection[str], *, now: datetime) -> int:
+    """Evict the entries with a file of `digests` that the group reads from other groups.
 
-    Files of an attempt that still exists are removed with its job.
+    A cell has found that the stored file differs. Call it in a transaction.
     """
-    removed, fault, after = 0, None, 0
-    while not is_over() and (found := list_removable(after, PAGE)):
-        after = found[-1].entry_id
-        gone = {item.attempt_uid: item.prefix for item in found if item.is_deleted}
-        failed = forget_attempts(gone)
-        for item in found:
-            try:
-                remove_manifest(item.attempt_uid)
-            except OSError as error:
-                failed[item.attempt_uid] = error
-        fault = next(iter(failed.values()), fault)
-        done = [item.entry_id for item in found if item.attempt_uid not in failed]
-        removed += execute("DELETE FROM controlplane_cacheentry WHERE id = ANY(%s)", [done])
-    return removed, fault
+    found = rows(_FIND_READ, [group_id, list(digests)])
+    return evict_entries([entry_id for (entry_id,) in found], "a file was corrupt", now=now)
+
+
+_FIND_READ = """
+SELECT e.id FROM controlplane_taskgroup g
+CROSS JOIN LATERAL jsonb_array_elements(g.launch -> 'inputs') i
+JOIN controlplane_taskgroup s ON s.job_id = g.job_id AND s.name = i ->> 'from_group'
+JOIN controlplane_task t ON t.group_id = s.id
+JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id OR e.attempt_uid = t.attempt_uid
+WHERE g.id = %s AND e.evicted_at IS NULL AND EXISTS (
+    SELECT FROM jsonb_array_elements(e.outputs) f WHERE f ->> 'sha256' = ANY(%s))
+"""

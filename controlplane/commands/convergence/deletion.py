@@ -7,9 +7,10 @@ ticks (`ticks.retention`), so that neither a million rows nor cells wait for the
 import time
 from collections.abc import Callable, Mapping
 
-from controlplane.commands.cache.evict import evict_above, evict_old, remove_evicted
+from controlplane.commands.cache.evict import evict_above, evict_old
 from controlplane.commands.convergence.orphan_files import sweep_orphan_files
 from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.retention.cache import remove_evicted
 from controlplane.commands.retention.deletion import delete_expired
 from controlplane.commands.retention.purge import PurgeResult, purge_deleted
 from controlplane.commands.state.apply import apply
