@@ -31,6 +31,9 @@ Process = Literal[
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
+OBJECT_STORES = ("s3", "gs", "az")
+"""Schemes of CELLRUN_STORE_URL for which the store is not a folder."""
+
 LEASE_TOO_SHORT: LiteralString = "lease_too_short"
 
 
@@ -111,6 +114,16 @@ def _http_url(text: str) -> str:
     expected = "an address like http://host:8000"
     parts = _split(text, expected)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ValueError(expected)
+    return text.rstrip("/")
+
+
+def read_store_url(text: str) -> str:
+    expected = "an address like s3://bucket/prefix, or file:///folder"
+    parts = _split(text, expected)
+    is_object_store = parts.scheme in OBJECT_STORES and parts.hostname and "@" not in parts.netloc
+    is_folder = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
+    if not (is_object_store or is_folder) or parts.query or parts.fragment:
         raise ValueError(expected)
     return text.rstrip("/")
 
@@ -210,6 +223,8 @@ class ControlPlaneSettings(BaseModel):
     # The address of Flower for browsers; without it, pages have no links to Flower.
     flower_url: HttpUrl = ""
     artifact_root: Folder = Field(default_factory=lambda read: read["home"] / "artifacts")
+    # An object store, or another folder; without it the files are in `artifact_root`.
+    store_url: Annotated[str, BeforeValidator(read_store_url)] = ""
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         default_factory=lambda read: _local_hosts(read["public_url"])
     )
@@ -237,6 +252,18 @@ class ControlPlaneSettings(BaseModel):
     callback_seconds: TrySeconds = 10.0
     callbacks_at_once: AtOnce = 256
     callbacks_per_host: AtOnce = 8
+
+    @property
+    def has_object_store(self) -> bool:
+        """Return whether files are kept in an object store."""
+        return self.store_url.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES))
+
+    @property
+    def store_folder(self) -> Path:
+        """Return the folder of the files, if they are not kept in an object store."""
+        if self.store_url.startswith("file:"):
+            return Path(unquote(urlsplit(self.store_url).path))
+        return self.artifact_root
 
     @field_validator("lease_seconds")
     @classmethod

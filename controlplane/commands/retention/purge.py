@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from controlplane import clock
-from controlplane.commands.attempts.artifacts import forget_attempts
 from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.queries.attempts.artifacts import find_prefixes_of_tasks
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.deletion import list_deleted_jobs
 from controlplane.queries.sql import execute, rows
-from controlplane.storage.trash import delete_discarded
+from controlplane.storage.current import current_store
 
 # Jobs, tasks or attempts of one transaction.
 PAGE = 500
@@ -43,7 +42,7 @@ def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
     """Remove rows and files of deleted jobs until `is_over()`."""
     done = PurgeResult()
     done.is_done = _purge_pages(done, is_over)
-    left = delete_discarded(is_over)
+    left = current_store().delete_discarded(is_over)
     done.is_done &= not left.anything or left.fault is not None
     done.fault = done.fault or left.fault
     return done
@@ -85,7 +84,8 @@ def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[],
     while present and not is_over():
         tasks = _list_tasks(present)
         attempts = find_prefixes_of_tasks(tasks, PAGE)
-        failed = forget_attempts({uid: prefix for uid, (_, prefix) in attempts.items()})
+        prefixes = {uid: prefix for uid, (_, prefix) in attempts.items()}
+        failed = current_store().discard_attempts(prefixes)
         if failed:
             done.kept += len(failed)
             done.fault = next(iter(failed.values()))
