@@ -3,9 +3,9 @@
 from django.conf import settings
 
 from controlplane.storage import folder, objects
-from controlplane.storage.interface import FileStore
+from controlplane.storage.interface import ArtifactStore
 
 
-def current_store() -> FileStore:
+def current_store() -> ArtifactStore:
     """Return the object store of CELLRUN_STORE_URL, or else the folder."""
     return objects if settings.CELLRUN.has_object_store else folder

@@ -128,7 +128,7 @@ class TrashRemainder:
     fault: OSError | None = None
 
 
-class FileStore(Protocol):
+class ArtifactStore(Protocol):
     """The files of the control plane. All functions may raise OSError, such as StoreUnavailable."""
 
     def put_input(self, content: bytes) -> str:

@@ -167,6 +167,7 @@ def _finish(file: AnnouncedFile, draft: BinaryIO) -> None:
         path.unlink()
         raise ContentMismatch(f"the SHA-256 is {found}, but {file.sha256} was announced")
     _make_folder(target.parent)
+    os.utime(path)  # `copying` compares times
     os.replace(path, target)
     sync_folder(target.parent)
 
