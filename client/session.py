@@ -338,10 +338,15 @@ class Session:
         session.trust_env = False
         session.proxies = requests.utils.get_environ_proxies(link)
         try:
-            found = session.get(link, stream=True, timeout=(CONNECT_SECONDS, RESPONSE_SECONDS))
+            found = session.get(
+                link,
+                stream=True,
+                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
+                allow_redirects=False,
+            )
         except requests.RequestException as fault:
             raise Unreachable(host, _why(fault)) from None
-        if not found.ok:
+        if found.status_code != 200:
             raise Unreachable(host, f"the object store answers {found.status_code}")
         return found
 
