@@ -29,7 +29,7 @@ READY_SECONDS = 30.0
 WAIT_SECONDS = 600.0
 SAMPLE_SECONDS = 0.05
 _STEPS = """
-SELECT details -> 'usage' -> 'steps' ->> 'outputs' FROM controlplane_attempt
+SELECT usage -> 'steps' ->> 'outputs' FROM controlplane_attempt
 WHERE job_id = %s AND released_at IS NOT NULL AND details -> 'outputs' IS NOT NULL
 """
 

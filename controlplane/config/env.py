@@ -21,6 +21,7 @@ from pydantic_core.core_schema import ValidationInfo
 from controlplane.contract.settings_names import unknown_names
 from controlplane.domain.callbacks.addresses import Network
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
+from controlplane.storage.addresses import find_folder, is_object_store, read_store_url
 
 MIN_SECRET_KEY_LENGTH = 32
 """The keys of the cells are derived from it with HMAC-SHA256, which uses 32 bytes."""
@@ -30,9 +31,6 @@ Process = Literal[
 ]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
-
-OBJECT_STORES = ("s3", "gs", "az")
-"""Schemes of CELLRUN_STORE_URL for which the store is not a folder."""
 
 LEASE_TOO_SHORT: LiteralString = "lease_too_short"
 
@@ -114,16 +112,6 @@ def _http_url(text: str) -> str:
     expected = "an address like http://host:8000"
     parts = _split(text, expected)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ValueError(expected)
-    return text.rstrip("/")
-
-
-def read_store_url(text: str) -> str:
-    expected = "an address like s3://bucket/prefix, or file:///folder"
-    parts = _split(text, expected)
-    is_object_store = parts.scheme in OBJECT_STORES and parts.hostname and "@" not in parts.netloc
-    is_folder = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
-    if not (is_object_store or is_folder) or parts.query or parts.fragment:
         raise ValueError(expected)
     return text.rstrip("/")
 
@@ -256,14 +244,12 @@ class ControlPlaneSettings(BaseModel):
     @property
     def has_object_store(self) -> bool:
         """Return whether files are kept in an object store."""
-        return self.store_url.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES))
+        return is_object_store(self.store_url)
 
     @property
     def store_folder(self) -> Path:
         """Return the folder of the files, if they are not kept in an object store."""
-        if self.store_url.startswith("file:"):
-            return Path(unquote(urlsplit(self.store_url).path))
-        return self.artifact_root
+        return find_folder(self.store_url) if self.store_url else self.artifact_root
 
     @field_validator("lease_seconds")
     @classmethod

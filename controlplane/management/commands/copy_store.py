@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.config.env import read_store_url
+from controlplane.storage.addresses import is_object_store, read_store_url
 from controlplane.storage.copying import CopyResult, copy_store
 
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
             url = read_store_url(options["url"])
         except ValueError as error:
             raise CommandError(f"expected {error}, not {options['url']!r}") from None
-        if url.startswith("file:"):
+        if not is_object_store(url):
             raise CommandError("expected an object store, not a folder")
         source, done = settings.CELLRUN.store_folder, CopyResult()
         try:

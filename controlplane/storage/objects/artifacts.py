@@ -23,7 +23,6 @@ MAX_OBJECT_BYTES = 5 * 2**30
 _DONE = ".done"
 # Azure requires it; other stores ignore it or do not get it.
 _AZURE_HEADERS = {"x-ms-blob-type": "BlockBlob"}
-_AZURE_SCHEMES = ("az", "adl", "azure", "abfs", "abfss")
 
 
 def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
@@ -43,7 +42,7 @@ def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
         bucket().delete([file.draft])
         raise
     bucket().delete(_former_versions(file, drafts))
-    is_azure = bucket().url.partition("://")[0] in _AZURE_SCHEMES
+    is_azure = bucket().url.startswith("az:")
     url = bucket().link("PUT", file.target)
     return UploadProgress(0, url, _AZURE_HEADERS if is_azure else {})
 
