@@ -16,6 +16,7 @@ from benchmarks import (
     processes,
     queues,
     retention,
+    store,
     throughput,
     unplaceable,
 )
@@ -33,6 +34,7 @@ ALL: dict[str, Callable[[int], Result]] = {
     "B12": killed_fleet.run,
     "CANCEL": cancel.run,
     "RETENTION": retention.run,
+    "STORE": store.run,
     "UNPLACEABLE": unplaceable.run,
 }
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import requests
 
@@ -162,7 +162,7 @@ class Session:
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
         """Yield the content of an artifact in pieces."""
         path = f"{_path('attempts', uid, 'artifacts')}/{quote(name)}"
-        with self._send("GET", path, stream=True) as answer:
+        with self._send("GET", path, stream=True, is_stored=True) as answer:
             try:
                 yield from answer.iter_content(PIECE_BYTES)
             except requests.RequestException as fault:
@@ -305,6 +305,7 @@ class Session:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
+        is_stored: bool = False,
     ) -> requests.Response:
         try:
             answer = self._http.request(
@@ -319,6 +320,8 @@ class Session:
             )
         except requests.RequestException as fault:
             raise Unreachable(self.url, _why(fault)) from None
+        if answer.is_redirect and is_stored:
+            return self._follow(answer)
         if answer.is_redirect:
             raise Unreachable(
                 self.url, f"it redirects to {answer.headers.get('Location')}: use that URL"
@@ -326,6 +329,26 @@ class Session:
         if not answer.ok:
             raise ApiError(answer.status_code, _problem(answer), self.url)
         return answer
+
+    def _follow(self, answer: requests.Response) -> requests.Response:
+        """Return the response of the object store to a redirect, without the token."""
+        link = answer.headers["Location"]
+        host = urlsplit(link).netloc
+        session = requests.Session()
+        session.trust_env = False
+        session.proxies = requests.utils.get_environ_proxies(link)
+        try:
+            found = session.get(
+                link,
+                stream=True,
+                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
+                allow_redirects=False,
+            )
+        except requests.RequestException as fault:
+            raise Unreachable(host, _why(fault)) from None
+        if found.status_code != 200:
+            raise Unreachable(host, f"the object store answers {found.status_code}")
+        return found
 
     def _address(self, path: str) -> str:
         """Return the URL of a path or of a page's `next`, always at the configured host."""

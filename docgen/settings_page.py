@@ -64,6 +64,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"
         " reseal_secrets` has sealed all secrets again ([secrets](secrets.md)).",
         "CELLRUN_START_SECONDS": "Time in which a cell must accept an order to run an attempt.",
+        "CELLRUN_STORE_URL": "The store of inputs, logs, outputs and checkpoints: an object store"
+        " ([the store](store.md)), or a folder instead of `CELLRUN_ARTIFACT_ROOT`.",
         "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers all waiting heartbeats.",
         "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
         " this host uses to reach web; if that is a loopback address, ports are published"

@@ -18,6 +18,7 @@ from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
 from controlplane.queries.attempts.artifacts import ExternalArtifact
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
+from controlplane.storage.interface import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +80,7 @@ def _answer_refusal(error: Exception) -> HttpResponse | None:
 
 
 def _answer_state(error: Exception) -> HttpResponse | None:
-    """Answer conflicts of a valid request with stored state, and an unavailable database."""
+    """Answer conflicts with stored state, and an unavailable database or store."""
     match error:
         case NotFound():
             return problem(404, str(error))
@@ -97,6 +98,13 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(410, str(error), size=error.size)
         case BadUpload():
             return problem(401, str(error), headers={"WWW-Authenticate": "Cellrun-Mac"})
+        case StoreUnavailable():
+            log.warning("store_unavailable", error=str(error))
+            return problem(
+                503,
+                "the store of files does not respond: try again later",
+                headers={"Retry-After": "2"},
+            )
         case OperationalError() | InterfaceError():
             log.warning("database_unavailable", error=str(error))
             return problem(

@@ -341,6 +341,14 @@ class UploadSize(ResponseModel):
     size: int
 
 
+class UploadState(ResponseModel):
+    """How the upload of a file continues; without `url` it is sent in pieces."""
+
+    size: int
+    url: str | None
+    headers: dict[str, str]
+
+
 class FieldError(ResponseModel):
     """A fault of one field; `field` is a path such as `groups[0].resources.cpu`."""
 

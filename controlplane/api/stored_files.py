@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from django.http import FileResponse, StreamingHttpResponse
+from django.http import FileResponse, HttpResponseBase, HttpResponseRedirect
 
 from controlplane.queries.attempts import artifacts
 
@@ -23,8 +23,16 @@ class _StoredFile(FileResponse):
             yield block
 
 
-def stored_file(uid: UUID, name: str) -> StreamingHttpResponse:
-    """Return the response with an artifact. Raise NotFound, ExternalArtifact."""
+def stored_file(uid: UUID, name: str) -> HttpResponseBase:
+    """Return the response with an artifact, or a redirect to a link of the object store.
+
+    Raise NotFound, ExternalArtifact.
+    """
+    link, item = artifacts.link_to_artifact(uid, name)
+    if link is not None:
+        redirect = HttpResponseRedirect(link)
+        redirect["X-Cellrun-Sha256"] = item["sha256"]
+        return redirect
     file, item = artifacts.open_artifact(uid, name)
     made = _StoredFile(file, content_type="application/octet-stream")
     made.file = file

@@ -78,7 +78,7 @@ urlpatterns = [
     ),
     path(
         "attempts/<uuid:uid>/artifacts/<path:name>",
-        _ARTIFACTS({"get": "read_artifact", "put": "put_artifact"}),
+        _ARTIFACTS({"get": "read_artifact", "post": "announce_artifact", "put": "put_artifact"}),
     ),
     path(
         "attempts/<uuid:uid>/logs/<slug:stream>",

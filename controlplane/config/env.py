@@ -21,6 +21,7 @@ from pydantic_core.core_schema import ValidationInfo
 from controlplane.contract.settings_names import unknown_names
 from controlplane.domain.callbacks.addresses import Network
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
+from controlplane.storage.addresses import find_folder, is_object_store, read_store_url
 
 MIN_SECRET_KEY_LENGTH = 32
 """The keys of the cells are derived from it with HMAC-SHA256, which uses 32 bytes."""
@@ -210,6 +211,8 @@ class ControlPlaneSettings(BaseModel):
     # The address of Flower for browsers; without it, pages have no links to Flower.
     flower_url: HttpUrl = ""
     artifact_root: Folder = Field(default_factory=lambda read: read["home"] / "artifacts")
+    # An object store, or another folder; without it the files are in `artifact_root`.
+    store_url: Annotated[str, BeforeValidator(read_store_url)] = ""
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         default_factory=lambda read: _local_hosts(read["public_url"])
     )
@@ -239,6 +242,16 @@ class ControlPlaneSettings(BaseModel):
     callback_seconds: TrySeconds = 10.0
     callbacks_at_once: AtOnce = 256
     callbacks_per_host: AtOnce = 8
+
+    @property
+    def has_object_store(self) -> bool:
+        """Return whether files are kept in an object store."""
+        return is_object_store(self.store_url)
+
+    @property
+    def store_folder(self) -> Path:
+        """Return the folder of the files, if they are not kept in an object store."""
+        return find_folder(self.store_url) if self.store_url else self.artifact_root
 
     @field_validator("lease_seconds")
     @classmethod

@@ -5,6 +5,8 @@ from urllib.parse import quote
 
 CHECKPOINT = "_checkpoint.tar"
 """Name of the checkpoint for the next attempt of the task."""
+MANIFEST = "_manifest.json"
+"""Name of the list of the artifacts, which the control plane stores beside them."""
 MAX_NAME_CHARS = 255
 PIECE_BYTES = 1024 * 1024  # maximum body of one upload request
 # Characters that Django does not quote in request paths, which signatures cover.

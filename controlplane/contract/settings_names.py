@@ -35,6 +35,7 @@ CONTROL_PLANE = (
     "CELLRUN_SECRET_KEY",
     "CELLRUN_SECRET_KEY_FALLBACKS",
     "CELLRUN_START_SECONDS",
+    "CELLRUN_STORE_URL",
     "CELLRUN_SYNC_SECONDS",
 )
 """Read by controlplane.config.env."""

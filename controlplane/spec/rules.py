@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 
-from controlplane.contract.artifacts import CHECKPOINT
+from controlplane.contract.artifacts import CHECKPOINT, MANIFEST
 from controlplane.spec.faults import Finding, Place
 from controlplane.spec.fields import is_artifact_name
 from controlplane.spec.group import GroupFields, TaskGroupSpec
@@ -248,8 +248,8 @@ def _check_files(group: TaskGroupSpec) -> Iterator[Finding]:
     for position, output in enumerate(group.outputs):
         name = output.artifact_name()
         place: Place = ("outputs", position, "name")
-        if name == CHECKPOINT:
-            yield place, f"{name} is the name of checkpoints"
+        if name in (CHECKPOINT, MANIFEST):
+            yield place, f"{name} is a name of Cellrun's own files"
         elif name in names:
             yield place, f"{name} is named twice"
         elif any(f"{name}/".startswith(f"{n}/") or f"{n}/".startswith(f"{name}/") for n in names):

@@ -1,1 +1,1 @@
-"""The artifact store, a local folder: inputs, logs, artifacts and discarded folders."""
+"""The store of files: one interface, in a local folder or in an object store."""

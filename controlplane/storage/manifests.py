@@ -1,63 +1,51 @@
-"""Manifests of cache entries in the store: the files of an attempt, with size and SHA-256.
-
-manifests/<2 hex>/<attempt uid>
-"""
+"""Manifests of cache entries: result and files of an attempt, stored beside its artifacts."""
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-from django.conf import settings
+from controlplane.contract.artifacts import MANIFEST
+from controlplane.storage.current import current_store
 
-from controlplane.storage import artifacts
+# Files up to this size are read by a check of their integrity.
+CHECKED_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """The files of an entry, and the SHA-256 of its manifest."""
+    """The files of an entry below `prefix`, and the SHA-256 of its manifest."""
 
-    uid: UUID
     prefix: str
     files: Sequence[Mapping[str, Any]]
     manifest_sha256: str
 
 
-def put_manifest(uid: UUID, *, result: str | None, files: Sequence[Mapping[str, Any]]) -> str:
+def put_manifest(prefix: str, *, result: str | None, files: Sequence[Mapping[str, Any]]) -> str:
     """Store the manifest of an attempt; return its SHA-256. Raise OSError."""
     digest = None if result is None else hashlib.sha256(result.encode()).hexdigest()
     listed = [{name: item[name] for name in ("name", "size", "sha256")} for item in files]
     content = json.dumps({"result_sha256": digest, "files": listed}, sort_keys=True).encode()
-    path = _path(uid)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".new")
-    draft.write_bytes(content)
-    draft.replace(path)
+    current_store().put_manifest(prefix, content)
     return hashlib.sha256(content).hexdigest()
 
 
 def is_complete(stored: StoredFiles) -> bool:
     """Return whether the manifest and all files are stored as they were. Raise OSError."""
-    try:
-        content = _path(stored.uid).read_bytes()
-    except FileNotFoundError:
+    manifest = {"name": MANIFEST, "size": None, "sha256": stored.manifest_sha256}
+    return all(_is_intact(stored.prefix, item) for item in (manifest, *stored.files))
+
+
+def _is_intact(prefix: str, item: Mapping[str, Any]) -> bool:
+    """Return whether a file has its size and, if it is small, its SHA-256."""
+    file = current_store().open_artifact(prefix, item["name"])
+    if file is None:
         return False
-    if hashlib.sha256(content).hexdigest() != stored.manifest_sha256:
-        return False
-    return all(
-        artifacts.is_intact(stored.prefix, item["name"], size=item["size"], sha256=item["sha256"])
-        for item in stored.files
-    )
-
-
-def remove_manifest(uid: UUID) -> None:
-    """Remove the manifest of an attempt. Idempotent. Raise OSError."""
-    _path(uid).unlink(missing_ok=True)
-
-
-def _path(uid: UUID) -> Path:
-    root: Path = settings.CELLRUN.artifact_root
-    return root / "manifests" / uid.hex[-2:] / str(uid)
+    with file:
+        size = file.seek(0, io.SEEK_END)
+        if item["size"] not in (None, size):
+            return False
+        file.seek(0)
+        return size > CHECKED_BYTES or hashlib.sha256(file.read()).hexdigest() == item["sha256"]

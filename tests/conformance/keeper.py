@@ -20,17 +20,23 @@ from workers.drivers.registry import make_driver
 
 @dataclass(slots=True)
 class Keeper:
-    """Answers a cell from memory. `before` may answer a PUT in its place."""
+    """Answers a cell from memory. `before` may answer a PUT in its place.
+
+    `link_to`: where a file of this path is sent by PUT; `find`: its size there.
+    """
 
     web: Web
     kept: dict[str, dict[str, bytes]]
     drafts: dict[str, bytes]
     launch_contexts: dict[str, LaunchContext]
     before: Callable[[Request], Answer | None]
+    link_to: Callable[[str], str | None]
+    find: Callable[[str], int]
 
     def __init__(self, web: Web) -> None:
         self.web, self.kept, self.drafts, self.launch_contexts = web, {}, {}, {}
         self.before = lambda request: None
+        self.link_to, self.find = lambda path: None, lambda path: -1
         web.route = self._answer
 
     def serve(self, kit: Kit, **config: Any) -> None:
@@ -65,6 +71,8 @@ class Keeper:
             return self._brief(words[4], request)
         if words[5:6] == ["artifacts"] and request.method == "PUT":
             return self.before(request) or self._put(words[4], parts.path, parts.query, request)
+        if words[5:6] == ["artifacts"] and request.method == "POST":
+            return self._announce(parts.path, parts.query)
         if words[5:6] == ["logs"]:
             return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
         return Answer(404)
@@ -75,8 +83,15 @@ class Keeper:
         about = keys.about_answer(cell="cell-1", attempt=uid, endpoint="briefing", mac=mac)
         return Answer(200, seal(key, text, about=about, nonce=os.urandom(NONCE_BYTES)))
 
+    def _announce(self, path: str, query: str) -> Answer:
+        here = self.drafts.get(f"{path} {parse_qs(query)['sha256'][0]}", b"")
+        state = {"size": len(here), "url": self.link_to(path), "headers": {}}
+        return Answer(200, json.dumps(state).encode())
+
     def _put(self, uid: str, path: str, query: str, request: Request) -> Answer:
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
+        if not request.body and int(parameters["size"]) == self.find(path):
+            return Answer(200, json.dumps({"size": int(parameters["size"])}).encode())
         draft = f"{path} {parameters['sha256']}"
         here = self.drafts.get(draft, b"")
         if len(here) == int(parameters["offset"]) < int(parameters["size"]) or not here:

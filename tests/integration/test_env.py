@@ -35,6 +35,23 @@ def test_complete_environment_is_read() -> None:
     assert database.options == {"sslmode": "require"}
 
 
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        ("", "/nonexistent/cellrun/artifacts"),
+        ("file:///srv/a%20b/", "/srv/a b"),
+        ("s3://bucket", None),
+        ("s3://bucket/some/prefix/", None),
+        ("gs://bucket/prefix", None),
+        ("az://container/prefix", None),
+    ],
+)
+def test_store_is_a_folder_or_an_object_store(url: str, folder: str | None) -> None:
+    settings = load(CELLRUN_STORE_URL=url)
+    assert settings.has_object_store == (folder is None)
+    assert folder is None or settings.store_folder == Path(folder)
+
+
 def test_socket_folder_in_the_query_becomes_the_host() -> None:
     database = load(DATABASE_URL="postgresql://me@/cells?host=/run/pg").database
     assert (database.host, database.port) == ("/run/pg", "")
@@ -58,6 +75,11 @@ def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
         ("CELLRUN_MAX_TASKS_PER_JOB", "0", "a whole number"),
         ("CELLRUN_MAX_TASKS_PER_JOB", "1e3", "a whole number"),
         ("CELLRUN_PUBLIC_URL", "localhost:8000", "an address like http://"),
+        ("CELLRUN_STORE_URL", "/srv/files", "an address like s3://"),
+        ("CELLRUN_STORE_URL", "s3://", "an address like s3://"),
+        ("CELLRUN_STORE_URL", "s3://key@bucket", "an address like s3://"),
+        ("CELLRUN_STORE_URL", "s3://bucket?region=x", "an address like s3://"),
+        ("CELLRUN_STORE_URL", "file://host/folder", "an address like s3://"),
         ("CELLRUN_PUBLIC_URL", "http://[::1", "an address like http://"),
         ("CELLRUN_ALLOWED_HOSTS", "a,,b", "host names separated by commas"),
         ("CELLRUN_ARTIFACT_ROOT", __file__, "a folder"),

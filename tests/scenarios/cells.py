@@ -24,7 +24,7 @@ from controlplane.commands.cells.operate import enroll_cell
 from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Job, Task
 from controlplane.queries.views.tasks import get_task
-from controlplane.storage.store import read_log
+from controlplane.storage.folder import read_log
 from tests.conformance.kit import IMAGE, SECONDS, until
 from tests.scenarios.stage import SMALL, Stage
 from workers.agent.cell import Cell

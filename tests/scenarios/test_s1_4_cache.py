@@ -351,7 +351,7 @@ def test_damaged_files_are_found_and_the_task_runs_again(
     first = work(live, cell, "echo model > @/out/model", outputs=outputs)
     live.until(lambda: live.document(first)["cache_status"] == "POPULATED")
     prefix = CacheEntry.objects.get().prefix
-    stored = Path(settings.CELLRUN.artifact_root) / "artifacts" / prefix / "model"
+    stored = Path(settings.CELLRUN.store_folder) / "artifacts" / prefix / "model"
     if harm == "removed":
         stored.unlink()
     else:
@@ -383,10 +383,10 @@ def test_file_that_is_corrupt_at_its_use_is_evicted_and_made_again(
 
     first = job_of_both("SUCCEEDED")
     live.until(lambda: CacheEntry.objects.exists())
-    stored = Path(settings.CELLRUN.artifact_root) / "artifacts" / CacheEntry.objects.get().prefix
+    stored = Path(settings.CELLRUN.store_folder) / "artifacts" / CacheEntry.objects.get().prefix
     (stored / "model").write_text("other\n")
     # The lookup does not read large files.
-    monkeypatch.setattr("controlplane.storage.artifacts.CHECKED_BYTES", 0)
+    monkeypatch.setattr("controlplane.storage.manifests.CHECKED_BYTES", 0)
     second = job_of_both("FAILED")
     report = live.newest(second)[-1]
     assert (report.reason, live.log(report)) == ("input_corrupt", "")

@@ -40,7 +40,8 @@ from controlplane.domain.state.states import REASONS, Reason
 from controlplane.models import Attempt, Task
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.views.attempts import find_newest_attempts
-from controlplane.storage.store import STREAMS, find_tail, read_log
+from controlplane.storage.current import current_store
+from controlplane.storage.interface import STREAMS
 
 # The shown part of each stream; the API and the command return all of it.
 _SHOWN_LINES = 200
@@ -281,8 +282,8 @@ def flower_link(attempt: Attempt) -> SafeString | str:
 
 
 def _stream(uid: UUID, stream: str) -> MonospaceText:
-    start = find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
-    content = read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
+    start = current_store().find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
+    content = current_store().read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
     cut = f" (last {_SHOWN_LINES} lines)" if start else ""
     text = content.decode("utf-8", errors="replace")
     return MonospaceText(f"{stream}{cut}", text=text or "no output yet", is_open=bool(text))

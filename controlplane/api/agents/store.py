@@ -5,7 +5,7 @@ from itertools import islice
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect, StreamingHttpResponse
 from django.utils.encoding import escape_uri_path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -48,6 +48,9 @@ class Store(SignedView):
     def read_input(self, request: Request, digest: str) -> HttpResponse:
         """Fetch the input with this SHA-256 by a signed link."""
         self._check_link()
+        link = artifacts.link_to_input(digest)
+        if link is not None:
+            return HttpResponseRedirect(link)
         content = artifacts.read_input(digest)
         if content is None:
             raise NotFound("the input is no longer stored")
@@ -66,7 +69,7 @@ class Store(SignedView):
         return StreamedLines(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
 
     @Operation(answer="application/octet-stream", parameters=_LINK, problems=(403,))
-    def read_stored_artifact(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
+    def read_stored_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:
         """Fetch an artifact of an attempt by a signed link."""
         self._check_link()
         return stored_file(uid, name)

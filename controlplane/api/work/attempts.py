@@ -4,7 +4,7 @@ import re
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, HttpResponseBase
 from rest_framework.decorators import action
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -19,7 +19,7 @@ from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_bytes, read_part
 from controlplane.api.stored_files import stored_file
 from controlplane.api.work.history import MERGED, answer_history
-from controlplane.commands.attempts.artifacts import put_artifact
+from controlplane.commands.attempts.artifacts import announce_artifact, put_artifact
 from controlplane.commands.attempts.logs import append_output
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.queries.attempts import artifacts
@@ -28,6 +28,10 @@ from controlplane.queries.views import attempts, history
 MAX_TAIL = 100_000
 LOG_PARAMETERS = ("stream", "after", "tail", "follow")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_ANNOUNCED = [
+    parameter("size", "Size of the whole file in bytes.", int),
+    parameter("sha256", "SHA-256 of the whole file, as 64 hex digits."),
+]
 
 
 class Attempts(ApiView):
@@ -100,35 +104,60 @@ class AttemptArtifacts(ApiView):
         return [] if self._is_of_a_cell() else super().get_permissions()
 
     def _is_of_a_cell(self) -> bool:
-        return getattr(self.request, "method", None) == "PUT"  # None in the OpenAPI description
+        return getattr(self.request, "method", None) in (
+            "POST",
+            "PUT",
+        )  # None in the OpenAPI description
 
     @Operation(answer="application/octet-stream", problems=(409,))
-    def read_artifact(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
-        """Read an artifact; 409 has the `uri` of one that is stored elsewhere."""
+    def read_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:
+        """Read an artifact, or follow a redirect to the object store.
+
+        409 has the `uri` of one that is stored elsewhere.
+        """
         return stored_file(uid, name)
+
+    @Operation(
+        answer=schemas.UploadState,
+        body=bytes,
+        parameters=_ANNOUNCED,
+        problems=(401, 409, 413),
+    )
+    def announce_artifact(self, request: Request, uid: UUID, name: str) -> Response:
+        """Announce an artifact (cells only, signed).
+
+        `size`: the stored bytes. `url`: where the whole file is sent by PUT with `headers`, and
+        then confirmed with an empty piece at its end; null: it is sent here in pieces.
+        """
+        check_cell(request, uid)
+        state = announce_artifact(uid=uid, name=name, **self._announced())
+        return self.answer({"size": state.size, "url": state.url, "headers": state.headers})
 
     @Operation(
         answer=schemas.UploadSize,
         body=bytes,
         parameters=[
             parameter("offset", "Number of bytes of the file before this piece.", int),
-            parameter("size", "Size of the whole file in bytes.", int),
-            parameter("sha256", "SHA-256 of the whole file, as 64 hex digits."),
+            *_ANNOUNCED,
         ],
         problems=(401, 409, 413),
     )
     def put_artifact(self, request: Request, uid: UUID, name: str) -> Response:
         """Upload a piece of an artifact (cells only, signed). `size`: offset of the next piece."""
         check_cell(request, uid)
-        offset, size = self.query.number("offset", least=0), self.query.number("size", least=0)
-        sha256 = self.query.text("sha256") or ""
-        if offset is None or size is None or not _SHA256.fullmatch(sha256):
-            raise BadQuery("sha256", "offset, size and sha256 (64 hex digits) are required")
+        offset = self.query.number("offset", least=0)
+        if offset is None:
+            raise BadQuery("offset", "is required")
         content = read_bytes(request)
-        here = put_artifact(
-            uid=uid, name=name, size=size, sha256=sha256, offset=offset, content=content
-        )
+        here = put_artifact(uid=uid, name=name, offset=offset, content=content, **self._announced())
         return self.answer({"size": here})
+
+    def _announced(self) -> dict[str, Any]:
+        """Return size and SHA-256 of the whole file. Raise BadQuery."""
+        size, sha256 = self.query.number("size", least=0), self.query.text("sha256") or ""
+        if size is None or not _SHA256.fullmatch(sha256):
+            raise BadQuery("sha256", "size and sha256 (64 hex digits) are required")
+        return {"size": size, "sha256": sha256}
 
 
 class LogUploads(SignedView):

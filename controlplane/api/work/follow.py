@@ -22,11 +22,14 @@ from controlplane.api.work.attempts import LOG_PARAMETERS, read_log_query
 from controlplane.domain.errors import NotFound
 from controlplane.queries.attempts import artifacts
 from controlplane.queries.views import attempts
+from controlplane.storage.interface import StoreUnavailable
 
 _PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
 # New output is sent within this time; the attempt itself is read less often.
 POLL_SECONDS = 0.25
 POLLS_PER_STATE_CHECK = 4
+# Between two reads from a store that does not answer.
+STORE_SECONDS = 2.0
 # The last output may arrive shortly after the attempt's release.
 FINAL_EMPTY_POLLS = 4
 
@@ -79,7 +82,7 @@ def _admit(scope: Scope) -> _Follower | None:
         attempts.get_attempt(uid)
         start = artifacts.find_start(uid, stream, after=after, tail=tail)
         return _Follower(uid, stream, start)
-    except (BadQuery, AuthenticationFailed, NotFound):
+    except (BadQuery, AuthenticationFailed, NotFound, StoreUnavailable):
         return None
     finally:
         connection.close()
@@ -96,7 +99,11 @@ async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", sen
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     polls, empty_polls, is_over = 0, 0, False
     while not disconnected.done() and empty_polls < FINAL_EMPTY_POLLS:
-        piece = await asyncio.to_thread(_read, follower)
+        try:
+            piece = await asyncio.to_thread(_read, follower)
+        except StoreUnavailable:
+            await asyncio.wait([disconnected], timeout=STORE_SECONDS)
+            continue
         if piece:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             empty_polls = 0

@@ -7,8 +7,8 @@ from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.queries.attempts.artifacts import is_purged
 from controlplane.queries.views.attempts import find_uploader
-from controlplane.storage import store
-from controlplane.storage.store import StreamFull, WrongOffset
+from controlplane.storage.current import current_store
+from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
 
 __all__ = ("BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload")
 
@@ -47,12 +47,12 @@ def check_upload(
 
 def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:
     """Append to a stream; return its size. Raise NotFound, WrongOffset, StreamFull."""
-    if stream not in store.STREAMS:
-        raise NotFound(f"there is no stream {stream}: only {' and '.join(store.STREAMS)}")
+    if stream not in STREAMS:
+        raise NotFound(f"there is no stream {stream}: only {' and '.join(STREAMS)}")
     try:
-        return store.append_log(uid, stream, offset=offset, content=content)
+        return current_store().append_log(uid, stream, offset=offset, content=content)
     finally:
         # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
-            store.remove_logs(uid)
+            current_store().remove_logs(uid)
             raise NotFound(f"attempt {uid} has been deleted")

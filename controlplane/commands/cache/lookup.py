@@ -6,6 +6,7 @@ The store is read outside transactions. An error of the store means that the tas
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -45,6 +46,8 @@ log = structlog.get_logger(__name__)
 
 PAGE = 2_000
 SLICE_SECONDS = 2.0
+# Of an object store; a folder answers at once.
+REQUESTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def _judge(tasks: Sequence[LookupTask], now: datetime) -> list[LookupResult]:
     groups = load_cached_groups({task.group_id for task in tasks})
     keyed = [_with_key(task, groups[task.group_id]) for task in tasks if task.group_id in groups]
     entries = find_entries({item.identity for item in keyed if item.identity is not None})
-    checked = {identity: _check(entry, now) for identity, entry in entries.items()}
+    checked = _check(entries, now)
     return [_decide(item, groups[item.task.group_id], entries, checked) for item in keyed]
 
 
@@ -112,17 +115,25 @@ def _digest(group_id: int, output: str | None) -> str:
     )
 
 
-def _check(entry: CachedResult, now: datetime) -> CacheStatus:
-    """Return HIT if the entry's files are stored as its manifest says; evict it if they differ."""
-    files = StoredFiles(entry.attempt_uid, entry.prefix, entry.outputs, entry.manifest_sha256)
+def _check(entries: Mapping[UUID, CachedResult], now: datetime) -> dict[UUID, CacheStatus]:
+    """Return HIT for entries whose files are as their manifests say; evict those that differ."""
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        checked = dict(zip(entries, pool.map(_check_files, entries.values()), strict=True))
+    damaged = [
+        entries[key].entry_id for key, status in checked.items() if status is CacheStatus.MISS
+    ]
+    if damaged:
+        evict_entries(damaged, "its files differ from its manifest", now=now)
+    return checked
+
+
+def _check_files(entry: CachedResult) -> CacheStatus:
     try:
-        if is_complete(files):
-            return CacheStatus.HIT
+        files = StoredFiles(entry.prefix, entry.outputs, entry.manifest_sha256)
+        return CacheStatus.HIT if is_complete(files) else CacheStatus.MISS
     except OSError as error:
         log.warning("cache_lookup_failed", entry=entry.entry_id, error=str(error))
         return CacheStatus.LOOKUP_FAILURE
-    evict_entries([entry.entry_id], "its files differ from its manifest", now=now)
-    return CacheStatus.MISS
 
 
 def _decide(

@@ -44,7 +44,7 @@ def _store(found: Sequence[CacheCandidate], now: datetime) -> int:
             continue
         try:
             manifests[item.task_id] = put_manifest(
-                item.attempt_uid, result=item.result, files=item.outputs
+                item.prefix, result=item.result, files=item.outputs
             )
             statuses[item.task_id] = CacheStatus.POPULATED
         except OSError as error:

@@ -12,7 +12,8 @@ from controlplane.commands.state.cursors import save_cursor
 from controlplane.queries.cache.entries import find_owned
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.sql import rows
-from controlplane.storage.orphans import OrphanEntry, OrphanPage, is_older, put_away, walk_store
+from controlplane.storage.current import current_store
+from controlplane.storage.interface import OrphanEntry, OrphanPage
 
 WALK = "orphan_files"
 # Longer than any upload. Also the time for an operator to notice a wrong database.
@@ -43,7 +44,7 @@ class StoreWalk:
     def open(self, place: str) -> Iterator[OrphanPage]:
         """Return the parts from `place` on, without those that this process has read there."""
         if self.parts is None or self.then != place:
-            self.parts, self.then = walk_store(place), place
+            self.parts, self.then = current_store().walk_store(place), place
         return self.parts
 
     def close(self) -> None:
@@ -79,13 +80,14 @@ def sweep_orphan_files(
 def _sweep(lying: Sequence[OrphanEntry], done: OrphanSweepResult, *, written_before: float) -> None:
     uids = [item.uid for item in lying if item.uid is not None]
     statement = "SELECT uid FROM controlplane_attempt WHERE uid = ANY(%s::uuid[])"
+    store = current_store()
     kept = {uid for (uid,) in rows(statement, [uids])} | find_owned(uids) if uids else set()
     for item in lying:
         if item.uid in kept:
             continue
         try:
-            if is_older(item.path, written_before):
-                put_away(item)
+            if store.is_older(item, written_before):
+                store.put_away(item)
                 done.count += 1
         except OSError as error:  # continue with the others
             done.fault = error

@@ -28,7 +28,7 @@ from controlplane.queries.jobs.submission import (
     load_submission_facts,
 )
 from controlplane.spec import Fault, JobSpec
-from controlplane.storage import store
+from controlplane.storage.current import current_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def put_inputs(jobs: Iterable[PlannedJob]) -> None:
     for job in jobs:
         for group in job.groups:
             for content in group.contents.values():
-                store.put_input(content)
+                current_store().put_input(content)
 
 
 def _insert(

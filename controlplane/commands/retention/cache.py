@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from controlplane.commands.attempts.artifacts import forget_attempts
 from controlplane.queries.cache.retention import list_removable
 from controlplane.queries.sql import execute
-from controlplane.storage.manifests import remove_manifest
+from controlplane.storage.current import current_store
 
 PAGE = 500
 
@@ -19,12 +18,7 @@ def remove_evicted(is_over: Callable[[], bool]) -> tuple[int, OSError | None]:
     while not is_over() and (found := list_removable(after, PAGE)):
         after = found[-1].entry_id
         gone = {item.attempt_uid: item.prefix for item in found if item.is_deleted}
-        failed = forget_attempts(gone)
-        for item in found:
-            try:
-                remove_manifest(item.attempt_uid)
-            except OSError as error:
-                failed[item.attempt_uid] = error
+        failed = current_store().discard_attempts(gone)
         fault = next(iter(failed.values()), fault)
         done = [item.entry_id for item in found if item.attempt_uid not in failed]
         removed += execute("DELETE FROM controlplane_cacheentry WHERE id = ANY(%s)", [done])

@@ -5,12 +5,11 @@ dies in between loses none. Then rows go, the rows that lead to others last, and
 no rows left. The next tick continues.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from controlplane import clock
-from controlplane.commands.attempts.artifacts import forget_attempts
 from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.queries.attempts.artifacts import find_prefixes_of_tasks
@@ -18,7 +17,7 @@ from controlplane.queries.cache.entries import find_owned
 from controlplane.queries.convergence.cursors import load_cursor
 from controlplane.queries.convergence.deletion import list_deleted_jobs
 from controlplane.queries.sql import execute, rows
-from controlplane.storage.trash import delete_discarded
+from controlplane.storage.current import current_store
 
 # Jobs, tasks or attempts of one transaction.
 PAGE = 500
@@ -44,7 +43,7 @@ def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
     """Remove rows and files of deleted jobs until `is_over()`."""
     done = PurgeResult()
     done.is_done = _purge_pages(done, is_over)
-    left = delete_discarded(is_over)
+    left = current_store().delete_discarded(is_over)
     done.is_done &= not left.anything or left.fault is not None
     done.fault = done.fault or left.fault
     return done
@@ -86,8 +85,8 @@ def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[],
     while present and not is_over():
         tasks = _list_tasks(present)
         attempts = find_prefixes_of_tasks(tasks, PAGE)
-        owned = find_owned(attempts)
-        failed = forget_attempts({uid: prefix for uid, (_, prefix) in attempts.items()}, owned)
+        prefixes = {uid: prefix for uid, (_, prefix) in attempts.items()}
+        failed = _discard(prefixes)
         if failed:
             done.kept += len(failed)
             done.fault = next(iter(failed.values()))
@@ -102,6 +101,21 @@ def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[],
         if not any(batch.removed for batch in batches):
             break
     return not is_over() or not present
+
+
+def _discard(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
+    """Discard the files of attempts, but not artifacts that belong to entries of the cache.
+
+    Return the errors by uid.
+    """
+    store, owned = current_store(), find_owned(prefixes)
+    failed = store.discard_attempts({uid: at for uid, at in prefixes.items() if uid not in owned})
+    for uid in owned:
+        try:
+            store.remove_logs(uid)
+        except OSError as error:
+            failed[uid] = error
+    return failed
 
 
 def _list_tasks(job_ids: set[int]) -> list[int]:

@@ -13,11 +13,11 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.cells.signed_links import is_link_valid, link_key
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows, scalar
-from controlplane.storage import artifacts as artifact_store
-from controlplane.storage import store
-from controlplane.storage.store import LogPiece
+from controlplane.storage.current import current_store
+from controlplane.storage.interface import STREAMS, LogPiece
 
-STREAMS = store.STREAMS
+__all__ = ("STREAMS",)
+
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 _PAGE = 1_000
 _OUTPUTS_PAGE = 20  # tasks; each may have left a thousand files
@@ -33,7 +33,12 @@ def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
 
 def read_input(digest: str) -> bytes | None:
     """Return the content with that SHA-256; None if it is not stored."""
-    return store.read_input(digest)
+    return current_store().read_input(digest)
+
+
+def link_to_input(digest: str) -> str | None:
+    """Return a URL of the object store for an input; None: web must send it."""
+    return current_store().link_to_input(digest)
 
 
 def iterate_results(group_id: int) -> Iterator[bytes]:
@@ -120,14 +125,14 @@ def has_group(group_id: int) -> bool:
 def read_output(uid: UUID, stream: str, *, after: int, tail: int | None) -> LogPiece:
     """Return a part of a stream from the cursor `after` on, or its last `tail` lines."""
     start = find_start(uid, stream, after=after, tail=tail)
-    return store.read_log(uid, stream, offset=start, limit=MAX_PIECE_BYTES)
+    return current_store().read_log(uid, stream, offset=start, limit=MAX_PIECE_BYTES)
 
 
 def find_start(uid: UUID, stream: str, *, after: int, tail: int | None) -> int:
     """Return the offset to read from: the cursor, or the beginning of the last `tail` lines."""
     if tail is None:
         return after
-    return max(after, store.find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES))
+    return max(after, current_store().find_tail(uid, stream, lines=tail, limit=MAX_PIECE_BYTES))
 
 
 ARTIFACT_PATH = "/api/v1/store/artifacts/"
@@ -215,16 +220,31 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
 
 def open_artifact(uid: UUID, name: str) -> tuple[BinaryIO, dict[str, Any]]:
     """Return the content and the description of an artifact. Raise NotFound, ExternalArtifact."""
+    prefix, item = _find_artifact(uid, name)
+    file = current_store().open_artifact(prefix, name)
+    if file is None:
+        raise NotFound(f"{name} is no longer stored")
+    return file, item
+
+
+def link_to_artifact(uid: UUID, name: str) -> tuple[str | None, dict[str, Any]]:
+    """Return a URL of the object store for an artifact, and its description.
+
+    Without a URL, web must send the artifact. Raise NotFound, ExternalArtifact.
+    """
+    prefix, item = _find_artifact(uid, name)
+    return current_store().link_to_artifact(prefix, name), item
+
+
+def _find_artifact(uid: UUID, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the prefix and the description of an artifact. Raise NotFound, ExternalArtifact."""
     item = next((item for item in list_artifacts(uid) if item["name"] == name), None)
     prefix = find_prefix(uid)
     if item is None or prefix is None:
         raise NotFound(f"attempt {uid} has no artifact {name[:255]}")
     if item["uri"] != path_of(str(uid), name):
         raise ExternalArtifact(name, item["uri"])
-    file = artifact_store.open_artifact(prefix, name)
-    if file is None:
-        raise NotFound(f"{name} is no longer stored")
-    return file, item
+    return prefix, item
 
 
 def find_output_base(uid: UUID, launch: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,8 @@ from django.test import Client
 from controlplane.contract.artifacts import path_of
 from controlplane.models import Attempt
 from controlplane.queries.attempts.artifacts import find_prefix
-from controlplane.storage.artifacts import AnnouncedFile, put_piece
+from controlplane.storage.folder import put_piece
+from controlplane.storage.interface import AnnouncedFile
 from tests.integration.admin.test_pages import address_of, page, words
 
 pytestmark = pytest.mark.django_db

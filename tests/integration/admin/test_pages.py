@@ -33,7 +33,7 @@ from controlplane.models import (
     Transition,
 )
 from controlplane.queries.views import history
-from controlplane.storage.store import append_log
+from controlplane.storage.folder import append_log
 from tests.integration.admin.rows import NOW, WHY_PENDING, make_callbacks, make_job
 
 pytestmark = pytest.mark.django_db

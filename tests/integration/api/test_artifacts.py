@@ -23,8 +23,8 @@ from controlplane.queries.attempts.artifacts import find_prefix, iterate_outputs
 from controlplane.queries.attempts.group_specs import links_at
 from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.cells.keys import key_of
-from controlplane.storage import store
-from controlplane.storage.artifacts import remove_all
+from controlplane.storage.folder import append_log, discard_attempts
+from controlplane.storage.folder.root import sync_folder
 from tests.integration.api.conftest import Answer, Caller, change_setting
 from tests.integration.api.test_reading import place, submit
 
@@ -58,14 +58,19 @@ def put(
     whole = content if whole is None else whole
     size = len(whole) if size is None else size
     path = f"{path_of(str(uid), name)}?offset={offset}&size={size}&sha256={digest(whole)}"
+    headers = signed(cell, path, content)
+    return Caller(None).send("PUT", path.removeprefix("/api/v1"), content, **headers)
+
+
+def signed(cell: Cell, path: str, content: bytes) -> dict[str, str]:
+    """The headers of a request of the cell."""
     at = str(int(clock.now().timestamp()))
     text = f"{cell.name}\n{at}\n{path}\n{digest(content)}"
-    headers = {
+    return {
         "X-Cellrun-Cell": cell.name,
         "X-Cellrun-Time": at,
         "X-Cellrun-Mac": keys.sign(keys.mac_key(key_of(cell), keys.UPLOAD), text),
     }
-    return Caller(None).send("PUT", path.removeprefix("/api/v1"), content, **headers)
 
 
 def report_outputs(attempt: Attempt, **contents: bytes) -> None:
@@ -181,7 +186,7 @@ def test_unfinished_upload_counts_with_its_announced_size(
 def test_artifact_count_per_attempt_is_limited(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
 ) -> None:
-    monkeypatch.setattr("controlplane.storage.artifacts.MAX_FILES", 2)
+    monkeypatch.setattr("controlplane.storage.folder.artifacts.MAX_FILES", 2)
     assert put(cell, attempt.uid, "a", b"x").status == 200
     assert put(cell, attempt.uid, "b", b"x", size=2).status == 200
     assert put(cell, attempt.uid, "c", b"").status == 413
@@ -214,7 +219,7 @@ def test_new_folders_of_an_artifact_are_synced(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("controlplane.storage.artifacts.sync_folder", synced.append)
+    monkeypatch.setattr("controlplane.storage.folder.artifacts.sync_folder", synced.append)
     put(cell, attempt.uid, "a/b/c", b"x")
     folder = root() / "artifacts" / str(find_prefix(attempt.uid)) / "a" / "b"
     assert {folder, *folder.parents} - {root(), *root().parents} <= set(synced)
@@ -290,13 +295,13 @@ def test_concurrent_purge_does_not_prevent_an_upload(
     purged: list[Path] = []
 
     def purge(folder: Path) -> None:
-        store.sync_folder(folder)
+        sync_folder(folder)
         if folder == task.parent and not purged:
             purged.append(folder)
-            remove_all(other, neighbour)
+            discard_attempts({other: neighbour})
             assert not task.exists(), "it was empty"
 
-    monkeypatch.setattr("controlplane.storage.artifacts.sync_folder", purge)
+    monkeypatch.setattr("controlplane.storage.folder.artifacts.sync_folder", purge)
     assert put(cell, attempt.uid, "a", b"x").json == {"size": 1}
     assert purged
     assert submitter.get(f"/attempts/{attempt.uid}/artifacts/a").content == b"x"
@@ -446,7 +451,7 @@ def test_purging_a_job_deletes_its_artifacts_and_logs(
     for each in (attempt, kept):
         put(cell, each.uid, "a/b", b"x")
         put(cell, each.uid, "c", b"x", size=2)
-        store.append_log(each.uid, "stdout", offset=0, content=b"x")
+        append_log(each.uid, "stdout", offset=0, content=b"x")
     Attempt.objects.filter(pk=attempt.pk).update(
         state=TaskState.SUCCEEDED, finished_at=clock.now(), released_at=clock.now()
     )

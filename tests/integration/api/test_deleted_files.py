@@ -12,7 +12,7 @@ from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Job, Task
-from controlplane.storage import artifacts, store
+from controlplane.storage import folder as store
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_artifacts import put
 from tests.integration.api.test_logs import upload
@@ -113,7 +113,7 @@ def test_output_uploaded_during_a_purge_is_discarded(
 def test_artifact_uploaded_during_a_purge_is_discarded(
     monkeypatch: pytest.MonkeyPatch, attempt: Attempt, cell: Cell, size: int
 ) -> None:
-    purge_before(monkeypatch, attempt, artifacts, "put_piece")
+    purge_before(monkeypatch, attempt, store, "put_piece")
     assert put(cell, attempt.uid, "file", b"late", size=size).status == 404
     assert files_of(attempt) == []
 

@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 from django.conf import settings
 
-from controlplane.storage import store
-from controlplane.storage.artifacts import AnnouncedFile, open_artifact, put_piece
+from controlplane.storage.folder import contents as store
+from controlplane.storage.folder import open_artifact, put_piece
+from controlplane.storage.interface import AnnouncedFile, WrongOffset
 from tests.harness.power_cut import Disk
 
 
@@ -69,7 +70,7 @@ def test_draft_removed_while_waiting_for_its_lock_takes_no_piece(
     flock = fcntl.flock
 
     def late(handle: Any, how: int) -> None:
-        file.draft.unlink()
+        (root() / file.draft).unlink()
         flock(handle, how)
 
     with monkeypatch.context() as patch:
@@ -103,6 +104,6 @@ def test_concurrent_chunks_at_one_offset_are_stored_once(monkeypatch: pytest.Mon
         second = threads.submit(store.append_log, uid, "stdout", offset=0, content=b"chunk")
         assert not checked.wait(0.1)
         assert first.result() == 5
-        with pytest.raises(store.WrongOffset):
+        with pytest.raises(WrongOffset):
             second.result()
     assert store.read_log(uid, "stdout", offset=0, limit=100).content == b"chunk"

@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Task
 from controlplane.queries.cells.keys import key_of
-from controlplane.storage import store
+from controlplane.storage.folder import contents
 from tests.integration.api.conftest import Answer, Caller
 from tests.integration.api.test_reading import place, submit
 
@@ -82,7 +82,7 @@ def test_a_chunk_at_another_offset_is_refused_with_the_size(attempt: Attempt, ce
 def test_stream_over_its_size_limit_is_truncated(
     submitter: Caller, attempt: Attempt, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MAX_STREAM_BYTES", 6)
+    monkeypatch.setattr(contents, "MAX_STREAM_BYTES", 6)
     assert upload(cell, attempt.uid, b"1234").status == 200
     answer = upload(cell, attempt.uid, b"5678", offset=4)
     assert (answer.status, answer.json["size"]) == (410, 6)

@@ -10,7 +10,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import ReleaseKind
 from controlplane.models import Alert, Attempt, Cell, Job, Task, Transition
-from controlplane.storage.store import append_log
+from controlplane.storage.folder import append_log
 from tests.integration.api.conftest import Caller, make_caller
 from tests.integration.api.test_reading import place, submit
 

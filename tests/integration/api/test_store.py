@@ -13,7 +13,7 @@ from controlplane.contract.states import TaskState
 from controlplane.models import Cell, Task
 from controlplane.queries.attempts.artifacts import iterate_outputs
 from controlplane.queries.attempts.group_specs import links_at
-from controlplane.storage import store
+from controlplane.storage import folder
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_artifacts import report_outputs
 from tests.integration.api.test_reading import place, submit
@@ -64,7 +64,7 @@ def test_link_signed_with_a_fallback_key_is_valid(
     settings: Any, submitter: Caller, anonymous: Caller, what: str
 ) -> None:
     submit(submitter)
-    group_id, digest = Task.objects.get().group_id, store.put_input(b"x")
+    group_id, digest = Task.objects.get().group_id, folder.put_input(b"x")
     paths = {"input": f"inputs/{digest}", "results": f"results/{group_id}"}
     link = links_at(clock.now())(f"/api/v1/store/{paths[what]}")
     path = link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")

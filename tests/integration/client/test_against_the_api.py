@@ -23,7 +23,7 @@ from controlplane.commands.tenancy.accounts import (
 )
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Task
-from controlplane.storage.store import append_log
+from controlplane.storage.folder import append_log
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

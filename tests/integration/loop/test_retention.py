@@ -39,7 +39,7 @@ from controlplane.models import (
 from controlplane.queries.convergence.deletion import list_expired_jobs
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.policy import load_policy
-from controlplane.storage import store
+from controlplane.storage import folder as store
 from controlplane.ticks import retention
 from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death

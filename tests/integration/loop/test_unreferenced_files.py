@@ -16,9 +16,9 @@ from controlplane.models import Alert, Attempt, Walk
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.convergence.due import find_due
 from controlplane.queries.policy import load_policy
-from controlplane.storage import artifacts as kept
-from controlplane.storage import orphans as places
-from controlplane.storage import store
+from controlplane.storage import folder as store
+from controlplane.storage.folder import orphans
+from controlplane.storage.interface import AnnouncedFile
 from tests.integration.loop.conftest import Loop
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -51,10 +51,10 @@ def leave(uid: UUID, prefix: str) -> None:
     store.append_log(uid, "stdout", offset=0, content=b"hello")
     for name in ("table", "folder/part"):
         digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
-        file = kept.AnnouncedFile(uid, prefix, name, 5, digest)
-        assert kept.put_piece(file, offset=0, content=b"hello", most=1000) == 5
-    begun = kept.AnnouncedFile(uid, prefix, "begun", 5, "0" * 64)
-    assert kept.put_piece(begun, offset=0, content=b"he", most=1000) == 2
+        file = AnnouncedFile(uid, prefix, name, 5, digest)
+        assert store.put_piece(file, offset=0, content=b"hello", most=1000) == 5
+    begun = AnnouncedFile(uid, prefix, "begun", 5, "0" * 64)
+    assert store.put_piece(begun, offset=0, content=b"he", most=1000) == 2
 
 
 def age(*, days: float) -> None:
@@ -174,7 +174,7 @@ def test_sweep_of_a_new_or_restored_database_waits_a_day(loop: Loop) -> None:
 def test_sweep_out_of_time_continues_in_the_next_slice(
     monkeypatch: pytest.MonkeyPatch, is_same_process: bool
 ) -> None:
-    monkeypatch.setattr(places, "_PART", 1)
+    monkeypatch.setattr(orphans, "_PART", 1)
     uids = sorted((uuid4() for _ in range(6)), key=lambda uid: uid.hex[-2:])
     for uid in uids:
         store.append_log(uid, "stdout", offset=0, content=b"hello")

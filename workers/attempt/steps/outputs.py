@@ -25,8 +25,8 @@ T = TypeVar("T")
 # The list of outputs is part of a report, and a message is limited to 1 MiB.
 MAX_LIST_BYTES = 256 * 1024
 LOST_CHARS = 200  # of the reason why an output of a failed attempt was not kept
-# Pauses of additional tries, as multiples of the last pause of other stages: 52 s in all.
-EXTRA_BACK_OFF_FACTORS = (2, 4, 7)
+# Pauses of additional tries, as multiples of the last pause of other stages: 80 s in all.
+EXTRA_BACK_OFF_FACTORS = (2, 4, 7, 7)
 
 
 def keep_outputs(attempt: AttemptRun) -> None:

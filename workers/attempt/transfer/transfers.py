@@ -4,15 +4,18 @@ The destination of an attempt's files is recorded in its workspace, so that a la
 cell knows it when web does not return it any more.
 """
 
+import base64
 import errno
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+import requests
 
 from controlplane.contract.artifacts import PIECE_BYTES, path_of
 from controlplane.contract.messages.reports import INPUT_CORRUPT
@@ -28,6 +31,9 @@ _CHECK_BYTES = 16 * 2**20
 # After the last piece, web syncs the whole file to its disk and reads it again.
 LARGE_BYTES = 16 * 2**20
 LARGE_SECONDS = 120.0
+# For one block of an upload to an object store, which may slow down its clients.
+BLOCK_SECONDS = 30.0
+UPLOAD_BYTES = 256 * 1024
 SECONDS_PER_GIB = 30.0
 _USER, _SYSTEM = FailureKind.USER, FailureKind.SYSTEM
 
@@ -132,42 +138,66 @@ class OutputTransfer:
     def put(self, name: str, source: Callable[[], BinaryIO]) -> dict[str, object]:
         """Store the artifact `name`; return its description for the report. Raise AttemptFailed."""
         with source() as file:
-            digest, size = hashlib.sha256(), 0
+            digest, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
             for piece in iter(lambda: file.read(PIECE_BYTES), b""):
                 self.check()
                 digest.update(piece)
+                md5.update(piece)
                 size += len(piece)
             sha256 = digest.hexdigest()
             file.seek(0)
             base = load_output_base(self.attempt)
             if base is None:
-                uri = self._put_to_web(name, file, size, sha256)
+                uri = self._put_to_store(name, file, size, sha256, md5.digest())
             else:
                 uri = self._put_to_storage(join(base, name), name, file)
         return {"name": name, "size": size, "sha256": sha256, "uri": uri}
 
-    def _put_to_web(self, name: str, file: BinaryIO, size: int, sha256: str) -> str:
-        path, offset, has_sent = path_of(self.attempt.uid, name), 0, False
+    def _put_to_store(self, name: str, file: BinaryIO, size: int, sha256: str, md5: bytes) -> str:
+        """Store a file with web: a large one by link if web has an object store."""
+        path = path_of(self.attempt.uid, name)
         try:
-            while offset < size or not has_sent:
-                self.check()
-                has_sent = True
-                file.seek(offset)
-                query = f"?offset={offset}&size={size}&sha256={sha256}"
-                piece = file.read(PIECE_BYTES)
-                is_last = offset + len(piece) >= size
-                seconds = self._seconds_of_last(size) if is_last else HTTP_SECONDS
-                web = self.attempt.context.web
-                answer = json.loads(web.call("PUT", path + query, piece, seconds))
-                if answer["size"] == offset and piece:
-                    raise ControlPlaneUnavailable("it accepted no bytes")
-                offset = answer["size"]
+            offset = self._announce(path, file, size, sha256, md5) if size > PIECE_BYTES else 0
+            self._put_to_web(path, offset, file, size, sha256)
         except ControlPlaneRefused as error:
             kind = _USER if error.status == 413 else _SYSTEM
             raise AttemptFailed(kind, OUTPUTS, f"{name}: {error}") from error
         except (ControlPlaneUnavailable, ValueError, KeyError, TypeError) as error:
             raise AttemptFailed(_SYSTEM, OUTPUTS, f"{name}: {error}") from error
         return path
+
+    def _announce(self, path: str, file: BinaryIO, size: int, sha256: str, md5: bytes) -> int:
+        """Announce a file, and send it to the link in the answer; return the stored bytes."""
+        web = self.attempt.context.web
+        answer = json.loads(web.call("POST", f"{path}?size={size}&sha256={sha256}", b""))
+        offset = int(answer["size"])
+        if answer.get("url") is None or offset >= size:
+            return offset
+        headers = {**answer["headers"], "Content-MD5": base64.b64encode(md5).decode()}
+        upload_to_link(
+            answer["url"],
+            headers,
+            WatchedUpload(file, size, self.check),
+            seconds=self._seconds_of_last(size),
+        )
+        return size
+
+    def _put_to_web(self, path: str, offset: int, file: BinaryIO, size: int, sha256: str) -> None:
+        """Send the file from `offset` on in pieces; the last one may be empty."""
+        has_sent = False
+        while offset < size or not has_sent:
+            self.check()
+            has_sent = True
+            file.seek(offset)
+            query = f"?offset={offset}&size={size}&sha256={sha256}"
+            piece = file.read(PIECE_BYTES)
+            is_last = offset + len(piece) >= size
+            seconds = self._seconds_of_last(size) if is_last else HTTP_SECONDS
+            web = self.attempt.context.web
+            answer = json.loads(web.call("PUT", path + query, piece, seconds))
+            if answer["size"] == offset and piece:
+                raise ControlPlaneUnavailable("it accepted no bytes")
+            offset = answer["size"]
 
     def _seconds_of_last(self, size: int) -> float:
         """Return the timeout for the last piece of a file of `size` bytes."""
@@ -191,6 +221,45 @@ class OutputTransfer:
         except OSError as error:
             raise failed(_SYSTEM, error, DISK) from error
         return url
+
+
+class WatchedUpload:
+    """A body of known size that checks for a stop at each block."""
+
+    def __init__(self, file: BinaryIO, size: int, check: Callable[[], None]) -> None:
+        file.seek(0)
+        self._file, self._size, self._check = file, size, check
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, _: int = -1) -> bytes:
+        """Return the next block. Raise like `check`."""
+        self._check()
+        return self._file.read(UPLOAD_BYTES)
+
+
+def upload_to_link(
+    url: str, headers: Mapping[str, str], body: WatchedUpload, *, seconds: float
+) -> None:
+    """Send a file to a link of the control plane. Raise ControlPlaneUnavailable."""
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            # The first limit also holds for each write, the second for the answer.
+            answer = session.put(
+                url,
+                data=body,
+                headers=headers,
+                timeout=(BLOCK_SECONDS, seconds),
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            text = without_secrets(str(error), url)
+            raise ControlPlaneUnavailable(f"the object store: {text}") from error
+        if answer.status_code not in (200, 201):
+            text = f"HTTP status {answer.status_code} of the object store"
+            raise ControlPlaneUnavailable(f"{text}: {without_secrets(answer.text[:200], url)}")
 
 
 def save_output_base(attempt: AttemptRun) -> None:

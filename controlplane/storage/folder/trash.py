@@ -6,20 +6,38 @@ discarded/<random>      a discarded folder with its content
 import errno
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from django.conf import settings
+from controlplane.storage.folder.root import root
+from controlplane.storage.interface import TrashRemainder, drafts_of, logs_of
+
+# The number of levels between `artifacts` and the folders of its attempts.
+ARTIFACT_DEPTH = 5
 
 
-@dataclass(frozen=True, slots=True)
-class TrashRemainder:
-    """Whether discarded folders remain. `fault`: why some cannot be deleted."""
+def discard_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
+    """Move artifacts and output of attempts away; return the errors by uid. Idempotent."""
+    failed = {}
+    for uid, prefix in prefixes.items():
+        try:
+            artifacts = root() / "artifacts" / prefix
+            for folder in (artifacts, root() / drafts_of(uid), root() / logs_of(uid)):
+                discard(folder)
+            remove_empty(artifacts)
+        except OSError as error:
+            failed[uid] = error
+    return failed
 
-    anything: bool
-    fault: OSError | None = None
+
+def remove_empty(artifacts: Path) -> None:
+    """Remove the folders of the task, job, … of an attempt's artifacts, if they are empty."""
+    for folder in list(artifacts.parents)[:ARTIFACT_DEPTH]:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def discard(folder: Path) -> None:
@@ -29,7 +47,7 @@ def discard(folder: Path) -> None:
     """
     if not folder.is_dir():
         return
-    away = _root() / uuid4().hex
+    away = _folder() / uuid4().hex
     away.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.rename(folder, away)
@@ -45,7 +63,7 @@ def delete_discarded(is_over: Callable[[], bool]) -> TrashRemainder:
     """Delete discarded content until `is_over` returns true; return what remains."""
     fault = None
     try:
-        with os.scandir(_root()) as folders:
+        with os.scandir(_folder()) as folders:
             for folder in folders:
                 try:
                     if not _delete(Path(folder), is_over):
@@ -74,6 +92,5 @@ def _delete(folder: Path, is_over: Callable[[], bool]) -> bool:
     return True
 
 
-def _root() -> Path:
-    root: Path = settings.CELLRUN.artifact_root / "discarded"
-    return root
+def _folder() -> Path:
+    return root() / "discarded"

@@ -6,41 +6,21 @@ continue at a place.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from uuid import UUID
 
-from django.conf import settings
-
-from controlplane.storage.trash import discard
+from controlplane.storage.folder.root import root
+from controlplane.storage.folder.trash import ARTIFACT_DEPTH, discard, remove_empty
+from controlplane.storage.interface import OrphanEntry, OrphanPage
 
 # The number of levels between an area and the folders of its attempts.
-_DEPTHS = {"artifacts": 5, "drafts": 1, "logs": 1}
+_DEPTHS = {"artifacts": ARTIFACT_DEPTH, "drafts": 1, "logs": 1}
 _INPUTS = "inputs"
 _PART = 200
 _FIRST = re.compile(r"[0-9a-z]{2}")
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanEntry:
-    """A folder of the attempt `uid`, or, without a uid, an incomplete input."""
-
-    path: Path
-    uid: UUID | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanPage:
-    """Up to 200 folders or files of a place. `then`: the place where another walk continues.
-
-    That is the same place, or the next one once the place was read completely.
-    """
-
-    then: str
-    lying: Sequence[OrphanEntry]
 
 
 def walk_store(begin: str) -> Iterator[OrphanPage]:
@@ -49,7 +29,7 @@ def walk_store(begin: str) -> Iterator[OrphanPage]:
     Skip entries that are removed meanwhile. Raise OSError.
     """
     for area in sorted((*_DEPTHS, _INPUTS)):
-        for first in _list(_root() / area):
+        for first in _list(root() / area):
             place = f"{area}/{first.name}"
             if place < begin or not _FIRST.fullmatch(first.name):
                 continue
@@ -59,31 +39,30 @@ def walk_store(begin: str) -> Iterator[OrphanPage]:
             yield OrphanPage(f"{place}/", ())
 
 
-def is_older(path: Path, instant: float) -> bool:
-    """Return whether nothing at or below `path` was written since `instant` (s since 1970)."""
+def is_older(entry: OrphanEntry, instant: float) -> bool:
+    """Return whether nothing of the entry was written since `instant` (s since 1970)."""
+    return _is_older(entry.path, instant)
+
+
+def put_away(entry: OrphanEntry) -> None:
+    """Remove the entry; the content of a folder is deleted in steps. Idempotent. Raise OSError."""
+    if entry.uid is None:
+        entry.path.unlink(missing_ok=True)
+        return
+    discard(entry.path)
+    if root() / "artifacts" in entry.path.parents:
+        remove_empty(entry.path)
+
+
+def _is_older(path: Path, instant: float) -> bool:
     try:
         if path.lstat().st_mtime >= instant:
             return False
         if path.is_symlink() or not path.is_dir():
             return True
-        return all(is_older(inner, instant) for inner in path.iterdir())
+        return all(_is_older(inner, instant) for inner in path.iterdir())
     except FileNotFoundError:  # another process is writing it
         return False
-
-
-def put_away(lying: OrphanEntry) -> None:
-    """Remove the entry; the content of a folder is deleted in steps. Idempotent. Raise OSError."""
-    if lying.uid is None:
-        lying.path.unlink(missing_ok=True)
-        return
-    discard(lying.path)
-    # The folders of its task, job, …, if they are empty.
-    if _root() / "artifacts" in lying.path.parents:
-        for folder in list(lying.path.parents)[: _DEPTHS["artifacts"]]:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
 
 
 def _find(first: Path, area: str) -> Iterator[OrphanEntry]:
@@ -109,8 +88,3 @@ def _list(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(os.listdir(folder))]
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _root() -> Path:
-    root: Path = settings.CELLRUN.artifact_root
-    return root

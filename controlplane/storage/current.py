@@ -1,0 +1,11 @@
+"""Select the store that the settings name."""
+
+from django.conf import settings
+
+from controlplane.storage import folder, objects
+from controlplane.storage.interface import ArtifactStore
+
+
+def current_store() -> ArtifactStore:
+    """Return the object store of CELLRUN_STORE_URL, or else the folder."""
+    return objects if settings.CELLRUN.has_object_store else folder
