@@ -11,6 +11,7 @@ from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.events import EndedEvent
+from workers.attempt.feed import check_fed
 from workers.attempt.outcome import (
     DISK_LIMIT,
     ENGINE,
@@ -27,7 +28,7 @@ from workers.attempt.steps.checkpoint import (
     place_checkpoint,
 )
 from workers.attempt.steps.clean import ensure_ended
-from workers.attempt.steps.collect import collect_output, collect_result
+from workers.attempt.steps.collect import collect_output, collect_result, write_streams
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
@@ -132,6 +133,8 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     with attempt.step("collect"):
         collect_output(attempt)
     note_use(attempt, view)
+    if view is not None:
+        check_fed(attempt)
     stopped_for = attempt.stopped_for
     if view is None or view.exit_code is None:
         if view is not None:
@@ -152,6 +155,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     message = verdict.message
     if verdict.reason in (HEALTH, DISK_LIMIT):
         message = attempt.unhealthy or message
+    write_streams(attempt, is_success=verdict.reason is None)
     result, truncated = None, False
     if view.exit_code == 0:
         with attempt.step("collect"):

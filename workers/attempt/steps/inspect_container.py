@@ -2,6 +2,7 @@
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
+from workers.attempt.feed import check_unfed
 from workers.attempt.outcome import VANISHED, AttemptFailed
 from workers.attempt.runtime import (
     ContainerStatus,
@@ -72,9 +73,13 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
 
 
 def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
-    """Continue a started container; one that was only created is started later."""
+    """Continue a started container; one that was only created is started later.
+
+    Raise AttemptFailed if its standard input was cut off.
+    """
     if view is None:
         return
     attempt.may_exist = True
+    check_unfed(attempt, view)
     if view.status is not ContainerStatus.CREATED:
         attempt.mark_running(view, find_addresses(attempt))

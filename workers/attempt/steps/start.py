@@ -1,6 +1,7 @@
 """Start the container's main process, once."""
 
 from workers.attempt.attempt import AttemptRun
+from workers.attempt.feed import open_stdin
 from workers.attempt.runtime import ContainerStatus, ContainerView, NoSuchContainer
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.create import check_mounts
@@ -11,6 +12,7 @@ from workers.attempt.steps.permit import await_permit
 def start_container(attempt: AttemptRun) -> None:
     """Start the container; before a retry, check if the last try succeeded. Raise AttemptFailed."""
     tried = False
+    open_stdin(attempt)
 
     def start() -> ContainerView:
         nonlocal tried
