@@ -18,7 +18,7 @@ from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import INPUTS, AttemptFailed
 from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import system_failure, with_tries
-from workers.attempt.steps.outputs import fixed_path
+from workers.attempt.steps.outputs import split_output
 from workers.attempt.transfer.transfers import DiskAllowance, fetch
 
 
@@ -50,9 +50,13 @@ def _folders(spec: GroupSpec) -> list[str]:
     Of an output with wildcards: the folder before the first one. Raise AttemptFailed.
     """
     files = {"result_file": spec.result_file, "stdout": spec.stdout, "stderr": spec.stderr}
-    left = [(what, path) for what, path in files.items() if path is not None]
-    left += [(f"output {item.name}", fixed_path(item)) for item in spec.outputs]
-    folders = (posixpath.dirname(checked_path(what, path, SPEC)) for what, path in left)
+    folders = [
+        posixpath.dirname(checked_path(what, path, SPEC)) for what, path in files.items() if path
+    ]
+    for item in spec.outputs:
+        path, pattern = split_output(item)
+        plain = checked_path(f"output {item.name}", path, SPEC)
+        folders.append(posixpath.dirname(plain) if pattern is None else plain)
     return [folder for folder in dict.fromkeys(folders) if folder != "/"]
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeVar, cast
 from controlplane.contract.artifacts import INDEX, is_name
 from controlplane.contract.messages.reports import MAX_OUTPUTS, MAX_URI_CHARS
 from controlplane.contract.messages.task_options import Output
-from controlplane.contract.patterns import split_path
+from controlplane.contract.patterns import PathPattern, split_path
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.outcome import OUTPUTS, VANISHED, AttemptFailed
@@ -32,16 +32,15 @@ _TOO_MANY = f"more than {MAX_OUTPUTS} files"
 EXTRA_BACK_OFF_FACTORS = (2, 4, 7)
 
 
-def fixed_path(output: Output) -> str:
-    """Return the path of an output, or the folder before its first wildcard with "/" at its end.
+def split_output(output: Output) -> tuple[str, PathPattern | None]:
+    """Return the path of an output, or the folder before its first wildcard and the pattern.
 
     Raise AttemptFailed.
     """
     try:
-        path, pattern = split_path(output.path)
+        return split_path(output.path)
     except ValueError as error:
         raise _refused(output, f"its path {error}") from error
-    return path if pattern is None else f"{path}/"
 
 
 def keep_outputs(attempt: AttemptRun) -> None:
@@ -92,7 +91,9 @@ def _store(
     tar = transfer.attempt.workspace / "output.tar"
     before = allowance.taken
     try:
-        save(transfer, fixed_path(output), tar, allowance, f"output {output.name}")
+        path, pattern = split_output(output)
+        from_path = path if pattern is None else f"{path}/"  # follows a link
+        save(transfer, from_path, tar, allowance, f"output {output.name}")
         found = _select(transfer, output, tar)
         if len(kept) + len(found) > MAX_OUTPUTS:
             raise _refused(output, f"{_TOO_MANY}: use an archive")
@@ -145,7 +146,7 @@ class _File:
 
 def _select(transfer: OutputTransfer, output: Output, tar: Path) -> list[_File]:
     """Return the saved files to store, without symbolic links. Raise AttemptFailed."""
-    path, pattern = split_path(output.path)
+    path, pattern = split_output(output)
     entries = entries_of(tar)
     root = next(entries, None)
     if root is None or not (root.isreg() or root.isdir()):
@@ -198,10 +199,10 @@ def _refused(output: Output, text: str) -> AttemptFailed:
     return AttemptFailed(FailureKind.USER, OUTPUTS, f"output {output.name}: {text}", 0)
 
 
-def _engine_failure(text: str, status: int | None) -> AttemptFailed:
+def _engine_failure(what: str, text: str, status: int | None) -> AttemptFailed:
     is_file = "not a directory" in text  # the path of the output ends with "/"
     kind = FailureKind.USER if is_file else FailureKind.SYSTEM
-    return AttemptFailed(kind, OUTPUTS, text)
+    return AttemptFailed(kind, OUTPUTS, f"{what}: {text}")
 
 
 def with_output_tries(transfer: OutputTransfer, what: str, action: Callable[[], T]) -> T:
@@ -214,7 +215,12 @@ def with_output_tries(transfer: OutputTransfer, what: str, action: Callable[[], 
     longer = tuple(pause * factor for pause in last for factor in EXTRA_BACK_OFF_FACTORS)
     try:
         return with_tries(
-            attempt, what, action, _engine_failure, pause=transfer.pause, longer=longer
+            attempt,
+            what,
+            action,
+            partial(_engine_failure, what),
+            pause=transfer.pause,
+            longer=longer,
         )
     except AttemptFailed as failure:
         failure.exit_code = 0

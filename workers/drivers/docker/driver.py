@@ -184,8 +184,9 @@ class DockerEngine:
         """Attach to the standard input, which the engine closes at the end of the connection."""
         with translated_errors():
             stream = self._api.attach_socket(self._reference(uid), params={"stdin": 1, "stream": 1})
-        with closing(stream):
-            yield getattr(stream, "_sock", stream)
+        connection = getattr(stream, "_sock", stream)
+        with closing(stream), closing(connection):
+            yield connection
 
     def start(self, uid: str) -> None:
         """Start the created container."""
