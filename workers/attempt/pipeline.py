@@ -11,7 +11,6 @@ from controlplane.contract.messages.reports import MESSAGE_CHARS
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import AttemptRun, DriverClosed
 from workers.attempt.events import EndedEvent
-from workers.attempt.feed import check_fed
 from workers.attempt.outcome import (
     DISK_LIMIT,
     ENGINE,
@@ -41,6 +40,7 @@ from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
 from workers.attempt.steps.workspace import check_begun, make_workspace
+from workers.attempt.transfer.standard_input import check_fed
 from workers.attempt.usage import note_use
 
 Step = Callable[[AttemptRun], None]

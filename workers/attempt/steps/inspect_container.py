@@ -2,7 +2,6 @@
 
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
-from workers.attempt.feed import check_unfed
 from workers.attempt.outcome import VANISHED, AttemptFailed
 from workers.attempt.runtime import (
     ContainerStatus,
@@ -11,6 +10,7 @@ from workers.attempt.runtime import (
     EngineError,
     NoSuchContainer,
 )
+from workers.attempt.transfer.standard_input import check_unfed
 
 RETRY_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
 

@@ -1,12 +1,12 @@
 """Start the container's main process, once."""
 
 from workers.attempt.attempt import AttemptRun
-from workers.attempt.feed import open_stdin
 from workers.attempt.runtime import ContainerStatus, ContainerView, NoSuchContainer
 from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.create import check_mounts
 from workers.attempt.steps.inspect_container import find_addresses
 from workers.attempt.steps.permit import await_permit
+from workers.attempt.transfer.standard_input import open_stdin
 
 
 def start_container(attempt: AttemptRun) -> None:

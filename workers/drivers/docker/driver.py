@@ -1,7 +1,7 @@
 """Containers on Docker Engine, or on Podman's socket, by the Engine API.
 
 The driver uses wait, inspect and logs, so that a restart of the engine or the cell loses nothing.
-Only a standard input needs `attach` (workers.attempt.feed).
+Only a standard input needs `attach` (workers.attempt.transfer.standard_input).
 """
 
 import posixpath
