@@ -7,6 +7,8 @@ CHECKPOINT = "_checkpoint.tar"
 """Name of the checkpoint for the next attempt of the task."""
 MANIFEST = "_manifest.json"
 """Name of the list of the artifacts, which the control plane stores beside them."""
+INDEX = "{index}"
+"""In the address of an output: the index of the task."""
 MAX_NAME_CHARS = 255
 PIECE_BYTES = 1024 * 1024  # maximum body of one upload request
 # Characters that Django does not quote in request paths, which signatures cover.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from controlplane.contract.patterns import split_path
 from controlplane.spec import quantities
 from controlplane.spec.hosts import is_malformed_address, read_address
 
@@ -102,9 +103,18 @@ def _check_folder(text: str) -> str:
     return text if text == "/" else _check_path(text)
 
 
+def _check_output_path(text: str) -> str:
+    folder, _ = split_path(_check_path(text))
+    if folder == "/":
+        raise ValueError("must begin with a folder without wildcards, like /out/*.csv")
+    check_target(folder)
+    return text
+
+
 Folder = Annotated[str, AfterValidator(_check_folder)]
 TargetPath = Annotated[str, AfterValidator(check_target)]
 FilePath = Annotated[str, AfterValidator(_check_file_path)]
+OutputPath = Annotated[str, AfterValidator(_check_output_path)]
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[!-~]+", re.ASCII)
 MAX_ADDRESS_LENGTH = 2_000
@@ -117,6 +127,31 @@ def _check_address(text: str) -> str:
         raise ValueError("must be an address like https://host/path or s3://bucket/key")
     if ".." in re.split(r"[/?#]", text.partition("://")[2]):
         raise ValueError("must not have '..' as a part")
+    return text
+
+
+MAX_OUTPUT_URL_LENGTH = 1_024  # the longest key of S3
+
+
+def _check_output_url(text: str) -> str:
+    """Check the address of an output: a file system that can be written, and a path in it."""
+    scheme = _check_address(text).partition("://")[0]
+    if len(text) > MAX_OUTPUT_URL_LENGTH:
+        raise ValueError(f"must have at most {MAX_OUTPUT_URL_LENGTH} characters")
+    if scheme in ("http", "https"):
+        raise ValueError(f"must be like s3://bucket/key or file:///path: {scheme} is only read")
+    if "::" in text:
+        raise ValueError("must not be chained with '::'")
+    parts = urlsplit(text)
+    if parts.password is not None:
+        raise ValueError("must not contain a password")
+    if {"..", "."} & set(unquote(parts.path).split("/")) or "%00" in parts.path:
+        raise ValueError("must not have '.', '..' or NUL in its path")
+    has_path = bool(parts.path.strip("/"))
+    if scheme == "file" and (parts.netloc or parts.query or parts.fragment or not has_path):
+        raise ValueError("must be like file:///path, without host, query and fragment")
+    if not has_path or (scheme != "file" and not parts.netloc):
+        raise ValueError("must have a path, like s3://bucket/key")
     return text
 
 
@@ -171,6 +206,7 @@ def is_artifact_name(text: str) -> bool:
 
 
 Address = Annotated[str, AfterValidator(_check_address)]
+OutputUrl = Annotated[str, AfterValidator(_check_output_url)]
 CallbackUrl = Annotated[str, AfterValidator(_check_callback_url)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from controlplane.contract.patterns import split_path
 from controlplane.spec.fields import (
     ArtifactName,
     EnvName,
@@ -12,6 +13,8 @@ from controlplane.spec.fields import (
     Memory,
     Model,
     Name,
+    OutputPath,
+    OutputUrl,
     TargetPath,
 )
 
@@ -41,19 +44,46 @@ class Secret(Model):
 
 
 class Output(Model):
-    """A file or folder that is stored when the task succeeds, or when an attempt ends otherwise."""
+    """Files and folders that are stored when the task succeeds, or when an attempt fails."""
 
-    path: TargetPath
+    path: OutputPath = Field(
+        description="Of a file or folder, or with the wildcards * ? [...] ** of several; a"
+        " backslash makes the next character literal."
+    )
     name: ArtifactName | None = Field(
-        default=None, description="Name of the artifact; default: the last part of its path."
+        default=None,
+        description="Name of the artifact, or of the folder of artifacts; default: the last part of"
+        " its path before a part with wildcards.",
+    )
+    path_prefix: Folder | None = Field(
+        default=None,
+        description="With wildcards: the folder that is removed from the paths of matches; default:"
+        " the folder before the first wildcard.",
+    )
+    url: OutputUrl | None = Field(
+        default=None,
+        description="The address to which exactly this file is written, or below which a folder or"
+        " matches are written; {index} is the index of the task.",
     )
     keep_on_failure: bool = Field(
         default=False, description="Also store it when the attempt has failed or was stopped."
     )
 
+    def fixed_path(self) -> str:
+        """Return the path, or the folder before its first wildcard."""
+        return split_path(self.path)[0]
+
+    def has_wildcards(self) -> bool:
+        """Return whether the path has wildcards."""
+        return split_path(self.path)[1] is not None
+
+    def is_folder(self) -> bool:
+        """Return whether it has a folder's form: it never names a single file."""
+        return self.path.endswith("/") or self.has_wildcards()
+
     def artifact_name(self) -> str:
-        """Return the explicit name, or else the last part of the path."""
-        return self.name or self.path.rstrip("/").rpartition("/")[2]
+        """Return the explicit name, or else the last fixed part of the path."""
+        return self.name or self.fixed_path().rstrip("/").rpartition("/")[2]
 
 
 class Mount(Model):
@@ -77,8 +107,13 @@ def body_of(item: Any) -> dict[str, Any]:
         case Secret():
             return {"name": item.name, "env": item.env, "path": item.path}
         case Output():
-            kept = {"keep_on_failure": True} if item.keep_on_failure else {}
-            return {"path": item.path, "name": item.artifact_name(), **kept}
+            options = {
+                "keep_on_failure": item.keep_on_failure,
+                "path_prefix": item.path_prefix,
+                "url": item.url,
+            }
+            given = {name: value for name, value in options.items() if value}
+            return {"path": item.path, "name": item.artifact_name(), **given}
         case Mount():
             return {"source": item.source, "target": item.target, "read_only": item.read_only}
         case Tmpfs():

@@ -118,6 +118,17 @@ class GroupFields(Defaults):
         description="URL prefix of stored outputs; default: the control plane's store.",
     )
     result_file: FilePath | None = "/out/result"
+    stdin: FilePath | None = Field(
+        default=None, description="The file of an input that is the program's standard input."
+    )
+    stdout: FilePath | None = Field(
+        default=None,
+        description="The file to which the program's standard output is written at its end.",
+    )
+    stderr: FilePath | None = Field(
+        default=None,
+        description="The file to which the program's standard error is written at its end.",
+    )
     timeout_seconds: float | None = Field(
         None,
         ge=MIN_SECONDS,

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterable, Iterator
 
-from controlplane.contract.artifacts import CHECKPOINT, MANIFEST
+from controlplane.contract.artifacts import CHECKPOINT, INDEX, MANIFEST
 from controlplane.spec.faults import Finding, Place
 from controlplane.spec.fields import is_artifact_name
+from controlplane.spec.files import Output
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.job import JobSpec
 from controlplane.spec.parts import GroupResult
@@ -16,6 +17,7 @@ from controlplane.spec.services import check_services
 MAX_DEFINITION_BYTES = 32 * 1024
 
 _DEFINITION_FIELDS = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
+_STREAMS = ("stdout", "stderr")
 # Fields that are rejected for plain processes, which would ignore them.
 _CONTAINER_ONLY = (
     "image",
@@ -32,7 +34,7 @@ _CONTAINER_ONLY = (
     "privileged",
     "capabilities",
 )
-_PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports")
+_PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports", "stdin", "stdout", "stderr")
 
 
 def find_faults(job: JobSpec) -> Iterator[Finding]:
@@ -51,6 +53,7 @@ def find_faults(job: JobSpec) -> Iterator[Finding]:
         yield ("group_by",), "is only valid for a coscheduled job"
     yield from _check_references(job)
     yield from _check_cycles(job)
+    yield from _check_addresses(job)
 
 
 def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -74,6 +77,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         yield ("network",), "gang is only valid for a coscheduled job"
     yield from _check_cache(job, group)
     yield from _check_files(group)
+    yield from _check_streams(group)
 
 
 def _check_cache(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -87,6 +91,8 @@ def _check_cache(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         yield place, f"is not supported for a job of kind {job.kind}, which has no result"
     if group.output_base is not None:
         yield place, "is not supported with output_base: others may change the outputs there"
+    if any(output.url is not None for output in group.outputs):
+        yield place, "is not supported with the url of an output: others may change the file there"
 
 
 def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -171,15 +177,17 @@ def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]
 
 
 def _check_size(group: TaskGroupSpec) -> Iterator[Finding]:
-    definition = [getattr(group, name) for name in _DEFINITION_FIELDS] + [
-        item.path for item in group.inputs
+    parts: dict[str, object] = {name: getattr(group, name) for name in _DEFINITION_FIELDS}
+    parts["inputs"] = [item.path for item in group.inputs]
+    parts["outputs"] = [
+        (item.path, item.name, item.path_prefix, item.url) for item in group.outputs
     ]
     if group.health_check is not None:
-        definition.append(group.health_check.command)
+        parts["health_check"] = group.health_check.command
     # Encoded twice, like the payload of an order.
-    size = len(json.dumps(json.dumps(definition)))
+    size = len(json.dumps(json.dumps(list(parts.values()))))
     if size > MAX_DEFINITION_BYTES:
-        largest = max(_DEFINITION_FIELDS, key=lambda name: len(json.dumps(getattr(group, name))))
+        largest = max(parts, key=lambda name: len(json.dumps(parts[name])))
         yield (
             (largest,),
             f"makes the group's definition {size} bytes long; at most {MAX_DEFINITION_BYTES} are"
@@ -257,6 +265,7 @@ def _check_files(group: TaskGroupSpec) -> Iterator[Finding]:
         elif output.name is None and not is_artifact_name(name):
             yield place, f"{name!r} cannot be the name of an artifact: give it one"
         names.append(name)
+        yield from _check_output(group, output, ("outputs", position))
     variables: list[str] = []
     for position, secret in enumerate(group.secrets):
         if secret.env is not None and secret.env in variables:
@@ -267,11 +276,65 @@ def _check_files(group: TaskGroupSpec) -> Iterator[Finding]:
     yield from _check_paths(group)
 
 
+def _check_output(group: TaskGroupSpec, output: Output, place: Place) -> Iterator[Finding]:
+    """Yield faults of the prefix and the address of an output."""
+    prefix, folder = output.path_prefix, output.fixed_path()
+    if prefix is not None and not output.has_wildcards():
+        yield (*place, "path_prefix"), "is only valid for a path with wildcards"
+    elif prefix is not None and not (_is_same(folder, prefix) or _lies_below(folder, prefix)):
+        yield (*place, "path_prefix"), f"must be {folder}, or a folder that contains it"
+    if output.url is None:
+        return
+    if group.replicas > 1 and INDEX not in output.url:
+        text = f"must contain {INDEX}: all {group.replicas} tasks would write to the same address"
+        yield (*place, "url"), text
+    if output.url.endswith("/") and not output.is_folder():
+        text = "ends with '/' like a folder's, but path has neither wildcards nor '/' at its end"
+        yield (*place, "url"), text
+
+
+def _check_addresses(job: JobSpec) -> Iterator[Finding]:
+    """Yield addresses of single files that are also the address of another output of the job."""
+    used: dict[str, bool] = {}
+    for position, group in enumerate(job.groups):
+        for number, output in enumerate(group.outputs):
+            url = (output.url or "").rstrip("/")
+            if url in used and not (used[url] and output.is_folder()):
+                place = ("groups", position, "outputs", number, "url")
+                yield place, "is also the address of another output"
+            if url:
+                used[url] = used.get(url, True) and output.is_folder()
+
+
+def _check_streams(group: TaskGroupSpec) -> Iterator[Finding]:
+    """Yield faults of the files of standard input, output and error."""
+    files = {item.path for item in group.inputs if item.from_ is None}
+    folders = [item.path for item in group.inputs if item.from_ is not None]
+    stdin = group.stdin
+    if stdin and stdin not in files and not any(_lies_below(stdin, one) for one in folders):
+        yield ("stdin",), "must be the path of one of the inputs"
+    if group.stdout is not None and group.stdout == group.stderr:
+        yield ("stderr",), "must differ from stdout"
+    others = [item.path for item in group.inputs] + [item.path for item in group.tmpfs]
+    others += [item.target for item in group.mounts]
+    others += [item.path for item in group.secrets if item.path]
+    for name in _STREAMS:
+        path = getattr(group, name)
+        for other in others if path is not None else ():
+            if _overlap(path, other.rstrip("/")):
+                yield (name,), f"overlaps {other}, a path of an input, secret, mount or tmpfs"
+        left = [(item.fixed_path(), item.is_folder()) for item in group.outputs]
+        left += [(group.checkpoint_path or "", True), (group.result_file or "", False)]
+        for other, is_folder in left if path is not None else ():
+            if _lies_below(other, path) or (is_folder and _is_same(other, path)):
+                yield (name,), f"must be a file, but {other} needs it as a folder"
+
+
 def _check_paths(group: TaskGroupSpec) -> Iterator[Finding]:
     """Yield paths that are used twice, or that a mount would hide or a tmpfs would lose."""
     inputs = _paths("inputs", "path", (item.path for item in group.inputs))
     secrets = _paths("secrets", "path", (item.path or "" for item in group.secrets))
-    outputs = _paths("outputs", "path", (item.path for item in group.outputs))
+    outputs = _paths("outputs", "path", (item.fixed_path() for item in group.outputs))
     tmpfs = _paths("tmpfs", "path", (item.path for item in group.tmpfs))
     mounts = _paths("mounts", "target", (item.target for item in group.mounts))
     checkpoint: list[Finding] = [(("checkpoint_path",), group.checkpoint_path or "")]

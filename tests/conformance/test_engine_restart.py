@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from controlplane.contract.messages.orders import Input
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit, until
 from tests.conformance.own_engine import OwnEngine, OwnEngineKit
+from tests.harness.web import Web
 from workers.attempt.events import EndedEvent, Launch, StartedEvent
+from workers.attempt.outcome import INPUTS
 
 pytestmark = pytest.mark.engine
 
@@ -115,6 +118,27 @@ def test_tasks_keep_their_exit_codes_across_an_engine_restart(
         kit.driver.remove(launch.uid)
     until(lambda: not list(kit.driver.find()))
     until(lambda: not list(kit.home.glob("work/*")))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_standard_input_that_an_engine_restart_cuts_off_is_no_success(
+    begin: Callable[[bool], tuple[OwnEngine, DockerKit]], web: Web, number: signal.Signals
+) -> None:
+    engine, kit = begin(True)
+    web.files["/text"] = bytes(20_000_000)
+    inputs = (Input("/in/text", f"{web.url}/text"),)
+    whole, cut = (
+        started(kit, text, inputs=inputs, stdin="/in/text")
+        for text in ("cat > /dev/null; echo ready; sleep 5", "echo ready; sleep 5; wc -c; sleep 5")
+    )
+    kit.wait_until_ready(whole.uid)
+    kit.wait_until_ready(cut.uid)
+    engine.end(number)
+    engine.start()
+    ended = kit.events.ended(cut.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, INPUTS), ended
+    ended = kit.events.ended(whole.uid)
+    assert (ended.exit_code, ended.reason) == (0, None), ended
 
 
 def test_attempts_are_adopted_after_an_engine_restart_during_cell_downtime(

@@ -99,6 +99,45 @@ def test_task_reads_inputs_and_stores_outputs_in_an_object_store(
     assert keeper.puts() == []
 
 
+def test_outputs_are_written_to_exact_addresses_in_an_object_store(
+    process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
+) -> None:
+    keeper = Keeper(web)
+    keeper.serve(process_kit, file_systems=("s3",))
+    text = "cd $CELLRUN_ROOT/out; echo {0} > model; mkdir -p runs/1; echo {0} > 'runs/1/a b.csv'"
+    outputs = (
+        Output("/out/model", "model", url="s3://bucket/exact/{index}/model.bin"),
+        Output("/out/**/*.csv", "tables", url="s3://bucket/exact/tables/"),
+    )
+    for number in ("1", "2 and longer"):
+        launch = script(process_kit, text.format(number), *outputs)
+        keeper.brief(launch.uid, output_base="s3://bucket/base/x7/run")
+        process_kit.driver.start(launch)
+        ended = process_kit.events.ended(launch.uid)
+        assert ended.outputs is not None, ended
+        assert {item["name"]: item["uri"] for item in ended.outputs} == {
+            "model": "s3://bucket/exact/0/model.bin",
+            "tables/runs/1/a b.csv": "s3://bucket/exact/tables/runs/1/a b.csv",
+        }
+        bucket.invalidate_cache()
+        assert sorted(bucket.find("bucket/exact")) == [
+            "bucket/exact/0/model.bin",
+            "bucket/exact/tables/runs/1/a b.csv",
+        ]
+        assert bucket.cat("bucket/exact/0/model.bin") == f"{number}\n".encode()
+    # The address of one attempt is an input of another task.
+    inputs = (Input("/in/model", "s3://bucket/exact/0/model.bin", named=True),)
+    launch = script(process_kit, "cat $CELLRUN_ROOT/in/model", inputs=inputs)
+    process_kit.driver.start(launch)
+    assert process_kit.events.ended(launch.uid).exit_code == 0
+    assert process_kit.log(launch.uid) == "2 and longer\n"
+    outputs = (Output("/out/model", "model", url="s3://no-such-bucket/model"),)
+    launch = script(process_kit, text, *outputs)
+    process_kit.driver.start(launch)
+    ended = process_kit.events.ended(launch.uid)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+
+
 def test_checkpoint_is_passed_on_through_an_object_store(
     process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
 ) -> None:

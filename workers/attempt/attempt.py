@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 from structlog.stdlib import BoundLogger
 
+from controlplane.contract.codec import clean_text
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.states import Phase
 from workers import clock
@@ -34,6 +35,7 @@ from workers.secret_folder import SecretFolder
 
 log = structlog.get_logger(__name__)
 
+LOST_CHARS = 200  # of the reason why an output of a failed attempt was not kept
 STOP_CHECK_SECONDS = 0.2  # interval of the checks for a stop order before the start
 
 
@@ -107,12 +109,14 @@ class AttemptRun:
         self.placed: list[PlacedFile] = []
         self.is_started = False
         self.capture: Capture | None = None
+        self.feed: threading.Thread | None = None  # sends the standard input
         self.may_exist = False  # a container may have been created
         self.process_started_at = 0.0
         self.started_at: float | None = None  # time of RUNNING; with a health check: of its success
         self.container_id: str | None = None
         self.addresses: Mapping[str, str] | None = None
         self.launch_context = LaunchContext()
+        self.has_whole_output = True  # as far as it is below the limit
         # Stored outputs: {name, size, sha256, uri}.
         self.outputs: tuple[Mapping[str, Any], ...] | None = None
         self.usage: dict[str, Any] = {}  # reported at the end as usage
@@ -326,6 +330,12 @@ class AttemptRun:
         finally:
             took = time.monotonic() - began
             self.step_seconds[name] = self.step_seconds.get(name, 0.0) + took
+
+    def note_lost(self, *errors: str) -> None:
+        """Add to the usage why outputs of an unsuccessful attempt were not stored."""
+        self.log.warning("outputs_lost", errors=errors)
+        texts = [clean_text(error, LOST_CHARS) for error in errors]
+        self.usage["outputs_lost"] = [*self.usage.get("outputs_lost", ()), *texts]
 
     def used(self) -> Mapping[str, Any]:
         """Return the usage to report at the end: seconds of each step, and measurements."""

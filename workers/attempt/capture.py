@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STREAMS = ("stdout", "stderr")
+INCOMPLETE = "incomplete"  # a file of the spawner: it could not write some output
 # The engine delivers single lines; a cursor write per line took 0.2 ms of 0.24 (measured).
 CURSOR_SECONDS = 0.2
 PART_BYTES = 16 * 1024  # Docker splits a longer line into parts of this size

@@ -27,7 +27,7 @@ from workers.attempt.steps.checkpoint import (
     place_checkpoint,
 )
 from workers.attempt.steps.clean import ensure_ended
-from workers.attempt.steps.collect import collect_output, collect_result
+from workers.attempt.steps.collect import collect_output, collect_result, write_streams
 from workers.attempt.steps.create import create_container
 from workers.attempt.steps.gang import join_gang
 from workers.attempt.steps.inputs import fetch_inputs, place_inputs
@@ -40,6 +40,7 @@ from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
 from workers.attempt.steps.wait import wait_for_end
 from workers.attempt.steps.workspace import check_begun, make_workspace
+from workers.attempt.transfer.standard_input import check_fed
 from workers.attempt.usage import note_use
 
 Step = Callable[[AttemptRun], None]
@@ -132,6 +133,8 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     with attempt.step("collect"):
         collect_output(attempt)
     note_use(attempt, view)
+    if view is not None:
+        check_fed(attempt)
     stopped_for = attempt.stopped_for
     if view is None or view.exit_code is None:
         if view is not None:
@@ -152,6 +155,7 @@ def _ended(attempt: AttemptRun, view: ContainerView | None) -> EndedEvent:
     message = verdict.message
     if verdict.reason in (HEALTH, DISK_LIMIT):
         message = attempt.unhealthy or message
+    write_streams(attempt, is_success=verdict.reason is None)
     result, truncated = None, False
     if view.exit_code == 0:
         with attempt.step("collect"):

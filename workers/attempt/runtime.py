@@ -4,7 +4,9 @@ Every call may raise EngineAway (no answer: the result is unknown) or EngineErro
 refused). A call about a missing container raises NoSuchContainer unless its docstring differs.
 """
 
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -98,12 +100,14 @@ class Engine(Protocol):
     """The operations that differ between docker and process.
 
     `needs_image`: a container is created from an image. `keeps_logs`: output must be copied from
-    the engine; otherwise it is written to the attempt's log folder directly.
+    the engine; otherwise it is written to the attempt's log folder directly. `feeds_stdin`: the
+    standard input must be sent to the engine; otherwise the program gets the file itself.
     """
 
     name: str
     needs_image: bool
     keeps_logs: bool
+    feeds_stdin: bool
 
     def find_image(self, image: str) -> str | None:
         """Return the digest of `image`: a registry's, or the engine's own; None: absent.
@@ -124,6 +128,9 @@ class Engine(Protocol):
 
     def start(self, uid: str) -> None:
         """Start the created container's process; the caller has checked that it never ran."""
+
+    def stdin(self, uid: str) -> AbstractContextManager[socket.socket]:
+        """Connect to the standard input of the created container; its end closes the input."""
 
     def view(self, uid: str) -> ContainerView | None:
         """Return the current state of the container; None: it does not exist."""
@@ -158,7 +165,14 @@ class Engine(Protocol):
     def save(self, launch: Launch, path: str, target: Path, take: Callable[[int], None]) -> bool:
         """Write the path of the ended container to `target`, a tar with relative names.
 
-        Return False if the path or the container does not exist. `take` counts the bytes first.
+        Return False if the path or the container does not exist. A link at a path that ends with
+        "/" is followed inside the container. `take` counts the bytes first.
+        """
+
+    def write(self, launch: Launch, path: str, source: Path) -> None:
+        """Write a copy of `source` to the file `path` of the ended container. Repeatable.
+
+        Raise EngineError with status 400 if the path is a folder, or leads out of the container.
         """
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from controlplane.contract.messages.launch_context import Registry
@@ -47,17 +49,40 @@ def read_head_below(root: Path, path: str, limit: int) -> bytes | None:
 def save_below(root: Path, path: str, target: Path, take: Take) -> bool:
     """Pack the file or folder at `path` below `root` into `target`.
 
-    Return False if it does not exist, or a link leads out of `root`.
+    Return False if it does not exist, or a link leads out of `root`. Raise EngineError if the path
+    ends with "/" and is no folder.
     """
     source = root / path.strip("/")
     real = Path(os.path.realpath(source))
     if not real.is_relative_to(os.path.realpath(root)) or not os.path.lexists(source):
         return False
+    if path.endswith("/"):
+        source = real
+        if not real.is_dir():
+            raise EngineError(f"{path} is not a directory")
     try:
         pack(source, target, take)
     except OSError as error:
         raise EngineError(str(error)) from error
     return True
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def write_below(root: Path, path: str, source: Path) -> None:
+    """Copy `source` to the file `path` below `root`; do not follow a link there."""
+    target = root / path.lstrip("/")
+    folder = Path(os.path.realpath(target.parent))
+    if not folder.is_relative_to(os.path.realpath(root)) or _is_folder(folder / target.name):
+        raise EngineError(f"{path} is a folder, or leads out of the attempt's folder", 400)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / target.name).unlink(missing_ok=True)
+        shutil.copyfile(source, folder / target.name)
+    except OSError as error:
+        raise EngineError(str(error)) from error
 
 
 def restore_below(root: Path, path: str, source: Path) -> None:
@@ -75,6 +100,7 @@ class FolderEngine:
 
     needs_image = False
     keeps_logs = False
+    feeds_stdin = False
 
     def __init__(self, home: Path) -> None:
         self._work = home.absolute() / "work"
@@ -104,6 +130,14 @@ class FolderEngine:
     def save(self, launch: Launch, path: str, target: Path, take: Take) -> bool:
         """Pack what lies below the attempt's root."""
         return save_below(self.root(launch.uid), path, target, take)
+
+    def write(self, launch: Launch, path: str, source: Path) -> None:
+        """Copy to a file below the attempt's root."""
+        write_below(self.root(launch.uid), path, source)
+
+    def stdin(self, uid: str) -> AbstractContextManager[socket.socket]:
+        """Raise EngineError: the program opens the file itself."""
+        raise EngineError("this engine has no connection to a standard input")
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
         """Unpack below the attempt's root."""

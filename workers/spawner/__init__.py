@@ -2,8 +2,8 @@
 
 workers.drivers.process.spawner_client starts the spawner as a separate program, one for a cell. It
 uses the standard library only. The cell's folder `work` holds one folder for each attempt, with
-`order.json`: argv, env, cwd, root, memory_bytes, logs, max_log_bytes, cut_note. The spawner's own
-folder has:
+`order.json`: argv, env, cwd, root, stdin, memory_bytes, logs, max_log_bytes, cut_note. The
+spawner's own folder has:
 
     lock      held while it runs: one spawner for a cell
     socket    for requests

@@ -1,5 +1,7 @@
 """One task: its facts, and the copying of its output to the log files."""
 
+import contextlib
+import errno
 import os
 import resource
 from typing import Any, Self
@@ -47,9 +49,12 @@ class StreamCopy:
                 os.makedirs(self.folder, exist_ok=True)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
                 self.file = os.open(f"{self.folder}/{self.name}", flags, 0o644)
-            os.write(self.file, kept)
+            if os.write(self.file, kept) < len(kept):
+                raise OSError(errno.ENOSPC, "")
         except OSError:
             self.is_cut = True  # a full disk must not stop the task
+            with contextlib.suppress(OSError):
+                os.close(os.open(f"{self.folder}/incomplete", os.O_CREAT, 0o644))
 
     def close(self) -> None:
         """Copy the rest of the output and close, also if a process still has the pipe open."""

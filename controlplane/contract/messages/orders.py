@@ -35,6 +35,8 @@ class GroupSpec(Document):
     `exclusive`: its containers must stop before the lease of the cell expires. `ports`: names of
     the published ports. `idle_timeout_seconds`, `lifetime_seconds`: limits after which the cell
     ends the attempt. `is_gang`: its tasks start together and receive each other's addresses.
+    `stdin`: path of the input that the program reads as its standard input. `stdout`, `stderr`:
+    paths to which its output is written at its end.
     """
 
     id: int
@@ -52,6 +54,9 @@ class GroupSpec(Document):
     resources: Mapping[str, int] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()
     result_file: str | None = None
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
     timeout_seconds: float | None = None
     stop_grace_seconds: float = 10.0
     stop_signal: str = "TERM"

@@ -37,6 +37,7 @@ PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
 """Reasons of a user failure that no retry can fix."""
 MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # stored files of one attempt
+MAX_URI_CHARS = 2_000
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 
@@ -114,7 +115,7 @@ class KeptOutput(Document):
     name: Name
     size: int
     sha256: Annotated[str, Text(64)]
-    uri: Annotated[str, Text(2_000)]
+    uri: Annotated[str, Text(MAX_URI_CHARS)]
 
 
 def _read_outputs(items: Any) -> tuple[Mapping[str, Any], ...]:

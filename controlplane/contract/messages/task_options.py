@@ -32,12 +32,16 @@ class SecretUse(Document):
 class Output(Document):
     """A file or folder at `path`, which is stored as artifact `name` when the task succeeds.
 
-    `keep_on_failure`: it is also stored when the attempt fails or is stopped.
+    `path` may have wildcards (`controlplane.contract.patterns`): the matches are stored below
+    `name`, with their paths below `path_prefix`. `keep_on_failure`: it is also stored when the
+    attempt fails or is stopped. `url`: where it is stored, instead of the attempt's own place.
     """
 
     path: str
     name: str
     keep_on_failure: bool = False
+    path_prefix: str | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ _COPIED = (
 # Fields that are copied only if set, because few groups use them.
 _COPIED_IF_SET = (
     "registry_secret",
+    "stdin",
+    "stdout",
+    "stderr",
     "checkpoint_path",
     "output_base",
     "privileged",

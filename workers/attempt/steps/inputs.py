@@ -18,6 +18,7 @@ from workers.attempt.attempt import AttemptRun
 from workers.attempt.outcome import INPUTS, AttemptFailed
 from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import system_failure, with_tries
+from workers.attempt.steps.outputs import split_output
 from workers.attempt.transfer.transfers import DiskAllowance, fetch
 
 
@@ -37,14 +38,25 @@ def fetch_inputs(attempt: AttemptRun) -> None:
             if item.bundle
             else [PlacedFile(path, target)]
         )
+    if spec.stdin is not None and not any(it.source and it.path == spec.stdin for it in placed):
+        message = f"stdin: the inputs have no file {spec.stdin}"
+        raise AttemptFailed(FailureKind.USER, INPUTS, message)
     attempt.placed = [*attempt.placed, *placed]
 
 
 def _folders(spec: GroupSpec) -> list[str]:
-    """Return the distinct folders of the task's result and outputs. Raise AttemptFailed."""
-    left = [("result_file", spec.result_file)] if spec.result_file is not None else []
-    left += [(f"output {item.name}", item.path) for item in spec.outputs]
-    folders = (posixpath.dirname(checked_path(what, path, SPEC)) for what, path in left)
+    """Return the distinct folders of the task's result, streams and outputs.
+
+    Of an output with wildcards: the folder before the first one. Raise AttemptFailed.
+    """
+    files = {"result_file": spec.result_file, "stdout": spec.stdout, "stderr": spec.stderr}
+    folders = [
+        posixpath.dirname(checked_path(what, path, SPEC)) for what, path in files.items() if path
+    ]
+    for item in spec.outputs:
+        path, pattern = split_output(item)
+        plain = checked_path(f"output {item.name}", path, SPEC)
+        folders.append(posixpath.dirname(plain) if pattern is None else plain)
     return [folder for folder in dict.fromkeys(folders) if folder != "/"]
 
 

@@ -10,6 +10,7 @@ from workers.attempt.runtime import (
     EngineError,
     NoSuchContainer,
 )
+from workers.attempt.transfer.standard_input import check_unfed
 
 RETRY_SECONDS = (0.2, 1.0, 2.0, 5.0)  # between calls to an engine that does not answer
 
@@ -72,9 +73,13 @@ def find_addresses(attempt: AttemptRun) -> dict[str, str] | None:
 
 
 def take_over(attempt: AttemptRun, view: ContainerView | None) -> None:
-    """Continue a started container; one that was only created is started later."""
+    """Continue a started container; one that was only created is started later.
+
+    Raise AttemptFailed if its standard input was cut off.
+    """
     if view is None:
         return
     attempt.may_exist = True
+    check_unfed(attempt, view)
     if view.status is not ContainerStatus.CREATED:
         attempt.mark_running(view, find_addresses(attempt))

@@ -6,11 +6,13 @@ from workers.attempt.stage_retry import with_tries
 from workers.attempt.steps.create import check_mounts
 from workers.attempt.steps.inspect_container import find_addresses
 from workers.attempt.steps.permit import await_permit
+from workers.attempt.transfer.standard_input import open_stdin
 
 
 def start_container(attempt: AttemptRun) -> None:
     """Start the container; before a retry, check if the last try succeeded. Raise AttemptFailed."""
     tried = False
+    open_stdin(attempt)
 
     def start() -> ContainerView:
         nonlocal tried

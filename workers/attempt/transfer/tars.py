@@ -47,6 +47,7 @@ def rebase(stream: IO[bytes], target: Path, take: Take) -> None:
             tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as output,
         ):
             for entry in source:
+                _free(source, output)
                 stripped = entry.name.strip("/")
                 root = stripped if root is None else root
                 name = _relative(stripped, root)
@@ -82,6 +83,20 @@ def pack(path: Path, target: Path, take: Take) -> None:
                 for name in sorted((*folders, *files)):
                     inner = Path(folder, name)
                     _add(output, inner, inner.relative_to(path).as_posix(), take)
+
+
+def entries_of(source: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the entries of a tar of `pack` or `rebase`."""
+    with tarfile.open(source) as tar:
+        while (entry := tar.next()) is not None:
+            _free(tar)
+            yield entry
+
+
+def _free(*tars: Any) -> None:
+    """Free the entries that were read or written: a folder may have millions."""
+    for tar in tars:
+        tar.members.clear()
 
 
 def unpack(source: Path, folder: Path) -> None:
@@ -135,6 +150,7 @@ def _add(output: tarfile.TarFile, path: Path, name: str, take: Take) -> None:
     if entry is None or not _is_kept(entry):
         return
     take(entry.size + tarfile.BLOCKSIZE)
+    _free(output)
     if not entry.isreg():
         output.addfile(entry)
         return

@@ -135,8 +135,13 @@ class OutputTransfer:
             self.attempt.context.closed.wait(min(rest, STOP_CHECK_SECONDS))
             self.check()
 
-    def put(self, name: str, source: Callable[[], BinaryIO]) -> dict[str, object]:
-        """Store the artifact `name`; return its description for the report. Raise AttemptFailed."""
+    def put(
+        self, name: str, source: Callable[[], BinaryIO], url: str | None = None
+    ) -> dict[str, object]:
+        """Store the artifact `name`, at `url` if that is given; return its description.
+
+        Raise AttemptFailed.
+        """
         with source() as file:
             digest, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
             for piece in iter(lambda: file.read(PIECE_BYTES), b""):
@@ -146,11 +151,13 @@ class OutputTransfer:
                 size += len(piece)
             sha256 = digest.hexdigest()
             file.seek(0)
-            base = load_output_base(self.attempt)
-            if base is None:
+            base = load_output_base(self.attempt) if url is None else None
+            if url is None and base is not None:
+                url = join(base, name)
+            if url is None:
                 uri = self._put_to_store(name, file, size, sha256, md5.digest())
             else:
-                uri = self._put_to_storage(join(base, name), name, file)
+                uri = self._put_to_storage(url, name, file)
         return {"name": name, "size": size, "sha256": sha256, "uri": uri}
 
     def _put_to_store(self, name: str, file: BinaryIO, size: int, sha256: str, md5: bytes) -> str:

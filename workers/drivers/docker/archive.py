@@ -43,6 +43,11 @@ class Stat:
         """Whether it is a regular file, not a link."""
         return not self.mode & GO_NOT_REGULAR
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder, not a link to one."""
+        return bool(self.mode & GO_DIR)
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:

@@ -67,6 +67,8 @@ def container_body(
         body |= {name: part for name, part in network.items() if name != "HostConfig"}
     if cgroup_parent:
         body["HostConfig"]["CgroupParent"] = cgroup_parent
+    if spec.stdin is not None:
+        body |= {"AttachStdin": True, "OpenStdin": True, "StdinOnce": True}
     if spec.command:
         body["Cmd"] = list(spec.command)
     if spec.entrypoint is not None:

@@ -1,9 +1,11 @@
 """Containers on Docker Engine, or on Podman's socket, by the Engine API.
 
-The driver uses wait and inspect, never `attach`, so that a restart of the engine or the cell loses
-nothing.
+The driver uses wait, inspect and logs, so that a restart of the engine or the cell loses nothing.
+Only a standard input needs `attach` (workers.attempt.transfer.standard_input).
 """
 
+import posixpath
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -65,6 +67,7 @@ class DockerEngine:
     name = "docker"
     needs_image = True
     keeps_logs = True
+    feeds_stdin = True
 
     def __init__(
         self,
@@ -162,15 +165,28 @@ class DockerEngine:
         copied = [item for item in without_host_paths(launch.spec, placed) if not item.bound]
         if launch.spec.read_only or not copied:
             return
-        name = self._reference(launch.uid)
+        self._copy_in(launch.uid, "/", copied)
+
+    def _copy_in(self, uid: str, folder: str, placed: Sequence[PlacedFile]) -> None:
+        """Place files and folders, with paths relative to `folder`."""
+        name = self._reference(uid)
         inside = archive.ContainerFiles(
             stat=lambda path: self._stat(name, path), header=lambda path: self._header(name, path)
         )
-        tar = self._workspace(launch.uid) / "placed.tar"
-        if archive.write_tar(tar, copied, inside):
+        tar = self._workspace(uid) / "placed.tar"
+        if archive.write_tar(tar, placed, inside):
             with translated_errors(), open(tar, "rb") as file:
-                self._api.put_archive(name, "/", file)
+                self._api.put_archive(name, folder, file)
         tar.unlink(missing_ok=True)
+
+    @contextmanager
+    def stdin(self, uid: str) -> Iterator[socket.socket]:
+        """Attach to the standard input, which the engine closes at the end of the connection."""
+        with translated_errors():
+            stream = self._api.attach_socket(self._reference(uid), params={"stdin": 1, "stream": 1})
+        connection = getattr(stream, "_sock", stream)
+        with closing(stream), closing(connection):
+            yield connection
 
     def start(self, uid: str) -> None:
         """Start the created container."""
@@ -285,6 +301,17 @@ class DockerEngine:
         except NoSuchContainer:
             return False
         return True
+
+    def write(self, launch: Launch, path: str, source: Path) -> None:
+        """Copy into the ended container by the archive call.
+
+        In a read-only container only its mounted folders can be changed.
+        """
+        found = self._stat(self._reference(launch.uid), path)
+        if found is not None and found.is_folder:
+            raise EngineError(f"{path} is a folder", 400)
+        folder, name = posixpath.split(path) if launch.spec.read_only else ("/", path)
+        self._copy_in(launch.uid, folder, [PlacedFile(name, source)])
 
     def restore(self, launch: Launch, path: str, source: Path) -> None:
         """Copy into the created container by the archive call."""

@@ -90,6 +90,7 @@ class ProcessEngine(FolderEngine):
             "ports": ports,
             "cwd": workdir,
             "root": root,
+            "stdin": None if spec.stdin is None else f"{root}{spec.stdin}",
             "memory_bytes": spec.resources.get("memory_mib", 0) * 2**20,
             "logs": f"{self._logs}/{launch.uid}",
             "max_log_bytes": self._max_log_bytes,

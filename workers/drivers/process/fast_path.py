@@ -229,6 +229,8 @@ def is_plain(launch: Launch) -> bool:
         spec.needs_launch_context
         or spec.inputs
         or spec.result_file  # its folder must be created
+        or spec.stdout
+        or spec.stderr
         or spec.exclusive
         or launch.permit is not always
         or spec.workdir
