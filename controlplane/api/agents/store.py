@@ -6,6 +6,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.utils.encoding import escape_uri_path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -65,11 +66,13 @@ class Store(SignedView):
         self._check_link(group_id)
         return StreamedLines(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
 
-    @Operation(answer="application/octet-stream", parameters=_LINK, problems=(403,))
-    def read_stored_artifact(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
-        """Fetch an artifact of an attempt by a signed link."""
+    @Operation(
+        answer="application/octet-stream", codes=(200, 206), parameters=_LINK, problems=(403, 416)
+    )
+    def read_stored_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:
+        """Fetch an artifact of an attempt by a signed link; `Range` returns a part with 206."""
         self._check_link()
-        return stored_file(uid, name)
+        return stored_file(request, uid, name)
 
     def _check_link(self, group_id: int | None = None) -> None:
         """Raise PermissionDenied for an invalid or expired link, NotFound without the group."""

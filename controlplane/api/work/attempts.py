@@ -4,7 +4,8 @@ import re
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 from rest_framework.decorators import action
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -102,10 +103,13 @@ class AttemptArtifacts(ApiView):
     def _is_of_a_cell(self) -> bool:
         return getattr(self.request, "method", None) == "PUT"  # None in the OpenAPI description
 
-    @Operation(answer="application/octet-stream", problems=(409,))
-    def read_artifact(self, request: Request, uid: UUID, name: str) -> StreamingHttpResponse:
-        """Read an artifact; 409 has the `uri` of one that is stored elsewhere."""
-        return stored_file(uid, name)
+    @Operation(answer="application/octet-stream", codes=(200, 206), problems=(409, 416))
+    def read_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:
+        """Read an artifact; 409 has the `uri` of one that is stored elsewhere.
+
+        `Range` returns a part with 206; the ETag, for `If-Range`, is the SHA-256.
+        """
+        return stored_file(request, uid, name)
 
     @Operation(
         answer=schemas.UploadSize,
