@@ -1,6 +1,6 @@
 """Select artifacts by name, folder or pattern, and map their names to safe relative paths."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from client.documents import Artifact
@@ -8,7 +8,7 @@ from client.errors import BadInput
 
 
 def select_artifacts(
-    found: Iterable[Artifact], wanted: str
+    found: Sequence[Artifact], wanted: str
 ) -> list[tuple[Artifact, tuple[str, ...]]]:
     """Return the artifacts that `wanted` selects, each with its path as `cp -r` would name it.
 
@@ -17,11 +17,17 @@ def select_artifacts(
     """
     patterns = wanted.strip("/").split("/") if wanted.strip("/") else []
     chosen = []
-    for item in found:
+    for item in [item for item in found if is_at(item, wanted)] or found:
         parts = tuple(item["name"].split("/"))
         if len(parts) >= len(patterns) and all(map(_matches, parts, patterns)):
             chosen.append((item, parts[max(len(patterns) - 1, 0) :]))
     return chosen
+
+
+def is_at(item: Artifact, wanted: str) -> bool:
+    """Return whether `wanted` is the name of the artifact, or of a folder that contains it."""
+    name = wanted.strip("/")
+    return bool(name) and f"{item['name']}/".startswith(f"{name}/")
 
 
 def check_parts(parts: Iterable[str]) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ class Download:
     def partial(self) -> Path:
         """Return the path of the incomplete file, which depends on the content."""
         name = self.parts[-1]
-        key = hashlib.sha256(f"{name}\0{self.item['sha256']}".encode()).hexdigest()[:12]
+        text = f"{name}\0{self.item['sha256']}".encode(errors="surrogateescape")
+        key = hashlib.sha256(text).hexdigest()[:12]
         return self.target.with_name(f"{name[:_PART_CHARS]}.{key}.part")
 
 

@@ -19,7 +19,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from client.artifact_names import check_parts, select_artifacts
+from client.artifact_names import check_parts, is_at, select_artifacts
 from client.commands.watch import UID
 from client.documents import Artifact
 from client.downloads import DamagedArtifact, Download, check_targets, download_all
@@ -202,8 +202,8 @@ def _plan_copy(chosen: Sequence[tuple[str, list[Any]]], dest: str) -> list[Downl
     """Return what to write where, as `cp -r` would. Raise BadInput."""
     target = Path(dest)
     name, selected = chosen[0]
-    has_name = all(f"{item['name']}/".startswith(f"{name.strip('/')}/") for item, _ in selected)
-    if len(chosen) == 1 and has_name and not target.is_dir() and not dest.endswith("/"):
+    is_one = len(chosen) == 1 and all(is_at(item, name) for item, _ in selected)
+    if is_one and not target.is_dir() and not dest.endswith("/"):
         [(item, parts), *_] = selected
         if len(parts) == 1:
             return [Download(item, target.parent, (target.name,))]
