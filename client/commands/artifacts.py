@@ -19,10 +19,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from client.artifact_names import check_parts, is_at, select_artifacts
 from client.commands.watch import UID
 from client.documents import Artifact
-from client.downloads import DamagedArtifact, Download, check_targets, download_all
+from client.downloads.files import DamagedArtifact, Download, check_targets, download_all
+from client.downloads.names import check_parts, is_at, select_artifacts
 from client.errors import ApiError, BadInput, ClientError, Unreachable
 from client.render import new_table, size_text
 from client.session import Session, connect

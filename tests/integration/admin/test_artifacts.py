@@ -247,9 +247,9 @@ def test_artifacts_require_the_permission_to_view_attempts(
     base = f"/admin/controlplane/attempt/{attempt.pk}"
     paths = [f"{base}/artifacts/it", f"{base}/images/it"]
     assert [onlooker.get(path).status_code for path in paths] == [302, 200]
-    clerk = Client()
-    clerk.force_login(User.objects.create_user("carl", is_staff=True))
-    assert [clerk.get(path).status_code for path in paths] == [403, 403]
+    guest = Client()
+    guest.force_login(User.objects.create_user("gwen", is_staff=True))
+    assert [guest.get(path).status_code for path in paths] == [403, 403]
     for path in paths:
         assert "/login/" in Client().get(path)["Location"]
     assert [operator.get(path + "x").status_code for path in paths] == [404, 404]

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.artifact_names import select_artifacts
 from client.cli import app
-from client.downloads import Download
+from client.downloads.files import Download
+from client.downloads.names import select_artifacts
 from client.render import size_text
 from tests.unit.client.documents import a_page, a_task
 from tests.unit.client.stub_server import Api
