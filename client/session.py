@@ -29,7 +29,6 @@ from client.states import TERMINAL_STATES
 CONNECT_SECONDS = 5.0
 RESPONSE_SECONDS = 60.0
 PIECE_BYTES = 256 * 1024
-MOST_REDIRECTS = 5
 MOST_ROWS = 100_000
 # A killed web process restarts within seconds; a wait retries for longer.
 PATIENCE_TRIES = 30
@@ -383,32 +382,28 @@ class Session:
         return answer
 
     def _follow(self, answer: requests.Response, headers: Mapping[str, str]) -> requests.Response:
-        """Return the file to which the API redirects. The store receives no token.
+        """Return the file at the link of a store to which the API redirects, without the token.
 
-        Its ETag need not be the SHA-256, so `If-Range` is omitted: callers check the content.
+        The ETag there need not be the SHA-256, so `If-Range` is omitted: callers check the content.
         """
-        plain = {name: value for name, value in headers.items() if name != "If-Range"}
-        for _ in range(MOST_REDIRECTS):
-            answer.close()
-            url = urljoin(answer.url, answer.headers["Location"])
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https"):
-                raise Unreachable(self.url, f"it redirects to {parts.scheme}")
-            answer = self._store.get(
-                url,
-                headers=plain,
-                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
-                allow_redirects=False,
-                stream=True,
-                proxies=requests.utils.get_environ_proxies(url),
-            )
-            if answer.is_redirect:
-                continue
-            if not answer.ok:
-                answer.close()
-                raise ApiError(answer.status_code, {}, f"{parts.scheme}://{parts.netloc}")
-            return answer
-        raise Unreachable(self.url, f"it redirects more than {MOST_REDIRECTS} times")
+        answer.close()
+        link = urljoin(answer.url, answer.headers["Location"])
+        parts = urlsplit(link)
+        if parts.scheme not in ("http", "https"):
+            raise Unreachable(self.url, f"it redirects to {parts.scheme}")
+        found = self._store.get(
+            link,
+            headers={name: value for name, value in headers.items() if name != "If-Range"},
+            timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
+            allow_redirects=False,
+            stream=True,
+            proxies=requests.utils.get_environ_proxies(link),
+        )
+        if found.status_code not in (200, 206):
+            found.close()
+            # Not the whole link, since it contains a signature.
+            raise ApiError(found.status_code, {}, f"{parts.scheme}://{parts.netloc}")
+        return found
 
     def _address(self, path: str) -> str:
         """Return the URL of a path or of a page's `next`, always at the configured host."""

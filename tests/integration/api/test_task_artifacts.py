@@ -1,11 +1,13 @@
 """Artifacts of tasks and jobs, and downloads that continue."""
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from controlplane import clock
 from controlplane.contract.artifacts import path_of
@@ -193,6 +195,17 @@ def test_range_returns_the_part(
     assert answer.headers["Content-Range"] == f"bytes {first}-{last}/1280"
     assert answer.headers["Content-Length"] == str(last - first + 1)
     assert answer.headers["ETag"] == ETAG
+
+
+def test_part_is_streamed_to_asynchronous_servers(submitter: Caller, stored: str) -> None:
+    headers = {**submitter._headers, "Range": "bytes=10-1000"}
+    answer: Any = Client().get(f"/api/v1{stored}", headers=headers)
+
+    async def read() -> bytes:
+        return b"".join([block async for block in answer])
+
+    assert asyncio.run(read()) == WHOLE[10:1001]
+    answer.close()
 
 
 @pytest.mark.parametrize("requested", ["bytes=1280-", "bytes=9999-10000", "bytes=-0"])

@@ -204,13 +204,13 @@ def test_wrong_part_in_response_to_a_range_is_refused(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client.session.PATIENCE_TRIES", 0)
-    environment.answer(f"GET {TASK}", a_page(entry("model", BIG)))
-    other = f"bytes 5-{len(BIG) - 1}/{len(BIG)}"
-    environment.answer(f"GET {TASK}/model", BIG[5:], status=206, Content_Range=other)
-    partial_of(tmp_path / "model", BIG).write_bytes(BIG[:777])
+    environment.answer(f"GET {TASK}", a_page(entry("model", BIG[:999])))
+    other = "bytes 5-998/999"
+    environment.answer(f"GET {TASK}/model", BIG[5:999], status=206, Content_Range=other)
+    partial_of(tmp_path / "model", BIG[:999]).write_bytes(BIG[:77])
     done = call("artifacts", "5", "-o", str(tmp_path))
     assert (done.exit_code, "another part" in done.stderr) == (2, True)
-    assert list(files_in(tmp_path).values()) == [BIG[:777]]
+    assert list(files_in(tmp_path).values()) == [BIG[:77]]
 
 
 def test_damaged_artifact_is_not_written_and_the_others_are(
@@ -301,7 +301,7 @@ def test_redirect_is_followed_without_the_token(environment: Api, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("location", "text"),
-    [("file:///etc/passwd", "redirects to file"), (f"{TASK}/model", "5 times")],
+    [("file:///etc/passwd", "redirects to file"), (f"{TASK}/model", "[302]")],
 )
 def test_bad_redirect_is_refused(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, text: str
