@@ -82,6 +82,7 @@ for command in (
     watch.wait,
     watch.logs,
     artifacts.artifacts,
+    artifacts.cp,
     show.explain,
     history.history,
     change.cancel,

@@ -137,6 +137,17 @@ class Artifact(TypedDict):
     size: int
     sha256: str
     uri: str
+    link: str | None
+
+
+class TaskArtifacts(TypedDict):
+    """A task of a job with its artifacts, which belong to `attempt`."""
+
+    task: int
+    group: str
+    index: int
+    attempt: str | None
+    artifacts: list[Artifact]
 
 
 class Change(TypedDict):

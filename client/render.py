@@ -34,6 +34,7 @@ CELL_COLOURS = {
     "LOST": COLOURS["KILLED"],
 }
 RESULT_WIDTH = 40
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def state_text(state: str, count: int | None = None) -> Text:
@@ -197,6 +198,14 @@ def length_text(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} m {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} m"
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes with a unit: `1.5 MiB`."""
+    amount, unit = float(size), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{size} B"
 
 
 def _job_state(job: Job) -> Text:

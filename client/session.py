@@ -1,13 +1,25 @@
 """The Python client: one typed method per operation of the API, and `wait`."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import requests
 
-from client.documents import Artifact, Attempt, Cell, Change, Job, Pool, Quota, StoredSecret, Task
+from client.documents import (
+    Artifact,
+    Attempt,
+    Cell,
+    Change,
+    Job,
+    Pool,
+    Quota,
+    StoredSecret,
+    Task,
+    TaskArtifacts,
+)
 from client.errors import ApiError, Unreachable
 from client.polling import PollInterval, beats
 from client.settings import ClientSettings, load_settings
@@ -42,6 +54,8 @@ class Session:
         self.url = settings.url
         self._http = requests.Session()
         self._http.trust_env = False  # no ~/.netrc: it would replace the token
+        self._store = requests.Session()  # sends no token
+        self._store.trust_env = False
         self._http.proxies = requests.utils.get_environ_proxies(settings.url)
         self._http.headers["Authorization"] = f"Bearer {settings.token}"
         self._http.headers["Accept"] = "application/json, application/problem+json"
@@ -53,8 +67,9 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._http.close()
+        self._store.close()
 
     # ------------------------------------------------------------------ jobs
 
@@ -112,9 +127,16 @@ class Session:
 
     # ------------------------------------------------------- tasks, attempts
 
-    def tasks(self, job_id: int, *, limit: int = MOST_ROWS) -> Iterator[Task]:
+    def tasks(
+        self,
+        job_id: int,
+        *,
+        group: str | None = None,
+        index: int | None = None,
+        limit: int = MOST_ROWS,
+    ) -> Iterator[Task]:
         """Yield the tasks of a job by group and index."""
-        return self._pages(_path("jobs", job_id, "tasks"), limit=limit)
+        return self._pages(_path("jobs", job_id, "tasks"), {"group": group, "index": index}, limit)
 
     def task(self, task_id: int | str) -> Task:
         """Return one task, by id or guid."""
@@ -159,14 +181,44 @@ class Session:
         """Return the artifacts of an attempt by name."""
         return self._call("GET", _path("attempts", uid, "artifacts"))["results"]
 
+    def task_artifacts(self, task_id: int | str) -> list[Artifact]:
+        """Return the artifacts of a task by name: of its last succeeded, or else last, attempt."""
+        return self._call("GET", _path("tasks", task_id, "artifacts"))["results"]
+
+    def job_artifacts(self, job_id: int, *, group: str | None = None) -> Iterator[TaskArtifacts]:
+        """Yield the tasks of a job that have artifacts, with these."""
+        return self._pages(_path("jobs", job_id, "artifacts"), {"group": group})
+
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
         """Yield the content of an artifact in pieces."""
-        path = f"{_path('attempts', uid, 'artifacts')}/{quote(name)}"
-        with self._send("GET", path, stream=True, is_stored=True) as answer:
-            try:
-                yield from answer.iter_content(PIECE_BYTES)
-            except requests.RequestException as fault:
-                raise Unreachable(self.url, _why(fault)) from None
+        with self._open(f"{_path('attempts', uid, 'artifacts')}/{quote(name)}") as answer:
+            yield from self._pieces(answer)
+
+    @contextmanager
+    def open_artifact(
+        self, item: Artifact, start: int = 0
+    ) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Yield the offset at which the content begins, `start` or 0, and the content in pieces."""
+        headers = {}
+        if start:
+            headers = {"Range": f"bytes={start}-", "If-Range": f'"{item["sha256"]}"'}
+        with self._open(item["link"] or "", headers) as answer:
+            is_part = answer.status_code == 206
+            begin = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+            if is_part and not begin:
+                raise Unreachable(self.url, "it sent another part of the file than requested")
+            yield start if is_part else 0, self._pieces(answer)
+
+    def _open(self, path: str, headers: Mapping[str, str] | None = None) -> requests.Response:
+        # Offsets are those of the stored file.
+        plain = {**(headers or {}), "Accept-Encoding": "identity"}
+        return self._send("GET", path, headers=plain, stream=True)
+
+    def _pieces(self, answer: requests.Response) -> Iterator[bytes]:
+        try:
+            yield from answer.iter_content(PIECE_BYTES)
+        except requests.RequestException as fault:
+            raise Unreachable(self.url, _why(fault)) from None
 
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Release an ended attempt whose container is gone (operators)."""
@@ -305,7 +357,6 @@ class Session:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
-        is_stored: bool = False,
     ) -> requests.Response:
         try:
             answer = self._http.request(
@@ -318,10 +369,10 @@ class Session:
                 allow_redirects=False,
                 stream=stream,
             )
+            if stream and answer.is_redirect:
+                return self._follow(answer, headers or {})
         except requests.RequestException as fault:
             raise Unreachable(self.url, _why(fault)) from None
-        if answer.is_redirect and is_stored:
-            return self._follow(answer)
         if answer.is_redirect:
             raise Unreachable(
                 self.url, f"it redirects to {answer.headers.get('Location')}: use that URL"
@@ -330,24 +381,28 @@ class Session:
             raise ApiError(answer.status_code, _problem(answer), self.url)
         return answer
 
-    def _follow(self, answer: requests.Response) -> requests.Response:
-        """Return the response of the object store to a redirect, without the token."""
-        link = answer.headers["Location"]
-        host = urlsplit(link).netloc
-        session = requests.Session()
-        session.trust_env = False
-        session.proxies = requests.utils.get_environ_proxies(link)
-        try:
-            found = session.get(
-                link,
-                stream=True,
-                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
-                allow_redirects=False,
-            )
-        except requests.RequestException as fault:
-            raise Unreachable(host, _why(fault)) from None
-        if found.status_code != 200:
-            raise Unreachable(host, f"the object store answers {found.status_code}")
+    def _follow(self, answer: requests.Response, headers: Mapping[str, str]) -> requests.Response:
+        """Return the file at the link of a store to which the API redirects, without the token.
+
+        The ETag there need not be the SHA-256, so `If-Range` is omitted: callers check the content.
+        """
+        answer.close()
+        link = urljoin(answer.url, answer.headers["Location"])
+        parts = urlsplit(link)
+        if parts.scheme not in ("http", "https"):
+            raise Unreachable(self.url, f"it redirects to {parts.scheme}")
+        found = self._store.get(
+            link,
+            headers={name: value for name, value in headers.items() if name != "If-Range"},
+            timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
+            allow_redirects=False,
+            stream=True,
+            proxies=requests.utils.get_environ_proxies(link),
+        )
+        if found.status_code not in (200, 206):
+            found.close()
+            # Not the whole link, since it contains a signature.
+            raise ApiError(found.status_code, {}, f"{parts.scheme}://{parts.netloc}")
         return found
 
     def _address(self, path: str) -> str:

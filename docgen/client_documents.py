@@ -15,6 +15,7 @@ MODELS = (
     "Task",
     "Attempt",
     "Artifact",
+    "TaskArtifacts",
     "Change",
     "Cell",
     "Pool",

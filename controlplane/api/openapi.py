@@ -30,6 +30,7 @@ _PROBLEMS = {
     410: "The stream has reached its maximum size; nothing more is stored.",
     413: "The body or the file exceeds the size limit.",
     415: "The body is neither JSON nor YAML.",
+    416: "The file has fewer bytes than the beginning of the requested range.",
     422: "Fields are invalid or exceed limits; `errors` names all of them.",
 }
 _BYTES = {"type": "string", "format": "binary"}

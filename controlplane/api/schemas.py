@@ -292,13 +292,26 @@ class Artifact(ResponseModel):
     size: int = Field(description="In bytes.")
     sha256: str
     uri: str
+    link: str | None = Field(
+        description="Path that returns the content or redirects to it; null if it is elsewhere."
+    )
 
 
 class Artifacts(ResponseModel):
-    """All artifacts of an attempt."""
+    """All artifacts of a task or an attempt."""
 
     results: list[Artifact]
     next: None
+
+
+class TaskArtifacts(ResponseModel):
+    """A task of a job with its artifacts, which belong to `attempt`."""
+
+    task: int
+    group: str
+    index: int
+    attempt: UUID | None
+    artifacts: list[Artifact]
 
 
 class Change(ResponseModel):

@@ -87,6 +87,10 @@ urlpatterns = [
     path("attempts/<uuid:uid>/briefing", _CELLS({"post": "get_launch_context"})),
     path("attempts/<uuid:uid>/gang", _CELLS({"post": "get_gang"})),
     path("callback-key", callbacks.CallbackKeys.as_view({"get": "get_callback_key"})),
+    path(
+        "tasks/<task:task>/artifacts/<path:name>",
+        tasks.Tasks.as_view({"get": "read_artifact_of_task"}),
+    ),
     path("quotas", _QUOTAS({"get": "list"})),
     path(
         "quotas/<scope_kind:kind>/<scope_name:name>",

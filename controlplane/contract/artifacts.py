@@ -41,7 +41,12 @@ def is_name(name: str) -> bool:
 
 def path_of(attempt: str, name: str) -> str:
     """Return the URL path at which an artifact is written and read."""
-    return f"/api/v1/attempts/{attempt}/artifacts/{quote(name, safe=_SAFE)}"
+    return f"/api/v1/attempts/{attempt}/artifacts/{quoted_name(name)}"
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as a part of a URL path."""
+    return quote(name, safe=_SAFE)
 
 
 def _plain(name: str) -> str:

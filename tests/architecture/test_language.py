@@ -64,6 +64,7 @@ ONE_NAME_MANY_LAYERS = {
             "Quota",
             "Secret",
             "Task",
+            "TaskArtifacts",
         ],
         "the resource: its table, its document in the API, its model for a client or a cell",
     ),

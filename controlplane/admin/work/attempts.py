@@ -6,10 +6,11 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Q, QuerySet, When
 from django.db.models.functions import Left
-from django.http import HttpRequest
-from django.template.defaultfilters import filesizeformat
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -28,16 +29,23 @@ from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
-    Table,
     column,
     confirmed_action,
 )
+from controlplane.admin.work.artifacts import (
+    PREVIEW,
+    artifact_browser,
+    artifact_preview,
+    image_response,
+)
 from controlplane.admin.work.timeline import attempt_timeline
 from controlplane.commands.attempts.release import release_attempt
+from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
 from controlplane.domain.state.states import REASONS, Reason
 from controlplane.models import Attempt, Task
+from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.views.attempts import find_newest_attempts
 from controlplane.storage.current import current_store
@@ -185,16 +193,60 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("Flower", flower_link(obj)),
         ]
 
-    def sections(self, obj: Attempt) -> list[Section]:
-        """Return its result, artifacts, history, and the end of its output."""
-        streams = [_stream(obj.pk, stream) for stream in STREAMS]
-        sections: list[Section] = [attempt_timeline(obj.pk), *streams]
-        if kept := (obj.details or {}).get("outputs"):
-            sections.insert(0, _artifacts(obj.pk, kept))
+    def sections_at(self, obj: Attempt, query: Mapping[str, str]) -> list[Section]:
+        """Return its result, artifacts, history, and the end of its output.
+
+        `query` selects the artifact to preview.
+        """
+        sections: list[Section] = []
         if obj.result:
             cut = " (first 10 KiB)" if obj.result_truncated else ""
-            sections.insert(0, MonospaceText(f"Result{cut}", text=obj.result))
-        return sections
+            sections.append(MonospaceText(f"Result{cut}", text=obj.result))
+        if items := _artifacts(obj):
+            sections.append(artifact_browser(obj.pk, items))
+            if preview := artifact_preview(obj.pk, items, query.get(PREVIEW, "")):
+                sections.append(preview)
+        return [*sections, attempt_timeline(obj.pk), *(_stream(obj.pk, it) for it in STREAMS)]
+
+    def get_urls(self) -> list[Any]:
+        """Add the artifacts of an attempt to the pages."""
+        view = self.admin_site.admin_view
+        return [
+            path(
+                "<uuid:uid>/artifacts/<path:name>",
+                view(self.download_artifact),
+                name="controlplane_attempt_artifact",
+            ),
+            path(
+                "<uuid:uid>/images/<path:name>",
+                view(self.show_image),
+                name="controlplane_attempt_image",
+            ),
+            *super().get_urls(),
+        ]
+
+    def download_artifact(self, request: HttpRequest, uid: UUID, name: str) -> HttpResponse:
+        """Redirect to an artifact, which the browser stores as a file."""
+        item = self._find_artifact(request, uid, name)
+        link = browser_link(uid, item, now=clock.now())
+        if link is None:
+            raise Http404(f"{name} is kept at {item['uri']}")
+        return HttpResponseRedirect(link)
+
+    def show_image(self, request: HttpRequest, uid: UUID, name: str) -> HttpResponse:
+        """Return an artifact that is an image."""
+        self._find_artifact(request, uid, name)
+        return image_response(uid, name)
+
+    def _find_artifact(self, request: HttpRequest, uid: UUID, name: str) -> Mapping[str, Any]:
+        """Return an artifact of an attempt that the user may view. Raise Http404."""
+        attempt = self.get_object(request, str(uid))
+        if not self.has_view_permission(request, attempt):
+            raise PermissionDenied
+        for item in _artifacts(attempt) if attempt else ():
+            if item["name"] == name:
+                return item
+        raise Http404(f"attempt {uid} has no artifact {name}")
 
 
 def _plain(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,20 +341,9 @@ def _stream(uid: UUID, stream: str) -> MonospaceText:
     return MonospaceText(f"{stream}{cut}", text=text or "no output yet", is_open=bool(text))
 
 
-def _artifacts(uid: UUID, kept: Iterable[Mapping[str, Any]]) -> Table:
-    """Return its artifacts; those in the control plane's store have links valid for a day."""
-    rows = [
-        (_artifact_link(uid, item), filesizeformat(item["size"]), item["sha256"], item["uri"])
-        for item in sorted(kept, key=lambda item: str(item["name"]))
-    ]
-    return Table("Artifacts", columns=("name", "size", "SHA-256", "address"), rows=rows)
-
-
-def _artifact_link(uid: UUID, item: Mapping[str, Any]) -> SafeString | str:
-    link = browser_link(uid, item, now=clock.now())
-    if link is None:
-        return str(item["name"])
-    return format_html('<a class="cellrun-link" href="{}">{}</a>', link, item["name"])
+def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:
+    outputs = (attempt.details or {}).get("outputs")
+    return describe_artifacts(attempt.pk, outputs, base=path_of(str(attempt.pk), ""))
 
 
 def _released(attempt: Attempt) -> SafeString | str:

@@ -18,6 +18,7 @@ from controlplane.admin.base import (
     column,
     loaded_column,
 )
+from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.one_offs import one_off_facts
@@ -25,6 +26,7 @@ from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Callback, OneOff, Task
+from controlplane.queries.views.artifacts import get_task_artifacts
 
 _SHOWN_ATTEMPTS = 50
 
@@ -120,7 +122,7 @@ class TaskAdmin(ReadOnlyAdmin):
         ]
 
     def sections(self, obj: Task) -> list[Section]:
-        """Return attempts, result, history and callbacks."""
+        """Return attempts, result, artifacts, history and callbacks."""
         attempts = list(
             Attempt.objects.filter(task=obj)
             .select_related("cell")
@@ -145,11 +147,14 @@ class TaskAdmin(ReadOnlyAdmin):
                 rows=attempt_rows(attempts),
                 empty="no attempt yet",
             ),
-            task_timeline(obj),
         ]
         if attempts and attempts[0].result:
             cut = " (first 10 KiB)" if attempts[0].result_truncated else ""
-            sections.insert(1, MonospaceText(f"Result{cut}", text=attempts[0].result))
+            sections.append(MonospaceText(f"Result{cut}", text=attempts[0].result))
+        found = get_task_artifacts(obj.pk)
+        if found["artifacts"]:
+            sections.append(artifact_browser(found["attempt"], found["artifacts"]))
+        sections.append(task_timeline(obj))
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
             sections += callback_section(of_task)

@@ -68,11 +68,13 @@ class Store(SignedView):
         self._check_link(group_id)
         return StreamedLines(artifacts.iterate_outputs(group_id, name, links_at(clock.now())))
 
-    @Operation(answer="application/octet-stream", parameters=_LINK, problems=(403,))
+    @Operation(
+        answer="application/octet-stream", codes=(200, 206), parameters=_LINK, problems=(403, 416)
+    )
     def read_stored_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:
-        """Fetch an artifact of an attempt by a signed link."""
+        """Fetch an artifact of an attempt by a signed link; `Range` returns a part with 206."""
         self._check_link()
-        return stored_file(uid, name)
+        return stored_file(request, uid, name)
 
     def _check_link(self, group_id: int | None = None) -> None:
         """Raise PermissionDenied for an invalid or expired link, NotFound without the group."""

@@ -109,13 +109,13 @@ class AttemptArtifacts(ApiView):
             "PUT",
         )  # None in the OpenAPI description
 
-    @Operation(answer="application/octet-stream", problems=(409,))
+    @Operation(answer="application/octet-stream", codes=(200, 206), problems=(409, 416))
     def read_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:
-        """Read an artifact, or follow a redirect to the object store.
+        """Read an artifact; 409 has the `uri` of one that is stored elsewhere.
 
-        409 has the `uri` of one that is stored elsewhere.
+        `Range` returns a part with 206; the ETag, for `If-Range`, is the SHA-256.
         """
-        return stored_file(uid, name)
+        return stored_file(request, uid, name)
 
     @Operation(
         answer=schemas.UploadState,

@@ -22,11 +22,13 @@ from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.jobs.submit import Submission, submit_jobs
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.jobs.submission import JobsRefused
-from controlplane.queries.views import history, jobs, tasks
+from controlplane.queries.views import artifacts, history, jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
 MAX_BATCH = 1_000
+# A task may have a thousand artifacts.
+MAX_TASKS_WITH_ARTIFACTS = 20
 _JOB_LIST = {"type": "array", "maxItems": MAX_BATCH, "items": ref("JobDocument")}
 _BATCH = {
     "anyOf": [
@@ -119,14 +121,40 @@ class Jobs(ApiView):
     @Operation(
         page=True,
         answer=schemas.Task,
-        parameters=[parameter("state", "Names of states, separated by commas.")],
+        parameters=[
+            parameter("state", "Names of states, separated by commas."),
+            parameter("group", "Name of the group."),
+            parameter("index", "Index in the group.", int),
+        ],
     )
     @action(detail=True, url_path="tasks")
     def list_tasks_of_job(self, request: Request, job_id: int) -> Response:
         """List the tasks of a job, by group and index."""
-        states = self.query.states()
-        found = partial(tasks.list_tasks, job_id, states=states, now=clock.now())
+        found = partial(
+            tasks.list_tasks,
+            job_id,
+            states=self.query.states(),
+            group=self.query.text("group"),
+            index=self.query.number("index", least=0),
+            now=clock.now(),
+        )
         return self.answer_page(found, "id", "after")
+
+    @Operation(
+        page=True,
+        answer=schemas.TaskArtifacts,
+        parameters=[parameter("group", "Name of the group.")],
+    )
+    @action(detail=True, url_path="artifacts")
+    def list_artifacts_of_job(self, request: Request, job_id: int) -> Response:
+        """List the tasks of a job that have artifacts, by group and index; at most 20 in a page.
+
+        The artifacts are those of the last attempt that succeeded, or else of the last attempt.
+        """
+        page = self.begin_page()
+        page.limit = min(page.limit, MAX_TASKS_WITH_ARTIFACTS)
+        found = partial(artifacts.list_job_artifacts, job_id, group=self.query.text("group"))
+        return page.get_paginated_response(page.take(found, "task", "after"))
 
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")

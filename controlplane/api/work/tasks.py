@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from django.http.response import HttpResponseBase
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -11,11 +12,12 @@ from controlplane.api import schemas
 from controlplane.api.base import ApiView, caller_of, check_may_change
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.requests import Parameters, read_body, read_part
+from controlplane.api.stored_files import stored_file
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_task
 from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, desire_task
 from controlplane.queries.jobs.one_offs import find_task_id
-from controlplane.queries.views import attempts, history, tasks
+from controlplane.queries.views import artifacts, attempts, history, tasks
 from controlplane.queries.views.explain import explain_task
 from controlplane.spec.one_off import OneOffRequest, parse_one_off
 
@@ -108,6 +110,28 @@ class Tasks(ApiView):
         return answer_history(
             self, lambda **page: history.find_task_history(find_task_id(task), **page)
         )
+
+    @Operation(answer=schemas.Artifacts, problems=(400,))
+    @action(detail=True, url_path="artifacts")
+    def list_artifacts_of_task(self, request: Request, task: int | str) -> Response:
+        """List the artifacts of a task.
+
+        They are those of its last attempt that succeeded, or else of its last attempt.
+        """
+        Parameters(request)
+        found = artifacts.get_task_artifacts(find_task_id(task))["artifacts"]
+        return self.answer({"results": found, "next": None})
+
+    @Operation(answer="application/octet-stream", codes=(200, 206), problems=(409, 416))
+    def read_artifact_of_task(
+        self, request: Request, task: int | str, name: str
+    ) -> HttpResponseBase:
+        """Read an artifact of a task; 409 has the `uri` of one that is stored elsewhere.
+
+        `Range` returns a part with 206; the ETag, for `If-Range`, is the SHA-256.
+        """
+        uid = artifacts.find_attempt_with_artifacts(find_task_id(task))
+        return stored_file(request, uid, name)
 
     @Operation(answer=schemas.Explanation)
     @action(detail=True, url_path="explain")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from controlplane.contract.artifacts import CHECKPOINT, path_of, prefix_of
+from controlplane.contract.artifacts import CHECKPOINT, path_of, prefix_of, quoted_name
 from controlplane.contract.states import TaskState
 from controlplane.domain.cells.signed_links import is_link_valid, link_key
 from controlplane.domain.errors import Conflict, NotFound
@@ -200,7 +200,7 @@ def _prefix(row: Row) -> str:
 
 
 def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
-    """Return name, size, sha256 and uri of an attempt's artifacts, by name. Raise NotFound."""
+    """Return an attempt's artifacts, as `describe_artifacts` does. Raise NotFound."""
     row = first_row(
         """
         SELECT a.details -> 'outputs' AS outputs FROM controlplane_attempt a
@@ -214,7 +214,19 @@ def list_artifacts(uid: UUID) -> list[dict[str, Any]]:
     )
     if row is None:
         raise NotFound(f"there is no attempt {uid}")
-    shown = (item for item in decoded(row.outputs) or [] if _fetchable(uid, item) is not None)
+    return describe_artifacts(uid, row.outputs, base=path_of(str(uid), ""))
+
+
+def describe_artifacts(uid: UUID, outputs: Any, *, base: str) -> list[dict[str, Any]]:
+    """Return name, size, sha256, uri and link of the `outputs` of an attempt, by name.
+
+    `link`: the path below `base` that returns the content; None if it is not in the local store.
+    """
+    shown = []
+    for item in decoded(outputs) or []:
+        if _fetchable(uid, item) is not None:
+            link = f"{base}{quoted_name(item['name'])}" if fetchable_path(uid, item) else None
+            shown.append({**item, "link": link})
     return sorted(shown, key=lambda item: str(item["name"]))
 
 
@@ -245,6 +257,12 @@ def _find_artifact(uid: UUID, name: str) -> tuple[str, dict[str, Any]]:
     if item["uri"] != path_of(str(uid), name):
         raise ExternalArtifact(name, item["uri"])
     return prefix, item
+
+
+def read_beginning(uid: UUID, name: str, limit: int) -> bytes:
+    """Return at most `limit` bytes of an artifact. Raise NotFound, ExternalArtifact."""
+    with open_artifact(uid, name)[0] as file:
+        return file.read(limit)
 
 
 def find_output_base(uid: UUID, launch: Mapping[str, Any]) -> str | None:

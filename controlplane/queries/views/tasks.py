@@ -40,16 +40,34 @@ _CLAIM = timedelta(seconds=Policy().claim_seconds)
 
 
 def list_tasks(
-    job_id: int, *, states: Sequence[TaskState], after: int | None, limit: int, now: datetime
+    job_id: int,
+    *,
+    states: Sequence[TaskState] = (),
+    group: str | None = None,
+    index: int | None = None,
+    after: int | None,
+    limit: int,
+    now: datetime,
 ) -> list[dict[str, Any]]:
     """Return at most `limit` tasks of a job after `after`, by group and index. Raise NotFound."""
     found = named_rows(
         f"""
-        {_COLUMNS} WHERE t.job_id = %s AND t.id > %s AND (%s OR t.state = ANY(%s))
+        {_COLUMNS} WHERE t.job_id = %(job_id)s AND t.id > %(after)s
+          AND (%(all)s OR t.state = ANY(%(states)s))
+          AND (%(group)s::text IS NULL OR g.name = %(group)s)
+          AND (%(index)s::bigint IS NULL OR t.index = %(index)s)
           AND j.deleted_at IS NULL
-        ORDER BY t.id LIMIT %s
+        ORDER BY t.id LIMIT %(limit)s
         """,
-        [job_id, after or 0, not states, [int(state) for state in states], limit],
+        {
+            "job_id": job_id,
+            "after": after or 0,
+            "all": not states,
+            "states": [int(state) for state in states],
+            "group": group,
+            "index": index,
+            "limit": limit,
+        },
     )
     if not found and not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")

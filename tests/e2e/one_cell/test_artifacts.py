@@ -1,11 +1,15 @@
 """Files go from task to task through the whole system: outputs, checkpoints, and their end."""
 
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from client import Session
+from client.downloads.files import Download
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import (
     IMAGE,
@@ -119,3 +123,43 @@ def test_outputs_of_a_failed_attempt_are_read_by_the_submitter(session: Session)
     ((attempt,),) = attempts_of(session, job_id).values()
     assert [item["name"] for item in session.artifacts(attempt["uid"])] == ["trace"]
     assert content(session, attempt["uid"], "trace") == b"7\n"
+
+
+def test_command_downloads_and_continues_the_artifacts_of_a_job(
+    session: Session, tmp_path: Path
+) -> None:
+    make = "head -c 3000000 /dev/urandom > /out/model; mkdir /out/notes"
+    job = shell_job(
+        f"{make}; echo $CELLRUN_TASK_INDEX > '/out/notes/a b'",
+        replicas=2,
+        outputs=[{"path": "/out/model"}, {"path": "/out/notes"}],
+        resources=SMALL,
+    )
+    job_id = session.submit(job)["id"]
+    assert wait_for_end(session, job_id)["state"] == "SUCCEEDED"
+    first, second = session.job_artifacts(job_id)
+    model = next(item for item in second["artifacts"] if item["name"] == "model")
+    with session.open_artifact(model) as (_, pieces):
+        whole = b"".join(pieces)
+    assert hashlib.sha256(whole).hexdigest() == model["sha256"]
+    target = Download(model, tmp_path / "main" / "1", ("model",))
+    target.partial.parent.mkdir(parents=True)
+    target.partial.write_bytes(whole[:2_000_001])
+    with session.open_artifact(model, 2_000_001) as (start, pieces):
+        assert (start, b"".join(pieces)) == (2_000_001, whole[2_000_001:])
+    cellrun(session, "artifacts", str(job_id), "-o", str(tmp_path))
+    assert {path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)} == {
+        f"main/{index}/{name}" for index in (0, 1) for name in ("model", "notes/a b")
+    }
+    assert target.target.read_bytes() == whole
+    assert (tmp_path / "main" / "0" / "notes" / "a b").read_bytes() == b"0\n"
+    assert cellrun(session, "cp", f"{job_id}:main.1:notes/a b", "-") == b"1\n"
+    assert first["artifacts"] == session.task_artifacts(first["task"])
+
+
+def cellrun(session: Session, *words: str) -> bytes:
+    """Run the command with the session's server and token, and return what it prints."""
+    token = str(session._http.headers["Authorization"]).removeprefix("Bearer ")
+    environment = {**os.environ, "CELLRUN_URL": session.url, "CELLRUN_TOKEN": token}
+    command = [sys.executable, "-c", "from client.cli import app; app()", *words]
+    return subprocess.run(command, env=environment, capture_output=True, check=True).stdout

@@ -332,7 +332,8 @@ def test_artifact_list_requires_access_to_the_job(
     report_outputs(attempt, b=b"2", a=b"1")
     found = submitter.get(path).json["results"]
     assert [item["name"] for item in found] == ["a", "b"]
-    assert found[0] == entry(attempt, "a", b"1")
+    link = path_of(str(attempt.uid), "a")
+    assert found[0] == {**entry(attempt, "a", b"1"), "link": link}
     assert anonymous.get(path).status == 401
     assert anonymous.get(f"{path}/a").status == 401
     assert submitter.get(f"/attempts/{uuid.uuid4()}/artifacts").status == 404

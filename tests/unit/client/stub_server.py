@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,6 +22,13 @@ class Api:
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
+        self.files: dict[str, bytes] = {}
+        """Contents by path, of which a client may request the end by Range."""
+        self.cuts: list[int] = []
+        """Numbers of bytes after which the next responses with files end early."""
+        self.resume = threading.Event()
+        """Whether a response that ends early does so at once."""
+        self.resume.set()
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -48,6 +56,9 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             sent = json.loads(self.rfile.read(length)) if length else None
             path, _, query = self.path.partition("?")
             api.requests.append((f"{self.command} {path}", query, dict(self.headers), sent))
+            if path in api.files:
+                self._serve_file(api.files[path])
+                return
             queue = api.answers.get(f"{self.command} {path}")
             answer = Answer(404, {"title": "Not Found", "detail": f"no {path}"})
             if queue:
@@ -60,6 +71,22 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def _serve_file(self, content: bytes) -> None:
+            start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+            self.send_response(206 if start else 200)
+            if start:
+                last = len(content) - 1
+                self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            if not api.cuts:
+                with suppress(ConnectionError):  # the client may have enough of it
+                    self.wfile.write(content[start:])
+                return
+            self.wfile.write(content[start:][: api.cuts.pop(0)])
+            api.resume.wait(60)
+            self.close_connection = True
 
         # The names that http.server calls.
         do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815

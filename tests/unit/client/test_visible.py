@@ -85,12 +85,20 @@ def serve_reasons(api: Api) -> None:
     api.answer(f"GET /api/v1/tasks/{task['id']}/explain", document)
 
 
+def serve_artifacts(api: Api) -> None:
+    item = {"name": HOSTILE, "size": 1, "sha256": HOSTILE, "uri": HOSTILE, "link": None}
+    task = {"task": 1, "group": HOSTILE, "index": 0, "attempt": UID, "artifacts": [item]}
+    api.answer("GET /api/v1/jobs/7/artifacts", a_page(task))
+
+
 COMMANDS: dict[str, tuple[Callable[[Api], None], list[str]]] = {
     "logs": (serve_logs, ["logs", UID]),
     "job": (serve_job, ["job", "7"]),
     "jobs": (serve_job, ["jobs"]),
     "json": (serve_job, ["job", "7", "--json"]),
     "history": (serve_history, ["history", "7"]),
+    "artifacts": (serve_artifacts, ["artifacts", "7"]),
+    "downloads": (serve_artifacts, ["artifacts", "7", "-o", "out"]),
     "explain": (serve_reasons, ["explain", "7"]),
 }
 
@@ -120,20 +128,20 @@ def left_an_artifact(api: Api) -> None:
     content = f"{HOSTILE}\n".encode() + b"\xff\xc3"
     digest = hashlib.sha256(content).hexdigest()
     uri = f"/api/v1/attempts/{UID}/artifacts/out"
-    item = {"name": "out", "size": len(content), "sha256": digest, "uri": uri}
+    item = {"name": "out", "size": len(content), "sha256": digest, "uri": uri, "link": uri}
     api.answer(f"GET /api/v1/attempts/{UID}/artifacts", a_page(item))
     api.answer(f"GET {uri}", content)
 
 
 def test_artifact_on_a_terminal_is_escaped(environment: Api) -> None:
     left_an_artifact(environment)
-    shown = on_a_terminal("artifacts", UID, "out").decode()
+    shown = on_a_terminal("cp", f"{UID}:out", "-").decode()
     assert shown.split("\r\n") == [SHOWN, "\ufffd\ufffd"]
 
 
 def test_artifact_in_a_pipe_is_unchanged(environment: Api) -> None:
     left_an_artifact(environment)
-    assert into_a_pipe("artifacts", UID, "out") == f"{HOSTILE}\n".encode() + b"\xff\xc3"
+    assert into_a_pipe("cp", f"{UID}:out", "-") == f"{HOSTILE}\n".encode() + b"\xff\xc3"
 
 
 def test_logs_in_a_pipe_are_unchanged(environment: Api) -> None:

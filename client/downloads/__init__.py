@@ -1,0 +1,1 @@
+"""Downloads of artifacts: selection by name, safe paths, files that continue."""
