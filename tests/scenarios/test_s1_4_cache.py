@@ -11,6 +11,8 @@ from django.conf import settings
 
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CacheEntry, Domain, Job, Project, Task
+from controlplane.queries.attempts.artifacts import open_artifact
+from controlplane.queries.views.artifacts import find_attempt_with_artifacts, get_task_artifacts
 from controlplane.queries.views.tasks import get_task
 from controlplane.spec import InvalidSpec, parse_job
 from tests.scenarios.cells import LiveStage, RealCell, script_of
@@ -320,6 +322,11 @@ def test_outputs_of_a_hit_are_those_of_the_task_that_ran(live: LiveStage, cell: 
     second = work(live, cell, script, outputs=outputs)
     assert live.document(second)["cache_status"] == "HIT"
     assert live.result(second) == live.result(first) == "5\n"
+    [kept] = get_task_artifacts(live.task(second).pk)["artifacts"]
+    assert (kept["name"], kept["size"]) == ("model", 5)
+    file, _ = open_artifact(find_attempt_with_artifacts(live.task(second).pk), "model")
+    with file:
+        assert file.read() == b"once\n"
     assert Attempt.objects.count() == 1
 
 

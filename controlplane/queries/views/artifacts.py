@@ -1,4 +1,7 @@
-"""Load the artifacts of tasks: those of the last attempt that succeeded, or of the last attempt."""
+"""Load the artifacts of tasks: those of the last attempt that succeeded, or of the last attempt.
+
+A task with a result from the cache has those of the attempt that populated the entry.
+"""
 
 from typing import Any
 from uuid import UUID
@@ -9,12 +12,16 @@ from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.sql import Row, first_row, named_rows
 from controlplane.queries.views.jobs import is_job
 
+_OUTPUTS = "COALESCE(e.outputs, a.details -> 'outputs')"
+
 # The one place that decides which attempt's artifacts a task has.
 _TASKS = f"""
-SELECT t.id AS task, g.name AS "group", t.index, a.uid AS attempt, a.details -> 'outputs' AS outputs
+SELECT t.id AS task, g.name AS "group", t.index, COALESCE(e.attempt_uid, a.uid) AS attempt,
+       {_OUTPUTS} AS outputs
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
+LEFT JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id
 LEFT JOIN LATERAL (
     SELECT uid, details FROM controlplane_attempt WHERE task_id = t.id
     ORDER BY (state = {TaskState.SUCCEEDED:d}) DESC, number DESC LIMIT 1
@@ -46,7 +53,7 @@ def list_job_artifacts(
     found = named_rows(
         f"""
         {_TASKS} AND t.job_id = %s AND t.id > %s AND (%s::text IS NULL OR g.name = %s)
-          AND jsonb_array_length(a.details -> 'outputs') > 0
+          AND jsonb_array_length({_OUTPUTS}) > 0
         ORDER BY t.id LIMIT %s
         """,
         [job_id, after or 0, group, group, limit],
