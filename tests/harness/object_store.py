@@ -82,10 +82,11 @@ class StoreRequest:
 
 
 class Fault:
-    """What becomes of a request: an HTTP status, or one of the two constants."""
+    """What becomes of a request: an HTTP status, or one of the constants."""
 
     CUT = -1  # the connection ends after half of the body
     LOST = -2  # the request is carried out, but its answer is lost
+    HANGS = -3  # there is no answer until the proxy is closed
 
 
 Faults = Callable[[StoreRequest], int | None]
@@ -97,6 +98,7 @@ class FaultyProxy:
     def __init__(self, target: str) -> None:
         self.faults: Faults = lambda request: None
         self.seen: list[StoreRequest] = []
+        self.closed = threading.Event()
         host = target.removeprefix("http://")
         proxy = self
 
@@ -114,6 +116,10 @@ class FaultyProxy:
                     self.close_connection = True
                     return
                 body = self.rfile.read(length)
+                if fault == Fault.HANGS:
+                    proxy.closed.wait()
+                    self.close_connection = True
+                    return
                 if fault is not None and fault > 0:
                     self._answer(fault, [], b"<Error><Code>SlowDown</Code></Error>")
                     return
@@ -153,5 +159,6 @@ class FaultyProxy:
 
     def close(self) -> None:
         """Stop the proxy."""
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()

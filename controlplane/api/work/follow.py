@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection
 from django.http import QueryDict
 from rest_framework.exceptions import AuthenticationFailed
@@ -27,6 +28,8 @@ from controlplane.storage.interface import StoreUnavailable
 _PATH = re.compile(r"/api/v1/attempts/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/logs")
 # New output is sent within this time; the attempt itself is read less often.
 POLL_SECONDS = 0.25
+# Each read of an object store takes a listing, which is charged.
+OBJECT_STORE_POLL_SECONDS = 1.0
 POLLS_PER_STATE_CHECK = 4
 # Between two reads from a store that does not answer.
 STORE_SECONDS = 2.0
@@ -98,6 +101,8 @@ async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", sen
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     polls, empty_polls, is_over = 0, 0, False
+    remote = settings.CELLRUN.has_object_store
+    pause = OBJECT_STORE_POLL_SECONDS if remote else POLL_SECONDS
     while not disconnected.done() and empty_polls < FINAL_EMPTY_POLLS:
         try:
             piece = await asyncio.to_thread(_read, follower)
@@ -112,7 +117,7 @@ async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", sen
             is_over = await asyncio.to_thread(_is_over, follower.uid)
         polls += 1
         empty_polls += is_over
-        await asyncio.wait([disconnected], timeout=POLL_SECONDS)
+        await asyncio.wait([disconnected], timeout=pause)
     if not disconnected.done():
         await send({"type": "http.response.body", "body": b""})
 

@@ -35,6 +35,7 @@ PAGE = 1000  # keys of one listing or deletion: the maximum of S3
 # A transfer must begin within this time.
 _LINK_VALID = timedelta(minutes=15)
 _BLOCK_BYTES = 256 * 1024
+_PARTS_AT_ONCE = 4  # of 5 MiB each, in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Bucket:
     def put_file(self, key: str, path: Path) -> None:
         """Write an object from a file, in parts if it is large. Raise StoreUnavailable, OSError."""
         with path.open("rb") as file, _named(key):
-            obstore.put(self._store, key, file)
+            obstore.put(self._store, key, file, max_concurrency=_PARTS_AT_ONCE)
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
         """Return the bytes from `start` to `end`, None if there is no object.

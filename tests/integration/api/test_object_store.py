@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -15,7 +16,7 @@ from controlplane import clock
 from controlplane.commands.convergence.orphan_files import StoreWalk, sweep_orphan_files
 from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.artifacts import path_of
-from controlplane.models import Attempt, Cell, Task
+from controlplane.models import Attempt, Cell, Task, Walk
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.attempts.group_specs import links_at
 from controlplane.storage import objects
@@ -37,6 +38,7 @@ from tests.integration.api.test_deleted_files import end_and_delete
 from tests.integration.api.test_logs import read, upload
 from tests.integration.api.test_reading import place, submit
 from tests.integration.loop.test_unreferenced_files import begin_round
+from workers.control_api import HTTP_SECONDS
 
 pytestmark = pytest.mark.stack  # a server of 150 MB
 LARGE = bytes(range(256)) * 6_000  # more than one piece
@@ -59,8 +61,11 @@ def proxy(server: str, settings: Any) -> Iterator[FaultyProxy]:
 
 
 @pytest.fixture(autouse=True)
-def store(proxy: FaultyProxy) -> None:
+def store(proxy: FaultyProxy, settings: Any) -> Iterator[None]:
+    """The object store is selected, and no process needs a folder."""
     assert current_store() is objects
+    yield
+    assert not settings.CELLRUN.artifact_root.exists()
 
 
 @pytest.fixture
@@ -378,6 +383,18 @@ def test_store_that_is_away_is_answered_with_503_and_nothing_is_lost(
     assert read(submitter, attempt) == (b"one\ntwo\n", "8")
 
 
+def test_store_that_hangs_is_answered_with_503_before_the_cell_gives_up(
+    attempt: Attempt, cell: Cell, proxy: FaultyProxy
+) -> None:
+    proxy.faults = lambda request: Fault.HANGS
+    began = time.monotonic()
+    answer = upload(cell, attempt.uid, b"one\n")
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+    assert time.monotonic() - began < HTTP_SECONDS
+    proxy.faults = lambda request: None
+    assert upload(cell, attempt.uid, b"one\n").json == {"size": 4}
+
+
 def test_submission_fails_whole_while_the_store_is_away(
     submitter: Caller, proxy: FaultyProxy
 ) -> None:
@@ -512,23 +529,31 @@ def leave(uid: UUID, prefix: str) -> None:
     buckets.bucket().put(f"{drafts_of(uid)}/begun", b"")
 
 
+def sweep(now: datetime) -> int:
+    """Run a round at a time; the one before is not long ago."""
+    Walk.objects.update_or_create(
+        name="orphan_files", defaults={"after": "", "scanned_at": now - timedelta(hours=1)}
+    )
+    done = sweep_orphan_files(StoreWalk(), now=now, is_over=lambda: False)
+    assert done.fault is None
+    return done.count
+
+
 def test_unreferenced_objects_are_deleted_after_a_day_and_referenced_ones_kept(
     attempt: Attempt,
 ) -> None:
-    prefix, gone = find_prefix(attempt.uid), uuid4()
-    leave(attempt.uid, str(prefix))
+    gone = uuid4()
+    leave(attempt.uid, str(find_prefix(attempt.uid)))
+    kept = keys("logs") + keys("artifacts") + keys("drafts")
     leave(gone, f"zz/default/default/1/2/{gone}")
     buckets.bucket().put("logs/README", b"mine")
+    buckets.bucket().put(f"artifacts/zz/{gone}/file", b"mine")
     current_store().put_input(b"an input that no row names")
-    sweep = lambda now: sweep_orphan_files(StoreWalk(), now=now, is_over=lambda: False)  # noqa: E731
-    begin_round()
-    assert sweep(clock.now()).count == 0, "they were written within a day"
-    written = time.time() + 2 * 86400
-    assert all(
-        current_store().is_older(entry, written)
-        for page in current_store().walk_store("")
-        for entry in page.lying
-    )
+    assert sweep(clock.now() + timedelta(hours=23)) == 0
+    assert sweep(clock.now() + timedelta(hours=25)) == 3
+    left = keys("logs") + keys("artifacts") + keys("drafts")
+    assert sorted(left) == sorted([*kept, "logs/README", f"artifacts/zz/{gone}/file"])
+    assert len(keys("inputs")) == 1
 
 
 def test_walk_reads_pages_and_skips_the_rest_of_an_attempt(
