@@ -163,3 +163,38 @@ def cellrun(session: Session, *words: str) -> bytes:
     environment = {**os.environ, "CELLRUN_URL": session.url, "CELLRUN_TOKEN": token}
     command = [sys.executable, "-c", "from client.cli import app; app()", *words]
     return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+
+
+def test_matches_and_streams_reach_users_and_the_next_group(session: Session) -> None:
+    job = {
+        "name": "sort",
+        "groups": [
+            {
+                "name": "sort",
+                "image": IMAGE,
+                "resources": SMALL,
+                "inputs": [{"path": "/in/words", "content": "b\na\n"}],
+                "stdin": "/in/words",
+                "command": ["sort"],
+                "stdout": "/out/deep/sorted.txt",
+                "stderr": "/out/result",
+                "outputs": [{"path": "/out/**/*.txt", "name": "texts"}],
+            },
+            {
+                "name": "read",
+                "image": IMAGE,
+                "resources": SMALL,
+                "inputs": [{"path": "/in/", "from": {"group": "sort", "output": "texts"}}],
+                "stdin": "/in/0/texts/deep/sorted.txt",
+                "command": ["cat"],
+            },
+        ],
+    }
+    job_id = session.submit(job)["id"]
+    assert wait_for_end(session, job_id)["state"] == "SUCCEEDED"
+    sort, read = session.tasks(job_id)
+    assert sort["result"] == ""
+    uid = sort["attempt_uid"]
+    assert [item["name"] for item in session.artifacts(uid)] == ["texts/deep/sorted.txt"]
+    assert content(session, uid, "texts/deep/sorted.txt") == b"a\nb\n"
+    assert whole_log(session, uid) == whole_log(session, read["attempt_uid"]) == "a\nb\n"

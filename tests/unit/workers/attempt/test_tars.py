@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from controlplane.contract.states import FailureKind
 from workers.attempt.outcome import DISK, OUTPUTS, AttemptFailed
 from workers.attempt.runtime import EngineError
-from workers.attempt.transfer.tars import pack, rebase, unpack
+from workers.attempt.transfer.tars import entries_of, pack, rebase, unpack
 from workers.attempt.transfer.transfers import DiskAllowance
 from workers.drivers.paths import restore_below, save_below
 
@@ -65,6 +66,18 @@ def test_entries_outside_the_requested_path_are_omitted(tmp_path: Path) -> None:
     )
     rebase(given, tar, free)
     assert names_in(tar) == {".": "", "link": "/etc/passwd"}
+
+
+def test_memory_does_not_grow_with_the_number_of_entries(tmp_path: Path) -> None:
+    peaks = []
+    for count in (2_000, 20_000):
+        given = stream(("out", None, ""), *((f"out/{n}", b"", "") for n in range(count)))
+        tracemalloc.start()
+        rebase(given, tmp_path / "tar", free)
+        assert sum(1 for _ in entries_of(tmp_path / "tar")) == count + 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.5
 
 
 def test_unreadable_archive_is_an_engine_error(tmp_path: Path) -> None:
