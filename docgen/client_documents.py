@@ -15,6 +15,7 @@ MODELS = (
     "Task",
     "Attempt",
     "Artifact",
+    "CacheEntry",
     "Change",
     "Cell",
     "Pool",

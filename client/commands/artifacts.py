@@ -32,7 +32,8 @@ def artifacts(
 ) -> None:
     """List or download the artifacts of an attempt, or of the last attempt of a task.
 
-    Artifacts are outputs, or a checkpoint. On a terminal, control characters are escaped; a file or
+    Artifacts are outputs, or a checkpoint; of a task with a result from the cache, the outputs of
+    the task that ran. On a terminal, control characters are escaped; a file or
     pipe gets the content unchanged.
     """
     with connect() as session:
@@ -63,7 +64,10 @@ def artifacts(
 
 
 def _last_attempt(session: Session, task_id: str) -> str:
-    attempts = session.attempts(session.task(task_id)["id"])
+    task = session.task(task_id)
+    if origin := task["cache_origin"]:
+        return origin["attempt_uid"]
+    attempts = session.attempts(task["id"])
     if not attempts:
         raise BadInput(f"task {task_id} has no attempt yet")
     return attempts[-1]["uid"]

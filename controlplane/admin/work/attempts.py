@@ -189,7 +189,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         streams = [_stream(obj.pk, stream) for stream in STREAMS]
         sections: list[Section] = [attempt_timeline(obj.pk), *streams]
         if kept := (obj.details or {}).get("outputs"):
-            sections.insert(0, _artifacts(obj.pk, kept))
+            sections.insert(0, artifacts_table(obj.pk, kept))
         if obj.result:
             cut = " (first 10 KiB)" if obj.result_truncated else ""
             sections.insert(0, MonospaceText(f"Result{cut}", text=obj.result))
@@ -288,8 +288,8 @@ def _stream(uid: UUID, stream: str) -> MonospaceText:
     return MonospaceText(f"{stream}{cut}", text=text or "no output yet", is_open=bool(text))
 
 
-def _artifacts(uid: UUID, kept: Iterable[Mapping[str, Any]]) -> Table:
-    """Return its artifacts; those in the control plane's store have links valid for a day."""
+def artifacts_table(uid: UUID, kept: Iterable[Mapping[str, Any]]) -> Table:
+    """Return artifacts of an attempt; links to those in the control plane's store last a day."""
     rows = [
         (_artifact_link(uid, item), filesizeformat(item["size"]), item["sha256"], item["uri"])
         for item in sorted(kept, key=lambda item: str(item["name"]))

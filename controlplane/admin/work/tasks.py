@@ -19,6 +19,7 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
+from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
@@ -62,7 +63,7 @@ class TaskAdmin(ReadOnlyAdmin):
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "The id of a task"
-    linked_lookups = ("job__id__exact",)
+    linked_lookups = ("job__id__exact", "cache_entry_id__exact")
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
@@ -106,6 +107,7 @@ class TaskAdmin(ReadOnlyAdmin):
             ("task", obj.pk),
             ("job", page_link("job", obj.job_id, obj.job)),
             *one_off_facts(one_off, TaskState(obj.state)),
+            *cache_facts(obj, find_entry_of_task(obj)),
             ("attempts", obj.attempt_number),
             ("failures", f"{obj.failure_count} of {group.retries_failure} retries"),
             ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
@@ -150,6 +152,8 @@ class TaskAdmin(ReadOnlyAdmin):
         if attempts and attempts[0].result:
             cut = " (first 10 KiB)" if attempts[0].result_truncated else ""
             sections.insert(1, MonospaceText(f"Result{cut}", text=attempts[0].result))
+        if obj.cache_entry_id is not None and (entry := find_entry_of_task(obj)):
+            sections[1:1] = entry_sections(entry)
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
             sections += callback_section(of_task)
