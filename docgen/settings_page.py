@@ -32,6 +32,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_ARTIFACT_ROOT": "Folder of stored inputs, logs, outputs and checkpoints.",
         "CELLRUN_AUDIT_DAYS": "Retention of audit lines ([retention](retention.md)).",
         "CELLRUN_CALLBACKS_AT_ONCE": "Maximum number of concurrent callbacks.",
+        "CELLRUN_CACHE_DAYS": "Time without a hit after which an entry of the cache is evicted.",
         "CELLRUN_CALLBACKS_PER_HOST": "Maximum number of concurrent callbacks to one host and"
         " port.",
         "CELLRUN_CALLBACK_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, that"
@@ -48,6 +49,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_MAX_ARTIFACT_MIB": "Maximum total size of one attempt's artifacts in the control"
         " plane's store, in MiB.",
         "CELLRUN_MAX_BODY_BYTES": "Maximum size of a request body, in bytes.",
+        "CELLRUN_MAX_CACHE_MIB": "Maximum total size of results and outputs in the cache, in MiB.",
         "CELLRUN_MAX_TASKS_PER_JOB": "Maximum number of tasks in one job.",
         "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "Maximum number of unfinished tasks of one user.",
         "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"

@@ -273,6 +273,7 @@ def _others() -> list[str]:
 _CLOSER: Mapping[Reason, str] = MappingProxyType(
     {
         Reason.EXIT_STATUS: "exit status 1 (the actual status)",
+        Reason.INPUT_CORRUPT: "the file, its SHA-256 and the expected one",
         Reason.IMAGE_ERROR: "the error of engine or registry about the image",
         Reason.COMMAND_ERROR: "the engine's error about the command",
         Reason.USER_ERROR: "the part that cannot run, and the error",

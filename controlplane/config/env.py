@@ -233,6 +233,8 @@ class ControlPlaneSettings(BaseModel):
     max_body_bytes: Count = 4 * 1024 * 1024
     max_artifact_mib: Count = 10_240
     audit_days: Days = 365
+    cache_days: Days = 30
+    max_cache_mib: Count = 102_400
     callback_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(_networks)] = ()
     callback_seconds: TrySeconds = 10.0
     callbacks_at_once: AtOnce = 256

@@ -11,4 +11,6 @@ def load_policy() -> Policy:
         interval=settings.CELLRUN.convergence_interval_seconds,
         lease=settings.CELLRUN.lease_seconds,
         audit_age=settings.CELLRUN.audit_days * 86_400.0,
+        cache_age=settings.CELLRUN.cache_days * 86_400.0,
+        cache_bytes=settings.CELLRUN.max_cache_mib * 2**20,
     )

@@ -203,6 +203,43 @@ def test_result_outlives_the_job_that_made_it(stage: Stage) -> None:
     assert (status(stage, job), document(stage, job)["result"]) == ("HIT", "42")
 
 
+def test_entry_without_hits_is_evicted_after_its_time(stage: Stage) -> None:
+    stage.cell()
+    ran(stage, ttl_seconds_after_finished=10)
+    entry = CacheEntry.objects.get()
+    stage.wait(29 * 86_400)
+    hit = again(stage, ttl_seconds_after_finished=40 * 86_400)
+    assert status(stage, hit) == "HIT"
+    stage.wait(29 * 86_400)
+    stage.settle()
+    assert CacheEntry.objects.get().evicted_at is None
+    stage.wait(2 * 86_400)
+    stage.settle()
+    # The task that has its result keeps it.
+    assert CacheEntry.objects.get().evicted_at is not None
+    assert document(stage, hit)["result"] == "42"
+    assert stage.states(again(stage)) == ["ASSIGNED"]
+    Job.objects.filter(pk=hit.pk).update(expires_at=stage.now())
+    stage.settle()
+    assert not CacheEntry.objects.filter(pk=entry.pk).exists()
+
+
+def test_least_recently_used_entries_go_first(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.cell()
+    for key in ("one", "two", "three"):
+        ran(stage, result="x" * 100, cache={"enabled": True, "key": key})
+        stage.wait(1)
+    again(stage, cache={"enabled": True, "key": "one"})
+    limited = settings.CELLRUN.model_copy(update={"max_cache_mib": 250 / 2**20})
+    monkeypatch.setattr(settings, "CELLRUN", limited)
+    stage.wait(60)
+    stage.settle()
+    left = CacheEntry.objects.filter(evicted_at=None).values_list("key", flat=True)
+    assert set(left) == {"one@1", "three@1"}
+
+
 def test_job_of_hits_and_misses_succeeds_when_all_have(stage: Stage) -> None:
     stage.cell()
     ran(stage, cache={"enabled": True, "key": "one"})
@@ -324,3 +361,37 @@ def test_damaged_files_are_found_and_the_task_runs_again(
     entries = CacheEntry.objects.filter(evicted_at=None)
     assert live.until(entries.exists)
     assert entries.get().job_id == second.pk
+
+
+def test_file_that_is_corrupt_at_its_use_is_evicted_and_made_again(
+    live: LiveStage, process_cell: RealCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = process_cell
+    make = script_of(cell, f"echo model > {cell.root}/out/model")
+    read = script_of(cell, f"cat {cell.root}/m/0/model")
+    inputs = [{"path": "/m", "from": {"group": "fit", "output": "model"}}]
+    groups = [
+        live.group("fit", outputs=[{"path": "/out/model"}], **make, **CACHED),
+        live.group("report", inputs=inputs, retries={"system": 0}, **read),
+    ]
+
+    def job_of_both(state: str) -> Job:
+        job = live.submit(groups=groups)
+        live.until_settled(job)
+        assert live.state(job) == state, live.describe()
+        return job
+
+    first = job_of_both("SUCCEEDED")
+    live.until(lambda: CacheEntry.objects.exists())
+    stored = Path(settings.CELLRUN.artifact_root) / "artifacts" / CacheEntry.objects.get().prefix
+    (stored / "model").write_text("other\n")
+    # The lookup does not read large files.
+    monkeypatch.setattr("controlplane.storage.artifacts.CHECKED_BYTES", 0)
+    second = job_of_both("FAILED")
+    report = live.newest(second)[-1]
+    assert (report.reason, live.log(report)) == ("input_corrupt", "")
+    assert CacheEntry.objects.get().evicted_for == "a file was corrupt"
+    third = job_of_both("SUCCEEDED")
+    assert Attempt.objects.filter(job=third).count() == 2
+    assert read_of(live, live.newest(third)[-1]) == "model\n"
+    assert Attempt.objects.filter(job=first).count() == 2

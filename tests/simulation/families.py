@@ -5,6 +5,7 @@ from random import Random
 
 from controlplane.contract.states import TaskState as S
 from tests.simulation import exclusives, gangs
+from tests.simulation.identical import identical
 from tests.simulation.jobs import (
     Submitted,
     by_minima,
@@ -197,4 +198,5 @@ FAMILIES: tuple[Family, ...] = (
     tree,
     same_name,
     retried,
+    *(identical, identical),
 )

@@ -11,6 +11,7 @@ from controlplane.domain.state.states import ReleaseKind
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from tests.simulation.alone import check_alone
+from tests.simulation.cached import check_identical
 from tests.simulation.ends import check_ends
 from tests.simulation.kept import check_kept
 from tests.simulation.machines import Machine
@@ -87,6 +88,7 @@ def check_end(world: World) -> None:
         f"put aside: {error}" for (error,) in rows("SELECT error FROM controlplane_deadletter")
     ]
     wrong += _started_too_early()
+    wrong += check_identical()
     wrong += check_evictions(world)
     wrong += _vanished_by_itself(world)
     if not world.are_cells_disturbed:
@@ -216,9 +218,12 @@ def _lost_without_cause() -> list[str]:
 def _wrong_results(job_id: int | None, group: str, text: str) -> list[str]:
     found = rows(
         """
-        SELECT t.id, a.result, a.exit_code FROM controlplane_task t
+        SELECT t.id, CASE WHEN e.id IS NULL THEN a.result ELSE e.result END,
+               CASE WHEN e.id IS NULL THEN a.exit_code ELSE 0 END
+        FROM controlplane_task t
         JOIN controlplane_taskgroup g ON g.id = t.group_id
-        JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+        LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid
+        LEFT JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id
         WHERE g.job_id = %s AND g.name = %s AND t.state = %s
         """,
         [job_id, group, int(S.SUCCEEDED)],

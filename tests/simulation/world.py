@@ -25,6 +25,7 @@ from controlplane.models import Project
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
 from tests.simulation.bus import SimulatedBus
+from tests.simulation.cached import faulty_store, results_to_store
 from tests.simulation.callbacks import Callbacks
 from tests.simulation.contests import choose_contests, draw_contests
 from tests.simulation.control import ControlPlane
@@ -120,6 +121,7 @@ class World:
             with (
                 override_settings(CELLRUN=settings.CELLRUN.model_copy(update=profile)),
                 connection.execute_wrapper(self._watch),
+                faulty_store(self.seed, lambda: self.is_healed),
                 _errors_kept(self.errors),
             ):
                 self._prepare()
@@ -166,6 +168,7 @@ class World:
         found = rows("SELECT id, name, state FROM controlplane_job WHERE settled_at IS NULL")
         left += [f"job {job_id} ({name}) is in state {state}" for job_id, name, state in found]
         found = rows("SELECT id FROM controlplane_job WHERE deleted_at IS NOT NULL")
+        left += results_to_store()
         left += [f"rows of job {job_id}, which is deleted, are left" for (job_id,) in found]
         statement = "SELECT name, state, state_reason FROM controlplane_cell WHERE state <> 'READY'"
         left += [f"cell {name} is {state} ({reason})" for name, state, reason in rows(statement)]

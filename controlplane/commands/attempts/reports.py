@@ -1,6 +1,7 @@
 """Reports from cells become changes, a batch in one transaction: applied or ignored, never lost."""
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -8,10 +9,11 @@ from uuid import UUID
 
 from controlplane.commands.attempts.hook_calls import end_by_hook
 from controlplane.commands.attempts.hook_ends import EndMeanings
+from controlplane.commands.cache.evict import evict_corrupt
 from controlplane.commands.cells.image_failures import note_image_failures
 from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.phases import unite
-from controlplane.contract.messages.reports import REGISTRY, AttemptReport
+from controlplane.contract.messages.reports import INPUT_CORRUPT, REGISTRY, AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.domain.cells.reports import IgnoredReport, ReportSender, decide_report
 from controlplane.domain.hooks.interface import Hook
@@ -21,6 +23,8 @@ from controlplane.domain.state.states import TERMINAL, Reason
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute
 from controlplane.queries.task_facts import find_jobs_of_attempts, load_facts_of_attempts
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ def record_reports(
     changes: list[ChangeTask] = []
     endings: dict[int, EndJob] = {}
     not_pulled: list[tuple[int, int]] = []
+    corrupt: dict[int, set[str]] = defaultdict(set)
     for (uid, sender), report in latest.items():
         decision = decide_report(
             facts.get(uid),
@@ -85,11 +90,15 @@ def record_reports(
                 endings[decision.job_id] = end_by_hook(decision.job_id, Reason.HOOK_FAILED, text)
             if report.failure_kind is FailureKind.SYSTEM and report.reason == REGISTRY:
                 not_pulled.append((decision.group_id, sender.cell_id))
+            if report.reason == INPUT_CORRUPT and report.message is not None:
+                corrupt[decision.group_id].update(_DIGEST.findall(report.message))
     effects = Effects(changes, list(endings.values()))
     applied = apply(effects, jobs=jobs, now=now, actor="cell")
     recorded.applied = applied.changed
     recorded.ignored["stale"] += applied.stale
     note_image_failures(not_pulled, now=now)
+    for group_id, digests in sorted(corrupt.items()):
+        evict_corrupt(group_id, digests, now=now)
     _note_safe(acknowledgements)
     return recorded
 

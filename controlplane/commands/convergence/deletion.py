@@ -7,11 +7,14 @@ ticks (`ticks.retention`), so that neither a million rows nor cells wait for the
 import time
 from collections.abc import Callable, Mapping
 
+from controlplane.commands.cache.evict import evict_above, evict_old
 from controlplane.commands.convergence.orphan_files import sweep_orphan_files
 from controlplane.commands.convergence.runner import RuleContext
+from controlplane.commands.retention.cache import remove_evicted
 from controlplane.commands.retention.deletion import delete_expired
 from controlplane.commands.retention.purge import PurgeResult, purge_deleted
 from controlplane.commands.state.apply import apply
+from controlplane.commands.state.cursors import save_cursor
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.outbox import wakes
 from controlplane.queries.convergence.deletion import RECORDS
@@ -19,6 +22,7 @@ from controlplane.queries.sql import execute
 
 STUCK_FILES = "files_not_deleted"
 _STORE = "artifact store"
+_CACHE = "artifact store, cache"
 _ORPHAN_FILES = "artifact store, what is of no row"
 
 # The longest delay of other messages to the process of convergence.
@@ -39,6 +43,29 @@ def purge(context: RuleContext) -> Mapping[str, int]:
     _report_files(context, done)
     _go_on_unless(done.is_done)
     return {"purged": done.jobs}
+
+
+def evict_entries(context: RuleContext) -> Mapping[str, int]:
+    """Entries of the cache that were not used for long, and evicted ones without a task."""
+    is_over = timer()
+    evicted = evict_old(context.policy.cache_age, now=context.now, is_over=is_over)
+    removed, fault = remove_evicted(is_over)
+    if fault is not None:
+        text = f"files of evicted cache entries cannot be deleted: {fault}"
+        alert = RaiseAlert(STUCK_FILES, _CACHE, text[:1000])
+        context.memory.alerts.raise_alert(alert, now=context.now)
+    else:
+        context.memory.alerts.clear_alert(STUCK_FILES, _CACHE, now=context.now)
+    _go_on_unless(not is_over())
+    return {"cache_evicted": evicted, "cache_removed": removed}
+
+
+def limit_cache(context: RuleContext) -> Mapping[str, int]:
+    """The least recently used entries above the maximum size of the cache."""
+    limit, is_over = context.policy.cache_bytes, timer()
+    evicted = evict_above(limit, now=context.now, is_over=is_over)
+    save_cursor("cache_size", after="", now=context.now)
+    return {"cache_evicted": evicted}
 
 
 def forget_records(context: RuleContext) -> Mapping[str, int]:

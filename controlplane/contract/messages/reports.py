@@ -25,6 +25,7 @@ RESULT_BYTES = 10_240  # the first 10 KB of the result file, as in Diego
 MESSAGE_CHARS = 2_000
 UNFIT_CHARS = 200
 # Reasons of ends.
+INPUT_CORRUPT = "input_corrupt"  # a stored file differs from what was stored
 REGISTRY = "registry"  # the image's registry does not respond
 IMAGE = "image"  # not found, not allowed, malformed, or absent with pull policy never
 COMMAND = "command"  # not in the image, or not executable

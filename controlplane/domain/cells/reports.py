@@ -9,6 +9,7 @@ from controlplane.contract.messages.phases import MAX_PHASES
 from controlplane.contract.messages.reports import (
     COMMAND,
     IMAGE,
+    INPUT_CORRUPT,
     NOT_HERE,
     PERMANENT,
     RUNNER_FINAL,
@@ -269,7 +270,9 @@ def _failure(
     report: AttemptReport, release: ReleaseKind | None, message: str
 ) -> tuple[Event, ChangeCause]:
     if report.failure_kind is FailureKind.SYSTEM:
-        return Event.SYSTEM_FAILED, ChangeCause(Reason.SYSTEM_FAILURE, message, release=release)
+        is_corrupt = report.reason == INPUT_CORRUPT
+        reason = Reason.INPUT_CORRUPT if is_corrupt else Reason.SYSTEM_FAILURE
+        return Event.SYSTEM_FAILED, ChangeCause(reason, message, release=release)
     if report.failure_kind is FailureKind.OUTSIDE:
         outside = report.reason == "killed_outside"
         reason = Reason.STOPPED_OUTSIDE if outside else Reason.CONTAINER_VANISHED

@@ -8,7 +8,7 @@ DRAIN_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Time limits in seconds; an installation sets `interval`, `lease` and `audit_age`."""
+    """Time limits in seconds; an installation sets `interval`, `lease` and the ages."""
 
     interval: float = 5.0
     lease: float = 30.0
@@ -39,4 +39,7 @@ class Policy:
     audit_age: float = 365 * 86_400.0
     run_age: float = 86_400.0
     finding_age: float = 30 * 86_400.0
+    # Time without a hit after which an entry of the cache is evicted, and the size of all entries.
+    cache_age: float = 30 * 86_400.0
+    cache_bytes: int = 100 * 2**30
     page: int = 1_000

@@ -202,7 +202,8 @@ def within_budgets(rows: IntegrityRows) -> Iterator[Finding]:
 
 @invariant(
     11,
-    "Of the attempts of a task only the last can have SUCCEEDED, and then the task has, too.",
+    "Of the attempts of a task only the last can have SUCCEEDED, and then the task has, too; a task"
+    " without an attempt that SUCCEEDED has its result from the cache, or has no attempt.",
     upheld_by="domain.state.transitions (terminal is final)",
 )
 def success_by_an_attempt(rows: IntegrityRows) -> Iterator[Finding]:
@@ -211,7 +212,8 @@ def success_by_an_attempt(rows: IntegrityRows) -> Iterator[Finding]:
         succeeded = [a.number for a in attempts if a.state is S.SUCCEEDED]
         if succeeded and (task.state is not S.SUCCEEDED or succeeded != [task.attempt_number]):
             yield Finding(task, f"{task.state.name}, attempts {succeeded} SUCCEEDED")
-        if task.state is S.SUCCEEDED and attempts and not succeeded:
+        is_hit = task.id in rows.hits
+        if task.state is S.SUCCEEDED and attempts and not succeeded and not is_hit:
             yield Finding(task, "SUCCEEDED without an attempt that did")
 
 

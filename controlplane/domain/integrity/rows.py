@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.domain.state.dependencies import JobMilestones
 
 R = TypeVar("R")
@@ -99,6 +100,30 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheUseRecord:
+    """A task whose group uses the cache.
+
+    `entry_id`: the entry with its result; `has_entry`: that entry exists. `is_reserved`:
+    its group serializes identical tasks, and its key is known; `owner_uid`: the attempt that has
+    the reservation of the key.
+    """
+
+    task_id: int
+    job_id: int
+    state: TaskState
+    status: CacheStatus
+    is_blocked: bool
+    attempt_uid: UUID | None
+    entry_id: int | None
+    has_entry: bool
+    is_reserved: bool
+    owner_uid: UUID | None
+
+    def __str__(self) -> str:
+        return f"task {self.task_id}"
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """An attempt."""
 
@@ -173,6 +198,7 @@ Record = (
     JobRecord
     | GroupRecord
     | TaskRecord
+    | CacheUseRecord
     | AttemptRecord
     | StepRecord
     | DependencyRecord
@@ -193,6 +219,7 @@ class IntegrityRows:
     groups: Sequence[GroupRecord] = ()
     task_counts: Mapping[int, TaskCounts] = field(default_factory=dict)
     tasks: Sequence[TaskRecord] = ()
+    cache_uses: Sequence[CacheUseRecord] = ()
     attempts: Sequence[AttemptRecord] = ()
     steps: Sequence[StepRecord] = ()
     dependencies: Sequence[DependencyRecord] = ()
@@ -214,6 +241,11 @@ class IntegrityRows:
     def task_of(self) -> dict[int, TaskRecord]:
         """Return tasks by id."""
         return {task.id: task for task in self.tasks}
+
+    @cached_property
+    def hits(self) -> frozenset[int]:
+        """Return the tasks that have their result from the cache."""
+        return frozenset(use.task_id for use in self.cache_uses if use.entry_id is not None)
 
     @cached_property
     def groups_of_job(self) -> Mapping[int, list[GroupRecord]]:

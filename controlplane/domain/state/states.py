@@ -152,6 +152,7 @@ class Reason(StrEnum):
     COMMAND_ERROR = "command_error"
     USER_ERROR = "user_error"
     SYSTEM_FAILURE = "system_failure"
+    INPUT_CORRUPT = "input_corrupt"
     REFUSED = "refused"
     START_EXPIRED = "start_expired"
     CELL_LOST = "cell_lost"
@@ -200,6 +201,7 @@ REASONS: dict[Reason, str] = {
     Reason.IMAGE_ERROR: "its image does not exist, may not be read, or is malformed",
     Reason.COMMAND_ERROR: "its command does not exist, or cannot be executed",
     Reason.USER_ERROR: "the submitted task cannot be run",
+    Reason.INPUT_CORRUPT: "a stored input differs from what was stored",
     Reason.SYSTEM_FAILURE: "the cell's engine, registry or disk failed",
     Reason.REFUSED: "the cell refused it",
     Reason.START_EXPIRED: "not started within time limit",

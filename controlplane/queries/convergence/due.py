@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from controlplane.domain.convergence.policy import Policy
 from controlplane.queries.cache import due as cache
+from controlplane.queries.cache.retention import OLD_ENTRIES
 from controlplane.queries.convergence import (
     cell_health,
     deletion,
@@ -54,6 +55,8 @@ SOURCES = MappingProxyType(
         "cache_stores": cache.STORES,
         "cache_waiters": cache.WAITERS,
         "cache_lookups": cache.LOOKUPS,
+        "old_entries": OLD_ENTRIES,
+        "cache_size": repairs.due_walk("cache_size"),
         "resolving": _RESOLVING,
         "claimed_callbacks": _CLAIMED_CALLBACKS,
         "expired_jobs": deletion.EXPIRED_JOBS,

@@ -26,6 +26,7 @@ def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) ->
         "audit_age": policy.audit_age,
         "run_age": policy.run_age,
         "finding_age": policy.finding_age,
+        "cache_age": policy.cache_age,
         "page": policy.page,
         "alert_kinds": list(QUIET_SECONDS),
         "alert_seconds": list(QUIET_SECONDS.values()),

@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 from django.db import connection, transaction
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.domain.integrity import InvariantViolation, find_violations
 from controlplane.domain.integrity.attempts import linked
 from controlplane.domain.integrity.rows import (
     AttemptRecord,
+    CacheUseRecord,
     CellRecord,
     DependencyRecord,
     GroupRecord,
@@ -137,9 +139,15 @@ def load_jobs(job_ids: Sequence[int]) -> IntegrityRows:
         found,
         tasks=tasks,
         attempts=_load(AttemptRecord, "attempt", "task_id = ANY(%s)", [t.id for t in tasks]),
+        cache_uses=[_cache_use(row) for row in rows(_CACHE_USES, [known])],
         steps=_load(StepRecord, "transition", "job_id = ANY(%s)", known),
         known_cells=_cell_ids(),
     )
+
+
+def _cache_use(row: tuple[Any, ...]) -> CacheUseRecord:
+    task_id, job_id, state, status, *rest = row
+    return CacheUseRecord(task_id, job_id, TaskState(state), CacheStatus(status), *rest)
 
 
 def load_cells() -> IntegrityRows:
@@ -217,6 +225,17 @@ LEFT JOIN controlplane_attempt a
   ON a.task_id = t.id AND a.released_at IS NULL AND a.job_id = ANY(%(jobs)s)
 WHERE t.job_id = ANY(%(jobs)s)
   AND (t.attempt_open <> (a.uid IS NOT NULL) OR a.uid <> t.attempt_uid)
+"""
+
+_CACHE_USES = f"""
+SELECT t.id, t.job_id, t.state, t.cache_status, t.cache_blocked, t.attempt_uid, t.cache_entry_id,
+       EXISTS (SELECT FROM controlplane_cacheentry e WHERE e.id = t.cache_entry_id),
+       COALESCE((g.cache ->> 'serialize')::boolean, false) AND t.cache_identity IS NOT NULL,
+       r.attempt_uid
+FROM controlplane_task t
+JOIN controlplane_taskgroup g ON g.id = t.group_id
+LEFT JOIN controlplane_cachereservation r ON r.identity = t.cache_identity
+WHERE t.job_id = ANY(%s) AND t.cache_status <> {CacheStatus.DISABLED:d} ORDER BY t.id
 """
 
 _DEPENDENCIES = """

@@ -277,6 +277,33 @@ PLANTED = [
         "job {dependent_job}",
         f"UPDATE {DEPENDENCY} SET on_job_id = 4711 WHERE job_id = %(dependent_job)s",
     ),
+    plant(
+        60,
+        "task {running_task}",
+        f"UPDATE {TASK} SET cache_status = 3, cache_blocked = true WHERE id = %(running_task)s",
+    ),
+    plant(
+        60,
+        "task {waiting_task}",
+        f"UPDATE {TASK} SET cache_status = 2 WHERE id = %(waiting_task)s",
+    ),
+    plant(
+        61,
+        "task {retried_task}",
+        f"UPDATE {TASK} SET cache_status = 4 WHERE id = %(retried_task)s",
+    ),
+    plant(
+        61,
+        "task {retried_task}",
+        f"UPDATE {TASK} SET cache_status = 4, cache_entry_id = 4711 WHERE id = %(retried_task)s",
+    ),
+    plant(
+        62,
+        "task {running_task}",
+        f"""UPDATE {GROUP} SET cache = '{{"serialize": true}}' WHERE id = %(running_group)s""",
+        f"UPDATE {TASK} SET cache_status = 3, cache_identity = gen_random_uuid()"
+        " WHERE id = %(running_task)s",
+    ),
 ]
 
 
@@ -325,6 +352,7 @@ def live(loop: Loop) -> dict[str, Any]:
         "cancelled_task": Task.objects.get(job=cancelled).pk,
         "hopeless_group": TaskGroup.objects.get(job=hopeless, name="then").pk,
         "waiting_job": waiting.pk,
+        "waiting_task": Task.objects.get(job=waiting).pk,
         "dependent_job": dependent.pk,
         "waiting_group": TaskGroup.objects.get(job=waiting).pk,
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from controlplane.contract.artifacts import PIECE_BYTES, path_of
+from controlplane.contract.messages.reports import INPUT_CORRUPT
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import STOP_CHECK_SECONDS, AttemptRun, DriverClosed
 from workers.attempt.outcome import DISK, INPUTS, OUTPUTS, STOPPED, AttemptFailed
@@ -98,7 +99,7 @@ def fetch(
             raise failed(_SYSTEM, str(error), DISK if is_full else INPUTS) from error
         if sha256 and digest.hexdigest() != sha256.lower():
             text = f"sha256 is {digest.hexdigest()}, {sha256} was expected"
-            raise failed(_USER if named else _SYSTEM, text)
+            raise failed(_USER, text) if named else failed(_SYSTEM, text, INPUT_CORRUPT)
 
 
 class OutputTransfer:

@@ -9,9 +9,11 @@ from uuid import UUID
 import pytest
 
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.domain.integrity import INVARIANTS, IntegrityRows, find_violations
 from controlplane.domain.integrity.rows import (
     AttemptRecord,
+    CacheUseRecord,
     CellRecord,
     DependencyRecord,
     GroupRecord,
@@ -133,6 +135,11 @@ def both(
     return lambda rows: other(one(rows))
 
 
+def use(state: S, status: CacheStatus, **changes: Any) -> CacheUseRecord:
+    plain = CacheUseRecord(1, 1, state, status, False, SECOND, None, False, False, None)
+    return replace(plain, **changes)
+
+
 WAITING = JobMilestones(S.PENDING, None, None)
 PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (1, add("attempts", attempt(UUID(int=4), 2, 2, S.ASSIGNED))),
@@ -175,6 +182,9 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (50, lambda rows: replace(rows, awaited=frozenset({1}))),
     (51, add("dependencies", DependencyRecord(1, 1, 2, "finished", None, WAITING))),
     (52, add("dependencies", DependencyRecord(1, 1, 2, "finished", None, None))),
+    (60, add("cache_uses", use(S.PENDING, CacheStatus.MISS, is_blocked=True))),
+    (61, add("cache_uses", use(S.SUCCEEDED, CacheStatus.HIT, entry_id=1))),
+    (62, add("cache_uses", use(S.RUNNING, CacheStatus.MISS, is_reserved=True, owner_uid=FIRST))),
 ]
 
 
