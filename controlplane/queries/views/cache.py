@@ -68,13 +68,10 @@ def list_entries(
     """
     scopes = SCOPES if scope is None else (scope,)
     if key is not None:
-        source = (
-            "SELECT id FROM controlplane_cacheentry WHERE identity = ANY(%(identities)s::uuid[])"
-        )
-        source += " AND evicted_at IS NULL"
+        source = _BY_IDENTITY
     else:
         # Each part has an index in the order of ids.
-        source = " UNION ALL ".join(f"({_PARTS[name]})" for name in scopes)
+        source = " UNION ALL ".join(_OWN if name == "project" else _SHARED for name in scopes)
     found = named_rows(
         f"""
         {_COLUMNS} FROM ({source}) i JOIN controlplane_cacheentry e ON e.id = i.id {_TABLES}
@@ -92,16 +89,22 @@ def list_entries(
     return [_document(row) for row in found]
 
 
+_BY_IDENTITY = """
+SELECT id FROM controlplane_cacheentry
+WHERE identity = ANY(%(identities)s::uuid[]) AND evicted_at IS NULL
+"""
 _LIVE = """
 evicted_at IS NULL AND (%(before)s::bigint IS NULL OR id < %(before)s)
 ORDER BY id DESC LIMIT %(limit)s
 """
-_PARTS = {
-    "project": "SELECT id FROM controlplane_cacheentry"
-    f" WHERE project_id = %(project)s AND NOT is_shared AND {_LIVE}",
-    "domain": "SELECT id FROM controlplane_cacheentry"
-    f" WHERE domain_id = %(domain)s AND is_shared AND {_LIVE}",
-}
+_OWN = f"""
+(SELECT id FROM controlplane_cacheentry
+ WHERE project_id = %(project)s AND NOT is_shared AND {_LIVE})
+"""
+_SHARED = f"""
+(SELECT id FROM controlplane_cacheentry
+ WHERE domain_id = %(domain)s AND is_shared AND {_LIVE})
+"""
 
 
 def get_entry(user: CacheUser, scope: Scope, key: str) -> dict[str, Any]:
