@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from client.commands import (
     artifacts,
+    cache,
     change,
     history,
     login,
@@ -95,4 +96,5 @@ for command in (
     change.release,
 ):
     app.command()(command)
+app.add_typer(cache.app, name="cache")
 app.add_typer(secrets.app, name="secrets")

@@ -65,6 +65,14 @@ class PendingReason(TypedDict):
     text: str
 
 
+class TaskOrigin(TypedDict):
+    """A task that ran, with the attempt that has its outputs. Its job may be deleted."""
+
+    job: int
+    task: int
+    attempt_uid: str
+
+
 class Task(TypedDict):
     """A task with the results of its newest attempt."""
 
@@ -95,6 +103,7 @@ class Task(TypedDict):
     system_failure_count: int
     cache_status: str
     cache_key: str | None
+    cache_origin: TaskOrigin | None
     created_at: str
     created_at_ns: int
     updated_at: str
@@ -148,6 +157,33 @@ class TaskArtifacts(TypedDict):
     index: int
     attempt: str | None
     artifacts: list[Artifact]
+
+
+class CacheOrigin(TypedDict):
+    """The task that populated an entry of the cache. Its job may be deleted."""
+
+    job: int
+    task: int
+    attempt_uid: str
+    submitter: str | None
+    populated_at: str
+
+
+class CacheEntry(TypedDict):
+    """A result in the cache. In lists, `result` and `outputs` are null."""
+
+    id: int
+    key: str
+    scope: str
+    domain: str
+    project: str
+    origin: CacheOrigin
+    hits: int
+    used_at: str
+    size_bytes: int
+    outputs_count: int
+    result: str | None
+    outputs: list[Artifact] | None
 
 
 class Change(TypedDict):

@@ -91,8 +91,11 @@ def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
 
 def task_table(tasks: Iterable[Task]) -> Table:
     """Return a table with one line per task, with its result or reason."""
-    table = new_table("TASK", "ID", "STATE", "CELL", "ATTEMPTS", "EXIT", "TOOK", "RESULT OR REASON")
-    for task in tasks:
+    shown = list(tasks)
+    has_cache = any(task["cache_status"] != "DISABLED" for task in shown)
+    names = ["TASK", "ID", "STATE", "CELL", "ATTEMPTS", "EXIT", "TOOK"]
+    table = new_table(*names, *(["CACHE"] if has_cache else []), "RESULT OR REASON")
+    for task in shown:
         table.add_row(
             f"{task['group']}.{task['index']}",
             str(task["id"]),
@@ -101,9 +104,18 @@ def task_table(tasks: Iterable[Task]) -> Table:
             str(task["attempt_number"]),
             "" if task["exit_code"] is None else str(task["exit_code"]),
             duration_text(task["started_at"], task["finished_at"]),
+            *([cache_text(task)] if has_cache else []),
             Text(note(task)),
         )
     return table
+
+
+def cache_text(task: Task) -> str:
+    """Return the use of the cache by a task: `HIT: result of job 12, task 40`."""
+    origin, status = task["cache_origin"], task["cache_status"]
+    if origin is not None:
+        return f"{status}: result of job {origin['job']}, task {origin['task']}"
+    return "" if status == "DISABLED" else status
 
 
 def note(task: Task) -> str:

@@ -11,6 +11,7 @@ import requests
 from client.documents import (
     Artifact,
     Attempt,
+    CacheEntry,
     Cell,
     Change,
     Job,
@@ -223,6 +224,34 @@ class Session:
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Release an ended attempt whose container is gone (operators)."""
         return self._call("POST", _path("attempts", uid, "release"), body={"reason": reason})
+
+    # ----------------------------------------------------------------- cache
+
+    def cache_entries(
+        self,
+        *,
+        project: str = "default",
+        scope: str | None = None,
+        key: str | None = None,
+        limit: int = MOST_ROWS,
+    ) -> Iterator[CacheEntry]:
+        """Yield the cache entries that a project can use, newest first."""
+        query = {**_project_query(project), "scope": scope, "key": key}
+        return self._pages("/cache", query, limit)
+
+    def cache_entry(
+        self, key: str, *, project: str = "default", scope: str = "project"
+    ) -> CacheEntry:
+        """Return a cache entry with its result and outputs; `project` may be domain/name."""
+        query = {**_project_query(project), "scope": scope}
+        return self._call("GET", _path("cache", key), query=query)
+
+    def evict_cache_entry(
+        self, key: str, *, project: str = "default", scope: str = "project"
+    ) -> None:
+        """Evict a cache entry. Tasks that already have its result keep it."""
+        query = {**_project_query(project), "scope": scope}
+        self._call("DELETE", _path("cache", key), query=query)
 
     # ----------------------------------------------------------------- cells
 

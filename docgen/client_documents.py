@@ -16,6 +16,7 @@ MODELS = (
     "Attempt",
     "Artifact",
     "TaskArtifacts",
+    "CacheEntry",
     "Change",
     "Cell",
     "Pool",

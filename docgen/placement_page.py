@@ -170,6 +170,11 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
             lambda: _pending(is_requeuing=True),
             "A member was lost; the gang starts again when all members are requeued.",
         ),
+        "waiting_for_cache": (
+            lambda: _pending(cache=pending.CacheWait(is_lookup=False, job_id=7, since=_NOW)),
+            "An [identical task](cache.md#reservations) runs, whose result this task takes; or its"
+            " result is being looked up in the cache.",
+        ),
         "waiting_for_start_time": (
             lambda: _pending(startable_at=_SOON),
             "The time is `start_after` of the job.",

@@ -122,6 +122,20 @@ ROWS = (
         "secrets, named limited tokens",
     ),
     Row(
+        "S1.4",
+        "test_s1_4_cache.py",
+        "Flyte",
+        "a cache that is searched before a task runs: a hit ends the task SUCCEEDED with the "
+        "cached result and outputs; both are stored after success",
+    ),
+    Row(
+        "S1.5",
+        "test_s1_5_reservations.py",
+        "Flyte",
+        "of identical tasks one runs, the others wait for its result; when it ends without one, "
+        "the next one runs",
+    ),
+    Row(
         "S1.6",
         "test_s1_6_system_failures.py",
         "Flyte",
@@ -256,23 +270,6 @@ ROWS = (
 )
 """In order. S0 to S4 are the systems whose behaviour Cellrun reproduces."""
 
-NOT_BUILT = (
-    (
-        "S1.4",
-        "Flyte",
-        "a cache that is searched before a task runs: a hit ends the task SUCCEEDED with the "
-        "cached outputs; outputs are written to the cache after success",
-        "`cache.enabled`, `cache.key`, `cache.version`, `cache.overwrite`",
-    ),
-    (
-        "S1.5",
-        "Flyte",
-        "reservations, so that of equal tasks one runs and the others wait for its cache entry",
-        "`cache.serialize`",
-    ),
-)
-"""Rows without scenarios: name, source, function, and the fields of a job that request it."""
-
 
 def write() -> str:
     """Return the whole page."""
@@ -296,10 +293,6 @@ def write() -> str:
                 " situation and the outcome. The tests run on a real PostgreSQL, those about a"
                 " cell's work on a cell with\nreal containers or processes.",
                 table(("row", "source", "promise", "scenarios"), rows),
-                "## Not implemented",
-                "Cellrun does not have these functions of the same systems yet. The API refuses a"
-                " job that uses one of the fields,\nand names the field.",
-                table(("row", "source", "function", "fields"), NOT_BUILT),
             ]
         )
         + "\n"

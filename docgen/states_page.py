@@ -29,7 +29,7 @@ from controlplane.domain.state.transitions import (
     TransitionRule,
 )
 from docgen.rollup_rules import RULES
-from docgen.states_picture import NOT_YET, is_charged_later, targets
+from docgen.states_picture import is_charged_later, targets
 from docgen.tables import table
 
 ORDER = (
@@ -154,7 +154,7 @@ def _changes() -> list[str]:
             rows.append(
                 (
                     _states(states),
-                    EVENTS[event] + (" ¹" if event in NOT_YET else ""),
+                    EVENTS[event],
                     ", ".join(state.name for state in targets(rule)),
                     rule.attempt.name if rule.attempt else "",
                     _pays(rule),
@@ -166,7 +166,6 @@ def _changes() -> list[str]:
         "Where a task becomes one of two states: PENDING while the budget lasts, then the other."
         " *Free*: charged to no budget.",
         table(("from", "event", "task becomes", "attempt becomes", "budget", "then"), rows),
-        "¹ Not used in this version.",
         "An *at most once* task does not become PENDING when its attempt ends, regardless of its"
         " budgets, unless its cell reports\nthat its container was never created. Its order does"
         " not expire.",

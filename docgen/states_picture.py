@@ -9,9 +9,6 @@ from controlplane.domain.state.states import ACTIVE, COLOURS, RetryBudget
 from controlplane.domain.state.transitions import TRANSITIONS, BackoffKind, Event, TransitionRule
 from docgen.rollup_rules import RULES
 
-NOT_YET = frozenset({Event.CACHE_HIT})
-"""Events in the table that no code raises in this version."""
-
 BOX_WIDTH, BOX_HEIGHT = 170, 40
 LINE = 35  # characters that fit between two boxes
 # The upper left corner of each state's box.
@@ -87,6 +84,7 @@ def draw() -> str:
     parts = [
         HEAD,
         _arrow("M200 80 H383", 280, 72, _events(pending, S.ASSIGNED)),
+        _arrow("M115 60 V20 H885 V48", 690, 14, _events(pending, S.SUCCEEDED)),
         _arrow("M360 200 H165 V102", 262, 218, ["retried after", *_again()], below=True),
         _arrow("M60 100 V418", 152, 410, _events(pending, S.UNSCHEDULABLE)),
         _arrow("M115 100 V380 H350 V440 H383", 280, 395, _events(pending, S.KILLED)),
@@ -127,7 +125,7 @@ def _events(sources: Iterable[S], target: S) -> list[str]:
 
 
 def _word(event: Event) -> str:
-    return event.value.replace("_", " ") + ("\u00a0¹" if event in NOT_YET else "")
+    return event.value.replace("_", " ")
 
 
 def _charged(budget: RetryBudget, target: S | None = None) -> list[str]:

@@ -79,8 +79,9 @@ def artifacts(
     """List or download the artifacts of all tasks of a job, of one task, or of an attempt.
 
     The artifacts of a task are those of its last attempt that succeeded, or else of its last
-    attempt. Files of a job are written to DIR/GROUP/INDEX/NAME. An interrupted download continues;
-    files that are complete are not downloaded again.
+    attempt; of a task with a result from the cache, those of the task that ran. Files of a job are
+    written to DIR/GROUP/INDEX/NAME. An interrupted download continues; files that are complete are
+    not downloaded again.
     """
     with connect() as session:
         owners = [_only(owner, names) for owner in _find_owners(session, which, group, is_task)]

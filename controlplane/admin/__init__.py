@@ -3,11 +3,12 @@
 from django.contrib import admin
 
 from controlplane.admin import accounts, cells, operations, overview, pools, quotas, secrets, ticks
-from controlplane.admin.work import attempts, callbacks, jobs, one_offs, tasks
+from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
     "accounts",
     "attempts",
+    "cache",
     "callbacks",
     "cells",
     "jobs",

@@ -16,6 +16,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Attempts", "replay", "controlplane_attempt"),
             ("One-off tasks", "looks_one", "controlplane_oneoff"),
             ("Callbacks", "call_made", "controlplane_callback"),
+            ("Cache", "cached", "controlplane_cacheentry"),
         ),
     ),
     (

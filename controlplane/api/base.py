@@ -168,7 +168,7 @@ def caller_of(request: Request) -> User:
     return request.user
 
 
-def check_may_change(request: Request, owner_id: int, what: str = "cancel") -> None:
+def check_may_change(request: Request, owner_id: int | None, what: str = "cancel") -> None:
     """Raise PermissionDenied unless the caller is the owner or an operator."""
     if caller_of(request).pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
         raise PermissionDenied(f"only its submitter or an operator may {what} it")

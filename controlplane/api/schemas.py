@@ -131,6 +131,14 @@ class PendingReason(BaseModel):
     text: str
 
 
+class TaskOrigin(ResponseModel):
+    """A task that ran, with the attempt that has its outputs. Its job may be deleted."""
+
+    job: int
+    task: int
+    attempt_uid: UUID
+
+
 class Task(ResponseModel):
     """A task with the results of its newest attempt."""
 
@@ -159,8 +167,21 @@ class Task(ResponseModel):
     failure_count: int
     preemption_count: int
     system_failure_count: int
-    cache_status: str
+    cache_status: Literal[
+        "DISABLED",
+        "LOOKUP",
+        "WAITING",
+        "MISS",
+        "HIT",
+        "POPULATED",
+        "LOOKUP_FAILURE",
+        "PUT_FAILURE",
+        "SKIPPED",
+    ]
     cache_key: str | None
+    cache_origin: TaskOrigin | None = Field(
+        description="The task whose result and outputs it has; null unless it is a HIT."
+    )
     created_at: datetime
     created_at_ns: int = Field(description="`created_at` in nanoseconds since 1970.")
     updated_at: datetime
@@ -312,6 +333,33 @@ class TaskArtifacts(ResponseModel):
     index: int
     attempt: UUID | None
     artifacts: list[Artifact]
+
+
+class CacheOrigin(ResponseModel):
+    """The task that populated an entry of the cache. Its job may be deleted."""
+
+    job: int
+    task: int
+    attempt_uid: UUID
+    submitter: str | None = Field(description="Null if the user is deleted.")
+    populated_at: datetime
+
+
+class CacheEntry(ResponseModel):
+    """A result in the cache. In lists, `result` and `outputs` are null."""
+
+    id: int
+    key: str
+    scope: Literal["project", "domain"]
+    domain: str
+    project: str = Field(description="The project of the task that populated it.")
+    origin: CacheOrigin
+    hits: int
+    used_at: datetime = Field(description="Its population or its last hit.")
+    size_bytes: int = Field(description="Size of the result and all outputs.")
+    outputs_count: int
+    result: str | None
+    outputs: list[Artifact] | None
 
 
 class Change(ResponseModel):

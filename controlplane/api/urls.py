@@ -10,7 +10,7 @@ from rest_framework.routers import SimpleRouter
 from controlplane.api.agents import attempt_requests, store
 from controlplane.api.operators import callbacks, cells, pools, quotas, secrets
 from controlplane.api.problems import nothing_here
-from controlplane.api.work import attempts, jobs, tasks
+from controlplane.api.work import attempts, cache, jobs, tasks
 from controlplane.spec.one_off import ONE_OFF_GUID
 
 
@@ -48,6 +48,13 @@ class TaskReference(StringConverter):
         return int(value) if re.fullmatch(IdConverter.regex, value) else value
 
 
+class CacheKeyConverter(StringConverter):
+    """The key of a cache entry."""
+
+    regex = r"[A-Za-z0-9][A-Za-z0-9._:=+@-]{0,329}"
+
+
+register_converter(CacheKeyConverter, "cache_key")
 register_converter(IdConverter, "id")
 register_converter(NameConverter, "name")
 register_converter(ScopeKindConverter, "scope_kind")
@@ -58,6 +65,7 @@ router = SimpleRouter(trailing_slash=False, use_regex_path=False)
 router.register("jobs", jobs.Jobs, basename="job")
 router.register("tasks", tasks.Tasks, basename="task")
 router.register("attempts", attempts.Attempts, basename="attempt")
+router.register("cache", cache.CacheEntries, basename="cache_entry")
 router.register("callbacks", callbacks.Callbacks, basename="callback")
 router.register("cells", cells.Cells, basename="cell")
 router.register("pools", pools.Pools, basename="pool")

@@ -371,6 +371,7 @@ class Migration(migrations.Migration):
                 ('evicted_for', models.CharField(blank=True, default='', max_length=255)),
                 ('domain', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='controlplane.domain')),
                 ('project', models.ForeignKey(help_text='Of the populating task.', on_delete=django.db.models.deletion.PROTECT, related_name='+', to='controlplane.project')),
+                ('owner', models.ForeignKey(help_text='The submitter of the populating task.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
             options={
                 'verbose_name_plural': 'cache entries',
@@ -682,7 +683,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='cacheentry',
-            index=models.Index(fields=['project', 'key'], name='cache_entry_of_project'),
+            index=models.Index(condition=models.Q(('evicted_at', None), ('is_shared', False)), fields=['project', 'id'], name='cache_entry_of_project'),
+        ),
+        migrations.AddIndex(
+            model_name='cacheentry',
+            index=models.Index(condition=models.Q(('evicted_at', None), ('is_shared', True)), fields=['domain', 'id'], name='cache_entry_of_domain'),
+        ),
+        migrations.AddIndex(
+            model_name='cacheentry',
+            index=models.Index(fields=['key'], name='cache_entry_by_key', opclasses=('varchar_pattern_ops',)),
         ),
         migrations.AddIndex(
             model_name='cacheentry',

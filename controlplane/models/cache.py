@@ -1,5 +1,6 @@
 """The result cache: entries, and reservations of keys by tasks that run."""
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
@@ -14,6 +15,13 @@ class CacheEntry(models.Model):
     domain = models.ForeignKey("Domain", on_delete=models.PROTECT, related_name="+")
     project = models.ForeignKey(
         "Project", on_delete=models.PROTECT, related_name="+", help_text="Of the populating task."
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        null=True,
+        related_name="+",
+        help_text="The submitter of the populating task.",
     )
     is_shared = models.BooleanField(default=False, help_text="Its scope is the whole domain.")
     key = models.CharField(max_length=330)
@@ -44,7 +52,19 @@ class CacheEntry(models.Model):
             models.Index(
                 fields=("used_at",), name="cache_entry_by_use", condition=Q(evicted_at=None)
             ),
-            models.Index(fields=("project", "key"), name="cache_entry_of_project"),
+            models.Index(
+                fields=("project", "id"),
+                name="cache_entry_of_project",
+                condition=Q(evicted_at=None, is_shared=False),
+            ),
+            models.Index(
+                fields=("domain", "id"),
+                name="cache_entry_of_domain",
+                condition=Q(evicted_at=None, is_shared=True),
+            ),
+            models.Index(
+                fields=("key",), name="cache_entry_by_key", opclasses=("varchar_pattern_ops",)
+            ),
             models.Index(
                 fields=("evicted_at",), name="cache_entry_evicted", condition=~Q(evicted_at=None)
             ),

@@ -167,7 +167,8 @@ class Cache(Model):
 
     @model_validator(mode="after")
     def _check_enabled(self) -> Self:
-        unused = sorted(self.model_fields_set - {"enabled"})
+        fields = type(self).model_fields
+        unused = [name for name in fields if getattr(self, name) != fields[name].default]
         if not self.enabled and unused:
             raise ValueError(f"{unused[0]} has no effect unless enabled is true")
         return self

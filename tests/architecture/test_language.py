@@ -55,6 +55,7 @@ ONE_NAME_MANY_LAYERS = {
     **dict.fromkeys(
         [
             "Attempt",
+            "CacheEntry",
             "Callback",
             "Cell",
             "Change",
@@ -72,6 +73,7 @@ ONE_NAME_MANY_LAYERS = {
         [
             "AllowedMount",
             "Artifact",
+            "CacheOrigin",
             "DryRun",
             "GroupForecast",
             "JobGroup",
@@ -79,6 +81,7 @@ ONE_NAME_MANY_LAYERS = {
             "LogPiece",
             "PendingReason",
             "QueuePlace",
+            "TaskOrigin",
         ],
         "a part of a response: as the server writes and as the client reads it",
     ),

@@ -172,6 +172,22 @@ def starts_later(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, stage.submit_small(start_after=LATER)), "must not start before 2040"
 
 
+def waits_for_identical_task(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    cache = {"enabled": True, "serialize": True}
+    first, second = (stage.submit_small(cache=cache) for _ in range(2))
+    stage.converge()
+    stage.place()
+    stage.converge()
+    return waiting(stage, second), f"waits for the result of an identical task of job {first.pk}"
+
+
+def is_not_found_yet(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    job = stage.submit_small(cache={"enabled": True})
+    return waiting(stage, job), "its result is being looked up in the cache"
+
+
 def waits_for_gang(stage: Stage) -> tuple[Task, str]:
     stage.cell(cpu=2000)
     job = stage.submit(coscheduled=True, replicas=3, allow_unsatisfiable=True)
@@ -236,6 +252,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "build_slots_full": (finds_slots_full,),
     "waiting_for_dependency": (depends_on_group,),
     "waiting_for_job": (depends_on_job,),
+    "waiting_for_cache": (waits_for_identical_task, is_not_found_yet),
     "waiting_for_start_time": (starts_later,),
     "waiting_for_gang": (waits_for_gang,),
     "waiting_for_gang_to_leave": (waits_for_gang_to_leave,),

@@ -2,21 +2,17 @@
 
 import pytest
 
-from controlplane.spec import InvalidSpec, parse_job
 from docgen.rollup_rules import RULES
-from docgen.scenarios_page import NOT_BUILT, ROWS, SCENARIOS, list_scenarios, write
+from docgen.scenarios_page import ROWS, SCENARIOS, list_scenarios
 
 # What each of the systems that Cellrun follows obliges to: Iris, Flyte, Diego, Backend.AI, Volcano.
 COUNTS = {"S0": 11, "S1": 7, "S2": 5, "S3": 7, "S4": 4}
-# Flyte's cache.
-WITHOUT_SCENARIOS = ("S1.4", "S1.5")
 PROMISED = [
     f"{system}.{number}" for system, count in COUNTS.items() for number in range(1, count + 1)
 ]
-BUILT = [name for name in PROMISED if name not in WITHOUT_SCENARIOS]
 
 
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("name", PROMISED)
 def test_each_requirement_has_at_least_four_scenarios(name: str) -> None:
     found = [row for row in ROWS if row.name == name]
     assert found
@@ -25,24 +21,7 @@ def test_each_requirement_has_at_least_four_scenarios(name: str) -> None:
 
 def test_page_lists_the_requirements_in_order() -> None:
     named = [row.name for row in ROWS if row.name in PROMISED]
-    assert list(dict.fromkeys(named)) == BUILT
-
-
-def test_page_names_unimplemented_requirements() -> None:
-    assert tuple(name for name, *_ in NOT_BUILT) == WITHOUT_SCENARIOS
-    _, not_built = write().split("## Not implemented")
-    assert all(f"| {name} |" in not_built for name in WITHOUT_SCENARIOS)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("enabled", True), ("key", "k"), ("version", "2"), ("overwrite", True), ("serialize", True)],
-)
-def test_job_with_an_unimplemented_field_is_refused(field: str, value: object) -> None:
-    assert any(f"`cache.{field}`" in fields for *_, fields in NOT_BUILT)
-    with pytest.raises(InvalidSpec) as refused:
-        parse_job({"name": "a", "image": "x", "cache": {field: value}})
-    assert [fault.field for fault in refused.value.faults] == [f"cache.{field}"]
+    assert list(dict.fromkeys(named)) == PROMISED
 
 
 def test_every_file_of_scenarios_belongs_to_a_row() -> None:

@@ -44,7 +44,7 @@ from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
 from controlplane.domain.state.states import REASONS, Reason
-from controlplane.models import Attempt, Task
+from controlplane.models import Attempt, CacheEntry, Task
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.views.attempts import find_newest_attempts
@@ -243,7 +243,12 @@ class AttemptAdmin(ReadOnlyAdmin):
         attempt = self.get_object(request, str(uid))
         if not self.has_view_permission(request, attempt):
             raise PermissionDenied
-        for item in _artifacts(attempt) if attempt else ():
+        if attempt is not None:
+            items = _artifacts(attempt)
+        else:  # its files may belong to an entry of the cache
+            kept = CacheEntry.objects.filter(attempt_uid=uid).values_list("outputs", flat=True)
+            items = items_of(uid, kept.first())
+        for item in items:
             if item["name"] == name:
                 return item
         raise Http404(f"attempt {uid} has no artifact {name}")
@@ -342,8 +347,12 @@ def _stream(uid: UUID, stream: str) -> MonospaceText:
 
 
 def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:
-    outputs = (attempt.details or {}).get("outputs")
-    return describe_artifacts(attempt.pk, outputs, base=path_of(str(attempt.pk), ""))
+    return items_of(attempt.pk, (attempt.details or {}).get("outputs"))
+
+
+def items_of(uid: UUID, outputs: Any) -> list[dict[str, Any]]:
+    """Return the artifacts of an attempt, as the API describes them."""
+    return describe_artifacts(uid, outputs, base=path_of(str(uid), ""))
 
 
 def _released(attempt: Attempt) -> SafeString | str:

@@ -52,7 +52,7 @@ def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
                 page_link("task", task.pk, f"{task.group.name}.{task.index}"),
                 with_note(state_badge(task.state), notes.get(task.pk) or task.failure_reason),
                 duration(task.started_at, task.finished_at),
-                _result(attempts[task.pk]),
+                _result(task, attempts[task.pk]),
                 _attempts(task, attempts[task.pk]),
             )
             for task in shown
@@ -89,8 +89,10 @@ def _line(attempt: Attempt) -> SafeString:
     )
 
 
-def _result(attempts: Sequence[Attempt]) -> SafeString | str:
-    """Return the beginning of the newest attempt's result."""
+def _result(task: Task, attempts: Sequence[Attempt]) -> SafeString | str:
+    """Return the beginning of the newest attempt's result, or a link to that of a cache entry."""
+    if task.cache_entry_id is not None:
+        return page_link("cacheentry", task.cache_entry_id, "from the cache")
     result = attempts[0].shown_result if attempts else None  # type: ignore[attr-defined]
     if not result:
         return ""

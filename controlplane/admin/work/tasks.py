@@ -20,6 +20,7 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
+from controlplane.admin.work.cache import cache_facts, find_entry_of_task, result_of_entry
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
@@ -64,7 +65,7 @@ class TaskAdmin(ReadOnlyAdmin):
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "The id of a task"
-    linked_lookups = ("job__id__exact",)
+    linked_lookups = ("job__id__exact", "cache_entry_id__exact")
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
@@ -108,6 +109,7 @@ class TaskAdmin(ReadOnlyAdmin):
             ("task", obj.pk),
             ("job", page_link("job", obj.job_id, obj.job)),
             *one_off_facts(one_off, TaskState(obj.state)),
+            *cache_facts(obj, find_entry_of_task(obj)),
             ("attempts", obj.attempt_number),
             ("failures", f"{obj.failure_count} of {group.retries_failure} retries"),
             ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
@@ -155,6 +157,8 @@ class TaskAdmin(ReadOnlyAdmin):
         if found["artifacts"]:
             sections.append(artifact_browser(found["attempt"], found["artifacts"]))
         sections.append(task_timeline(obj))
+        if obj.cache_entry_id is not None and (entry := find_entry_of_task(obj)):
+            sections[1:1] = result_of_entry(entry)
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
             sections += callback_section(of_task)

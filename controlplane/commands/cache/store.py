@@ -89,16 +89,17 @@ FROM held WHERE e.id = held.id
 # Of tasks that ran at the same time the first one is stored.
 _INSERT = """
 INSERT INTO controlplane_cacheentry
-    (identity, domain_id, project_id, is_shared, key, job_id, task_id, attempt_uid, prefix,
-     manifest_sha256, result, outputs, size_bytes, hits, created_at, used_at, evicted_for)
-SELECT DISTINCT ON (i.identity) i.identity, i.domain, i.project, i.shared, i.key, i.job, i.task,
-       i.uid, i.prefix, i.manifest, a.result, COALESCE(a.details -> 'outputs', '[]'), i.size, 0,
-       %(now)s, %(now)s, ''
+    (identity, domain_id, project_id, owner_id, is_shared, key, job_id, task_id, attempt_uid,
+     prefix, manifest_sha256, result, outputs, size_bytes, hits, created_at, used_at, evicted_for)
+SELECT DISTINCT ON (i.identity) i.identity, i.domain, i.project, o.owner_id, i.shared, i.key, i.job,
+       i.task, i.uid, i.prefix, i.manifest, a.result, COALESCE(a.details -> 'outputs', '[]'),
+       i.size, 0, %(now)s, %(now)s, ''
 FROM unnest(%(identity)s::uuid[], %(domain)s::bigint[], %(project)s::bigint[],
             %(shared)s::boolean[], %(key)s::text[], %(job)s::bigint[], %(task)s::bigint[],
             %(uid)s::uuid[], %(prefix)s::text[], %(manifest)s::text[], %(size)s::bigint[])
      AS i(identity, domain, project, shared, key, job, task, uid, prefix, manifest, size)
 JOIN controlplane_attempt a ON a.uid = i.uid
+JOIN controlplane_job o ON o.id = i.job
 ORDER BY i.identity, i.task
 ON CONFLICT (identity) WHERE evicted_at IS NULL DO NOTHING
 """

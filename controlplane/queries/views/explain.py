@@ -37,6 +37,7 @@ def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
             TaskState(task["state_number"]),
             cell=task["cell_id"],
             failure_reason=task["failure_reason"],
+            origin=task["cache_origin"],
         )
         document |= {"text": reason["text"], "reason": reason, "also": []}
         return {**document, "queue": None, "considered_at": None, "nomination": None}

@@ -25,6 +25,7 @@ def load_figures() -> Iterator[Figure]:
     yield from _cells()
     yield from _ticks()
     yield from _callbacks()
+    yield from _cache()
     yield from _endings()
     yield from _alerts()
 
@@ -115,6 +116,18 @@ def _callbacks() -> Iterator[Figure]:
         yield Figure("cellrun_callbacks", "Callbacks by state.", {"state": state}, number)
     text = "For how long the callback that is most overdue has been due; 0 if none is."
     yield Figure("cellrun_callback_overdue_seconds", text, {}, max(0.0, float(oldest or 0)))
+
+
+def _cache() -> Iterator[Figure]:
+    [(entries, size, hits)] = rows(
+        """
+        SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum(hits), 0)
+        FROM controlplane_cacheentry WHERE evicted_at IS NULL
+        """
+    )
+    yield Figure("cellrun_cache_entries", "Entries of the result cache.", {}, entries)
+    yield Figure("cellrun_cache_bytes", "Size of the results and outputs of entries.", {}, size)
+    yield Figure("cellrun_cache_hits", "Tasks that got the result of a present entry.", {}, hits)
 
 
 def _endings() -> Iterator[Figure]:

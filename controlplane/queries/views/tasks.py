@@ -23,7 +23,8 @@ _COLUMNS = f"""
 SELECT t.id, g.name AS "group", t.index, t.state, t.attempt_number, t.attempt_uid,
        t.failure_reason, t.failure_count, t.preemption_count, t.system_failure_count,
        t.updated_at, t.started_at, t.finished_at, j.annotation, j.created_at, a.stop_reason,
-       a.failure_kind, t.cache_key, {RESULT_COLUMNS},
+       a.failure_kind, t.cache_key, e.job_id AS origin_job, e.task_id AS origin_task,
+       e.attempt_uid AS origin_attempt, {RESULT_COLUMNS},
        o.guid, o.domain, o.claimed_at, o.claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
@@ -217,6 +218,16 @@ def _explained(tasks: Sequence[Row], now: datetime) -> list[tuple[dict[str, Any]
     return list(zip(documents, reasons, strict=True))
 
 
+def _origin(task: Row) -> dict[str, Any] | None:
+    if task.origin_attempt is None:
+        return None
+    return {
+        "job": task.origin_job,
+        "task": task.origin_task,
+        "attempt_uid": task.origin_attempt,
+    }
+
+
 def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, Any]:
     state = TaskState(task.state)
     ended, succeeded = state in TERMINAL, state is TaskState.SUCCEEDED
@@ -251,6 +262,7 @@ def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, 
         "system_failure_count": task.system_failure_count,
         "cache_status": CacheStatus(task.cache_status).name,
         "cache_key": task.cache_key,
+        "cache_origin": _origin(task),
         "created_at": task.created_at,
         "created_at_ns": nanoseconds_of(task.created_at),
         "updated_at": updated_at,

@@ -23,6 +23,7 @@ from controlplane.models import (
     ApiToken,
     Attempt,
     AuditLine,
+    CacheEntry,
     Callback,
     Cell,
     CellLease,
@@ -98,6 +99,31 @@ def make_installation() -> None:
     put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)
     job = make_job(project, pool, owner, states=list(S))
     make_callbacks(job)
+    make_cache_entry(Task.objects.get(job=job, state=S.SUCCEEDED))
+
+
+def make_cache_entry(task: Task, key: str = "model:2031@1", **changes: Any) -> CacheEntry:
+    """The entry that a task has populated, which has one output."""
+    uri = f"/api/v1/attempts/{task.attempt_uid}/artifacts/model"
+    fields = {
+        "identity": uuid4(),
+        "domain": task.job.project.domain,
+        "project": task.job.project,
+        "owner": task.job.owner,
+        "key": key,
+        "job_id": task.job_id,
+        "task_id": task.pk,
+        "attempt_uid": task.attempt_uid,
+        "prefix": "00/default/default/x",
+        "manifest_sha256": "0" * 64,
+        "result": "42 words",
+        "outputs": [{"name": "model", "size": 1536, "sha256": "ab" * 32, "uri": uri}],
+        "size_bytes": 1544,
+        "hits": 3,
+        "created_at": NOW,
+        "used_at": NOW,
+    }
+    return CacheEntry.objects.create(**fields | changes)
 
 
 def make_job(project: Project, pool: Pool, owner: User, states: list[S]) -> Job:

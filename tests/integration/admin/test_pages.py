@@ -19,6 +19,7 @@ from controlplane.models import (
     Alert,
     Attempt,
     AuditLine,
+    CacheEntry,
     Callback,
     Cell,
     CellLease,
@@ -34,7 +35,13 @@ from controlplane.models import (
 )
 from controlplane.queries.views import history
 from controlplane.storage.folder import append_log
-from tests.integration.admin.rows import NOW, WHY_PENDING, make_callbacks, make_job
+from tests.integration.admin.rows import (
+    NOW,
+    WHY_PENDING,
+    make_cache_entry,
+    make_callbacks,
+    make_job,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -66,6 +73,7 @@ def test_registered_models_are_the_expected_ones() -> None:
         "ApiToken",
         "Attempt",
         "AuditLine",
+        "CacheEntry",
         "Callback",
         "Cell",
         "DeadLetter",
@@ -115,6 +123,11 @@ def test_list_and_detail_pages_render(operator: Client, model: type[models.Model
         ("callback", "host=hook.example:443"),
         ("callback", "q=1"),
         ("callback", "q=hook.example:443"),
+        ("cacheentry", "present=yes"),
+        ("cacheentry", "present=no"),
+        ("cacheentry", "is_shared__exact=1"),
+        ("cacheentry", "q=model"),
+        ("task", "cache_entry_id__exact=1"),
         ("auditline", "q=old"),
         ("tickrun", "tick=placement"),
     ],
@@ -313,7 +326,7 @@ def test_page_of_a_missing_row_redirects(operator: Client) -> None:
         assert answer.status_code == 302
 
 
-LONG_LISTS = [Job, Task, Attempt, Cell, Callback, OneOff, TickRun, AuditLine]
+LONG_LISTS = [Job, Task, Attempt, Cell, CacheEntry, Callback, OneOff, TickRun, AuditLine]
 
 
 @pytest.mark.parametrize("model", LONG_LISTS, ids=lambda model: model.__name__)
@@ -333,6 +346,8 @@ def test_list_statement_count_does_not_grow_with_rows(
     for turn in range(4):
         job = make_job(project, pool, owner, list(TaskState) * 2)
         make_callbacks(job, guid=f"guid-{turn}")
+        for task in Task.objects.filter(job=job, state=TaskState.SUCCEEDED):
+            make_cache_entry(task)
         TickRun.objects.create(name="placement", started_at=NOW, finished_at=NOW)
         AuditLine.objects.create(at=NOW, actor="ann", action="deleted", subject=f"job {turn}")
     many = statements()

@@ -17,6 +17,7 @@ from tests.integration.api.conftest import Caller, make_caller
 ROOT = Path(__file__).parents[3]
 SAMPLES = {
     "callback_id": "1",
+    "key": "a@1",
     "job_id": "1",
     "kind": "user",
     "name": "a",

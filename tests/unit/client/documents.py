@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from client.documents import Cell, Change, Job, Pool, Quota, Task
+from client.documents import CacheEntry, Cell, Change, Job, Pool, Quota, Task
 
 AT = "2026-11-20T12:00:00Z"
 
@@ -56,10 +56,40 @@ def a_task(**changes: Any) -> Task:
         "failure_kind": None,
         "exit_code": None,
         "result": None,
+        "cache_status": "DISABLED",
+        "cache_key": None,
+        "cache_origin": None,
         "started_at": None,
         "finished_at": None,
     }
     return task | changes  # type: ignore[no-any-return]
+
+
+def a_cache_entry(**changes: Any) -> CacheEntry:
+    """An entry with one output, whose task is of another job."""
+    entry: Any = {
+        "id": 5,
+        "key": "model:2031@1",
+        "scope": "project",
+        "domain": "default",
+        "project": "default",
+        "origin": {
+            "job": 12,
+            "task": 40,
+            "attempt_uid": "01890a5d-ac96-774b-bcce-b302099a8057",
+            "submitter": "ann",
+            "populated_at": AT,
+        },
+        "hits": 3,
+        "used_at": AT,
+        "size_bytes": 1536,
+        "outputs_count": 1,
+        "result": "42",
+        "outputs": [
+            {"name": "model", "size": 1534, "sha256": "ab" * 32, "uri": "/api/v1/attempts/x"}
+        ],
+    }
+    return entry | changes  # type: ignore[no-any-return]
 
 
 def a_cell(**changes: Any) -> Cell:

@@ -88,11 +88,23 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
     return reasons or [explain_unseen()]
 
 
-def whereabouts(state: TaskState, *, cell: str | None, failure_reason: str) -> Reason:
-    """Return the cell of a task that is not pending, or its end: {code, text, cell}."""
+def whereabouts(
+    state: TaskState,
+    *,
+    cell: str | None,
+    failure_reason: str,
+    origin: Mapping[str, Any] | None = None,
+) -> Reason:
+    """Return the cell of a task that is not pending, or its end: {code, text, cell}.
+
+    `origin`: of its result, if that is from the cache.
+    """
     code = state.name.lower()
     if state in TERMINAL:
-        return {"code": code, "text": failure_reason or f"ended {state.name}", "cell": cell}
+        text = failure_reason or f"ended {state.name}"
+        if origin is not None:
+            text += f" with the result of job {origin['job']}, task {origin['task']}"
+        return {"code": code, "text": text, "cell": cell}
     return {"code": code, "text": f"is {state.name} on cell {cell}", "cell": cell}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.reasons.pending import (
+    CacheWait,
     PendingTaskFacts,
     pending_reasons,
     whereabouts,
@@ -139,3 +140,27 @@ def test_reason_of_other_tasks_is_their_cell_or_their_failure(
 ) -> None:
     found = whereabouts(state, cell="cell-1", failure_reason=failure)
     assert found == {"code": state.name.lower(), "text": text, "cell": "cell-1"}
+
+
+def test_reason_of_a_hit_names_the_origin_of_its_result() -> None:
+    origin = {"job": 12, "task": 40}
+    found = whereabouts(TaskState.SUCCEEDED, cell=None, failure_reason="", origin=origin)
+    assert found["text"] == "ended SUCCEEDED with the result of job 12, task 40"
+
+
+@pytest.mark.parametrize(
+    ("wait", "text"),
+    [
+        (CacheWait(is_lookup=True), "its result is being looked up in the cache"),
+        (CacheWait(is_lookup=False), "waits for an identical task"),
+        (
+            CacheWait(is_lookup=False, job_id=7, since=NOW),
+            "waits for the result of an identical task of job 7, since "
+            + NOW.isoformat(timespec="milliseconds"),
+        ),
+    ],
+)
+def test_task_waits_for_the_cache_before_its_place_in_the_queue(wait: CacheWait, text: str) -> None:
+    task = PendingTaskFacts(None, False, NOW, [], FOUND, cache=wait)
+    reasons = pending_reasons(task, now=NOW)
+    assert [(reason["code"], reason["text"]) for reason in reasons] == [("waiting_for_cache", text)]
