@@ -4,10 +4,9 @@ from controlplane.models.accounts import ApiToken
 from controlplane.models.attempts import Attempt
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
-from controlplane.models.cells import Cell, CellLease
+from controlplane.models.cells import Cell, CellLease, ImageFailure
 from controlplane.models.history import Transition
 from controlplane.models.hooks import HookCall
-from controlplane.models.images import ImageFailure
 from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
 from controlplane.models.one_offs import OneOff
 from controlplane.models.operations import (

@@ -34,7 +34,7 @@ class CopyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _CopiedFile:
     """A file, and the key of its object."""
 
     path: Path
@@ -62,7 +62,7 @@ def copy_store(source: Path, url: str) -> Iterator[CopyResult]:
             yield result
 
 
-def _copy(bucket: Bucket, file: _File) -> _File | None:
+def _copy(bucket: Bucket, file: _CopiedFile) -> _CopiedFile | None:
     """Copy a file, unless it was deleted meanwhile."""
     with suppress(FileNotFoundError):
         bucket.put_file(file.key, file.path)
@@ -70,14 +70,14 @@ def _copy(bucket: Bucket, file: _File) -> _File | None:
     return None
 
 
-def _is_present(file: _File, present: Mapping[str, StoredObject]) -> bool:
+def _is_present(file: _CopiedFile, present: Mapping[str, StoredObject]) -> bool:
     found = present.get(file.key)
     if found is None or found.size != file.size:
         return False
     return found.changed_at >= file.changed_at + _MARGIN_SECONDS
 
 
-def _former_segments(files: list[_File], present: Mapping[str, StoredObject]) -> list[str]:
+def _former_segments(files: list[_CopiedFile], present: Mapping[str, StoredObject]) -> list[str]:
     """Return the keys of shorter copies of the streams that were copied again."""
     streams = {file.key.rpartition("/")[0] for file in files if file.key.startswith("logs/")}
     new = {file.key for file in files}
@@ -92,7 +92,7 @@ def _places(source: Path) -> Iterator[str]:
                     yield f"{area}/{name}"
 
 
-def _files(source: Path, place: str) -> Iterator[_File]:
+def _files(source: Path, place: str) -> Iterator[_CopiedFile]:
     """Yield the complete files of a place: no drafts but the marks of complete ones."""
     for folder, _, names in os.walk(source / place):
         for name in sorted(names):
@@ -106,4 +106,4 @@ def _files(source: Path, place: str) -> Iterator[_File]:
                 key = path.relative_to(source).as_posix()
                 if place.startswith("logs/"):
                     key = segment_key(key, 0, found.st_size)
-                yield _File(path, key, found.st_size, found.st_mtime)
+                yield _CopiedFile(path, key, found.st_size, found.st_mtime)

@@ -259,7 +259,7 @@ def test_job_of_hits_and_misses_succeeds_when_all_have(stage: Stage) -> None:
     stage.check()
 
 
-def test_group_with_dependencies_is_looked_up_when_they_are_met(stage: Stage) -> None:
+def test_group_with_dependencies_is_searched_for_when_they_are_met(stage: Stage) -> None:
     stage.cell()
     read = [{"path": "/in", "from": {"group": "a", "result": True}}]
     groups = [stage.group("a"), stage.group("b", inputs=read, **CACHED)]

@@ -61,7 +61,7 @@ class LookupResult:
     entry: CachedResult | None = None
 
 
-def look_up(*, now: datetime) -> Mapping[str, int]:
+def search_cache(*, now: datetime) -> Mapping[str, int]:
     """Look up due tasks, page by page; return how many there were, and the hits."""
     done, hits, until = 0, 0, time.monotonic() + SLICE_SECONDS
     while found := find_lookups(now, page=PAGE):
@@ -116,7 +116,7 @@ def _digest(group_id: int, output: str | None) -> str:
 
 
 def _check(entries: Mapping[UUID, CachedResult], now: datetime) -> dict[UUID, CacheStatus]:
-    """Return HIT for entries whose files are as their manifests say; evict those that differ."""
+    """Return HIT for entries whose files match their manifests; evict those that differ."""
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         checked = dict(zip(entries, pool.map(_check_files, entries.values()), strict=True))
     damaged = [

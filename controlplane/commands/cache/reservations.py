@@ -111,7 +111,7 @@ WHERE t.id = found.id
 """
 
 
-def look_up_again(identities: Sequence[UUID]) -> int:
+def search_again(identities: Sequence[UUID]) -> int:
     """Let pending tasks of keys that have an entry be looked up; return how many."""
     return execute(_FIND_STORED, {"identities": list(identities)})
 

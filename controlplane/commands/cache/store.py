@@ -9,7 +9,7 @@ from datetime import datetime
 
 import structlog
 
-from controlplane.commands.cache.reservations import look_up_again
+from controlplane.commands.cache.reservations import search_again
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
@@ -60,7 +60,7 @@ def _store(found: Sequence[CacheCandidate], now: datetime) -> int:
         execute(_REPLACE, [replaced, now])
         entries = _insert(kept, manifests, now)
         _write(statuses)
-        look_up_again([item.identity for item in kept])
+        search_again([item.identity for item in kept])
         return entries
 
     return run_in_transaction(work)

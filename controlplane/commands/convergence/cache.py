@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from controlplane.commands.cache.lookup import look_up
+from controlplane.commands.cache.lookup import search_cache
 from controlplane.commands.cache.reservations import pass_on
 from controlplane.commands.cache.store import store_results
 from controlplane.commands.convergence.runner import RuleContext
@@ -20,4 +20,4 @@ def pass_keys_on(context: RuleContext) -> Mapping[str, int]:
 
 def find_results(context: RuleContext) -> Mapping[str, int]:
     """Look up tasks that may start."""
-    return look_up(now=context.now)
+    return search_cache(now=context.now)

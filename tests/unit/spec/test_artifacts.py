@@ -58,8 +58,8 @@ def test_input_from_a_missing_output_is_refused(
     ("outputs", "text"),
     [
         ([{"path": "/a/x"}, {"path": "/b/x"}], "named twice"),
-        ([{"path": "/a", "name": "_checkpoint.tar"}], "name of checkpoints"),
-        ([{"path": "/a/_checkpoint.tar"}], "name of checkpoints"),
+        ([{"path": "/a", "name": "_checkpoint.tar"}], "a name of Cellrun's own files"),
+        ([{"path": "/a/_checkpoint.tar"}], "a name of Cellrun's own files"),
         ([{"path": "/a", "name": "x"}, {"path": "/b", "name": "x/y"}], "lies in another"),
         ([{"path": "/a", "name": "x/y"}, {"path": "/b", "name": "x"}], "lies in another"),
         ([{"path": "/a b"}, {"path": "/out/a b"}], "give it one"),
