@@ -127,7 +127,7 @@ def _files(output: Output, tar: Path) -> Iterator[tuple[str, Callable[[], Binary
 
 
 def with_output_tries(transfer: OutputTransfer, what: str, action: Callable[[], T]) -> T:
-    """Return the value of `action`, retried for about a minute, longer than a restart takes.
+    """Return the value of `action`, retried for about 80 s, longer than a restart takes.
 
     A failure has exit code 0, because the program had ended successfully.
     """
