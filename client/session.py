@@ -332,7 +332,6 @@ class Session:
 
     def _follow(self, answer: requests.Response) -> requests.Response:
         """Return the response of the object store to a redirect, without the token."""
-        answer.close()
         link = answer.headers["Location"]
         host = urlsplit(link).netloc
         session = requests.Session()
