@@ -18,7 +18,7 @@ from workers.attempt.events import EndedEvent, Launch
 from workers.attempt.outcome import ENGINE, EXIT, OUTPUTS, STOPPED
 from workers.log_uploads import LogShipper
 
-TRIES = 6
+TRIES = 7
 MODEL = Output("/out/model", "model")
 
 

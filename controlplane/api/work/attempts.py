@@ -104,10 +104,8 @@ class AttemptArtifacts(ApiView):
         return [] if self._is_of_a_cell() else super().get_permissions()
 
     def _is_of_a_cell(self) -> bool:
-        return getattr(self.request, "method", None) in (
-            "POST",
-            "PUT",
-        )  # None in the OpenAPI description
+        # The method is None in the OpenAPI description.
+        return getattr(self.request, "method", None) in ("POST", "PUT")
 
     @Operation(answer="application/octet-stream", codes=(200, 206), problems=(409, 416))
     def read_artifact(self, request: Request, uid: UUID, name: str) -> HttpResponseBase:

@@ -206,7 +206,7 @@ def _engine_failure(what: str, text: str, status: int | None) -> AttemptFailed:
 
 
 def with_output_tries(transfer: OutputTransfer, what: str, action: Callable[[], T]) -> T:
-    """Return the value of `action`, retried for about a minute, longer than a restart takes.
+    """Return the value of `action`, retried for about 80 s, longer than a restart takes.
 
     A failure has exit code 0, because the program had ended successfully.
     """
