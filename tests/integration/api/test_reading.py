@@ -359,6 +359,7 @@ def test_responses_match_the_openapi_schemas(
         f"/jobs/{job_id}": "Job",
         f"/tasks/{task.pk}": "Task",
         f"/tasks/{task.pk}/explain": "Explanation",
+        f"/tasks/{task.pk}/artifacts": "Artifacts",
         f"/attempts/{attempt.uid}": "Attempt",
         "/cells/cell-1": "Cell",
         "/pools/default": "Pool",
