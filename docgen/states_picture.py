@@ -170,11 +170,11 @@ def _broken_gangs() -> list[str]:
 
 def _legend() -> list[str]:
     notes = [
-        "¹ not used in this version",
-        "refused, start expired: free, from the 5th consecutive one the system budget",
+        "refused, start expired: free,",
+        "from the 5th consecutive one the system budget",
     ]
     return [
-        f'<text x="782" y="{440 + 18 * n}">{escape(text)}</text>' for n, text in enumerate(notes)
+        f'<text x="790" y="{440 + 18 * n}">{escape(text)}</text>' for n, text in enumerate(notes)
     ]
 
 

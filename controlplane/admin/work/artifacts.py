@@ -62,13 +62,21 @@ class ImagePreview(Section):
     address: str = ""
 
 
-def artifact_browser(uid: UUID, items: Sequence[Mapping[str, Any]]) -> ArtifactBrowser:
-    """Return the section with an attempt's artifacts, as the API describes them."""
+def artifact_browser(
+    uid: UUID, items: Sequence[Mapping[str, Any]], *, page: str | None = None
+) -> ArtifactBrowser:
+    """Return the section with an attempt's artifacts, as the API describes them.
+
+    `page`: the address of the page with the previews, by default that of the attempt.
+    """
+    address = page or reverse("admin:controlplane_attempt_change", args=[uid])
     by_folder: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
         by_folder.setdefault(item["name"].rpartition("/")[0], []).append(item)
     folders = [
-        ArtifactFolder(name, _extent(by_folder[name]), [_row(uid, it) for it in by_folder[name]])
+        ArtifactFolder(
+            name, _extent(by_folder[name]), [_row(uid, it, address) for it in by_folder[name]]
+        )
         for name in sorted(by_folder)
     ]
     is_open = len(items) <= _OPEN_FILES
@@ -80,16 +88,15 @@ def _extent(items: Sequence[Mapping[str, Any]]) -> str:
     return f"{files}, {filesizeformat(sum(item['size'] for item in items))}"
 
 
-def _row(uid: UUID, item: Mapping[str, Any]) -> tuple[Any, ...]:
+def _row(uid: UUID, item: Mapping[str, Any], page: str) -> tuple[Any, ...]:
     """Return name, size, SHA-256, and the address or links to preview and download."""
     last = item["name"].rpartition("/")[2]
-    return last, filesizeformat(item["size"]), item["sha256"], _links(uid, item)
+    return last, filesizeformat(item["size"]), item["sha256"], _links(uid, item, page)
 
 
-def _links(uid: UUID, item: Mapping[str, Any]) -> SafeString | str:
+def _links(uid: UUID, item: Mapping[str, Any], page: str) -> SafeString | str:
     if item["link"] is None or not is_name(item["name"]):
         return str(item["uri"])
-    page = reverse("admin:controlplane_attempt_change", args=[uid])
     return format_html(
         '<a class="cellrun-link" href="{}?{}#{}">preview</a> '
         '<a class="cellrun-link" href="{}">download</a>',

@@ -1,11 +1,13 @@
 """Admin pages of the result cache: entries with their origin and use, and their eviction."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -28,7 +30,7 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
-from controlplane.admin.work.artifacts import artifact_browser
+from controlplane.admin.work.artifacts import PREVIEW, artifact_browser, artifact_preview
 from controlplane.admin.work.attempts import items_of
 from controlplane.commands.cache.operate import evict_entry
 from controlplane.domain.cache.policy import CacheStatus
@@ -54,15 +56,14 @@ class CacheEntryAdmin(ReadOnlyAdmin):
 
     list_display = (
         "shown_key",
+        "shown_state",
         "scope",
         "submitter",
         "origin",
-        "attempt",
         "hits",
         "size",
         "populated",
         "used",
-        "shown_state",
     )
     list_filter = (PresentFilter, "is_shared", "project")
     list_select_related = ("project__domain", "domain", "owner")
@@ -91,12 +92,12 @@ class CacheEntryAdmin(ReadOnlyAdmin):
     )
     scope = column(lambda entry: _scope(entry), "scope")
     submitter = column(lambda entry: _submitter(entry), "populated by")
-    origin = loaded_column(lambda entry, exists: _origin(entry, exists), "origin")
-    attempt = loaded_column(
-        lambda entry, exists: (
-            page_link("attempt", entry.attempt_uid, "attempt") if exists else NOTHING
+    origin = loaded_column(
+        lambda entry, exists: with_note(
+            _origin(entry, exists),
+            page_link("attempt", entry.attempt_uid, "attempt") if exists else "",
         ),
-        "attempt",
+        "origin",
     )
     size = column(lambda entry: filesizeformat(entry.size_bytes), "size")
     populated = column(lambda entry: instant(entry.created_at), "populated", ordering="pk")
@@ -159,18 +160,24 @@ class CacheEntryAdmin(ReadOnlyAdmin):
             ("SHA-256 of the manifest", obj.manifest_sha256),
         ]
 
-    def sections(self, obj: CacheEntry) -> list[Section]:
-        """Return its result and its outputs."""
-        sections = result_of_entry(obj)
-        if obj.outputs:
-            items = items_of(obj.attempt_uid, obj.outputs)
-            sections.append(artifact_browser(obj.attempt_uid, items))
+    def sections_at(self, obj: CacheEntry, query: Mapping[str, str]) -> list[Section]:
+        """Return its result and its outputs; `query` selects the output to preview."""
+        sections = entry_sections(obj)
+        name, items = query.get(PREVIEW, ""), items_of(obj.attempt_uid, obj.outputs)
+        if preview := artifact_preview(obj.attempt_uid, items, name):
+            sections.append(preview)
         return sections
 
 
-def result_of_entry(entry: CacheEntry) -> list[Section]:
-    """Return the result of an entry, if it has one."""
-    return [MonospaceText("Result", text=entry.result)] if entry.result else []
+def entry_sections(entry: CacheEntry) -> list[Section]:
+    """Return the result and the outputs of an entry, with previews on its page."""
+    sections: list[Section] = []
+    if entry.result:
+        sections.append(MonospaceText("Result", text=entry.result))
+    if items := items_of(entry.attempt_uid, entry.outputs):
+        page = reverse("admin:controlplane_cacheentry_change", args=[entry.pk])
+        sections.append(artifact_browser(entry.attempt_uid, items, page=page))
+    return sections
 
 
 def find_entry_of_task(task: Task) -> CacheEntry | None:
@@ -204,6 +211,12 @@ def _submitter(entry: CacheEntry) -> str:
     return entry.owner.get_username() if entry.owner else NOTHING
 
 
-def _origin(entry: CacheEntry, exists: bool) -> SafeString | str:
-    text = f"job {entry.job_id}, task {entry.task_id}"
-    return page_link("task", entry.task_id, text) if exists else f"{text} (deleted)"
+def _origin(entry: CacheEntry, exists: bool) -> SafeString:
+    job, task = f"job {entry.job_id}", f"task {entry.task_id}"
+    if not exists:
+        return format_html("{}, {} (deleted)", job, task)
+    return format_html(
+        "{}, {}",
+        page_link("job", entry.job_id, job),
+        page_link("task", entry.task_id, task),
+    )

@@ -20,7 +20,7 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
-from controlplane.admin.work.cache import cache_facts, find_entry_of_task, result_of_entry
+from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
@@ -147,18 +147,19 @@ class TaskAdmin(ReadOnlyAdmin):
                     "",
                 ),
                 rows=attempt_rows(attempts),
-                empty="no attempt yet",
+                empty="none: its result is from the cache"
+                if obj.cache_entry_id is not None
+                else "no attempt yet",
             ),
         ]
         if attempts and attempts[0].result:
             cut = " (first 10 KiB)" if attempts[0].result_truncated else ""
             sections.append(MonospaceText(f"Result{cut}", text=attempts[0].result))
-        found = get_task_artifacts(obj.pk)
-        if found["artifacts"]:
+        if obj.cache_entry_id is not None and (entry := find_entry_of_task(obj)):
+            sections += entry_sections(entry)
+        elif (found := get_task_artifacts(obj.pk))["artifacts"]:
             sections.append(artifact_browser(found["attempt"], found["artifacts"]))
         sections.append(task_timeline(obj))
-        if obj.cache_entry_id is not None and (entry := find_entry_of_task(obj)):
-            sections[1:1] = result_of_entry(entry)
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
             sections += callback_section(of_task)

@@ -1,5 +1,9 @@
 """The pages of cache entries, their eviction, and the use of the cache on a task's page."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from django.test import Client
 
@@ -25,7 +29,8 @@ def test_list_shows_origin_and_use_of_entries(operator: Client) -> None:
     shown = words(html).replace("\xa0", " ")
     for text in ("model:2031@1", "project default/default", "ann", "3", "1.5 KB", "present"):
         assert text in shown
-    assert f"job {task.job_id}, task {task.pk}" in shown
+    assert f"job {task.job_id} , task {task.pk}" in shown
+    assert f"/job/{task.job_id}/change/" in html
     assert f"/task/{task.pk}/change/" in html
     assert f"/attempt/{task.attempt_uid}/change/" in html
 
@@ -47,6 +52,18 @@ def test_entry_outlives_its_job_without_dead_links(operator: Client) -> None:
         assert f"job {entry.job_id}, task {entry.task_id} (deleted)" in words(html)
         assert f"/task/{entry.task_id}/change/" not in html
         assert f"/attempt/{entry.attempt_uid}/change/" not in html
+
+
+def test_output_of_a_deleted_job_is_previewed_on_the_page_of_its_entry(
+    operator: Client, settings: Any, tmp_path: Path
+) -> None:
+    settings.CELLRUN = settings.CELLRUN.model_copy(update={"artifact_root": tmp_path})
+    entry = CacheEntry.objects.get()
+    Job.objects.update(deleted_at=NOW)
+    html = page(operator, address_of(CacheEntry, entry))
+    [link] = re.findall(r'href="([^"]*preview=model#preview)"', html)
+    assert link.startswith(address_of(CacheEntry, entry))
+    assert "Preview of model" in words(page(operator, link))
 
 
 def test_search_finds_the_beginning_of_a_key(operator: Client) -> None:
@@ -113,6 +130,7 @@ def test_page_of_a_hit_shows_result_and_outputs_of_the_entry(operator: Client) -
     html = page(operator, address_of(Task, hit))
     shown = words(html)
     assert f"HIT: result of job {entry.job_id}, task {entry.task_id}" in shown
+    assert "no attempt yet" not in shown
     assert "42 words" in shown
     assert "model" in shown
     assert address_of(CacheEntry, entry) in html
