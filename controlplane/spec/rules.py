@@ -325,6 +325,7 @@ def _check_streams(group: TaskGroupSpec) -> Iterator[Finding]:
                 yield (name,), f"overlaps {other}, a path of an input, secret, mount or tmpfs"
         left = [(item.fixed_path(), item.is_folder()) for item in group.outputs]
         left += [(group.checkpoint_path or "", True), (group.result_file or "", False)]
+        left += [(getattr(group, other) or "", False) for other in _STREAMS]
         for other, is_folder in left if path is not None else ():
             if _lies_below(other, path) or (is_folder and _is_same(other, path)):
                 yield (name,), f"must be a file, but {other} needs it as a folder"

@@ -223,10 +223,19 @@ def test_stream_is_written_neither_through_a_link_nor_over_a_folder(
     assert ended.exit_code == 0, ended
     ran(kit, f"rm -r {ROOT}/out; ln -s {outside} {ROOT}/out; echo x", stdout="/out/log", user="0")
     assert list(outside.iterdir()) == []
-    ended = ran(kit, f"mkdir {ROOT}/out/log; echo x", stdout="/out/log")
-    assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
-    assert ended.message is not None
-    assert "/out/log" in ended.message
+    for text in (f"mkdir {ROOT}/out/log", f"rm -r {ROOT}/out; : > {ROOT}/out"):
+        ended = ran(kit, f"{text}; echo x", stdout="/out/log", user="0")
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+        assert ended.message is not None
+        assert ended.message.startswith("stdout: "), ended
+
+
+def test_binary_output_is_written_byte_for_byte(kit: Kit, keeper: Keeper) -> None:
+    text = f"cd {ROOT}/out; head -c 3000000 /dev/urandom > copy; cat copy"
+    outputs = (Output("/out/copy", "copy"), Output("/out/log", "log"))
+    ended = ran(kit, text, *outputs, stdout="/out/log")
+    assert ended.exit_code == 0, ended
+    assert keeper.kept[ended.uid]["log"] == keeper.kept[ended.uid]["copy"]
 
 
 def test_streams_are_complete_after_a_restart_of_the_cell(kit: Kit, keeper: Keeper) -> None:

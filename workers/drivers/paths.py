@@ -81,6 +81,8 @@ def write_below(root: Path, path: str, source: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / target.name).unlink(missing_ok=True)
         shutil.copyfile(source, folder / target.name)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise EngineError(f"a part of {path} is not a directory", 400) from error
     except OSError as error:
         raise EngineError(str(error)) from error
 

@@ -122,6 +122,7 @@ def test_long_outputs_are_refused_before_they_exceed_an_order() -> None:
         ({"stdout": "/out/"}, "stdout", "path of a file"),
         ({"stdout": "/dev/x"}, "stdout", "/dev"),
         ({"stdout": "/out/x", "stderr": "/out/x"}, "stderr", "differ"),
+        ({"stdout": "/out/x", "stderr": "/out/x/y"}, "stdout", "/out/x/y needs it as a folder"),
         ({"stdout": "/in/a"}, "stdout", "overlaps /in/a"),
         ({"stderr": "/in"}, "stderr", "overlaps /in/a"),
         ({"stdout": "/m/x", "mounts": [{"source": "/srv", "target": "/m"}]}, "stdout", "/m"),

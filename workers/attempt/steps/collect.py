@@ -78,12 +78,12 @@ def _write_stream(attempt: AttemptRun, name: str, path: str) -> None:
 
 
 def _stream_failure(name: str, text: str, status: int | None) -> AttemptFailed:
-    match status:
-        case 400:
-            return AttemptFailed(FailureKind.USER, OUTPUTS, f"{name}: {text}")
-        case 404:
-            return AttemptFailed(FailureKind.OUTSIDE, VANISHED, f"{name}: its container is gone")
-    return AttemptFailed(FailureKind.SYSTEM, OUTPUTS, f"{name}: {text}")
+    if status == 404:
+        return AttemptFailed(FailureKind.OUTSIDE, VANISHED, f"{name}: its container is gone")
+    # The program has put a folder at the path, or a file in place of a folder above it.
+    is_bad_path = status == 400 or "not a directory" in text
+    kind = FailureKind.USER if is_bad_path else FailureKind.SYSTEM
+    return AttemptFailed(kind, OUTPUTS, f"{name}: {text}")
 
 
 def _check_whole(attempt: AttemptRun, name: str) -> None:

@@ -8,7 +8,7 @@ import posixpath
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -307,7 +307,9 @@ class DockerEngine:
 
         In a read-only container only its mounted folders can be changed.
         """
-        found = self._stat(self._reference(launch.uid), path)
+        found = None
+        with suppress(EngineError):  # a file in place of a folder above: the copy reports it
+            found = self._stat(self._reference(launch.uid), path)
         if found is not None and found.is_folder:
             raise EngineError(f"{path} is a folder", 400)
         folder, name = posixpath.split(path) if launch.spec.read_only else ("/", path)
