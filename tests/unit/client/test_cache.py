@@ -93,12 +93,3 @@ def test_tasks_show_their_use_of_the_cache() -> None:
     assert "POPULATED" in second
     assert "DISABLED" not in third
     assert "CACHE" not in drawn(task_table([a_task()]))
-
-
-def test_artifacts_of_a_hit_are_those_of_the_task_that_ran(environment: Api) -> None:
-    origin = {"job": 12, "task": 40, "attempt_uid": "01890a5d-ac96-774b-bcce-b302099a8057"}
-    environment.answer("GET /api/v1/tasks/70", a_task(cache_status="HIT", cache_origin=origin))
-    path = f"GET /api/v1/attempts/{origin['attempt_uid']}/artifacts"
-    environment.answer(path, {"results": a_cache_entry()["outputs"], "next": None})
-    listed = CliRunner().invoke(app, ["artifacts", "70"])
-    assert (listed.exit_code, "model" in listed.stdout) == (0, True)
