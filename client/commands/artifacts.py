@@ -65,7 +65,7 @@ def artifacts(
     which: Which,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME…]", help="Only these files and folders; a quoted pattern."),
+        typer.Argument(metavar="NAME", help="Only these files and folders; a quoted pattern."),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -101,7 +101,7 @@ def artifacts(
 def cp(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="JOB:TASK:NAME…", help="Files or folders; TASK is GROUP.INDEX."),
+        typer.Argument(metavar="JOB:TASK:NAME", help="Files or folders; TASK is GROUP.INDEX."),
     ],
     dest: Annotated[
         str, typer.Argument(metavar="DEST", help="A file, a folder, or - for standard output.")
@@ -230,7 +230,9 @@ def _download(plan: Sequence[Download], parallel: int, dest: str) -> None:
         console=console,
         disable=not console.is_terminal,
     ) as progress:
-        bar = progress.add_task("", total=sum(download.item["size"] for download in plan))
+        bar = progress.add_task(
+            _files(len(plan)), total=sum(download.item["size"] for download in plan)
+        )
         ended = download_all(
             plan,
             parallel=parallel,
