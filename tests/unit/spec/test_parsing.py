@@ -262,6 +262,14 @@ def test_containers_of_a_gang_use_the_gang_network_by_default(
             "cache.enabled",
             "is not supported with output_base",
         ),
+        (
+            {
+                "cache": {"enabled": True},
+                "outputs": [{"path": "/out/a", "url": "s3://b/a"}],
+            },
+            "cache.enabled",
+            "is not supported with the url of an output",
+        ),
     ],
 )
 def test_invalid_input_fault_has_field_and_limit(
