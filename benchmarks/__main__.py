@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from benchmarks import (
+    cached,
     cancel,
     containers,
     idle,
@@ -32,6 +33,7 @@ ALL: dict[str, Callable[[int], Result]] = {
     "B8": processes.run,
     "B10": idle.run,
     "B12": killed_fleet.run,
+    "CACHE": cached.run,
     "CANCEL": cancel.run,
     "RETENTION": retention.run,
     "STORE": store.run,

@@ -12,6 +12,7 @@ from django.conf import settings
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CacheEntry, Domain, Job, Project, Task
 from controlplane.queries.attempts.artifacts import open_artifact
+from controlplane.queries.sql import execute
 from controlplane.queries.views.artifacts import find_attempt_with_artifacts, get_task_artifacts
 from controlplane.queries.views.tasks import get_task
 from controlplane.spec import InvalidSpec, parse_job
@@ -185,6 +186,31 @@ def test_entries_never_cross_a_domain(stage: Stage) -> None:
         cache = {"enabled": True, "scope": scope, "key": "k"}
         ran(stage, cache=cache)
         assert stage.states(again(stage, domain="elsewhere", cache=cache)) == ["ASSIGNED"]
+
+
+@pytest.mark.parametrize(
+    "harm", ["cache = '{}'", "cache = '[1]'", """launch = launch || '{"inputs": [{"a": 1}]}'"""]
+)
+def test_unreadable_group_runs_without_the_cache_and_holds_up_no_other(
+    stage: Stage, harm: str
+) -> None:
+    stage.cell()
+    bad, good = stage.submit_small(**CACHED), stage.submit_small(**CACHED, command=["other"])
+    execute(f"UPDATE controlplane_taskgroup SET {harm} WHERE job_id = %s", [bad.pk])
+    stage.converge()
+    stage.place()
+    assert (status(stage, bad), status(stage, good)) == ("SKIPPED", "MISS")
+    assert stage.states(good) == ["ASSIGNED"]
+
+
+def test_group_that_becomes_unreadable_while_it_runs_holds_up_no_other(stage: Stage) -> None:
+    stage.cell()
+    bad, good = again(stage), again(stage, command=["other"])
+    execute("UPDATE controlplane_taskgroup SET cache = '{}' WHERE job_id = %s", [bad.pk])
+    for job in (bad, good):
+        stage.end(stage.last(job), S.SUCCEEDED, exit_code=0, result="1")
+    stage.converge()
+    assert (status(stage, bad), status(stage, good)) == ("SKIPPED", "POPULATED")
 
 
 def test_truncated_result_is_not_cached(stage: Stage) -> None:

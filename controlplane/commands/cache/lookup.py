@@ -5,10 +5,11 @@ The store is read outside transactions. An error of the store means that the tas
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from uuid import UUID
 
 import structlog
@@ -50,6 +51,10 @@ SLICE_SECONDS = 2.0
 REQUESTS_AT_ONCE = 16
 
 
+_Digest = Callable[[int, str | None], str]
+"""Returns the digest of what a group produced: its results, or an output."""
+
+
 @dataclass(frozen=True, slots=True)
 class LookupResult:
     """What a lookup found for a task. `entry`: of a hit."""
@@ -76,13 +81,17 @@ def search_cache(*, now: datetime) -> Mapping[str, int]:
 def _judge(tasks: Sequence[LookupTask], now: datetime) -> list[LookupResult]:
     """Decide about the tasks, without a lock."""
     groups = load_cached_groups({task.group_id for task in tasks})
-    keyed = [_with_key(task, groups[task.group_id]) for task in tasks if task.group_id in groups]
+    digest = cache(_digest)  # many tasks read the same groups
+    keyed = [_with_key(task, groups.get(task.group_id), digest) for task in tasks]
     entries = find_entries({item.identity for item in keyed if item.identity is not None})
     checked = _check(entries, now)
-    return [_decide(item, groups[item.task.group_id], entries, checked) for item in keyed]
+    return [_decide(item, groups.get(item.task.group_id), entries, checked) for item in keyed]
 
 
-def _with_key(task: LookupTask, group: CachedGroup) -> LookupResult:
+def _with_key(task: LookupTask, group: CachedGroup | None, digest: _Digest) -> LookupResult:
+    """Return a miss with its key; SKIPPED without one, or if its group is unreadable."""
+    if group is None:
+        return LookupResult(task, CacheStatus.SKIPPED)
     policy = group.policy
     try:
         if policy.key is not None:
@@ -93,17 +102,20 @@ def _with_key(task: LookupTask, group: CachedGroup) -> LookupResult:
                 index=task.index,
                 replicas=group.replicas,
                 version=policy.version,
-                digests=_digests(group),
+                digests=_digests(group, digest),
             )
     except NoKey:
+        return LookupResult(task, CacheStatus.SKIPPED)
+    except (KeyError, TypeError, AttributeError) as error:  # of an invalid row
+        log.error("cache_key_failed", task=task.task_id, error=repr(error))
         return LookupResult(task, CacheStatus.SKIPPED)
     return LookupResult(task, CacheStatus.MISS, key, identity_of(group.scope, key))
 
 
-def _digests(group: CachedGroup) -> dict[int, str]:
+def _digests(group: CachedGroup, digest: _Digest) -> dict[int, str]:
     """Return the digests of what the group reads from other groups, by position of the input."""
     return {
-        position: _digest(group.sources[item["from_group"]], item.get("output"))
+        position: digest(group.sources[item["from_group"]], item.get("output"))
         for position, item in enumerate(group.launch.get("inputs") or ())
         if "from_group" in item
     }
@@ -138,11 +150,11 @@ def _check_files(entry: CachedResult) -> CacheStatus:
 
 def _decide(
     item: LookupResult,
-    group: CachedGroup,
+    group: CachedGroup | None,
     entries: Mapping[UUID, CachedResult],
     checked: Mapping[UUID, CacheStatus],
 ) -> LookupResult:
-    if item.identity is None:
+    if item.identity is None or group is None:
         return item
     entry = None if group.policy.overwrite else entries.get(item.identity)
     status = CacheStatus.MISS if entry is None else checked[item.identity]

@@ -62,10 +62,10 @@ def reserve(
         "now": now,
     }
     owners = {*rows(_LOCK, parameters), *rows(_TAKE, parameters)}
-    losers = [item.task_id for item in wanted if (item.task_id, item.uid) not in owners]
+    losers = {item.task_id for item in wanted if (item.task_id, item.uid) not in owners}
     if losers:
-        execute(_LOSE, [losers])
-    return [item for item in placements if item.task_id not in set(losers)]
+        execute(_LOSE, [sorted(losers)])
+    return [item for item in placements if item.task_id not in losers]
 
 
 # Rows that another transaction has locked are skipped; the next tick finds waiters among them.

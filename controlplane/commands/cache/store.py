@@ -4,16 +4,18 @@ A task has succeeded already: an error of the store changes its cache status onl
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
 from controlplane.commands.cache.reservations import search_again
-from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
-from controlplane.domain.cache.policy import RUNS, CacheStatus
+from controlplane.domain.cache.policy import RUNS, CachePolicy, CacheStatus
 from controlplane.queries.cache.due import CacheCandidate, find_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, rows
@@ -35,35 +37,54 @@ def store_results(*, now: datetime) -> Mapping[str, int]:
     return {"cache_entries": stored}
 
 
+@dataclass(frozen=True, slots=True)
+class _Storable:
+    """A candidate whose files are stored, with its policy and the SHA-256 of its manifest."""
+
+    item: CacheCandidate
+    policy: CachePolicy
+    manifest_sha256: str
+
+
 def _store(found: Sequence[CacheCandidate], now: datetime) -> int:
-    manifests: dict[int, str] = {}
+    by_job: dict[int, list[CacheCandidate]] = defaultdict(list)
+    storable: dict[int, _Storable] = {}
     statuses: dict[int, CacheStatus] = {}
     for item in found:
-        if item.is_truncated or not _is_kept_here(item):
-            statuses[item.task_id] = CacheStatus.SKIPPED
-            continue
-        try:
-            manifests[item.task_id] = put_manifest(
-                item.prefix, result=item.result, files=item.outputs
-            )
+        by_job[item.job_id].append(item)
+        prepared = _prepare(item)
+        if isinstance(prepared, CacheStatus):
+            statuses[item.task_id] = prepared
+        else:
+            storable[item.task_id] = prepared
             statuses[item.task_id] = CacheStatus.POPULATED
-        except OSError as error:
-            log.warning("cache_put_failed", task=item.task_id, error=str(error))
-            statuses[item.task_id] = CacheStatus.PUT_FAILURE
 
-    def work() -> int:
+    def work(job_ids: Sequence[int]) -> int:
         # A job that is deleted meanwhile removes its files, so its result must not be stored.
-        jobs = lock_jobs({item.job_id for item in found})
-        visible = _visible(list(jobs))
-        kept = [it for it in found if it.task_id in manifests and it.job_id in visible]
-        replaced = [item.identity for item in kept if item.policy.overwrite]
+        visible = _visible(list(lock_jobs(job_ids)))
+        tasks = [item.task_id for job_id in job_ids for item in by_job[job_id]]
+        kept = [storable[it] for it in tasks if it in storable]
+        kept = [it for it in kept if it.item.job_id in visible]
+        replaced = [it.item.identity for it in kept if it.policy.overwrite]
         execute(_REPLACE, [replaced, now])
-        entries = _insert(kept, manifests, now)
-        _write(statuses)
-        search_again([item.identity for item in kept])
+        entries = _insert(kept, now)
+        _write({task_id: statuses[task_id] for task_id in tasks})
+        search_again([it.item.identity for it in kept])
         return entries
 
-    return run_in_transaction(work)
+    return sum(for_each_batch(list(by_job), work, what="cache entry"))
+
+
+def _prepare(item: CacheCandidate) -> _Storable | CacheStatus:
+    """Store the manifest of a candidate; return its status if it cannot become an entry."""
+    if item.policy is None or item.is_truncated or not _is_kept_here(item):
+        return CacheStatus.SKIPPED
+    try:
+        sha256 = put_manifest(item.prefix, result=item.result, files=item.outputs)
+    except OSError as error:
+        log.warning("cache_put_failed", task=item.task_id, error=str(error))
+        return CacheStatus.PUT_FAILURE
+    return _Storable(item, item.policy, sha256)
 
 
 def _is_kept_here(item: CacheCandidate) -> bool:
@@ -105,20 +126,21 @@ ON CONFLICT (identity) WHERE evicted_at IS NULL DO NOTHING
 """
 
 
-def _insert(found: Sequence[CacheCandidate], manifests: Mapping[int, str], now: datetime) -> int:
+def _insert(kept: Sequence[_Storable], now: datetime) -> int:
+    found = [it.item for it in kept]
     return execute(
         _INSERT,
         {
             "identity": [item.identity for item in found],
             "domain": [item.domain_id for item in found],
             "project": [item.project_id for item in found],
-            "shared": [item.policy.scope == "domain" for item in found],
+            "shared": [it.policy.scope == "domain" for it in kept],
             "key": [item.key for item in found],
             "job": [item.job_id for item in found],
             "task": [item.task_id for item in found],
             "uid": [item.attempt_uid for item in found],
             "prefix": [item.prefix for item in found],
-            "manifest": [manifests[item.task_id] for item in found],
+            "manifest": [it.manifest_sha256 for it in kept],
             "size": [_size_of(item) for item in found],
             "now": now,
         },

@@ -50,9 +50,12 @@ class CachePolicy:
         return cls(cache.version, cache.key, cache.scope, cache.serialize, cache.overwrite)
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> "CachePolicy":
-        """Return the policy of a row."""
-        return cls(**found)
+    def read(cls, found: Any) -> "CachePolicy | None":
+        """Return the policy of a row; None if it is invalid."""
+        try:
+            return cls(**found)
+        except TypeError:
+            return None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy for a row."""

@@ -74,13 +74,13 @@ class LookupTask:
 
 @dataclass(frozen=True, slots=True)
 class CacheCandidate:
-    """A succeeded task with what its entry would contain."""
+    """A succeeded task with what its entry would contain. `policy`: None if it is unreadable."""
 
     task_id: int
     job_id: int
     identity: UUID
     key: str
-    policy: CachePolicy
+    policy: CachePolicy | None
     project_id: int
     domain_id: int
     attempt_uid: UUID
@@ -103,7 +103,7 @@ def find_lookups(now: datetime, *, page: int) -> list[LookupTask]:
 
 
 def load_cached_groups(group_ids: Collection[int]) -> dict[int, CachedGroup]:
-    """Return the definitions of groups that use the cache, by id."""
+    """Return the definitions of groups that use the cache, by id, without unreadable ones."""
     found = named_rows(
         """
         SELECT g.id, g.job_id, g.cache, g.launch, g.replicas, j.project_id, p.domain_id,
@@ -119,6 +119,8 @@ def load_cached_groups(group_ids: Collection[int]) -> dict[int, CachedGroup]:
     groups = {}
     for row in found:
         policy = CachePolicy.read(decoded(row.cache))
+        if policy is None:
+            continue
         scope = policy.scope_of(project_id=row.project_id, domain_id=row.domain_id)
         launch, sources = decoded(row.launch), decoded(row.sources)
         groups[row.id] = CachedGroup(policy, launch, row.replicas, scope, sources)
