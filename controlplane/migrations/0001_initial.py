@@ -22,15 +22,6 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='CacheReservation',
-            fields=[
-                ('identity', models.UUIDField(primary_key=True, serialize=False)),
-                ('task_id', models.BigIntegerField()),
-                ('attempt_uid', models.UUIDField()),
-                ('reserved_at', models.DateTimeField()),
-            ],
-        ),
-        migrations.CreateModel(
             name='Callback',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -196,6 +187,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(fields=['at'], name='audit_line_at')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CacheReservation',
+            fields=[
+                ('identity', models.UUIDField(primary_key=True, serialize=False)),
+                ('task_id', models.BigIntegerField()),
+                ('attempt_uid', models.UUIDField()),
+                ('reserved_at', models.DateTimeField()),
+            ],
+            options={
+                'indexes': [models.Index(fields=['reserved_at'], name='cache_reservation_by_age')],
             },
         ),
         migrations.CreateModel(
@@ -369,9 +372,9 @@ class Migration(migrations.Migration):
                 ('used_at', models.DateTimeField(help_text='Its population or its last hit.')),
                 ('evicted_at', models.DateTimeField(blank=True, null=True)),
                 ('evicted_for', models.CharField(blank=True, default='', max_length=255)),
+                ('owner', models.ForeignKey(help_text='The submitter of the populating task.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('domain', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='controlplane.domain')),
                 ('project', models.ForeignKey(help_text='Of the populating task.', on_delete=django.db.models.deletion.PROTECT, related_name='+', to='controlplane.project')),
-                ('owner', models.ForeignKey(help_text='The submitter of the populating task.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
             options={
                 'verbose_name_plural': 'cache entries',

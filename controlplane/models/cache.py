@@ -86,5 +86,8 @@ class CacheReservation(models.Model):
     attempt_uid = models.UUIDField()
     reserved_at = models.DateTimeField()
 
+    class Meta:
+        indexes = (models.Index(fields=("reserved_at",), name="cache_reservation_by_age"),)
+
     def __str__(self) -> str:
         return str(self.identity)

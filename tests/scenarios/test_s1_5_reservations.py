@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt, Job, Task
+from controlplane.models import Attempt, CacheReservation, Job, Task
 from controlplane.queries.views.tasks import get_task
 from controlplane.ticks import placement
 from tests.scenarios.cells import LiveStage, RealCell
@@ -271,6 +271,23 @@ def test_dead_process_between_success_and_storing_frees_the_key(stage: Stage) ->
     assert on_cells() == []
     go_on(stage)
     assert [stage.state(job) for job in (first, second)] == ["SUCCEEDED"] * 2
+
+
+def test_row_of_a_reservation_goes_a_day_after_its_end(stage: Stage) -> None:
+    stage.cell()
+    submit(stage, 1)
+    submit(stage, 1, cache={**SERIAL["cache"], "key": "other"})
+    go_on(stage)
+    first, second = on_cells()
+    stage.start(first, second)
+    finish(stage, first)
+    go_on(stage)
+    for _ in range(2):
+        stage.wait(86_500)
+        stage.settle()
+    [left] = CacheReservation.objects.all()
+    assert left.attempt_uid == second.uid
+    stage.check()
 
 
 def test_identical_programs_run_once(live: LiveStage, cell: RealCell) -> None:

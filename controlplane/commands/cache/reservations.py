@@ -4,7 +4,7 @@ A task takes the reservation of its key in the transaction that places it. The o
 come, first served, without being placed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -15,6 +15,8 @@ from controlplane.domain.state.effects import Placement
 from controlplane.outbox import wakes
 from controlplane.queries.cache.due import IS_HELD, WAITERS
 from controlplane.queries.sql import execute, rows
+
+PAGE = 500
 
 # The conflict locks the row, so that the next statement sees its owner as it is now. A single
 # statement would judge the owner by a snapshot taken before the lock.
@@ -124,3 +126,24 @@ def pass_on(*, now: datetime) -> Mapping[str, int]:
     if granted:
         wakes.wake_placement()
     return {"cache_found": found, "cache_granted": granted}
+
+
+def forget_reservations(*, now: datetime, is_over: Callable[[], bool]) -> int:
+    """Delete reservations that ended at least a day ago, until `is_over()`; return how many."""
+    done = 0
+    while not is_over():
+        deleted = execute(_FORGET, {"now": now, "page": PAGE})
+        done += deleted
+        if deleted < PAGE:
+            break
+    return done
+
+
+# A placement that takes the reservation meanwhile changes its time, so the row stays.
+_FORGET = f"""
+DELETE FROM controlplane_cachereservation c
+WHERE c.reserved_at < %(now)s - interval '1 day' AND c.identity = ANY(ARRAY(
+    SELECT c.identity FROM controlplane_cachereservation c
+    WHERE c.reserved_at < %(now)s - interval '1 day' AND NOT {IS_HELD.format(identity="c.identity")}
+    LIMIT %(page)s))
+"""

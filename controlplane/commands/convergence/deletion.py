@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from controlplane.commands.cache.evict import evict_above, evict_old
+from controlplane.commands.cache.reservations import forget_reservations
 from controlplane.commands.convergence.orphan_files import sweep_orphan_files
 from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.retention.cache import remove_evicted
@@ -61,11 +62,12 @@ def evict_entries(context: RuleContext) -> Mapping[str, int]:
 
 
 def limit_cache(context: RuleContext) -> Mapping[str, int]:
-    """The least recently used entries above the maximum size of the cache."""
+    """The least recently used entries above the maximum size of the cache, and old reservations."""
     limit, is_over = context.policy.cache_bytes, timer()
     evicted = evict_above(limit, now=context.now, is_over=is_over)
+    forgotten = forget_reservations(now=context.now, is_over=is_over)
     save_cursor("cache_size", after="", now=context.now)
-    return {"cache_evicted": evicted}
+    return {"cache_evicted": evicted, "reservations_forgotten": forgotten}
 
 
 def forget_records(context: RuleContext) -> Mapping[str, int]:
