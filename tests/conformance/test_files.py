@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from controlplane.contract.messages.orders import Input
-from controlplane.contract.messages.reports import COMMAND, SPEC
+from controlplane.contract.messages.reports import COMMAND, INPUT_CORRUPT, SPEC
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit, until
 from tests.harness.web import Answer, Request, Web
@@ -172,7 +172,7 @@ def test_input_with_another_checksum_is_a_system_failure(real_kit: Kit, web: Web
     inputs = (Input("/in/text", f"{web.url}/text?secret", "0" * 64),)
     web.route = lambda request: Answer(200, b"changed")
     ended = ran(real_kit, "true", inputs=inputs)
-    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, INPUTS)
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, INPUT_CORRUPT)
     assert (ended.exit_code, ended.started_at) == (None, None)
     assert ended.message is not None
     assert "sha256" in ended.message

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.contract.messages.orders import Input
+from controlplane.contract.messages.reports import INPUT_CORRUPT
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import Kit
 from tests.conformance.test_files import ROOT, ran
@@ -105,4 +106,4 @@ def test_outputs_of_another_group_are_fetched_as_inputs(kit: Kit, web: Web, tmp_
     assert kit.log(ended.uid) == "near\nfar\n", ended
     web.files["/near"] = b"changed\n"
     ended = ran(kit, "true", inputs=inputs)
-    assert (ended.failure_kind, ended.reason) == SYSTEM
+    assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, INPUT_CORRUPT)

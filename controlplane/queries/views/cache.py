@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from controlplane.contract.artifacts import path_of
 from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.errors import NotFound
-from controlplane.queries.sql import Row, decoded, first_row, named_rows
+from controlplane.queries.attempts.artifacts import describe_artifacts
+from controlplane.queries.sql import Row, first_row, named_rows
 
 Scope = Literal["project", "domain"]
 SCOPES: tuple[Scope, ...] = ("project", "domain")
@@ -118,7 +120,8 @@ def get_entry(user: CacheUser, scope: Scope, key: str) -> dict[str, Any]:
     )
     if row is None:
         raise _missing(user, scope, key)
-    outputs = sorted(decoded(row.outputs), key=lambda item: str(item["name"]))
+    uid = row.attempt_uid
+    outputs = describe_artifacts(uid, row.outputs, base=path_of(str(uid), ""))
     return {**_document(row), "result": row.result, "outputs": outputs}
 
 

@@ -31,7 +31,7 @@ def make_entry(submitter: Caller) -> MakeEntry:
             name="default", domain__name="default"
         )
         number = project.pk if scope == "project" else project.domain_id
-        now = clock.now()
+        now, uid = clock.now(), uuid4()
         fields: dict[str, Any] = {
             "identity": identity_of(f"{scope} {number}", key),
             "domain": project.domain,
@@ -41,11 +41,11 @@ def make_entry(submitter: Caller) -> MakeEntry:
             "key": key,
             "job_id": 12,
             "task_id": 40,
-            "attempt_uid": uuid4(),
+            "attempt_uid": uid,
             "prefix": "00/default/default/12/40/x",
             "manifest_sha256": "0" * 64,
             "result": "42",
-            "outputs": [OUTPUT | {"uri": "/api/v1/attempts/x/artifacts/model"}],
+            "outputs": [OUTPUT | {"uri": f"/api/v1/attempts/{uid}/artifacts/model"}],
             "size_bytes": 9,
             "hits": 3,
             "created_at": now,

@@ -16,7 +16,8 @@ from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Cell, Task
 from controlplane.queries.attempts.artifacts import find_prefix
-from controlplane.storage.artifacts import AnnouncedFile, put_piece
+from controlplane.storage.folder import put_piece
+from controlplane.storage.interface import AnnouncedFile
 from tests.integration.api.conftest import change_setting
 from tests.integration.api.test_reading import place
 from tests.integration.client.test_against_the_api import SPEC, call

@@ -11,9 +11,11 @@ from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.models import (
     Alert,
     Attempt,
+    CacheEntry,
     Callback,
     Cell,
     CellLease,
@@ -21,6 +23,7 @@ from controlplane.models import (
     InboxProbe,
     Job,
     OneOff,
+    Task,
     TaskGroup,
     TickRun,
     TickState,
@@ -51,6 +54,7 @@ class Planting:
         self.late_tasks()
         self.waiting_jobs()
         self.cascades()
+        self.cached()
         self.lost_cell()
         self.odd_cells()
         self.claims_and_rests()
@@ -167,6 +171,27 @@ class Planting:
         for name in ("full", "drained", "cascades"):
             cell = Cell.objects.get(name=name)
             ImageFailure.objects.create(image="broken:1", cell=cell, failures=1, failed_at=ago(20))
+
+    def cached(self) -> None:
+        """A result to store, a task that waits for it, one to look up, and an unused entry."""
+        cell = self.cell("cached")
+        key = {"cache_key": "k@1", "cache_identity": UUID(int=9)}
+        policy = {"version": "1", "key": "k", "scope": "project", "overwrite": False}
+        [attempt] = self.begin("cache-store")
+        cell.end(attempt, S.SUCCEEDED, exit_code=0, result="1")
+        store, wait = self.jobs["cache-store"], self.submit("cache-wait")
+        groups = TaskGroup.objects.filter(job__in=(store, wait))
+        groups.update(cache={**policy, "serialize": True})
+        Task.objects.filter(job=store).update(cache_status=CacheStatus.MISS, **key)
+        waiting = {"cache_status": CacheStatus.WAITING, "cache_blocked": True}
+        Task.objects.filter(job=wait).update(**waiting, **key)
+        self.submit("cache-lookup", cache={"enabled": True})
+        project = store.project
+        CacheEntry.objects.create(
+            identity=UUID(int=8), domain=project.domain, project=project, key="old@1", job_id=404,
+            task_id=404, attempt_uid=UNKNOWN_UID, prefix="00/d/p/404/404/404", created_at=ago(60),
+            used_at=ago(60), evicted_at=ago(1),
+        )  # fmt: skip
 
     def claims_and_rests(self) -> None:
         [task] = self.loop.tasks(self.jobs["first"])

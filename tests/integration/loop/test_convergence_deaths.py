@@ -46,6 +46,7 @@ BOUNDED = {
     "claimed_callbacks",
     "cleared_cells",
     "expired_jobs",
+    "cache_lookups",
 }
 
 # What must be the same however often the tick died: no instants, no ids that were drawn.
@@ -57,7 +58,7 @@ FACTS = {
     "tasks": """
         SELECT id, state, attempt_open, attempt_number, failure_count, preemption_count,
                system_failure_count, system_row, refusal_row, consecutive_crashes,
-               not_before IS NULL
+               not_before IS NULL, cache_status, cache_blocked, cache_key
         FROM controlplane_task
         """,
     "attempts": """
@@ -77,6 +78,7 @@ FACTS = {
     "audit": "SELECT action, subject FROM controlplane_auditline",
     "callbacks": "SELECT id, state, tries FROM controlplane_callback",
     "claims": "SELECT guid, claim FROM controlplane_oneoff",
+    "entries": "SELECT key, evicted_at IS NULL, hits, size_bytes FROM controlplane_cacheentry",
     "deliveries": "SELECT callback_id, number FROM controlplane_delivery",
     "dependencies": "SELECT id, met_at IS NULL, failed_at IS NULL FROM controlplane_jobdependency",
 }

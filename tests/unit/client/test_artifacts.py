@@ -266,7 +266,7 @@ def test_interrupted_download_is_continued_by_the_same_command(
         while sum(map(len, files_in(out).values())) < 2 * 700_000:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, shown = process.communicate(timeout=30)
+        _, shown = process.communicate(timeout=120)
     environment.resume.set()
     assert (process.returncode, shown) == (130, "interrupted\n")
     parts = files_in(out)
