@@ -25,11 +25,10 @@ _STORED = "SELECT count(*) FROM controlplane_cacheentry WHERE evicted_at IS NULL
 _ENDED = "SELECT count(*) FROM controlplane_job WHERE id = ANY(%s) AND finished_at IS NOT NULL"
 _HITS = "SELECT count(*) FROM controlplane_task WHERE job_id = ANY(%s) AND cache_entry_id > 0"
 _MILLISECONDS = """
-SELECT 1000 * extract(epoch FROM max(pg_xact_commit_timestamp(h.xmin))
-                               - min(pg_xact_commit_timestamp(s.xmin)))::float
-FROM controlplane_transition h
-JOIN controlplane_transition s ON s.job_id = h.job_id AND s.reason = 'submitted'
-WHERE h.reason = 'cache_hit' AND h.job_id = ANY(%s) GROUP BY h.job_id ORDER BY 1
+SELECT 1000 * extract(epoch FROM
+    max(pg_xact_commit_timestamp(xmin)) FILTER (WHERE reason = 'cache_hit')
+    - min(pg_xact_commit_timestamp(xmin)) FILTER (WHERE reason = 'submitted'))::float
+FROM controlplane_transition WHERE job_id = ANY(%s) GROUP BY job_id ORDER BY 1
 """
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -258,7 +258,7 @@ def test_least_recently_used_entries_go_first(
     stage.cell()
     for key in ("one", "two", "three"):
         ran(stage, result="x" * 100, cache={"enabled": True, "key": key})
-        stage.wait(1)
+        stage.wait(61)
     again(stage, cache={"enabled": True, "key": "one"})
     limited = settings.CELLRUN.model_copy(update={"max_cache_mib": 250 / 2**20})
     monkeypatch.setattr(settings, "CELLRUN", limited)

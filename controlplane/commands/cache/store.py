@@ -16,6 +16,7 @@ from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.policy import RUNS, CachePolicy, CacheStatus
+from controlplane.outbox import wakes
 from controlplane.queries.cache.due import CacheCandidate, find_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, rows
@@ -32,7 +33,10 @@ def store_results(*, now: datetime) -> Mapping[str, int]:
     stored, until = 0, time.monotonic() + SLICE_SECONDS
     while found := find_candidates(page=PAGE):
         stored += _store(found, now)
-        if len(found) < PAGE or time.monotonic() >= until:
+        if len(found) < PAGE:
+            break
+        if time.monotonic() >= until:
+            wakes.wake_convergence()  # other rules first
             break
     return {"cache_entries": stored}
 
