@@ -13,6 +13,7 @@ from functools import cache
 from uuid import UUID
 
 import structlog
+from django.conf import settings
 
 from controlplane.commands.cache.evict import evict_entries
 from controlplane.commands.state.apply import apply
@@ -134,7 +135,8 @@ def _digest(group_id: int, output: str | None) -> str:
 def _check(entries: Mapping[UUID, CachedResult], now: datetime) -> dict[UUID, CacheStatus]:
     """Return HIT for entries whose files match their manifests; evict those that differ."""
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-        checked = dict(zip(entries, pool.map(_check_files, entries.values()), strict=True))
+        check = pool.map if settings.CELLRUN.has_object_store else map
+        checked = dict(zip(entries, check(_check_files, entries.values()), strict=True))
     damaged = [
         entries[key].entry_id for key, status in checked.items() if status is CacheStatus.MISS
     ]

@@ -82,15 +82,17 @@ def put_manifest(prefix: str, content: bytes) -> None:
 
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
     """Return a complete file, or None. A link out of the prefix is not followed."""
-    base = root() / "artifacts" / prefix
-    path = base / name
+    base = root() / "artifacts"
     try:
-        if not path.resolve(strict=True).is_relative_to(base.resolve(strict=True)):
-            return None
-        file = path.open("rb")
+        file = (base / prefix / name).open("rb")
     except OSError:
         return None
-    return file
+    # The path of the opened file: one call instead of one for each folder.
+    opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
+    if opened.startswith(f"{os.path.realpath(base)}/{prefix}/"):
+        return file
+    file.close()
+    return None
 
 
 def link_to_artifact(prefix: str, name: str) -> None:
