@@ -159,7 +159,7 @@ class Cache(Model):
         description="Default: derived from image, command, environment, inputs and outputs.",
     )
     scope: Literal["project", "domain"] = Field(
-        default="project", description="Who shares entries: the project, or the whole domain."
+        default="project", description="Sharing of entries: the project, or the whole domain."
     )
     overwrite: bool = Field(
         default=False, description="Run in any case, and replace the entry of the key."

@@ -152,7 +152,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "output": lambda task: {**task, "outputs": [{"path": "/out/model", "name": "m"}]},
     "secret": lambda task: {**task, "secrets": [{"name": "s", "env": "S"}]},
     "folder": lambda task: {**task, "workdir": "/w"},
-    "user": lambda task: {**task, "user": "nobody"},
+    "user": lambda task: {**task, "user": "1000:1000"},
 }
 
 
