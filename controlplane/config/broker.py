@@ -47,9 +47,15 @@ The client of Redis raises DataError for arguments that it cannot send.
 
 
 class ForgivingChannel(kombu_redis.Channel):
-    """Reads messages from lists; logs and drops those that cannot be read."""
+    """Reads messages from lists; logs and drops those that cannot be read.
+
+    Every queue is consumed with `no_ack`. Celery acknowledges each message nevertheless.
+    """
 
     _last_queue = ""
+
+    def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
+        """Do nothing: the broker has already removed the message."""
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Return a Redis client that replaces entries over the size limit."""
@@ -64,7 +70,7 @@ class ForgivingChannel(kombu_redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         read = super()._brpop_read
         self._read_one(lambda: read(**options))
-        # Only inbox queues, which need no acknowledgement: others are read as their work is done.
+        # Only inbox queues: each message of another is a task, which runs while it is read.
         if self._last_queue in INBOX_QUEUES:
             queue = self._last_queue
             for entry in self.client.rpop(queue, MORE_MESSAGES) or ():
@@ -76,16 +82,11 @@ class ForgivingChannel(kombu_redis.Channel):
         self.connection._deliver(kombu_redis.loads(bytes_to_str(bounded)), queue)
 
     def _read_one(self, read: Callable[[], object]) -> None:
-        known = set(self.qos._delivered)
         try:
             read()
         except Exception as error:
             if isinstance(error, BROKER_ERRORS) and not isinstance(error, DataError):
                 raise
-            # The entry is no longer in its list. Unless it is rejected, it would permanently occupy
-            # one of the few places of unacknowledged messages.
-            for tag in set(self.qos._delivered) - known:
-                self.basic_reject(tag, requeue=False)
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
             log.warning("message dropped, it cannot be read: %s", text)
 

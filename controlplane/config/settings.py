@@ -174,7 +174,7 @@ UNFOLD = {
     },
 }
 
-# Celery carries short commands: JSON, no results, acknowledged before they run, one at a time.
+# Celery carries short commands: JSON, no results, removed as they are read, one at a time.
 CELERY_BROKER_URL = CELLRUN.broker_url
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -3,6 +3,7 @@
 import base64
 import codecs
 import json
+import logging
 import os
 import uuid
 import zlib
@@ -15,6 +16,7 @@ from kombu.connection import Connection
 from kombu.transport import redis as kombu_redis
 
 from controlplane.config.broker import MORE_MESSAGES, PromptConnection
+from controlplane.config.celery import app
 from controlplane.contract.wire import broker
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from workers.service.broker import PromptConnection as CellConnection
@@ -163,7 +165,7 @@ def test_an_entry_over_the_size_limit_in_a_backlog_is_not_decoded(
     assert max(decoded) < 10_000
 
 
-def test_acknowledged_queue_is_read_one_message_at_a_time() -> None:
+def test_queue_of_tasks_is_read_one_message_at_a_time() -> None:
     """A worker takes as many tasks as it has time for; the others wait for another worker."""
     queue = f"test.{uuid.uuid4().hex}"
     before = count_reads()
@@ -171,3 +173,35 @@ def test_acknowledged_queue_is_read_one_message_at_a_time() -> None:
     messages = [broker.plain_message(queue, text) for text in texts]
     assert receive(PromptConnection, messages, queue) == [*texts, "last"]
     assert count_reads() - before >= 31
+
+
+@pytest.mark.parametrize("name", ["placement", "convergence", "callbacks", "inbox.control"])
+def test_worker_reads_on_after_the_broker_does_not_answer_an_acknowledgement(name: str) -> None:
+    got: list[Any] = []
+    options = {"priority_steps": [0], "socket_timeout": 0.2}
+    with (
+        redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client,
+        PromptConnection(os.environ["CELERY_BROKER_URL"], transport_options=options) as connection,
+    ):
+        client.delete(name)
+
+        def take(body: Any, message: Any) -> None:
+            got.append(body)
+            client.execute_command("CLIENT", "PAUSE", "600", "WRITE")
+            message.ack_log_error(logging.getLogger(__name__), connection.connection_errors)
+
+        client.lpush(name, *(broker.plain_message(name, text) for text in ("first", "second")))
+        channel = connection.channel()
+        channel.basic_qos(0, 1, False)  # as a worker that runs one task at a time
+        consumer = app.amqp.TaskConsumer(
+            channel, queues=[app.amqp.queues[name]], accept=["json"], callbacks=[take]
+        )
+        with consumer:
+            for _ in range(10):
+                try:
+                    connection.drain_events(timeout=1)
+                except (*connection.connection_errors, TimeoutError):
+                    continue
+                if len(got) == 2:
+                    break
+    assert got == ["first", "second"]
