@@ -4,6 +4,7 @@
 """
 
 import fcntl
+import gc
 import os
 import queue
 import sys
@@ -38,6 +39,7 @@ log = structlog.get_logger("workers")
 # Announced time until the next start: a restart by a supervisor, an upgrade of the package.
 EXPECTED_SECONDS = 120
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05
+COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 
 MakeDriver = Callable[[CellConfig, Listener], Driver]
 
@@ -120,11 +122,22 @@ def _run(
         watcher.start()
     for cell in cells:
         log.info("cell_started", cell=cell.name, incarnation=cell.incarnation)
+    _relax_collector()
     try:
         app.worker_main(worker_arguments(name))
         shutdown.request()
     finally:
         shutdown.join()
+
+
+def _relax_collector() -> None:
+    """Let the garbage collector run less often, and skip what the start has allocated.
+
+    With Python's thresholds it takes a quarter of the loop's time when thousands of attempts run.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 class ShutdownThread:
