@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.contract.artifacts import MANIFEST
 from controlplane.storage.current import current_store
+from controlplane.storage.interface import ArtifactStore
 
 # Files up to this size are read by a check of their integrity.
 CHECKED_BYTES = 1024 * 1024
@@ -35,12 +36,13 @@ def put_manifest(prefix: str, *, result: str | None, files: Sequence[Mapping[str
 def is_complete(stored: StoredFiles) -> bool:
     """Return whether the manifest and all files are stored as they were. Raise OSError."""
     manifest = {"name": MANIFEST, "size": None, "sha256": stored.manifest_sha256}
-    return all(_is_intact(stored.prefix, item) for item in (manifest, *stored.files))
+    store = current_store()
+    return all(_is_intact(store, stored.prefix, item) for item in (manifest, *stored.files))
 
 
-def _is_intact(prefix: str, item: Mapping[str, Any]) -> bool:
+def _is_intact(store: ArtifactStore, prefix: str, item: Mapping[str, Any]) -> bool:
     """Return whether a file has its size and, if it is small, its SHA-256."""
-    file = current_store().open_artifact(prefix, item["name"])
+    file = store.open_artifact(prefix, item["name"])
     if file is None:
         return False
     with file:

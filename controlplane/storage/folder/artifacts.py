@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
@@ -82,17 +83,23 @@ def put_manifest(prefix: str, content: bytes) -> None:
 
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
     """Return a complete file, or None. A link out of the prefix is not followed."""
-    base = root() / "artifacts"
+    base = f"{root()}/artifacts"
     try:
-        file = (base / prefix / name).open("rb")
+        file = open(f"{base}/{prefix}/{name}", "rb")  # noqa: SIM115  returned open
     except OSError:
         return None
     # The path of the opened file: one call instead of one for each folder.
     opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
-    if opened.startswith(f"{os.path.realpath(base)}/{prefix}/"):
-        return file
+    for resolve in (_resolve_once, os.path.realpath):  # a link to the store may have changed
+        if opened.startswith(f"{resolve(base)}/{prefix}/"):
+            return file
     file.close()
     return None
+
+
+@cache
+def _resolve_once(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def link_to_artifact(prefix: str, name: str) -> None:
