@@ -47,7 +47,7 @@ def results_to_store() -> list[str]:
 def check_needed(uid: str) -> list[str]:
     """A task is not placed if its key has an entry, unless it overwrites or could not look it up.
 
-    `uid`: of the attempt that was begun.
+    Retries are not looked up. `uid`: of the attempt that was begun.
     """
     found = rows(
         """
@@ -56,7 +56,7 @@ def check_needed(uid: str) -> list[str]:
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_cacheentry e ON e.identity = t.cache_identity
             AND e.created_at < a.created_at AND coalesce(e.evicted_at > a.created_at, true)
-        WHERE a.uid = %s AND NOT (g.cache ->> 'overwrite')::boolean
+        WHERE a.uid = %s AND a.number = 1 AND NOT (g.cache ->> 'overwrite')::boolean
         """,
         [int(CacheStatus.MISS), uid],
     )
