@@ -1,4 +1,4 @@
-"""`python -m tests.mutations [NAME...]`: print the seed that finds each planted mistake."""
+"""`python -m tests.mutations [NAME...]`: print what finds each planted mistake."""
 
 import os
 import sys
@@ -12,7 +12,13 @@ import django
 
 django.setup()
 
-from tests.mutations.running import MUTATIONS, first_failing_seed, seeds_for  # noqa: E402
+from tests.mutations.catalogue import Mutation  # noqa: E402
+from tests.mutations.running import (  # noqa: E402
+    MUTATIONS,
+    first_failing_seed,
+    is_found_by_scenario,
+    seeds_for,
+)
 
 
 def main() -> int:
@@ -23,13 +29,20 @@ def main() -> int:
         if names and mutation.name not in names:
             continue
         began = time.monotonic()
-        seeds = seeds_for(mutation)
-        seed = first_failing_seed(mutation, seeds)
-        missed += seed is None
-        found = "NOT FOUND" if seed is None else f"seed {seed} ({seeds.index(seed) + 1}.)"
+        found = _find(mutation)
+        missed += not found
         took = time.monotonic() - began
-        print(f"{mutation.name}: {found} within {mutation.within}, {took:.0f} s", flush=True)
+        print(f"{mutation.name}: {found or 'NOT FOUND'}, {took:.0f} s", flush=True)
     return 1 if missed else 0
+
+
+def _find(mutation: Mutation) -> str:
+    """What finds the mistake; empty if nothing does."""
+    if mutation.scenario:
+        return mutation.scenario if is_found_by_scenario(mutation) else ""
+    seeds = seeds_for(mutation)
+    seed = first_failing_seed(mutation, seeds)
+    return "" if seed is None else f"seed {seed} ({seeds.index(seed) + 1}. of {mutation.within})"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ class Mutation:
     """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
     the first that have all of `needs`, which a + joins: "drop", "delay" or "own" of the mixture of
     faults, a function of tests.simulation.faults, of .families, of .contests or of .extras, or
-    "deaf": an exclusive task that ignores its stop signal.
+    "deaf": an exclusive task that ignores its stop signal, or "serial": tasks that serialize.
+    `scenario`: the test that must fail, in place of seeds, where the simulation has nothing that
+    the mistake is about.
     """
 
     name: str
@@ -18,6 +20,7 @@ class Mutation:
     breaks: str
     needs: str = ""
     within: int = 40
+    scenario: str = ""
 
 
 _D, _C, _W = "controlplane/domain/", "controlplane/commands/", "workers/"

@@ -1,4 +1,4 @@
-"""Plants one mistake in a copy of the tree and lets the simulation search for it."""
+"""Plants one mistake in a copy of the tree and lets the simulation or a scenario search for it."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from tests.mutations import catalogue, contests, exclusives, families, retention
+from tests.mutations import caching, catalogue, contests, exclusives, families, retention
 from tests.mutations.catalogue import Mutation
 from tests.simulation.contests import CONTESTS, choose_contests
 from tests.simulation.extras import choose_extras
@@ -27,7 +27,9 @@ MUTATIONS = (
     *exclusives.MUTATIONS,
     *contests.MUTATIONS,
     *retention.MUTATIONS,
+    *caching.MUTATIONS,
 )
+_SERVERS = ("CELLRUN_HOME", "DATABASE_URL", "CELERY_BROKER_URL")
 _FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
 
 
@@ -62,6 +64,8 @@ def _has(seed: int, needs: str) -> bool:
     if needs == "deaf":
         jobs = [job.body for job in draw_families(seed)]
         return any(body.get("exclusive") and "deaf" in str(body["groups"]) for body in jobs)
+    if needs == "serial":
+        return any(job.body.get("cache", {}).get("serialize") for job in draw_families(seed))
     if needs == "own":
         return mixture.is_own and mixture.count > 0
     if not needs or needs in {family.__name__ for family in choose_families(seed)}:
@@ -71,29 +75,50 @@ def _has(seed: int, needs: str) -> bool:
     return needs in {kind.__name__ for kind in mixture.kinds} and mixture.count > 0
 
 
-def first_failing_seed(mutation: Mutation | None, seeds: Sequence[int]) -> int | None:
+def first_failing_seed(mutation: Mutation, seeds: Sequence[int]) -> int | None:
     """Simulate `seeds` on a copy with the mistake; the first that fails, None if none does."""
+    done = _run_on_copy(mutation, ["tests.simulation", "--stop", *map(str, seeds)])
+    found = _FAILED.search(done.stdout)
+    if done.returncode not in (0, 1) or (done.returncode == 1 and found is None):
+        raise _broken("simulation", done)
+    return int(found[1]) if found else None
+
+
+def is_found_by_scenario(mutation: Mutation) -> bool:
+    """Run the scenario of the mutation on a copy with the mistake; return whether it fails."""
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = _run_on_copy(mutation, ["pytest", *options, mutation.scenario])
+    # An error of a fixture, or a scenario that is not there, is no finding.
+    if done.returncode not in (0, 1) or " error" in done.stdout.splitlines()[-1]:
+        raise _broken("scenario", done)
+    return done.returncode == 1
+
+
+def _run_on_copy(mutation: Mutation, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a module with its arguments on a copy of the tree that has the mistake."""
     with tempfile.TemporaryDirectory(prefix="cellrun-mutant-") as folder:
         tree = Path(folder)
         for name in COPIED:
-            leave_out = shutil.ignore_patterns("__pycache__", "static", "e2e", "conformance")
+            leave_out = shutil.ignore_patterns("__pycache__", "static", "e2e")
             shutil.copytree(ROOT / name, tree / name, ignore=leave_out)
-        if mutation is not None:
-            path = tree / mutation.file
-            path.write_text(mutate(path.read_text(), mutation))
-        command = ["-m", "tests.simulation", "--stop", *map(str, seeds)]
-        done = subprocess.run(
-            [sys.executable, *command],
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        path = tree / mutation.file
+        path.write_text(mutate(path.read_text(), mutation))
+        environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        if mutation.scenario:
+            # Servers of its own: its database would have the name of that of the tests around it.
+            for name in _SERVERS:
+                environment.pop(name, None)
+        return subprocess.run(
+            [sys.executable, "-m", *command],
             cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
             check=False,
         )
-    found = _FAILED.search(done.stdout)
-    if done.returncode not in (0, 1) or (done.returncode == 1 and found is None):
-        raise RuntimeError(
-            f"the simulation broke down:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
-        )
-    return int(found[1]) if found else None
+
+
+def _broken(what: str, done: subprocess.CompletedProcess[str]) -> RuntimeError:
+    return RuntimeError(f"the {what} broke down:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

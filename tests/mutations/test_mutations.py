@@ -1,4 +1,4 @@
-"""The simulation finds planted mistakes: some of them in each run, in the long suite all."""
+"""The simulation or a scenario finds planted mistakes: some in each run, in the long suite all."""
 
 import os
 from zlib import crc32
@@ -6,7 +6,14 @@ from zlib import crc32
 import pytest
 
 from tests.mutations.catalogue import Mutation
-from tests.mutations.running import MUTATIONS, ROOT, first_failing_seed, mutate, seeds_for
+from tests.mutations.running import (
+    MUTATIONS,
+    ROOT,
+    first_failing_seed,
+    is_found_by_scenario,
+    mutate,
+    seeds_for,
+)
 from tests.simulation.running import run_seed
 
 AT_ONCE = 5
@@ -20,8 +27,12 @@ def names(mutation: Mutation) -> str:
 
 
 def find(mutation: Mutation) -> None:
+    unseen = f"{mutation.file} may have this mistake unseen: {mutation.breaks}"
+    if mutation.scenario:
+        assert is_found_by_scenario(mutation), unseen
+        return  # without the mistake, the suite of scenarios runs it
     seed = first_failing_seed(mutation, seeds_for(mutation))
-    assert seed is not None, f"{mutation.file} may have this mistake unseen: {mutation.breaks}"
+    assert seed is not None, unseen
     # It fails for the mistake: without it, all is well.
     assert run_seed(seed).failure == ""
 

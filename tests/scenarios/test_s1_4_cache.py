@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from controlplane.commands.cache.evict import evict_entries
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CacheEntry, Domain, Job, Project, Task
 from controlplane.queries.attempts.artifacts import open_artifact
@@ -16,6 +17,7 @@ from controlplane.queries.sql import execute
 from controlplane.queries.views.artifacts import find_attempt_with_artifacts, get_task_artifacts
 from controlplane.queries.views.tasks import get_task
 from controlplane.spec import InvalidSpec, parse_job
+from controlplane.storage.manifests import StoredFiles, is_complete
 from tests.scenarios.cells import LiveStage, RealCell, script_of
 from tests.scenarios.stage import Stage
 
@@ -250,6 +252,23 @@ def test_entry_without_hits_is_evicted_after_its_time(stage: Stage) -> None:
     Job.objects.filter(pk=hit.pk).update(expires_at=stage.now())
     stage.settle()
     assert not CacheEntry.objects.filter(pk=entry.pk).exists()
+
+
+def test_entry_that_is_evicted_during_the_lookup_is_not_used(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evict_meanwhile(files: StoredFiles) -> bool:
+        evict_entries([CacheEntry.objects.get().pk], "a user evicted it", now=stage.now())
+        return is_complete(files)
+
+    stage.cell()
+    ran(stage)
+    monkeypatch.setattr("controlplane.commands.cache.lookup.is_complete", evict_meanwhile)
+    job = again(stage)
+    assert stage.job(job).state != S.SUCCEEDED
+    stage.converge()
+    stage.place()
+    assert (stage.states(job), status(stage, job)) == (["ASSIGNED"], "MISS")
 
 
 def test_least_recently_used_entries_go_first(

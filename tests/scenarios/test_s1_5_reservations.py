@@ -142,6 +142,25 @@ def test_lost_owner_runs_again_before_the_waiters(stage: Stage) -> None:
     assert Attempt.objects.count() == 2
 
 
+def test_lost_owner_runs_again_before_a_waiter_that_was_submitted_earlier(stage: Stage) -> None:
+    for number in range(3):
+        stage.cell(f"cell-{number}")
+    first, second, third = submit(stage, 3, retries={"failure": 1})
+    go_on(stage)
+    stage.fail(*on_cells())
+    go_on(stage)
+    [owner] = on_cells()
+    stage.start(owner)
+    stage.wait(60)
+    go_on(stage)
+    assert owner.job_id == second.pk
+    assert stage.why(first)["code"] == stage.why(third)["code"] == "waiting_for_cache"
+    stage.lose(stage.fake_cell_of(owner))
+    go_on(stage)
+    [again] = on_cells()
+    assert (again.job_id, again.number) == (second.pk, 2)
+
+
 def test_owner_that_backs_off_is_overtaken(stage: Stage) -> None:
     stage.cell()
     first, second = submit(stage, 2, retries={"failure": 3})
@@ -176,7 +195,7 @@ def test_waiter_ends_at_its_own_deadline(stage: Stage) -> None:
 
 def test_waiter_does_not_hold_up_a_strict_queue(stage: Stage) -> None:
     stage.policy(strict_fifo=True)
-    stage.cell()
+    stage.cell(cpu=200)  # room for the owner and one more task
     submit(stage, 3)
     go_on(stage)
     later = stage.submit_small()

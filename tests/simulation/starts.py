@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import ACTIVE, TERMINAL, ReleaseKind
 from controlplane.queries.sql import rows
+from tests.simulation.cached import check_needed
 from tests.simulation.jobs import Submitted
 from tests.simulation.witness import Seen
 from tests.simulation.world import World
@@ -20,6 +21,7 @@ def check_start(world: World, seen: Seen) -> list[str]:
         *_before_other_groups(world, job, seen),
         *_below_a_minimum(job, seen),
         *_retried_needlessly(world, job, seen),
+        *check_needed(seen.uid),
     ]
     return [f"attempt {seen.uid} of job {seen.job_id} was begun, but {text}" for text in wrong]
 
