@@ -273,7 +273,7 @@ def test_one_more_attempt_runs_after_the_loss_of_the_cell(
 
 
 def check_waiting(session: Session, job_ids: list[int]) -> None:
-    """All but the first job wait for it, and say so."""
+    """All but the first job wait for it, which is their pending reason."""
     first, *others = job_ids
     for task in wait_for_status(session, others, {"WAITING": len(others)}):
         reason = session.explain(task["id"])["reason"]
@@ -386,6 +386,22 @@ def test_tasks_finish_when_the_store_is_back(
         [task] = wait_for_ends(session, [again])
         assert (task["result"], known.begun) == ("5\n", 2)
         assert read_output(session, task["id"]) == {"kept": b"5\n"}
+
+
+def test_convergence_goes_on_while_the_store_is_away(
+    session: Session, store: Store, programs: Programs
+) -> None:
+    own_keys = {"enabled": True}
+    [job_id] = submit_all(session, 1, programs.job(replicas=60, outputs=[], cache=own_keys))
+    wait_until(lambda: programs.begun == 60, seconds=60, what="all have begun")
+    with store.away():
+        programs.gate.open()
+        wait_for_ends(session, [job_id])
+        nowhere = [{"key": "is", "op": "eq", "values": ["nowhere"]}]
+        spec = programs.job(cache={}, constraints=nowhere, scheduling_timeout_seconds=1)
+        [other] = submit_all(session, 1, spec)
+        assert wait_for_end(session, other, seconds=30)["state"] == "UNSCHEDULABLE"
+        wait_for_status(session, [job_id], {"PUT_FAILURE": 60})
 
 
 @contextmanager
