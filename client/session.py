@@ -420,18 +420,22 @@ class Session:
         parts = urlsplit(link)
         if parts.scheme not in ("http", "https"):
             raise Unreachable(self.url, f"it redirects to {parts.scheme}")
-        found = self._store.get(
-            link,
-            headers={name: value for name, value in headers.items() if name != "If-Range"},
-            timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
-            allow_redirects=False,
-            stream=True,
-            proxies=requests.utils.get_environ_proxies(link),
-        )
+        # Not the whole link, since it contains a signature.
+        host = f"{parts.scheme}://{parts.netloc}"
+        try:
+            found = self._store.get(
+                link,
+                headers={name: value for name, value in headers.items() if name != "If-Range"},
+                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
+                allow_redirects=False,
+                stream=True,
+                proxies=requests.utils.get_environ_proxies(link),
+            )
+        except requests.RequestException as fault:
+            raise Unreachable(host, _why(fault)) from None
         if found.status_code not in (200, 206):
             found.close()
-            # Not the whole link, since it contains a signature.
-            raise ApiError(found.status_code, {}, f"{parts.scheme}://{parts.netloc}")
+            raise ApiError(found.status_code, {}, host)
         return found
 
     def _address(self, path: str) -> str:

@@ -72,7 +72,7 @@ class CacheEntry(models.Model):
         verbose_name_plural = "cache entries"
 
     def __str__(self) -> str:
-        return self.key
+        return f"entry {self.key}"  # pages begin it with a capital, which a key may not have
 
 
 class CacheReservation(models.Model):

@@ -2,12 +2,13 @@
 
 import http.client
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -93,18 +94,30 @@ Faults = Callable[[StoreRequest], int | None]
 
 
 class FaultyProxy:
-    """Forwards all requests to a server; `faults` returns the fault of a request, or None."""
+    """Forwards all requests to a server; `faults` returns the fault of a request, or None.
 
-    def __init__(self, target: str) -> None:
+    `port`: where it listens; a free one by default.
+    """
+
+    def __init__(self, target: str, *, port: int = 0) -> None:
         self.faults: Faults = lambda request: None
         self.seen: list[StoreRequest] = []
         self.closed = threading.Event()
+        self._connections: set[socket.socket] = set()
         host = target.removeprefix("http://")
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                proxy._connections.add(self.connection)
+
+            def finish(self) -> None:
+                proxy._connections.discard(self.connection)
+                super().finish()
 
             def handle_any(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -152,13 +165,16 @@ class FaultyProxy:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
-        """Stop the proxy."""
+        """Stop the proxy, and cut its connections, which clients keep for later requests."""
         self.closed.set()
         self._server.shutdown()
         self._server.server_close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)

@@ -287,6 +287,20 @@ def test_least_recently_used_entries_go_first(
     assert set(left) == {"one@1", "three@1"}
 
 
+def test_entry_above_the_maximum_size_of_the_cache_displaces_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = settings.CELLRUN.model_copy(update={"max_cache_mib": 250 / 2**20})
+    monkeypatch.setattr(settings, "CELLRUN", limited)
+    stage.cell()
+    for key, length in (("one", 100), ("large", 300), ("two", 100)):
+        ran(stage, result="x" * length, cache={"enabled": True, "key": key})
+        stage.wait(61)
+    stage.settle()
+    left = CacheEntry.objects.filter(evicted_at=None).values_list("key", flat=True)
+    assert set(left) == {"one@1", "two@1"}
+
+
 def test_job_of_hits_and_misses_succeeds_when_all_have(stage: Stage) -> None:
     stage.cell()
     ran(stage, cache={"enabled": True, "key": "one"})
@@ -447,3 +461,65 @@ def test_file_that_is_corrupt_at_its_use_is_evicted_and_made_again(
     assert Attempt.objects.filter(job=third).count() == 2
     assert read_of(live, live.newest(third)[-1]) == "model\n"
     assert Attempt.objects.filter(job=first).count() == 2
+
+
+def test_store_that_answers_slowly_does_not_hold_up_convergence(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def fail(prefix: str, **_: Any) -> str:
+        tried.append(prefix)
+        raise TimeoutError("the store does not answer")
+
+    stage.cell()
+    job = stage.submit_small(replicas=8, **CACHED)
+    stage.converge()
+    stage.place()
+    monkeypatch.setattr("controlplane.commands.cache.store.put_manifest", fail)
+    # As if the first requests had taken all the time of the rule.
+    monkeypatch.setattr("controlplane.commands.cache.store.SLICE_SECONDS", 0.0)
+    for attempt in stage.attempts(job):
+        stage.end(attempt, S.SUCCEEDED, exit_code=0, result="42")
+    stage.converge()
+    assert 0 < len(tried) < 8
+    for _ in range(8):
+        stage.converge()
+    assert statuses(stage, job) == {"PUT_FAILURE"}
+    assert len(set(tried)) == len(tried) == 8
+    stage.check()
+
+
+def test_slow_lookups_do_not_hold_up_convergence(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def fail(files: object) -> bool:
+        tried.append(files)
+        raise TimeoutError("the store does not answer")
+
+    stage.cell()
+    first = stage.submit_small(replicas=8, **CACHED)
+    stage.converge()
+    stage.place()
+    for attempt in stage.attempts(first):
+        stage.end(attempt, S.SUCCEEDED, exit_code=0, result="42")
+    stage.settle()
+    assert statuses(stage, first) == {"POPULATED"}
+    monkeypatch.setattr("controlplane.commands.cache.lookup.is_complete", fail)
+    monkeypatch.setattr("controlplane.commands.cache.lookup.SLICE_SECONDS", 0.0)
+    second = stage.submit_small(replicas=8, **CACHED)
+    stage.converge()
+    assert 0 < len(tried) < 8
+    for _ in range(8):
+        stage.converge()
+    assert statuses(stage, second) == {"LOOKUP_FAILURE"}
+    assert len(tried) == 8
+    stage.check()
+
+
+def statuses(stage: Stage, job: Job) -> set[str]:
+    """The statuses of the tasks of a job."""
+    ids = Task.objects.filter(job=job).values_list("pk", flat=True)
+    return {str(get_task(task_id, now=stage.now())["cache_status"]) for task_id in ids}

@@ -6,15 +6,14 @@ The store is read outside transactions. An error of the store means that the tas
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from uuid import UUID
 
 import structlog
-from django.conf import settings
 
+from controlplane.commands.cache.batches import map_in_time
 from controlplane.commands.cache.evict import evict_entries
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
@@ -49,9 +48,6 @@ log = structlog.get_logger(__name__)
 
 PAGE = 2_000
 SLICE_SECONDS = 2.0
-# Of an object store; a folder answers at once.
-REQUESTS_AT_ONCE = 16
-
 
 _Digest = Callable[[int, str | None], str]
 """Returns the digest of what a group produced: its results, or an output."""
@@ -72,25 +68,31 @@ def search_cache(*, now: datetime) -> Mapping[str, int]:
     """Look up due tasks, page by page; return how many there were, and the hits."""
     done, hits, until = 0, 0, time.monotonic() + SLICE_SECONDS
     while found := find_lookups(now, page=PAGE):
-        results = _judge(found, now)
+        results = _judge(found, now, until)
         hits += _apply(results, now)
-        done += len(found)
-        if len(found) < PAGE:
+        done += len(results)
+        if len(found) < PAGE and len(results) == len(found):
             break
         if time.monotonic() >= until:
-            wakes.wake_convergence()  # other rules first
+            # Other rules first. If the store does not respond, the next regular tick continues.
+            if all(result.status is not CacheStatus.LOOKUP_FAILURE for result in results):
+                wakes.wake_convergence()
             break
     return {"cache_lookups": done, "cache_hits": hits}
 
 
-def _judge(tasks: Sequence[LookupTask], now: datetime) -> list[LookupResult]:
-    """Decide about the tasks, without a lock."""
+def _judge(tasks: Sequence[LookupTask], now: datetime, until: float) -> list[LookupResult]:
+    """Decide about the tasks, without a lock; not about those whose entries took too long."""
     groups = load_cached_groups({task.group_id for task in tasks})
     digest = cache(_digest)  # many tasks read the same groups
     keyed = [_with_key(task, groups.get(task.group_id), digest) for task in tasks]
     entries = find_entries({item.identity for item in keyed if item.identity is not None})
-    checked = _check(entries, now)
-    return [_decide(item, groups.get(item.task.group_id), entries, checked) for item in keyed]
+    checked = _check(entries, now, until)
+    return [
+        _decide(item, groups.get(item.task.group_id), entries, checked)
+        for item in keyed
+        if item.identity not in entries or item.identity in checked
+    ]
 
 
 def _with_key(task: LookupTask, group: CachedGroup | None, digest: _Digest) -> LookupResult:
@@ -132,11 +134,15 @@ def _digest(group_id: int, output: str | None) -> str:
     )
 
 
-def _check(entries: Mapping[UUID, CachedResult], now: datetime) -> dict[UUID, CacheStatus]:
-    """Return HIT for entries whose files match their manifests; evict those that differ."""
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-        check = pool.map if settings.CELLRUN.has_object_store else map
-        checked = dict(zip(entries, check(_check_files, entries.values()), strict=True))
+def _check(
+    entries: Mapping[UUID, CachedResult], now: datetime, until: float
+) -> dict[UUID, CacheStatus]:
+    """Return HIT for entries whose files match their manifests; evict those that differ.
+
+    Entries that cannot be checked before `until` are left out.
+    """
+    found = map_in_time(_check_files, list(entries.values()), until=until)
+    checked = dict(zip(entries, found, strict=False))
     damaged = [
         entries[key].entry_id for key, status in checked.items() if status is CacheStatus.MISS
     ]

@@ -11,6 +11,7 @@ from datetime import datetime
 
 import structlog
 
+from controlplane.commands.cache.batches import map_in_time
 from controlplane.commands.cache.reservations import search_again
 from controlplane.commands.state.transactions import for_each_batch
 from controlplane.contract.artifacts import path_of
@@ -32,11 +33,14 @@ def store_results(*, now: datetime) -> Mapping[str, int]:
     """Store the results of succeeded tasks, page by page; return how many entries there are."""
     stored, until = 0, time.monotonic() + SLICE_SECONDS
     while found := find_candidates(page=PAGE):
-        stored += _store(found, now)
-        if len(found) < PAGE:
+        prepared = map_in_time(_prepare, found, until=until)
+        stored += _store(found[: len(prepared)], prepared, now)
+        if len(found) < PAGE and len(prepared) == len(found):
             break
         if time.monotonic() >= until:
-            wakes.wake_convergence()  # other rules first
+            # Other rules first. If the store does not respond, the next regular tick continues.
+            if CacheStatus.PUT_FAILURE not in prepared:
+                wakes.wake_convergence()
             break
     return {"cache_entries": stored}
 
@@ -50,17 +54,18 @@ class _Storable:
     manifest_sha256: str
 
 
-def _store(found: Sequence[CacheCandidate], now: datetime) -> int:
+def _store(
+    found: Sequence[CacheCandidate], prepared: Sequence[_Storable | CacheStatus], now: datetime
+) -> int:
     by_job: dict[int, list[CacheCandidate]] = defaultdict(list)
     storable: dict[int, _Storable] = {}
     statuses: dict[int, CacheStatus] = {}
-    for item in found:
+    for item, result in zip(found, prepared, strict=True):
         by_job[item.job_id].append(item)
-        prepared = _prepare(item)
-        if isinstance(prepared, CacheStatus):
-            statuses[item.task_id] = prepared
+        if isinstance(result, CacheStatus):
+            statuses[item.task_id] = result
         else:
-            storable[item.task_id] = prepared
+            storable[item.task_id] = result
             statuses[item.task_id] = CacheStatus.POPULATED
 
     def work(job_ids: Sequence[int]) -> int:

@@ -43,16 +43,17 @@ def find_unused(age: float, *, now: datetime, page: int) -> list[int]:
 def find_least_used(limit: int, *, page: int) -> list[int]:
     """Return up to `page` of the entries without which the others have at most `limit` bytes.
 
-    Those not used for the longest time come first.
+    Those not used for the longest time come first. An entry above the limit displaces no other.
     """
     found = rows(
         """
         SELECT id FROM (
-            SELECT id, used_at, sum(size_bytes) OVER (ORDER BY used_at DESC, id DESC) AS total
+            SELECT id, used_at, size_bytes, sum(size_bytes) FILTER (WHERE size_bytes <= %(limit)s)
+                OVER (ORDER BY used_at DESC, id DESC) AS total
             FROM controlplane_cacheentry WHERE evicted_at IS NULL
-        ) e WHERE total > %s ORDER BY used_at, id LIMIT %s
+        ) e WHERE total > %(limit)s OR size_bytes > %(limit)s ORDER BY used_at, id LIMIT %(page)s
         """,
-        [limit, page],
+        {"limit": limit, "page": page},
     )
     return [entry_id for (entry_id,) in found]
 

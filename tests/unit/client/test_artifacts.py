@@ -3,6 +3,7 @@
 import hashlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -313,6 +314,23 @@ def test_bad_redirect_is_refused(
     done = call("artifacts", "5", "-o", str(tmp_path / "out"))
     assert (done.exit_code, text in done.stderr) == (2, True)
     assert files_in(tmp_path) == {}
+
+
+def test_unreachable_store_is_named_instead_of_the_api(
+    environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.session.PATIENCE_TRIES", 0)
+    left(environment, model=BIG)
+    environment.files.clear()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        location = f"{url}/bucket/key?signature=secret"
+        environment.answer(f"GET {TASK}/model", b"", status=307, Location=location)
+        done = call("artifacts", "5", "-o", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"no valid response from {url}: connection refused" in done.stderr
+    assert "secret" not in done.stderr
 
 
 def test_refusal_of_the_store_names_its_host_only(environment: Api, tmp_path: Path) -> None:
