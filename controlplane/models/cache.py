@@ -78,7 +78,8 @@ class CacheEntry(models.Model):
 class CacheReservation(models.Model):
     """The task that last ran for a key of a serializing group, since its placement.
 
-    The reservation is in force while the task runs this attempt; no event has to release it.
+    The reservation is in force while this attempt is active, or its result is being stored; no
+    event has to release it.
     """
 
     identity = models.UUIDField(primary_key=True)

@@ -160,8 +160,9 @@ def _check_source(
             yield (*place[:-1], "output"), f"group {name} has no output {reference.output}"
     elif source.result_file is None:
         yield place, f"group {name} has no result_file"
-    elif any(item.group == name and item.until == "started" for item in group.depends_on):
-        yield place, f"group {name} has no results yet when it has started: use until succeeded"
+    if any(item.group == name and item.until == "started" for item in group.depends_on):
+        what = "results" if reference.output is None else "outputs"
+        yield place, f"group {name} has no {what} yet when it has started: use until succeeded"
 
 
 def _check_dependencies(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:

@@ -80,8 +80,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "entries-that-are-being-evicted-are-used",
         f"{_Q}entries.py",
-        "WHERE id = ANY(%s) AND evicted_at IS NULL ORDER BY id FOR SHARE",
-        "WHERE id = ANY(%s) ORDER BY id FOR SHARE",
+        "WHERE id = ANY(%s) AND evicted_at IS NULL ORDER BY id FOR NO KEY UPDATE",
+        "WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
         "a task has a result that a user evicted before",
         scenario=f"{_S}_4_cache.py::test_entry_that_is_evicted_during_the_lookup_is_not_used",
     ),

@@ -3,21 +3,26 @@ and transitions the task directly to Succeeded"; "upon successful completion [it
 outputs to the Catalog".
 """
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
 
-from controlplane.commands.cache.evict import evict_entries
+from controlplane.commands.cache.evict import evict_corrupt, evict_entries
+from controlplane.commands.cache.store import store_results
+from controlplane.commands.jobs.rerun import retry_job
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.cache.policy import CacheStatus
 from controlplane.models import Attempt, CacheEntry, Domain, Job, Project, Task
 from controlplane.queries.attempts.artifacts import open_artifact
 from controlplane.queries.sql import execute
 from controlplane.queries.views.artifacts import find_attempt_with_artifacts, get_task_artifacts
 from controlplane.queries.views.tasks import get_task
 from controlplane.spec import InvalidSpec, parse_job
-from controlplane.storage.manifests import StoredFiles, is_complete
+from controlplane.storage.manifests import StoredFiles, is_complete, put_manifest
 from tests.scenarios.cells import LiveStage, RealCell, script_of
 from tests.scenarios.stage import Stage
 
@@ -269,6 +274,90 @@ def test_entry_that_is_evicted_during_the_lookup_is_not_used(
     stage.converge()
     stage.place()
     assert (stage.states(job), status(stage, job)) == (["ASSIGNED"], "MISS")
+
+
+def test_task_that_became_a_miss_meanwhile_is_not_ended_as_a_hit(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_nothing_meanwhile(files: StoredFiles) -> bool:
+        missed = {"cache_status": int(CacheStatus.MISS), "cache_blocked": False}
+        Task.objects.filter(state=S.PENDING).update(**missed)
+        return is_complete(files)
+
+    stage.cell()
+    ran(stage)
+    monkeypatch.setattr("controlplane.commands.cache.lookup.is_complete", find_nothing_meanwhile)
+    job = stage.submit_small(**CACHED)
+    stage.converge()
+    assert (stage.states(job), status(stage, job)) == (["PENDING"], "MISS")
+    assert CacheEntry.objects.get().hits == 0
+
+
+def test_result_that_another_process_stored_meanwhile_is_not_stored_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store_and_evict_meanwhile(prefix: str, **content: Any) -> str:
+        monkeypatch.undo()
+        store_results(now=stage.now())
+        evict_entries([CacheEntry.objects.get().pk], "a user evicted it", now=stage.now())
+        return put_manifest(prefix, **content)
+
+    stage.cell()
+    monkeypatch.setattr("controlplane.commands.cache.store.put_manifest", store_and_evict_meanwhile)
+    job = ran(stage)
+    assert (status(stage, job), CacheEntry.objects.filter(evicted_at=None).count()) == (
+        "POPULATED",
+        0,
+    )
+
+
+def test_store_that_is_not_mounted_is_no_reason_to_evict(stage: Stage) -> None:
+    stage.cell()
+    ran(stage)
+    mounted = Path(settings.CELLRUN.store_folder) / "artifacts"
+    unmounted = mounted.rename(mounted.with_name("elsewhere"))
+    try:
+        job = again(stage)
+    finally:
+        unmounted.rename(mounted)
+    assert (stage.states(job), status(stage, job)) == (["ASSIGNED"], "LOOKUP_FAILURE")
+    assert CacheEntry.objects.get().evicted_at is None
+
+
+def test_folder_that_does_not_respond_is_no_reason_to_evict(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    stage.cell()
+    ran(stage)
+    with monkeypatch.context() as patch:
+        patch.setattr("controlplane.storage.folder.artifacts.open", fail, raising=False)
+        job = again(stage)
+    assert (stage.states(job), status(stage, job)) == (["ASSIGNED"], "LOOKUP_FAILURE")
+    assert CacheEntry.objects.get().evicted_at is None
+
+
+def test_corrupt_file_of_the_job_that_was_retried_evicts_its_entry(stage: Stage) -> None:
+    stage.cell()
+    ran(stage, cache={"enabled": True, "key": "one"})
+    inputs = [{"path": "/in", "from": {"group": "first", "result": True}}]
+    groups = [
+        stage.group("first", cache={"enabled": True, "key": "one"}, command=["c"]),
+        stage.group("second", command=["c"], inputs=inputs, retries={"failure": 0}),
+    ]
+    job = stage.submit(groups=groups)
+    stage.converge()
+    stage.place()
+    stage.fail(last_of(job, "second"))
+    stage.settle()
+    retried = retry_job(job_id=job.pk, guid=None, actor="me", now=stage.now()).job_id
+    file = {"name": "model", "size": 1, "sha256": "f" * 64}
+    CacheEntry.objects.update(outputs=[file])
+    reader = Task.objects.get(job=retried).group_id
+    assert evict_corrupt(reader, ["0" * 64], now=stage.now()) == 0
+    assert evict_corrupt(reader, [file["sha256"]], now=stage.now()) == 1
 
 
 def test_least_recently_used_entries_go_first(

@@ -203,6 +203,37 @@ def test_waiter_does_not_hold_up_a_strict_queue(stage: Stage) -> None:
     assert stage.states(later) == ["ASSIGNED"]
 
 
+def test_waiter_with_other_resources_runs_if_the_first_one_has_no_room(stage: Stage) -> None:
+    stage.cell("cell-1", cpu=300)
+    stage.placed()  # it takes a third of it
+    first, second = (
+        stage.submit(groups=[stage.group("g", resources={"cpu": cpu}, **SERIAL)])
+        for cpu in (0.3, 0.1)
+    )
+    go_on(stage)
+    [_, attempt] = on_cells()
+    assert attempt.job_id == second.pk
+    finish(stage, attempt)
+    go_on(stage)
+    assert [stage.state(job) for job in (first, second)] == ["SUCCEEDED"] * 2
+
+
+def test_task_whose_key_is_free_does_not_wait_for_the_next_interval(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakes: list[None] = []
+    monkeypatch.setattr("controlplane.outbox.wakes.wake_convergence", lambda: wakes.append(None))
+    stage.cell()
+    submit(stage, 1)
+    wakes.clear()
+    stage.converge()
+    while wakes:  # as a woken tick does
+        wakes.clear()
+        stage.converge()
+    stage.place()
+    assert len(on_cells()) == 1
+
+
 def test_waiter_of_another_pool_runs_if_the_first_one_has_no_room(stage: Stage) -> None:
     stage.cell_of("east", "cell-e", cpu=4000)
     stage.cell("cell-1", cpu=100)

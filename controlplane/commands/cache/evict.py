@@ -51,14 +51,22 @@ def evict_corrupt(group_id: int, digests: Collection[str], *, now: datetime) -> 
 
     A cell has found that the stored file differs. Call it in a transaction.
     """
-    found = rows(_FIND_READ, [group_id, list(digests)])
+    found = rows(_FIND_READ, [group_id, group_id, list(digests)])
     return evict_entries([entry_id for (entry_id,) in found], "a file was corrupt", now=now)
 
 
+# A retry reads from the job whose tasks it runs again, too.
 _FIND_READ = """
+WITH RECURSIVE chain (job_id, retry_of_id) AS (
+    SELECT j.id, j.retry_of_id FROM controlplane_taskgroup g
+    JOIN controlplane_job j ON j.id = g.job_id WHERE g.id = %s
+    UNION ALL
+    SELECT j.id, j.retry_of_id FROM chain c JOIN controlplane_job j ON j.id = c.retry_of_id
+)
 SELECT e.id FROM controlplane_taskgroup g
 CROSS JOIN LATERAL jsonb_array_elements(g.launch -> 'inputs') i
-JOIN controlplane_taskgroup s ON s.job_id = g.job_id AND s.name = i ->> 'from_group'
+JOIN chain c ON true
+JOIN controlplane_taskgroup s ON s.job_id = c.job_id AND s.name = i ->> 'from_group'
 JOIN controlplane_task t ON t.group_id = s.id
 JOIN controlplane_cacheentry e ON e.id = t.cache_entry_id OR e.attempt_uid = t.attempt_uid
 WHERE g.id = %s AND e.evicted_at IS NULL AND EXISTS (

@@ -40,7 +40,7 @@ from controlplane.queries.cache.due import (
 )
 from controlplane.queries.cache.entries import CachedResult, find_entries, hold_entries
 from controlplane.queries.locks import lock_jobs
-from controlplane.queries.sql import execute
+from controlplane.queries.sql import execute, rows
 from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.storage.manifests import StoredFiles, is_complete
 
@@ -71,6 +71,8 @@ def search_cache(*, now: datetime) -> Mapping[str, int]:
         results = _judge(found, now, until)
         hits += _apply(results, now)
         done += len(results)
+        if any(result.status is CacheStatus.WAITING for result in results):
+            wakes.wake_convergence()  # their keys may be free
         if len(found) < PAGE and len(results) == len(found):
             break
         if time.monotonic() >= until:
@@ -202,11 +204,14 @@ def _apply(results: Sequence[LookupResult], now: datetime) -> int:
             for item in load_facts_of_tasks(list(hits))
             if item.state is TaskState.PENDING and jobs[item.job_id].ending_as is None
         ]
+        # Another process may have looked a task up meanwhile, or let it wait.
+        written = _write([hits[item.task_id][0] for item in facts])
+        facts = [item for item in facts if item.task_id in written]
         changes = [
             change_task(item, Event.CACHE_HIT, _cause(hits[item.task_id][1]), now=now)
             for item in facts
         ]
-        _write_hits([hits[item.task_id] for item in facts], now)
+        _count_hits([hits[item.task_id][1] for item in facts], now)
         effects = Effects(changes=changes, frees=bool(others))
         return apply(effects, jobs=jobs, now=now, actor="cache").changed
 
@@ -226,11 +231,13 @@ FROM unnest(%(task)s::bigint[], %(status)s::smallint[], %(blocked)s::boolean[], 
             %(identity)s::uuid[], %(entry)s::bigint[])
      AS i(task, status, blocked, key, identity, entry)
 WHERE t.id = i.task AND t.state = {TaskState.PENDING:d} AND t.cache_status = {CacheStatus.LOOKUP:d}
+RETURNING t.id
 """
 
 
-def _write(results: Sequence[LookupResult]) -> None:
-    execute(
+def _write(results: Sequence[LookupResult]) -> set[int]:
+    """Write the results of tasks that are still to be looked up; return these tasks."""
+    written = rows(
         _WRITE,
         {
             "task": [result.task.task_id for result in results],
@@ -241,15 +248,15 @@ def _write(results: Sequence[LookupResult]) -> None:
             "entry": [result.entry and result.entry.entry_id for result in results],
         },
     )
+    return {task_id for (task_id,) in written}
 
 
-def _write_hits(hits: Sequence[tuple[LookupResult, CachedResult]], now: datetime) -> None:
-    """Let the tasks refer to their entries, which are locked, and count the hits.
+def _count_hits(hits: Sequence[CachedResult], now: datetime) -> None:
+    """Count the hits of entries, which are locked.
 
     The time of the last use, which has an index, is exact to a minute.
     """
-    _write([result for result, _ in hits])
-    counts = Counter(entry.entry_id for _, entry in hits)
+    counts = Counter(entry.entry_id for entry in hits)
     execute(
         """
         UPDATE controlplane_cacheentry e

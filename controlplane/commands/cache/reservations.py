@@ -17,6 +17,8 @@ from controlplane.queries.cache.due import IS_HELD, WAITERS
 from controlplane.queries.sql import execute, rows
 
 PAGE = 500
+# A transaction that stores results locks no more tasks than these.
+MAX_FOUND = 2_000
 
 # The conflict locks the row, so that the next statement sees its owner as it is now. A single
 # statement would judge the owner by a snapshot taken before the lock.
@@ -42,7 +44,7 @@ RETURNING c.task_id, c.attempt_uid
 """
 _LOSE = f"""
 UPDATE controlplane_task SET cache_status = {C.WAITING:d}, cache_blocked = true
-WHERE id = ANY(%s) AND state = {S.PENDING:d}
+WHERE id = ANY(%s) AND state = {S.PENDING:d} AND cache_status <> {C.LOOKUP:d}
 """
 
 
@@ -81,21 +83,21 @@ FROM (
       AND NOT t.attempt_open AND NOT (g.cache ->> 'overwrite')::boolean
       AND EXISTS (SELECT FROM controlplane_cacheentry e
                   WHERE e.identity = t.cache_identity AND e.evicted_at IS NULL)
-    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+    ORDER BY t.id LIMIT {MAX_FOUND} FOR NO KEY UPDATE OF t SKIP LOCKED
 ) found
 WHERE t.id = found.id
 """
 _FIND_STORED = _FIND.format(keys="SELECT unnest(%(identities)s::uuid[]) AS cache_identity")
 _FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
 
-# The last owner comes first, if it waits again. Each pool has a candidate: one that does not fit
-# into its pool must not hold up those of other pools.
+# The last owner comes first, if it waits again. Each shape of each pool has a candidate: one that
+# fits into no cell must not hold up the others.
 _GRANT = f"""
 UPDATE controlplane_task t SET cache_status = {C.MISS:d}, cache_blocked = false
 FROM (
     SELECT t.id FROM controlplane_task t
     JOIN (
-        SELECT DISTINCT ON (t.cache_identity, j.pool_id) t.id
+        SELECT DISTINCT ON (t.cache_identity, j.pool_id, g.shape_id) t.id
         FROM (SELECT w.cache_identity {WAITERS}) w
         JOIN controlplane_task t ON t.cache_identity = w.cache_identity
         JOIN controlplane_taskgroup g ON g.id = t.group_id
@@ -104,7 +106,8 @@ FROM (
         WHERE t.state = {S.PENDING:d} AND NOT t.attempt_open AND j.ending_as IS NULL
           AND (t.not_before IS NULL OR t.not_before <= %(now)s)
           AND (g.cache ->> 'serialize')::boolean AND t.cache_status <> {C.LOOKUP:d}
-        ORDER BY t.cache_identity, j.pool_id, (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
+        ORDER BY t.cache_identity, j.pool_id, g.shape_id,
+                 (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
     ) first ON first.id = t.id
     WHERE t.cache_status = {C.WAITING:d}
     ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -114,7 +117,10 @@ WHERE t.id = found.id
 
 
 def search_again(identities: Sequence[UUID]) -> int:
-    """Let pending tasks of keys that have an entry be looked up; return how many."""
+    """Let pending tasks of keys that have an entry be looked up; return how many.
+
+    `pass_on` finds waiting tasks beyond MAX_FOUND.
+    """
     return execute(_FIND_STORED, {"identities": list(identities)})
 
 
@@ -123,6 +129,8 @@ def pass_on(*, now: datetime) -> Mapping[str, int]:
     parameters = {"now": now}
     found = run_in_transaction(lambda: execute(_FIND_WAITERS, parameters))
     granted = run_in_transaction(lambda: execute(_GRANT, parameters))
+    if found == MAX_FOUND:
+        wakes.wake_convergence()
     if granted:
         wakes.wake_placement()
     return {"cache_found": found, "cache_granted": granted}

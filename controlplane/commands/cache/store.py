@@ -18,7 +18,7 @@ from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.policy import RUNS, CachePolicy, CacheStatus
 from controlplane.outbox import wakes
-from controlplane.queries.cache.due import CacheCandidate, find_candidates
+from controlplane.queries.cache.due import STORES, CacheCandidate, find_candidates
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute, rows
 from controlplane.storage.manifests import put_manifest
@@ -30,12 +30,14 @@ SLICE_SECONDS = 2.0
 
 
 def store_results(*, now: datetime) -> Mapping[str, int]:
-    """Store the results of succeeded tasks, page by page; return how many entries there are."""
+    """Store the results of succeeded tasks, page by page; return how many entries were made."""
     stored, until = 0, time.monotonic() + SLICE_SECONDS
     while found := find_candidates(page=PAGE):
         prepared = map_in_time(_prepare, found, until=until)
         stored += _store(found[: len(prepared)], prepared, now)
         if len(found) < PAGE and len(prepared) == len(found):
+            if any(isinstance(result, CacheStatus) for result in prepared):
+                wakes.wake_convergence()  # their keys are free, although there is no entry
             break
         if time.monotonic() >= until:
             # Other rules first. If the store does not respond, the next regular tick continues.
@@ -69,11 +71,10 @@ def _store(
             statuses[item.task_id] = CacheStatus.POPULATED
 
     def work(job_ids: Sequence[int]) -> int:
-        # A job that is deleted meanwhile removes its files, so its result must not be stored.
-        visible = _visible(list(lock_jobs(job_ids)))
+        lock_jobs(job_ids)
         tasks = [item.task_id for job_id in job_ids for item in by_job[job_id]]
-        kept = [storable[it] for it in tasks if it in storable]
-        kept = [it for it in kept if it.item.job_id in visible]
+        due = _find_due(tasks)
+        kept = [storable[it] for it in tasks if it in storable and it in due]
         replaced = [it.item.identity for it in kept if it.policy.overwrite]
         execute(_REPLACE, [replaced, now])
         entries = _insert(kept, now)
@@ -102,9 +103,20 @@ def _is_kept_here(item: CacheCandidate) -> bool:
     return all(file["uri"] == path_of(uid, file["name"]) for file in item.outputs)
 
 
-def _visible(job_ids: list[int]) -> set[int]:
-    statement = "SELECT id FROM controlplane_job WHERE id = ANY(%s) AND deleted_at IS NULL"
-    return {job_id for (job_id,) in rows(statement, [job_ids])}
+def _find_due(tasks: Sequence[int]) -> set[int]:
+    """Return the tasks that no other process has stored, and whose job was not deleted meanwhile.
+
+    The deletion of a job removes the files of its tasks.
+    """
+    found = rows(
+        f"""
+        SELECT t.id FROM (SELECT t.* {STORES}) t
+        JOIN controlplane_job j ON j.id = t.job_id AND j.deleted_at IS NULL
+        WHERE t.id = ANY(%s)
+        """,
+        [list(tasks)],
+    )
+    return {task_id for (task_id,) in found}
 
 
 _REPLACE = """

@@ -49,7 +49,7 @@ def hold_entries(entry_ids: Collection[int]) -> set[int]:
     found = rows(
         """
         SELECT id FROM controlplane_cacheentry
-        WHERE id = ANY(%s) AND evicted_at IS NULL ORDER BY id FOR SHARE
+        WHERE id = ANY(%s) AND evicted_at IS NULL ORDER BY id FOR NO KEY UPDATE
         """,
         [sorted(entry_ids)],
     )

@@ -21,6 +21,7 @@ from controlplane.storage.interface import (
     AnnouncedFile,
     ArtifactsTooLarge,
     ContentMismatch,
+    StoreUnavailable,
     UploadProgress,
 )
 
@@ -82,11 +83,16 @@ def put_manifest(prefix: str, content: bytes) -> None:
 
 
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
-    """Return a complete file, or None. A link out of the prefix is not followed."""
+    """Return a complete file, or None. A link out of the prefix is not followed. Raise OSError.
+
+    A folder that is not mounted, or does not respond, is an error.
+    """
     base = f"{root()}/artifacts"
     try:
         file = open(f"{base}/{prefix}/{name}", "rb")  # noqa: SIM115  returned open
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        if not os.path.isdir(base):
+            raise StoreUnavailable(f"the folder {base} is missing") from error
         return None
     # The path of the opened file: one call instead of one for each folder.
     opened = os.readlink(f"/proc/self/fd/{file.fileno()}")

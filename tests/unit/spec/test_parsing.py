@@ -407,6 +407,10 @@ def test_input_needs_a_group_that_succeeds_and_writes_a_result() -> None:
     started = {"depends_on": [{"group": "x", "until": "started"}]}
     found = faults_of(grouped({"name": "x"}, {"name": "y", **reads, **started}))
     assert "has started" in found["groups[1].inputs[0].from.group"]
+    output = {"inputs": [{"from": {"group": "x", "output": "o"}, "path": "/in"}]}
+    source = {"name": "x", "outputs": [{"name": "o", "path": "/o"}]}
+    found = faults_of(grouped(source, {"name": "y", **output, **started}))
+    assert "has started" in found["groups[1].inputs[0].from.group"]
     found = faults_of(grouped({"name": "x", "result_file": None}, {"name": "y", **reads}))
     assert "no result_file" in found["groups[1].inputs[0].from.group"]
 
