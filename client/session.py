@@ -192,7 +192,9 @@ class Session:
 
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
         """Yield the content of an artifact in pieces."""
-        with self._open(f"{_path('attempts', uid, 'artifacts')}/{quote(name)}") as answer:
+        # With the API's path, for which `_address` would search in the name.
+        path = f"/api/v1{_path('attempts', uid, 'artifacts')}/{quote(name)}"
+        with self._open(path) as answer:
             yield from self._pieces(answer)
 
     @contextmanager

@@ -5,6 +5,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -142,16 +143,18 @@ def write_file(session: Session, download: Download, on_bytes: OnBytes) -> bool:
         report_position(item["size"])
         return False
     pace = PollInterval()
-    session.patiently(lambda: _complete(session, item, partial, report_position), pace)
-    partial.replace(target)
+    session.patiently(lambda: _complete(session, download, report_position), pace)
+    with suppress(FileNotFoundError):  # another process has completed the same file
+        partial.replace(target)
     return True
 
 
-def _complete(session: Session, item: Artifact, partial: Path, report: OnBytes) -> None:
+def _complete(session: Session, download: Download, report: OnBytes) -> None:
     """Complete a partial file; if it is wrong, begin again once."""
+    item, partial = download.item, download.partial
     while True:
         is_continued = _receive(session, item, partial, report)
-        if _has_content(partial, item):
+        if _has_content(partial, item) or _has_content(download.target, item):
             return
         # Another process may be writing to the same file: it keeps its own.
         partial.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ _CLASSES = {
     "digit": "0-9",
     "lower": "a-z",
     "punct": r"!-/:-@\[-`{-~",
-    "space": r"\s",
+    "space": r" \t-\r",
     "upper": "A-Z",
     "xdigit": "0-9A-Fa-f",
 }

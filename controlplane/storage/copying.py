@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from controlplane.storage.objects.bucket import Bucket, StoredObject
-from controlplane.storage.objects.contents import segment_key
+from controlplane.storage.objects.contents import end_of, segment_key
 
 _AREAS = ("artifacts", "drafts", "inputs", "logs")
 _AT_ONCE = 4
@@ -78,10 +78,18 @@ def _is_present(file: _CopiedFile, present: Mapping[str, StoredObject]) -> bool:
 
 
 def _former_segments(files: list[_CopiedFile], present: Mapping[str, StoredObject]) -> list[str]:
-    """Return the keys of shorter copies of the streams that were copied again."""
-    streams = {file.key.rpartition("/")[0] for file in files if file.key.startswith("logs/")}
-    new = {file.key for file in files}
-    return [key for key in present if key.rpartition("/")[0] in streams and key not in new]
+    """Return the keys of shorter copies of the streams that were copied again.
+
+    A longer object was written after the move.
+    """
+    streams = {file.key.rpartition("/")[0]: file for file in files if file.key.startswith("logs/")}
+    return [
+        key
+        for key in present
+        if (file := streams.get(key.rpartition("/")[0])) is not None
+        and key != file.key
+        and end_of(key) <= file.size
+    ]
 
 
 def _places(source: Path) -> Iterator[str]:

@@ -170,6 +170,29 @@ def test_what_changed_between_two_runs_is_copied_again(settings: Any, target: st
     assert store.open_artifact(file_of(uid, "new", b"later").prefix, "new") is not None
 
 
+def test_copy_after_the_move_keeps_output_that_was_written_since(
+    settings: Any, target: str
+) -> None:
+    copy(target)
+    uid = UIDS[0]
+    size = len(b"out %d\n" % uid.int)
+    change_setting(settings, store_url=target)
+    current_store().append_log(uid, "stdout", offset=size, content=b"more\n")
+    change_setting(settings, store_url="")
+    copy(target)
+    change_setting(settings, store_url=target)
+    assert current_store().read_log(uid, "stdout", offset=size, limit=99).content == b"more\n"
+
+
+def test_copy_needs_a_folder(settings: Any, target: str, tmp_path: Path) -> None:
+    change_setting(settings, artifact_root=tmp_path / "missing")
+    with pytest.raises(CommandError, match="there is no folder"):
+        copy(target)
+    change_setting(settings, store_url=target)
+    with pytest.raises(CommandError, match="the copy is over"):
+        copy(target)
+
+
 @pytest.mark.parametrize("url", ["s3:bucket", "http://bucket/prefix", "file:///tmp/x", "s3://b?x"])
 def test_address_that_is_no_object_store_is_refused(url: str) -> None:
     with pytest.raises(CommandError, match="expected an"):

@@ -4,6 +4,7 @@ outputs to the Catalog".
 """
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,21 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from controlplane.commands.attempts.artifacts import put_artifact
 from controlplane.commands.cache.evict import evict_corrupt, evict_entries
 from controlplane.commands.cache.store import store_results
 from controlplane.commands.jobs.rerun import retry_job
+from controlplane.contract.artifacts import MANIFEST
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cache.policy import CacheStatus
+from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import Attempt, CacheEntry, Domain, Job, Project, Task
 from controlplane.queries.attempts.artifacts import open_artifact
 from controlplane.queries.sql import execute
 from controlplane.queries.views.artifacts import find_attempt_with_artifacts, get_task_artifacts
 from controlplane.queries.views.tasks import get_task
 from controlplane.spec import InvalidSpec, parse_job
+from controlplane.storage.current import current_store
 from controlplane.storage.manifests import StoredFiles, is_complete, put_manifest
 from tests.scenarios.cells import LiveStage, RealCell, script_of
 from tests.scenarios.stage import Stage
@@ -309,6 +314,29 @@ def test_result_that_another_process_stored_meanwhile_is_not_stored_again(
         "POPULATED",
         0,
     )
+
+
+def test_upload_that_ends_after_the_deletion_of_its_attempt_keeps_the_files_of_the_entry(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.cell()
+    job = ran(stage)
+    uid, digest = stage.last(job).uid, hashlib.sha256(b"late").hexdigest()
+    prefix = CacheEntry.objects.get().prefix
+    with pytest.raises(Conflict):
+        put_artifact(uid=uid, name="late", size=4, sha256=digest, offset=0, content=b"late")
+
+    def delete_meanwhile(*_: Any, **__: Any) -> int:
+        Job.objects.filter(pk=job.pk).update(deleted_at=stage.now(), settled_at=stage.now())
+        return 4
+
+    Attempt.objects.update(released_at=None)
+    monkeypatch.setattr("controlplane.storage.folder.put_piece", delete_meanwhile)
+    with pytest.raises(NotFound):
+        put_artifact(uid=uid, name="late", size=4, sha256=digest, offset=0, content=b"late")
+    manifest = current_store().open_artifact(prefix, MANIFEST)
+    assert manifest is not None
+    manifest.close()
 
 
 def test_store_that_is_not_mounted_is_no_reason_to_evict(stage: Stage) -> None:

@@ -9,6 +9,7 @@ from django.conf import settings
 from controlplane.contract.artifacts import is_name
 from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.queries.attempts.artifacts import find_prefix, is_over, is_purged
+from controlplane.queries.cache.entries import find_owned
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import (
     AnnouncedFile,
@@ -68,5 +69,6 @@ def _upload(uid: UUID, name: str, size: int, sha256: str) -> Iterator[AnnouncedF
     finally:
         # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
-            current_store().discard_attempts({uid: prefix})
+            if uid not in find_owned([uid]):
+                current_store().discard_attempts({uid: prefix})
             raise NotFound(f"attempt {uid} has been deleted")

@@ -27,7 +27,11 @@ class Command(BaseCommand):
             raise CommandError(f"expected {error}, not {options['url']!r}") from None
         if not is_object_store(url):
             raise CommandError("expected an object store, not a folder")
+        if settings.CELLRUN.has_object_store:
+            raise CommandError("CELLRUN_STORE_URL names an object store: the copy is over")
         source, done = settings.CELLRUN.store_folder, CopyResult()
+        if not source.is_dir():
+            raise CommandError(f"there is no folder {source}")
         try:
             for done in copy_store(source, url):
                 if options["verbosity"] > 1:

@@ -165,9 +165,9 @@ def find_prefix(uid: UUID) -> str | None:
 
 
 def is_over(uid: UUID) -> bool:
-    """Return whether the attempt is released, so that its artifacts are final."""
-    statement = "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NOT NULL"
-    return bool(rows(statement, [uid]))
+    """Return whether the attempt is released or deleted, so that its artifacts are final."""
+    statement = "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NULL"
+    return not rows(statement, [uid])
 
 
 def is_purged(uid: UUID) -> bool:

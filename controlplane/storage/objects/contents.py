@@ -195,6 +195,12 @@ def segment_key(prefix: str, start: int, end: int) -> str:
     return f"{prefix}/{start:010d}-{end:010d}"
 
 
+def end_of(key: str) -> int:
+    """Return the end of the segment with this key; 0 if it is the key of another object."""
+    match = _RANGE.fullmatch(key.rpartition("/")[2])
+    return 0 if match is None else int(match[2])
+
+
 def _segment(found: StoredObject) -> Segment | None:
     match = _RANGE.fullmatch(found.key.rpartition("/")[2])
     if match is None or int(match[2]) - int(match[1]) != found.size:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,33 @@ def test_cp_copies_a_file_a_folder_and_to_standard_output(
     assert files_in(tmp_path / "out") == {"a b/50%?#.png": b"7", "50%?#.png": b"3"}
     refused = call(command, "cp", f"{job_id}:main.25:model", out)
     assert (refused.exit_code, "has no task main.25" in refused.stderr) == (2, True)
+
+
+def test_file_that_another_process_completes_meanwhile_is_complete(
+    command: CliRunner, job_id: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, open_artifact = tmp_path / "out", Session.open_artifact
+
+    @contextmanager
+    def complete_meanwhile(session: Session, item: Any, start: int = 0) -> Iterator[Any]:
+        with open_artifact(session, item, start) as opened:
+            yield opened
+        download = Download(item, tmp_path, ("out",))
+        download.partial.replace(out)
+
+    monkeypatch.setattr(Session, "open_artifact", complete_meanwhile)
+    done = call(command, "cp", f"{job_id}:main.0:model", str(out))
+    assert (done.exit_code, out.read_bytes()) == (0, MODEL), done.stderr
+
+
+def test_artifact_with_the_path_of_the_api_in_its_name_is_read(
+    session: Session, job_id: int
+) -> None:
+    attempt = Attempt.objects.get(task__index=0)
+    name = "docs/api/v1/jobs"
+    item = store(attempt, name, b"a page")
+    Attempt.objects.filter(pk=attempt.pk).update(details={"outputs": [item]})
+    assert b"".join(session.read_artifact(str(attempt.uid), name)) == b"a page"
 
 
 def test_purged_file_is_reported_by_name(

@@ -161,3 +161,10 @@ def test_hostile_pattern_takes_no_exponential_time(pattern: str, name: str) -> N
     began = time.process_time()
     assert not read.matches(name)
     assert time.process_time() - began < 1
+
+
+def test_classes_are_of_ascii() -> None:
+    _, pattern = split_path("/a[[:space:]]b")
+    assert pattern is not None
+    assert all(pattern.matches(f"a{space}b") for space in " \t\n\v\f\r")
+    assert not any(pattern.matches(f"a{other}b") for other in "\u00a0\x1c\u2003")
