@@ -72,8 +72,8 @@ def _feed(attempt: AttemptRun, source: Path, connection: socket.socket, ends: Ex
     """Send the file; kill the program if its input is cut off."""
     try:
         with ends, open(source, "rb") as file:
-            is_sent = _send(attempt, file, connection)
-        if is_sent or _has_closed_its_input(attempt):
+            is_over = _send(attempt, file, connection)
+        if is_over or _has_closed_its_input(attempt):
             _note_sent(attempt)
             return
     except DriverClosed:
@@ -84,7 +84,7 @@ def _feed(attempt: AttemptRun, source: Path, connection: socket.socket, ends: Ex
 
 
 def _send(attempt: AttemptRun, file: BinaryIO, connection: socket.socket) -> bool:
-    """Send the file; return whether the program has it, or has ended."""
+    """Send the file; return whether the program has ended, before the engine disconnected."""
     while piece := file.read(PIECE_BYTES):
         rest = memoryview(piece)
         while rest:
@@ -97,11 +97,11 @@ def _send(attempt: AttemptRun, file: BinaryIO, connection: socket.socket) -> boo
                 return False
     try:
         connection.shutdown(socket.SHUT_WR)
-        # The engine closes the connection when it has passed on everything.
+        # The engine closes the connection when it has passed on everything, or when it is killed.
         while True:
             with suppress(TimeoutError):
                 if not connection.recv(1):
-                    return True
+                    return False
             if _is_over(attempt):
                 return True
     except OSError:
@@ -117,7 +117,7 @@ def _is_over(attempt: AttemptRun) -> bool:
 def _has_closed_its_input(attempt: AttemptRun) -> bool:
     """Return whether an engine that still works closed the connection: the program reads no more.
 
-    An engine that restarts does not answer at once.
+    It has the whole file, or has closed its input. A restarting engine does not answer at once.
     """
     try:
         view = attempt.engine.view(attempt.uid)
