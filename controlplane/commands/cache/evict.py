@@ -8,6 +8,8 @@ from controlplane.queries.cache.retention import find_least_used, find_unused
 from controlplane.queries.sql import rows
 
 PAGE = 500
+# The search for them reads all entries.
+MAX_LEAST_USED = 10_000
 
 
 def evict_entries(entry_ids: Sequence[int], why: str, *, now: datetime) -> int:
@@ -41,7 +43,7 @@ def evict_old(age: float, *, now: datetime, is_over: Callable[[], bool]) -> int:
 def evict_above(limit: int, *, now: datetime, is_over: Callable[[], bool]) -> int:
     """Evict the least recently used entries above `limit` bytes; return how many."""
     done = 0
-    while not is_over() and (found := find_least_used(limit, page=PAGE)):
+    while not is_over() and (found := find_least_used(limit, page=MAX_LEAST_USED)):
         done += evict_entries(found, "the cache exceeded its maximum size", now=now)
     return done
 

@@ -63,9 +63,8 @@ def evict_entries(context: RuleContext) -> Mapping[str, int]:
 
 def limit_cache(context: RuleContext) -> Mapping[str, int]:
     """The least recently used entries above the maximum size of the cache, and old reservations."""
-    limit, is_over = context.policy.cache_bytes, timer()
-    evicted = evict_above(limit, now=context.now, is_over=is_over)
-    forgotten = forget_reservations(now=context.now, is_over=is_over)
+    evicted = evict_above(context.policy.cache_bytes, now=context.now, is_over=timer())
+    forgotten = forget_reservations(now=context.now, is_over=timer())
     save_cursor("cache_size", after="", now=context.now)
     return {"cache_evicted": evicted, "reservations_forgotten": forgotten}
 

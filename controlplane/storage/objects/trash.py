@@ -19,6 +19,8 @@ from controlplane.storage.objects.bucket import bucket
 _FOLDER = "discarded"
 # An attempt takes some three to six requests.
 _AT_ONCE = 16
+# Each takes the seconds of a request's retries.
+_MAX_FAULTS = 3
 
 
 def discard_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
@@ -34,14 +36,20 @@ def discard_attempts(prefixes: Mapping[UUID, str]) -> dict[UUID, OSError]:
 
 def delete_discarded(is_over: Callable[[], bool]) -> TrashRemainder:
     """Delete discarded content until `is_over` returns true; return what remains."""
+    faults: list[OSError] = []
     try:
         lists = bucket().page(_FOLDER)
-        for item in lists:
-            if is_over() or not _delete(item.key, is_over):
-                return TrashRemainder(True)
     except StoreUnavailable as error:
         return TrashRemainder(True, error)
-    return TrashRemainder(False)
+    for item in lists:
+        try:
+            if is_over() or not _delete(item.key, is_over):
+                return TrashRemainder(True, *faults[-1:])
+        except StoreUnavailable as error:  # others can be deleted, unless the store is away
+            faults.append(error)
+            if len(faults) == _MAX_FAULTS:
+                break
+    return TrashRemainder(bool(faults), *faults[-1:])
 
 
 def _delete(key: str, is_over: Callable[[], bool]) -> bool:

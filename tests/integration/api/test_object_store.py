@@ -494,6 +494,27 @@ def test_interrupted_deletion_continues_with_the_rest(monkeypatch: pytest.Monkey
     assert keys("discarded") == []
 
 
+def test_object_that_cannot_be_deleted_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    uids = [uuid4(), uuid4()]
+    names = iter((UUID(int=1), UUID(int=2)))  # the first list is that of the locked object
+    monkeypatch.setattr("controlplane.storage.objects.trash.uuid4", lambda: next(names))
+    for uid in uids:
+        current_store().append_log(uid, "stdout", offset=0, content=b"x")
+        assert not current_store().discard_attempts({uid: f"zz/d/p/1/2/{uid}"})
+    locked = f"logs/{uids[0].hex[-2:]}/{uids[0]}"
+
+    def refuse(self: buckets.Bucket, prefix: str) -> None:
+        if prefix == locked:
+            raise StoreUnavailable("access denied")
+        delete_all(self, prefix)
+
+    delete_all = buckets.Bucket.delete_all
+    monkeypatch.setattr(buckets.Bucket, "delete_all", refuse)
+    done = current_store().delete_discarded(lambda: False)
+    assert (done.anything, str(done.fault)) == (True, "access denied")
+    assert (len(keys("logs")), len(keys("discarded"))) == (1, 1)
+
+
 def test_artifact_uploaded_during_a_purge_is_deleted(
     attempt: Attempt, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
