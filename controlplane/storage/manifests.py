@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from controlplane.storage.interface import ArtifactStore
 
 # Files up to this size are read by a check of their integrity.
 CHECKED_BYTES = 1024 * 1024
+# An entry may have 1,000 files, and the tick of convergence waits.
+CHECK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,18 @@ def put_manifest(prefix: str, *, result: str | None, files: Sequence[Mapping[str
 
 
 def is_complete(stored: StoredFiles) -> bool:
-    """Return whether the manifest and all files are stored as they were. Raise OSError."""
+    """Return whether the manifest and all files are stored as they were.
+
+    Raise OSError, and TimeoutError if the store is too slow for so many files.
+    """
     manifest = {"name": MANIFEST, "size": None, "sha256": stored.manifest_sha256}
-    store = current_store()
-    return all(_is_intact(store, stored.prefix, item) for item in (manifest, *stored.files))
+    store, until = current_store(), time.monotonic() + CHECK_SECONDS
+    for item in (manifest, *stored.files):
+        if time.monotonic() > until:
+            raise TimeoutError(f"the check of {stored.prefix} took more than {CHECK_SECONDS:g} s")
+        if not _is_intact(store, stored.prefix, item):
+            return False
+    return True
 
 
 def _is_intact(store: ArtifactStore, prefix: str, item: Mapping[str, Any]) -> bool:

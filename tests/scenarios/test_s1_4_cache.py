@@ -6,6 +6,8 @@ outputs to the Catalog".
 import errno
 import hashlib
 import os
+from io import BytesIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +352,23 @@ def test_store_that_is_not_mounted_is_no_reason_to_evict(stage: Stage) -> None:
         unmounted.rename(mounted)
     assert (stage.states(job), status(stage, job)) == (["ASSIGNED"], "LOOKUP_FAILURE")
     assert CacheEntry.objects.get().evicted_at is None
+
+
+def test_check_of_many_files_in_a_slow_store_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, seconds = list[str](), count(step=3)
+
+    def slow(prefix: str, name: str) -> BytesIO:
+        opened.append(name)
+        return BytesIO(b"x")
+
+    file = {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
+    outputs = [{**file, "name": f"part-{number}"} for number in range(1_000)]
+    with monkeypatch.context() as patch:
+        patch.setattr("controlplane.storage.folder.open_artifact", slow)
+        patch.setattr("controlplane.storage.manifests.time.monotonic", lambda: next(seconds))
+        with pytest.raises(TimeoutError):
+            is_complete(StoredFiles("prefix", outputs, str(file["sha256"])))
+    assert len(opened) == 3
 
 
 def test_folder_that_does_not_respond_is_no_reason_to_evict(
