@@ -180,6 +180,23 @@ def test_owner_that_backs_off_is_overtaken(stage: Stage) -> None:
     assert [stage.state(job) for job in (first, second)] == ["SUCCEEDED"] * 2
 
 
+def test_no_task_is_evicted_for_one_whose_key_is_taken(stage: Stage) -> None:
+    stage.cell(cpu=200)  # room for two tasks
+    other = stage.submit_small(band="batch")
+    first, second = submit(stage, 2, retries={"failure": 3})
+    go_on(stage)
+    [failed] = [attempt for attempt in on_cells() if attempt.job_id == first.pk]
+    stage.fail(failed)
+    go_on(stage)
+    stage.start(stage.last(other))
+    stage.start(stage.last(second))
+    stage.wait(60)  # longer than the back-off
+    go_on(stage)
+    assert stage.why(first)["code"] == "waiting_for_cache"
+    assert stage.states(other) == stage.states(second) == ["RUNNING"]
+    stage.check()
+
+
 def test_waiter_ends_at_its_own_deadline(stage: Stage) -> None:
     stage.cell()
     [first] = submit(stage, 1)

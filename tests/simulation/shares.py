@@ -197,7 +197,10 @@ def _kept_room(world: World) -> Iterator[str]:
 def _kept(
     world: World,
 ) -> Iterator[tuple[int, str, dict[str, int], Counter[str], int, datetime]]:
-    """By cell, what is kept there, for the least important, and since when it was seen to be."""
+    """By cell, what is kept there, for the least important, and since when it was seen to be.
+
+    Nothing is kept for a task that waits for an identical one: this may take long.
+    """
     found = rows(
         """
         SELECT t.id, t.nominated_until, t.nominated_cell_id, c.name, c.capacity, g.resources,
@@ -205,7 +208,7 @@ def _kept(
         FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = g.job_id AND j.ending_as IS NULL
         JOIN controlplane_cell c ON c.id = t.nominated_cell_id AND c.state = 'READY'
-        WHERE t.state = %s
+        WHERE t.state = %s AND NOT t.cache_blocked
         """,
         [int(S.PENDING)],
     )

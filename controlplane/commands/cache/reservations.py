@@ -48,10 +48,25 @@ WHERE id = ANY(%s) AND state = {S.PENDING:d} AND cache_status <> {C.LOOKUP:d}
 """
 
 
+# Tasks that may still be placed, such as one that backs off while another got the key. Placement
+# would evict others for them.
+_YIELD = f"""
+UPDATE controlplane_task t SET cache_status = {C.WAITING:d}, cache_blocked = true
+FROM (
+    SELECT t.id FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
+    WHERE t.cache_identity = ANY(%(identities)s::uuid[]) AND t.id <> ALL(%(owners)s::bigint[])
+      AND t.state = {S.PENDING:d} AND t.cache_status = {C.MISS:d}
+      AND (g.cache ->> 'serialize')::boolean
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+) found
+WHERE t.id = found.id
+"""
+
+
 def reserve(
     placements: Sequence[Placement], identities: Mapping[int, UUID], *, now: datetime
 ) -> list[Placement]:
-    """Return the placements whose key is free, and reserve it; the other tasks wait.
+    """Return the placements whose key is free, and reserve it; the other tasks of the key wait.
 
     `identities`: of the serializing tasks among them, by task. The caller holds the locks of their
     jobs.
@@ -69,6 +84,10 @@ def reserve(
     losers = {item.task_id for item in wanted if (item.task_id, item.uid) not in owners}
     if losers:
         execute(_LOSE, [sorted(losers)])
+    placed = sorted({item.task_id for item in wanted} - losers)
+    if placed:
+        taken = [identities[task_id] for task_id in placed]
+        execute(_YIELD, {"identities": taken, "owners": placed})
     return [item for item in placements if item.task_id not in losers]
 
 

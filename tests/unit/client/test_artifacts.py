@@ -24,7 +24,11 @@ UID = "11111111-2222-3333-4444-555555555555"
 TASK = "/api/v1/tasks/5/artifacts"
 ATTEMPT = f"/api/v1/attempts/{UID}/artifacts"
 BIG = bytes(range(256)) * 8_000
-RUN = "from client.cli import app; app()"
+# A shell that starts the tests in the background makes them ignore Ctrl-C.
+RUN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    " from client.cli import app; app()"
+)
 
 
 def call(*words: str) -> Result:
