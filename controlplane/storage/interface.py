@@ -171,6 +171,9 @@ class ArtifactStore(Protocol):
     def put_manifest(self, prefix: str, content: bytes) -> None:
         """Store the manifest of an attempt. A power cut may lose it."""
 
+    def check_present(self) -> None:
+        """Raise StoreUnavailable if the store is not there, rather than empty."""
+
     def open_artifact(self, prefix: str, name: str) -> BinaryIO | None:
         """Open a complete file, or return None if it is not stored."""
 

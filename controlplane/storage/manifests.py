@@ -47,6 +47,7 @@ def is_complete(stored: StoredFiles) -> bool:
         if time.monotonic() > until:
             raise TimeoutError(f"the check of {stored.prefix} took more than {CHECK_SECONDS:g} s")
         if not _is_intact(store, stored.prefix, item):
+            store.check_present()
             return False
     return True
 

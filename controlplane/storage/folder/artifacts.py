@@ -83,16 +83,11 @@ def put_manifest(prefix: str, content: bytes) -> None:
 
 
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
-    """Return a complete file, or None. A link out of the prefix is not followed. Raise OSError.
-
-    A folder that is not mounted, or does not respond, is an error.
-    """
+    """Return a complete file, or None. A link out of the prefix is not followed. Raise OSError."""
     base = f"{root()}/artifacts"
     try:
         file = open(f"{base}/{prefix}/{name}", "rb")  # noqa: SIM115  returned open
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        if not os.path.isdir(base):
-            raise StoreUnavailable(f"the folder {base} is missing") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     # The path of the opened file: one call instead of one for each folder.
     opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
@@ -101,6 +96,13 @@ def open_artifact(prefix: str, name: str) -> BinaryIO | None:
             return file
     file.close()
     return None
+
+
+def check_present() -> None:
+    """Raise StoreUnavailable if there is no artifact at all, as if the folder is not mounted."""
+    base = root() / "artifacts"
+    if not base.is_dir():
+        raise StoreUnavailable(f"the folder {base} is missing")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from controlplane.storage.objects.artifacts import (
     announce,
+    check_present,
     link_to_artifact,
     open_artifact,
     put_manifest,
@@ -22,6 +23,7 @@ from controlplane.storage.objects.trash import delete_discarded, discard_attempt
 __all__ = (
     "announce",
     "append_log",
+    "check_present",
     "delete_discarded",
     "discard_attempts",
     "find_tail",

@@ -83,6 +83,10 @@ def put_manifest(prefix: str, content: bytes) -> None:
     bucket().put(f"artifacts/{prefix}/{MANIFEST}", content)
 
 
+def check_present() -> None:
+    """Do nothing: a request to a store that is away raises StoreUnavailable."""
+
+
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
     """Open a complete file, or return None if it is not stored."""
     return bucket().open(f"artifacts/{prefix}/{name}")
