@@ -1,4 +1,4 @@
-"""Copy the folder of the store to an object store; interrupt it and run it again at any time.
+"""Copy the folder of the store to an object store; interrupt it and run it again until the move.
 
 An object appears when it is complete. A later run skips what is there with the same size and is not
 older than its file. So a run during operation copies most, and a run without web copies the rest.

@@ -1,4 +1,4 @@
-"""Names of the queues: of ticks, of the inbox, and one queue per incarnation of a cell."""
+"""Names of the queues: eight fixed inbox shards, and one queue per incarnation of a cell."""
 
 import zlib
 

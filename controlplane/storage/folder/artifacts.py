@@ -4,6 +4,7 @@ The first piece, or the announcement, reserves space for the whole file. A new v
 incomplete one.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,6 +25,9 @@ from controlplane.storage.interface import (
     StoreUnavailable,
     UploadProgress,
 )
+
+
+_NOT_STORED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
@@ -83,12 +87,17 @@ def put_manifest(prefix: str, content: bytes) -> None:
 
 
 def open_artifact(prefix: str, name: str) -> BinaryIO | None:
-    """Return a complete file, or None. A link out of the prefix is not followed. Raise OSError."""
+    """Return a complete file, or None. A link out of the prefix is not followed.
+
+    Raise StoreUnavailable.
+    """
     base = f"{root()}/artifacts"
     try:
         file = open(f"{base}/{prefix}/{name}", "rb")  # noqa: SIM115  returned open
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in _NOT_STORED:
+            return None
+        raise StoreUnavailable(str(error)) from error
     # The path of the opened file: one call instead of one for each folder.
     opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
     for resolve in (_resolve_once, os.path.realpath):  # a link to the store may have changed

@@ -128,6 +128,12 @@ def test_artifact_is_readable_after_its_last_piece(
     assert (root() / "artifacts" / prefix / "model").read_bytes() == whole
 
 
+def test_artifact_with_a_name_too_long_for_a_file_is_not_found(
+    submitter: Caller, attempt: Attempt
+) -> None:
+    assert submitter.get(f"/attempts/{attempt.uid}/artifacts/{'x' * 300}").status == 404
+
+
 def test_piece_at_a_wrong_offset_is_answered_with_the_current_size(
     attempt: Attempt, cell: Cell
 ) -> None:
