@@ -26,7 +26,6 @@ from controlplane.storage.interface import (
     UploadProgress,
 )
 
-
 _NOT_STORED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
