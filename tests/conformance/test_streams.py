@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.conformance.test_artifacts import ran, script
 from tests.conformance.test_files import ROOT
 from tests.harness.web import Web
 from workers.attempt.capture import cut_note
-from workers.attempt.events import EndedEvent
+from workers.attempt.events import EndedEvent, Permit
 from workers.attempt.outcome import EXIT, INPUTS, OUTPUTS, STOPPED
 
 LARGE = bytes(range(256)) * 80_000  # many times what a pipe holds
@@ -53,6 +54,24 @@ def test_input_is_the_standard_input_of_a_program_without_a_shell(
     ended = fed(kit, web, content, "sha256sum")
     assert ended.exit_code == 0, ended
     assert hashlib.sha256(content).hexdigest() in kit.log(ended.uid)
+
+
+@pytest.mark.parametrize("content", [b"", b"one\n", LARGE], ids=["empty", "small", "large"])
+def test_input_of_a_program_that_is_started_late(kit: Kit, web: Web, content: bytes) -> None:
+    web.files["/text"] = content
+    inputs = (Input("/in/text", f"{web.url}/text"),)
+    launch = kit.launch("sha256sum", inputs=inputs, stdin="/in/text")
+    answers = iter([Permit.NOT_YET] * 20)
+
+    def permit() -> Permit:
+        """Hold up the start, once the container exists."""
+        is_created = any(found.uid == launch.uid for found in kit.driver.find())
+        return next(answers, Permit.YES) if is_created else Permit.YES
+
+    kit.driver.start(replace(launch, permit=permit))
+    ended = kit.events.ended(launch.uid)
+    assert ended.exit_code == 0, ended
+    assert hashlib.sha256(content).hexdigest() in kit.log(launch.uid)
 
 
 def test_program_may_ignore_its_standard_input(kit: Kit, web: Web) -> None:

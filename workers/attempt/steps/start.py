@@ -12,7 +12,6 @@ from workers.attempt.transfer.standard_input import open_stdin
 def start_container(attempt: AttemptRun) -> None:
     """Start the container; before a retry, check if the last try succeeded. Raise AttemptFailed."""
     tried = False
-    open_stdin(attempt)
 
     def start() -> ContainerView:
         nonlocal tried
@@ -29,5 +28,6 @@ def start_container(attempt: AttemptRun) -> None:
             attempt.engine.start(attempt.uid)
         return ContainerView(ContainerStatus.RUNNING, attempt.container_id or "")
 
-    view = with_tries(attempt, "start", start)
+    with open_stdin(attempt):
+        view = with_tries(attempt, "start", start)
     attempt.mark_running(view, find_addresses(attempt))

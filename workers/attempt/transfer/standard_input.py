@@ -7,7 +7,8 @@ attempt whose input was cut off fails, because the program may have taken it for
 
 import socket
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,14 +24,17 @@ BEGUN, SENT = "begun", "sent"
 _CUT_OFF = "stdin: the connection to the engine ended before the program had all of its input"
 
 
-def open_stdin(attempt: AttemptRun) -> None:
-    """Connect to the standard input of the created container, and begin to send it, once.
+@contextmanager
+def open_stdin(attempt: AttemptRun) -> Iterator[None]:
+    """Connect to the standard input of the created container; begin to send when the block ends.
 
-    A second connection would be useless, because the end of the first one closes the input. Raise
-    AttemptFailed.
+    The block starts the container: until then the engine closes the connection of an empty input,
+    which is no different from a restart of the engine. A second connection would be useless,
+    because the end of the first one closes the input. Raise AttemptFailed.
     """
     path = attempt.launch.spec.stdin
     if path is None or not attempt.engine.feeds_stdin:
+        yield
         return
     source = next(item.source for item in attempt.placed if item.path == path and item.source)
     _state_file(attempt).write_text(BEGUN, encoding="ascii")
@@ -41,6 +45,7 @@ def open_stdin(attempt: AttemptRun) -> None:
         except (EngineAway, EngineError) as error:
             raise AttemptFailed(FailureKind.SYSTEM, INPUTS, f"stdin: {error}") from error
         connection.settimeout(CHECK_SECONDS)
+        yield
         ends = stack.pop_all()
     attempt.feed = threading.Thread(
         target=_feed,
