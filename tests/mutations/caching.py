@@ -30,8 +30,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         'WHERE c.identity = i.identity AND NOT {IS_HELD.format(identity="c.identity")}\nRETURNING',
         "WHERE c.identity = i.identity\nRETURNING",
         "two identical tasks run at the same time",
-        needs="serial",
-        within=10,
+        scenario=f"{_S}_5_reservations.py::test_two_processes_that_place_identical_tasks_at_once_place_one",
     ),
     Mutation(
         "waiters-are-not-searched-for",

@@ -3,18 +3,28 @@ engine transitions the TaskAction to a WaitingForCache phase and requeues, preve
 work"; it "releases any held reservations" at the end.
 """
 
+import threading
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.db import connection, transaction
 
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, CacheReservation, Job, Task
+from controlplane.queries.placement.snapshot import load_waiting_shapes
+from controlplane.queries.sql import rows
 from controlplane.queries.views.tasks import get_task
 from controlplane.ticks import placement
+from controlplane.ticks.placement_pass import pass_pool_safely
 from tests.scenarios.cells import LiveStage, RealCell
 from tests.scenarios.stage import Stage
 
+_BLOCKED = """
+    SELECT count(*) FROM pg_stat_clear_snapshot(), pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 SERIAL = {"cache": {"enabled": True, "serialize": True, "key": "same"}}
 
 
@@ -272,6 +282,44 @@ def test_waiter_of_a_pool_waits_while_the_task_runs_in_another(stage: Stage) -> 
     submit(stage, 1, pool="east")
     go_on(stage)
     assert len(on_cells()) == 1
+
+
+def test_two_processes_that_place_identical_tasks_at_once_place_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The lock that lets one process place at a time only saves work.
+    unlocked = settings.CELLRUN.model_copy(update={"advisory_locks": False})
+    monkeypatch.setattr(settings, "CELLRUN", unlocked)
+    stage.cell_of("east", "cell-e")
+    stage.cell()
+    [failed] = submit(stage, 1)
+    go_on(stage)
+    stage.fail(*on_cells())
+    jobs = [*submit(stage, 1), *submit(stage, 1, pool="east")]
+    stage.settle()
+
+    def place(pool_id: int) -> None:
+        [waiting] = [it for it in load_waiting_shapes(stage.now()) if it.pool_id == pool_id]
+        pass_pool_safely(waiting, now=stage.now())
+        connection.close()
+
+    threads = [threading.Thread(target=place, args=[job.pool_id]) for job in jobs]
+    with transaction.atomic():
+        CacheReservation.objects.select_for_update().get()
+        for thread in threads:
+            thread.start()
+        while rows(_BLOCKED) != [(2,)]:  # both have chosen their task
+            assert all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join()
+    [attempt] = on_cells()
+    assert attempt.job_id in {job.pk for job in jobs}
+    go_on(stage)
+    finish(stage, attempt)
+    go_on(stage)
+    assert sorted(statuses(stage, jobs)) == ["HIT", "POPULATED"]
+    assert stage.state(failed) == "FAILED"
+    stage.check()
 
 
 def test_overwriting_tasks_run_one_after_another(stage: Stage) -> None:
