@@ -16,6 +16,7 @@ from client.commands import (
     secrets,
     show,
     submit,
+    tokens,
     watch,
 )
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
@@ -94,7 +95,10 @@ for command in (
     policies.pools,
     policies.quota,
     change.release,
+    tokens.whoami,
 ):
     app.command()(command)
 app.add_typer(cache.app, name="cache")
 app.add_typer(secrets.app, name="secrets")
+app.add_typer(tokens.tokens, name="token")
+app.add_typer(tokens.users, name="user")

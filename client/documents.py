@@ -302,3 +302,48 @@ class StoredSecret(TypedDict):
     written_by: str | None
     created_at: str
     updated_at: str
+
+
+class Token(TypedDict):
+    """An API token without its value."""
+
+    id: int
+    name: str
+    user: str
+    role: str
+    prefix: str
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+
+
+class GrantedToken(TypedDict):
+    """A new API token. `token`: its value, which cannot be read again."""
+
+    id: int
+    name: str
+    user: str
+    role: str
+    prefix: str
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    token: str
+
+
+class User(TypedDict):
+    """A user. `role`: the most that the user's tokens permit."""
+
+    name: str
+    active: bool
+    role: str
+    date_joined: str
+    last_login: str | None
+
+
+class Whoami(TypedDict):
+    """The caller. `role`: what the presented token permits."""
+
+    user: str
+    role: str
+    token: Token

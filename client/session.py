@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote, urljoin, urlsplit
-
-import requests
+from typing import Any, Literal
+from urllib.parse import quote
 
 from client.documents import (
     Artifact,
@@ -14,30 +12,24 @@ from client.documents import (
     CacheEntry,
     Cell,
     Change,
+    GrantedToken,
     Job,
     Pool,
     Quota,
     StoredSecret,
     Task,
     TaskArtifacts,
+    Token,
+    User,
+    Whoami,
 )
-from client.errors import ApiError, Unreachable
+from client.errors import Unreachable
 from client.polling import PollInterval, beats
-from client.settings import ClientSettings, load_settings
+from client.settings import load_settings
 from client.states import TERMINAL_STATES
+from client.transport import MOST_ROWS, ApiTransport, Query
 
-# A submission of 10,000 tasks takes seconds; a connection does not.
-CONNECT_SECONDS = 5.0
-RESPONSE_SECONDS = 60.0
-PIECE_BYTES = 256 * 1024
-MOST_ROWS = 100_000
-# A killed web process restarts within seconds; a wait retries for longer.
-PATIENCE_TRIES = 30
 DRAIN_SECONDS = 3600.0
-_TRANSIENT = frozenset({502, 503, 504})
-
-T = TypeVar("T")
-Query = Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +40,8 @@ class LogPiece:
     cursor: str
 
 
-class Session:
+class Session(ApiTransport):
     """Calls the API at `settings.url`. Every method may raise Unreachable or ApiError."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self.url = settings.url
-        self._http = requests.Session()
-        self._http.trust_env = False  # no ~/.netrc: it would replace the token
-        self._store = requests.Session()  # sends no token
-        self._store.trust_env = False
-        self._http.proxies = requests.utils.get_environ_proxies(settings.url)
-        self._http.headers["Authorization"] = f"Bearer {settings.token}"
-        self._http.headers["Accept"] = "application/json, application/problem+json"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-        self._store.close()
 
     # ------------------------------------------------------------------ jobs
 
@@ -212,17 +183,6 @@ class Session:
                 raise Unreachable(self.url, "it sent another part of the file than requested")
             yield start if is_part else 0, self._pieces(answer)
 
-    def _open(self, path: str, headers: Mapping[str, str] | None = None) -> requests.Response:
-        # Offsets are those of the stored file.
-        plain = {**(headers or {}), "Accept-Encoding": "identity"}
-        return self._send("GET", path, headers=plain, stream=True)
-
-    def _pieces(self, answer: requests.Response) -> Iterator[bytes]:
-        try:
-            yield from answer.iter_content(PIECE_BYTES)
-        except requests.RequestException as fault:
-            raise Unreachable(self.url, _why(fault)) from None
-
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Release an ended attempt whose container is gone (operators)."""
         return self._call("POST", _path("attempts", uid, "release"), body={"reason": reason})
@@ -335,115 +295,34 @@ class Session:
         """Delete a secret."""
         self._call("DELETE", _path("secrets", name), query=_project_query(project))
 
-    # ------------------------------------------------------------- transport
+    # -------------------------------------------------------- tokens, users
 
-    def patiently(self, request: Callable[[], T], pace: PollInterval) -> T:
-        """Return the result of `request`; repeat it while the server is unavailable."""
-        for _ in range(PATIENCE_TRIES):
-            try:
-                return request()
-            except Unreachable:
-                pace.rest(f"server {self.url}")
-            except ApiError as fault:
-                if fault.status not in _TRANSIENT:
-                    raise
-                pace.rest(f"server {self.url}")
-        return request()
+    def whoami(self) -> Whoami:
+        """Return the user, role and token of this session."""
+        return self._call("GET", "/whoami")
 
-    def _pages(
-        self, path: str, query: Query | None = None, limit: int = MOST_ROWS
-    ) -> Iterator[Any]:
-        page = self._call("GET", path, query={**(query or {}), "limit": min(limit, 1000)})
-        while True:
-            yield from page["results"][:limit]
-            limit -= len(page["results"])
-            if limit <= 0 or not page.get("next"):
-                return
-            page = self._call("GET", page["next"])
+    def tokens(self, *, user: str | None = None) -> list[Token]:
+        """Return own tokens without values, newest first; as an operator those of all users."""
+        return list(self._pages("/tokens", {"user": user}))
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Query | None = None,
-        body: Any = None,
-        key: str | None = None,
-    ) -> Any:
-        headers = {"Idempotency-Key": key} if key is not None else {}
-        answer = self._send(method, path, query=query, body=body, headers=headers)
-        if not answer.content:
-            return None
-        try:
-            return answer.json()
-        except ValueError:
-            raise Unreachable(self.url, "the server is not Cellrun's API: check the URL") from None
+    def create_token(
+        self, name: str, *, role: str = "submitter", user: str | None = None, expires_in_days: int
+    ) -> GrantedToken:
+        """Create a token. Its value is in this document only."""
+        body = {"name": name, "role": role, "user": user, "expires_in_days": expires_in_days}
+        return self._call("POST", "/tokens", body=body)
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Query | None = None,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
-        stream: bool = False,
-    ) -> requests.Response:
-        try:
-            answer = self._http.request(
-                method,
-                self._address(path),
-                params={k: v for k, v in (query or {}).items() if v is not None},
-                json=body,
-                headers=headers,
-                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
-                allow_redirects=False,
-                stream=stream,
-            )
-            if stream and answer.is_redirect:
-                return self._follow(answer, headers or {})
-        except requests.RequestException as fault:
-            raise Unreachable(self.url, _why(fault)) from None
-        if answer.is_redirect:
-            raise Unreachable(
-                self.url, f"it redirects to {answer.headers.get('Location')}: use that URL"
-            )
-        if not answer.ok:
-            raise ApiError(answer.status_code, _problem(answer), self.url)
-        return answer
+    def revoke_token(self, token_id: int) -> None:
+        """Revoke a token."""
+        self._call("DELETE", _path("tokens", token_id))
 
-    def _follow(self, answer: requests.Response, headers: Mapping[str, str]) -> requests.Response:
-        """Return the file at the link of a store to which the API redirects, without the token.
+    def users(self) -> list[User]:
+        """Return the users by name (operators)."""
+        return list(self._pages("/users"))
 
-        The ETag there need not be the SHA-256, so `If-Range` is omitted: callers check the content.
-        """
-        answer.close()
-        link = urljoin(answer.url, answer.headers["Location"])
-        parts = urlsplit(link)
-        if parts.scheme not in ("http", "https"):
-            raise Unreachable(self.url, f"it redirects to {parts.scheme}")
-        # Not the whole link, since it contains a signature.
-        host = f"{parts.scheme}://{parts.netloc}"
-        try:
-            found = self._store.get(
-                link,
-                headers={name: value for name, value in headers.items() if name != "If-Range"},
-                timeout=(CONNECT_SECONDS, RESPONSE_SECONDS),
-                allow_redirects=False,
-                stream=True,
-                proxies=requests.utils.get_environ_proxies(link),
-            )
-        except requests.RequestException as fault:
-            raise Unreachable(host, _why(fault)) from None
-        if found.status_code not in (200, 206):
-            found.close()
-            raise ApiError(found.status_code, {}, host)
-        return found
-
-    def _address(self, path: str) -> str:
-        """Return the URL of a path or of a page's `next`, always at the configured host."""
-        _, found, rest = path.partition("/api/v1/")
-        return f"{self.url}/api/v1/{rest}" if found else f"{self.url}/api/v1{path}"
+    def put_user(self, name: str, *, active: bool = True) -> User:
+        """Create, activate or deactivate a user (operators)."""
+        return self._call("PUT", _path("users", name), body={"active": active})
 
 
 def connect() -> Session:
@@ -460,29 +339,3 @@ def _project_query(project: str) -> Query:
 def _path(*parts: str | int) -> str:
     """Return the path of these parts, each quoted."""
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
-
-
-def _problem(answer: requests.Response) -> dict[str, Any]:
-    try:
-        problem = answer.json()
-    except ValueError:
-        return {}
-    return problem if isinstance(problem, dict) else {}
-
-
-def _why(fault: requests.RequestException) -> str:
-    """Return the cause in a few words, without the layers around it."""
-    match fault:
-        case requests.exceptions.SSLError():
-            return "its TLS certificate is not trusted"
-        case requests.ConnectTimeout():
-            return f"no connection within {CONNECT_SECONDS:g} s"
-        case requests.Timeout():
-            return f"no response within {RESPONSE_SECONDS:g} s"
-    cause: BaseException | None = fault
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror.lower()
-        reason = getattr(cause, "reason", None) or (cause.args[0] if cause.args else None)
-        cause = reason if isinstance(reason, BaseException) else cause.__cause__
-    return "the connection failed"

@@ -22,6 +22,10 @@ MODELS = (
     "Pool",
     "Quota",
     "StoredSecret",
+    "Token",
+    "GrantedToken",
+    "User",
+    "Whoami",
 )
 _PREFIX = "#/components/schemas/"
 _TYPES = {

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from client.commands.policy_tables import pool_page, pool_table, quota_page, quota_table
 from client.errors import ApiError, BadInput
-from client.policy_tables import pool_page, pool_table, quota_page, quota_table
 from client.session import Session, connect
 from client.spec_file import apply_change
 from client.terminal import JsonFlag, show

@@ -1,24 +1,41 @@
-"""Admin pages of users and of their API tokens, which are shown by prefix only."""
+"""Admin pages of users and of their API tokens, which lists show by prefix only."""
 
 from typing import Any
 
+from django import forms
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin as StockUserAdmin
 from django.contrib.auth.models import Group, User
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 
+from controlplane import clock
 from controlplane.admin.badges import instant
-from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin, column
+from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin, column, confirmed_action
+from controlplane.commands.tenancy.tokens import grant_token, revoke_token
+from controlplane.domain.errors import NotPermitted
+from controlplane.domain.roles import (
+    DEFAULT_DAYS,
+    MAX_OPERATOR_DAYS,
+    Role,
+    check_grant,
+)
 from controlplane.models import ApiToken
+from controlplane.queries.tenancy.accounts import Credential, find_role, session_credential
 
 if apps.is_installed("unfold"):
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+    from unfold.widgets import UnfoldAdminIntegerFieldWidget as IntegerInput
 else:
     from django.contrib.auth.forms import (
         AdminPasswordChangeForm,
         UserChangeForm,
     )
     from django.contrib.auth.forms import AdminUserCreationForm as UserCreationForm
+    from django.forms import NumberInput as IntegerInput
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -34,25 +51,124 @@ class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
     list_display = ("username", "is_staff", "is_superuser", "is_active", "last_login")
 
 
+class TokenForm(forms.ModelForm):
+    """A token to create."""
+
+    days = forms.IntegerField(
+        label="Expires in days",
+        initial=DEFAULT_DAYS,
+        min_value=1,
+        max_value=MAX_OPERATOR_DAYS,
+        widget=IntegerInput(),
+    )
+
+    class Meta:
+        model = ApiToken
+        fields = ("user", "name", "role")
+
+    giver: Credential
+
+    def clean(self) -> dict[str, Any]:
+        """Return the fields. Raise ValidationError if the user may not grant such a token."""
+        found: dict[str, Any] = super().clean() or {}
+        if {"user", "role", "days"} <= found.keys():
+            try:
+                check_grant(
+                    giver=self.giver.role,
+                    receiver=find_role(found["user"]),
+                    role=Role(found["role"]),
+                    days=found["days"],
+                    is_own=found["user"] == self.giver.user,
+                )
+            except NotPermitted as refusal:
+                raise forms.ValidationError(str(refusal)) from None
+        return found
+
+
 @admin.register(ApiToken)
 class ApiTokenAdmin(ReadOnlyAdmin):
     """API tokens by their prefix; the rest of a token is not stored."""
 
-    list_display = ("prefix", "name", "user", "shown_scopes", "created", "expires")
+    list_display = ("prefix", "name", "user", "role", "created", "expires", "used")
     list_select_related = ("user",)
+    actions = ("revoke",)
+    form = TokenForm
 
-    shown_scopes = column(lambda token: ", ".join(token.scopes), "scopes")
     created = column(lambda token: instant(token.created_at), "created", ordering="pk")
     expires = column(
         lambda token: instant(token.expires_at) if token.expires_at else "never", "expires"
     )
+    used = column(
+        lambda token: instant(token.last_used_at) if token.last_used_at else "never", "last used"
+    )
+
+    @confirmed_action(
+        "Revoke",
+        title="Revoke these tokens?",
+        text="The next request with one of these tokens is refused. A revoked token cannot be"
+        " restored.",
+        button="Revoke",
+        done="Tokens revoked",
+    )
+    def revoke(self, request: HttpRequest, token: ApiToken) -> None:
+        """Revoke a token."""
+        revoke_token(token_id=token.pk, by=_credential(request), now=clock.now())
+
+    def page_actions(self, obj: ApiToken) -> list[str]:
+        """Return the revocation."""
+        return ["revoke"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user may create tokens."""
+        return bool(request.user.is_active and request.user.has_perm("controlplane.add_apitoken"))
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """Return the form, which checks what the user may grant."""
+        base: Any = super().get_form(request, obj, change, **kwargs)
+        return type("TokenForm", (base,), {"giver": _credential(request)})
+
+    def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
+        """Create the token with the command that the API uses."""
+        obj.pk, obj.value = grant_token(
+            by=_credential(request),
+            user=obj.user,
+            name=obj.name,
+            role=Role(obj.role),
+            days=form.cleaned_data["days"],
+            now=clock.now(),
+        )
+
+    def response_add(
+        self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Return the page with the value of the new token, which no other page shows."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Token {obj.name} of {obj.user}",
+            "subtitle": None,
+            "opts": self.opts,
+            "media": self.media,
+            "token": obj.value,
+            "list_url": self.list_url(),
+        }
+        return TemplateResponse(request, "controlplane/new_token.html", context)
 
     def facts(self, obj: ApiToken) -> list[tuple[str, Any]]:
         return [
             ("prefix", obj.prefix),
             ("name", obj.name),
             ("user", obj.user),
-            ("scopes", ", ".join(obj.scopes)),
+            ("role", obj.role),
             ("created", instant(obj.created_at)),
             ("expires", self.expires(obj)),
+            ("last used", self.used(obj)),
         ]
+
+
+def _credential(request: HttpRequest) -> Credential:
+    """Return the credential of the user who is logged in. Raise PermissionDenied."""
+    if not isinstance(request.user, User):
+        raise PermissionDenied
+    return session_credential(request.user)

@@ -1,4 +1,4 @@
-"""Provide the base views of the API: bearer tokens, scopes and problem documents."""
+"""Provide the base views of the API: bearer tokens, roles and problem documents."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +20,8 @@ from controlplane import clock
 from controlplane.api import openapi
 from controlplane.api.pages import KeysetPagination, ListQuery
 from controlplane.api.requests import PARSERS, Parameters
-from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT, digest_of
+from controlplane.commands.tenancy.tokens import digest_of, note_use
+from controlplane.domain.roles import Role
 from controlplane.queries.tenancy.accounts import Credential, find_credential
 
 MAX_TOKEN_LENGTH = 512
@@ -45,11 +46,12 @@ class BearerAuthentication(BaseAuthentication):
             text = token.decode("ascii")
         except UnicodeDecodeError:
             text = ""
-        credential = None
+        credential, now = None, clock.now()
         if 0 < len(text) <= MAX_TOKEN_LENGTH:
-            credential = find_credential(digest_of(text), now=clock.now())
+            credential = find_credential(digest_of(text), now=now)
         if credential is None:
             raise AuthenticationFailed("the token is unknown or has expired: use another one")
+        note_use(credential, now=now)
         return credential.user, credential
 
     def authenticate_header(self, request: Request) -> str:
@@ -58,30 +60,30 @@ class BearerAuthentication(BaseAuthentication):
 
 
 class MaySubmit(BasePermission):
-    """Allow reads with any token; changes need a scope."""
+    """Allow reads with any token; changes need the role submitter."""
+
+    message = "the request needs a token with the role submitter"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the token's scopes allow the request."""
-        return request.method in _READ_METHODS or bool(
-            scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE}
-        )
+        """Return whether the request only reads, or the caller is a submitter."""
+        return request.method in _READ_METHODS or has_role(request, Role.SUBMITTER)
 
 
 class MayOperate(BasePermission):
     """Allow operators only."""
 
-    message = "the request needs a token with the scope operate"
+    message = "the request needs an operator's token with the role operator"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the token has the scope operate."""
-        return SCOPE_OPERATE in scopes_of(request)
+        """Return whether the caller is an operator."""
+        return has_role(request, Role.OPERATOR)
 
 
 class ReadOrOperate(MayOperate):
-    """Allow reads with any token; changes need the scope operate."""
+    """Allow reads with any token; changes need the role operator."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the request only reads, or the token has the scope operate."""
+        """Return whether the request only reads, or the caller is an operator."""
         return request.method in _READ_METHODS or super().has_permission(request, view)
 
 
@@ -156,9 +158,16 @@ class SignedView(ApiView):
     permission_classes = ()
 
 
-def scopes_of(request: Request) -> frozenset[str]:
-    """Return the scopes of the presented token."""
-    return request.auth.scopes if isinstance(request.auth, Credential) else frozenset()
+def has_role(request: Request, role: Role) -> bool:
+    """Return whether the caller, with the presented token, has `role`."""
+    return isinstance(request.auth, Credential) and request.auth.role.includes(role)
+
+
+def credential_of(request: Request) -> Credential:
+    """Return the presented token. Raise NotAuthenticated."""
+    if not isinstance(request.auth, Credential):
+        raise NotAuthenticated
+    return request.auth
 
 
 def caller_of(request: Request) -> User:
@@ -170,5 +179,5 @@ def caller_of(request: Request) -> User:
 
 def check_may_change(request: Request, owner_id: int | None, what: str = "cancel") -> None:
     """Raise PermissionDenied unless the caller is the owner or an operator."""
-    if caller_of(request).pk != owner_id and SCOPE_OPERATE not in scopes_of(request):
+    if caller_of(request).pk != owner_id and not has_role(request, Role.OPERATOR):
         raise PermissionDenied(f"only its submitter or an operator may {what} it")

@@ -14,7 +14,7 @@ from rest_framework.exceptions import APIException
 
 from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
 from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
-from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
 from controlplane.queries.attempts.artifacts import ExternalArtifact
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
@@ -84,6 +84,8 @@ def _answer_state(error: Exception) -> HttpResponse | None:
     match error:
         case NotFound():
             return problem(404, str(error))
+        case NotPermitted():
+            return problem(403, str(error))
         case ExternalArtifact():
             return problem(409, str(error), uri=error.uri)
         case ArtifactQuotaExceeded():

@@ -8,7 +8,7 @@ from django.urls.converters import IntConverter, StringConverter
 from rest_framework.routers import SimpleRouter
 
 from controlplane.api.agents import attempt_requests, store
-from controlplane.api.operators import callbacks, cells, pools, quotas, secrets
+from controlplane.api.operators import callbacks, cells, pools, quotas, secrets, tokens
 from controlplane.api.problems import nothing_here
 from controlplane.api.work import attempts, cache, jobs, tasks
 from controlplane.spec.one_off import ONE_OFF_GUID
@@ -38,6 +38,12 @@ class ScopeName(StringConverter):
     regex = r"[^\x00]{1,255}"
 
 
+class UserName(StringConverter):
+    """The name of a user, as Django permits it."""
+
+    regex = r"[\w.@+-]{1,150}"
+
+
 class TaskReference(StringConverter):
     """The id of a task, or its guid, which never consists of digits only."""
 
@@ -60,6 +66,7 @@ register_converter(NameConverter, "name")
 register_converter(ScopeKindConverter, "scope_kind")
 register_converter(ScopeName, "scope_name")
 register_converter(TaskReference, "task")
+register_converter(UserName, "user_name")
 
 router = SimpleRouter(trailing_slash=False, use_regex_path=False)
 router.register("jobs", jobs.Jobs, basename="job")
@@ -70,6 +77,8 @@ router.register("callbacks", callbacks.Callbacks, basename="callback")
 router.register("cells", cells.Cells, basename="cell")
 router.register("pools", pools.Pools, basename="pool")
 router.register("secrets", secrets.Secrets, basename="secret")
+router.register("tokens", tokens.ApiTokens, basename="token")
+router.register("users", tokens.Users, basename="user")
 
 _JOBS, _STORE = jobs.Jobs.as_view, store.Store.as_view
 _CELLS = attempt_requests.CellRequests.as_view
@@ -99,6 +108,7 @@ urlpatterns = [
         "tasks/<task:task>/artifacts/<path:name>",
         tasks.Tasks.as_view({"get": "read_artifact_of_task"}),
     ),
+    path("whoami", tokens.Identity.as_view({"get": "get_whoami"})),
     path("quotas", _QUOTAS({"get": "list"})),
     path(
         "quotas/<scope_kind:kind>/<scope_name:name>",

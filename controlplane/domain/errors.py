@@ -13,5 +13,9 @@ class NotFound(CellrunError):
     """The object does not exist, or is not visible to the caller."""
 
 
+class NotPermitted(CellrunError):
+    """The role of the caller does not permit the request."""
+
+
 class Conflict(CellrunError):
     """The request contradicts existing state."""

@@ -1,8 +1,9 @@
 """Credentials of the API: hashed tokens of Django's users."""
 
 from django.conf import settings
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
+
+from controlplane.domain.roles import Role
 
 
 class ApiToken(models.Model):
@@ -14,12 +15,26 @@ class ApiToken(models.Model):
     name = models.CharField(max_length=100)
     prefix = models.CharField(max_length=12)
     digest = models.CharField(max_length=64, unique=True)
-    scopes = ArrayField(models.CharField(max_length=20), default=list)
+    role = models.CharField(
+        max_length=16,
+        choices=[(role.value, role.value) for role in Role],
+        default=Role.SUBMITTER,
+        help_text="The most that requests with this token may do; the user's role limits it too.",
+    )
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was last used; updated at most once an hour."
+    )
+
+    value = ""
+    """The token in clear, only in the process that has just created it."""
 
     class Meta:
         verbose_name = "API token"
+        constraints = (
+            models.UniqueConstraint(fields=("user", "name"), name="token_name_once_per_user"),
+        )
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"

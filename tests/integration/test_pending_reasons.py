@@ -25,10 +25,11 @@ from typer.testing import CliRunner
 from client.cli import app
 from controlplane import clock, plugins
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState as S
 from controlplane.domain import placement
 from controlplane.domain.placement.preemption.candidates import RUNNING_JOBS, RUNNING_TASKS
+from controlplane.domain.roles import Role
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Cell, Job, Pool, Quota, Task
@@ -45,7 +46,7 @@ class Onlooker:
 
     def __init__(self, stage: Stage, url: str) -> None:
         self._token = create_api_token(
-            user=stage.owner, name="test", scopes=(SCOPE_SUBMIT,), now=clock.now()
+            user=stage.owner, name="test", role=Role.SUBMITTER, now=clock.now()
         )
         self._environ = {"CELLRUN_URL": url, "CELLRUN_TOKEN": self._token}
         self._browser = Client()

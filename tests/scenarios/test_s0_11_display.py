@@ -20,7 +20,8 @@ from rich.console import Console
 
 from client.render import job_page
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Job
@@ -47,7 +48,7 @@ class Reader:
 
     def __init__(self, stage: Stage) -> None:
         token = create_api_token(
-            user=stage.owner, name="test", scopes=(SCOPE_SUBMIT,), now=stage.now()
+            user=stage.owner, name="test", role=Role.SUBMITTER, now=stage.now()
         )
         self._headers = {"Authorization": f"Bearer {token}"}
         self._browser = Client()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.domain.roles import Role
 from controlplane.models import Job
 from controlplane.spec import InvalidSpec
 from tests.integration.api.conftest import make_caller
@@ -78,7 +79,7 @@ def test_a_groups_minimum_above_its_replicas_is_refused(stage: Stage) -> None:
 
 
 def test_invalid_minimum_is_answered_422_with_the_field(stage: Stage) -> None:
-    caller = make_caller("ann", "submit")
+    caller = make_caller("ann", Role.SUBMITTER)
     groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", "min_available": 1, **SMALL}]
     answer = caller.post("/jobs", {"name": "x", "groups": groups, "min_available": 5})
     assert (answer.status, list(answer.faults)) == (422, ["min_available"])

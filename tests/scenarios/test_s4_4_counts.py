@@ -6,6 +6,7 @@ from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.roles import Role
 from controlplane.models import Job, Task, TaskGroup
 from tests.integration.api.conftest import make_caller
 from tests.scenarios.stage import SMALL, Stage
@@ -83,7 +84,7 @@ def test_the_counts_of_a_group_always_sum_up_to_its_tasks(stage: Stage) -> None:
 
 def test_api_returns_counts_per_group_and_state(stage: Stage) -> None:
     stage.cell(cpu=200)
-    caller = make_caller("ann", "submit")
+    caller = make_caller("ann", Role.SUBMITTER)
     groups = [{"name": "a", "replicas": 3, **SMALL}, {"name": "b", **SMALL}]
     key = caller.post("/jobs", {"name": "x", "groups": groups}).json["id"]
     stage.place()

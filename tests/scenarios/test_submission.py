@@ -9,6 +9,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused
+from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Job, Task, Transition
 from tests.integration.api.conftest import Caller, make_caller
 from tests.scenarios.stage import SMALL, Stage
@@ -18,7 +19,7 @@ BODY: dict[str, Any] = {"name": "nightly", **SMALL}
 
 @pytest.fixture
 def ann(stage: Stage) -> Caller:
-    return make_caller("ann", "submit")
+    return make_caller("ann", Role.SUBMITTER)
 
 
 def test_same_guid_returns_the_job_and_another_body_conflicts(ann: Caller) -> None:
@@ -65,7 +66,7 @@ def test_name_of_an_ended_or_another_users_job_is_free(
 ) -> None:
     ended = ann.post("/jobs", BODY).json["id"]
     cancel_job(job_id=ended, reason="", force=False, actor="ann", now=clock.now())
-    others = make_caller("bob", "submit").post("/jobs", BODY).json["id"]
+    others = make_caller("bob", Role.SUBMITTER).post("/jobs", BODY).json["id"]
     answer = ann.post("/jobs", {**BODY, "existing_job_policy": policy})
     assert answer.status == 201
     assert answer.json["id"] not in (ended, others)

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane import clock
-from controlplane.api.base import ApiView, MaySubmit, caller_of, check_may_change, scopes_of
+from controlplane.api.base import ApiView, MaySubmit, caller_of, check_may_change, has_role
 from controlplane.api.openapi import Operation
 from controlplane.api.operators.serializers import (
     CallbackDetailSerializer,
@@ -19,19 +19,17 @@ from controlplane.api.operators.serializers import (
 from controlplane.api.requests import read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.commands.callbacks import repeat_callback
-from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, SCOPE_SUBMIT
 from controlplane.domain.callbacks.delivery import callback_key
+from controlplane.domain.roles import Role
 from controlplane.queries.callbacks import callbacks
 
 
 class _SubmitToRead(MaySubmit):
     """Deny read-only tokens, since the key signs callbacks that receivers trust."""
 
-    message = "the request needs a token with the scope submit"
-
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the token has the scope submit or operate."""
-        return bool(scopes_of(request) & {SCOPE_SUBMIT, SCOPE_OPERATE})
+        """Return whether the caller is a submitter."""
+        return has_role(request, Role.SUBMITTER)
 
 
 class Callbacks(ApiView):

@@ -10,6 +10,7 @@ from controlplane.contract.messages.launch_context import Registry
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, registry_value
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
+from controlplane.domain.roles import DEFAULT_DAYS, MAX_DAYS, MAX_OPERATOR_DAYS
 from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name
 from controlplane.spec.limits import LimitedResources, Tokens
 
@@ -28,6 +29,39 @@ class DrainRequest(Model):
         default=DRAIN_SECONDS,
         description="Seconds until attempts that still run are stopped and their tasks requeued,"
         " free of charge. Null: never.",
+    )
+
+
+class TokenRequest(Model):
+    """A token to create."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")] = (
+        Field(
+            description="Identifies the token in lists and in the audit log; unique for the user."
+        )
+    )
+    user: Annotated[str, Field(min_length=1, max_length=150)] | None = Field(
+        default=None, description="For whom; by default the caller. Others: operators."
+    )
+    role: Literal["viewer", "submitter", "operator"] = Field(
+        default="submitter",
+        description="viewer: read; submitter: and submit, cancel, retry, delete own work, write"
+        " secrets; operator: everything.",
+    )
+    expires_in_days: Annotated[int, Field(ge=1, le=MAX_OPERATOR_DAYS)] = Field(
+        default=DEFAULT_DAYS,
+        description=f"At most {MAX_DAYS}; operators may grant more.",
+    )
+
+
+class UserRequest(Model):
+    """A user."""
+
+    name: Annotated[str, Field(max_length=150)] | None = Field(
+        default=None, description="As in the URL; optional."
+    )
+    active: bool = Field(
+        default=True, description="Whether the user's tokens and logins are accepted."
     )
 
 

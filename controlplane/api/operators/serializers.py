@@ -1,14 +1,17 @@
 """Define the documents of operators' resources: fields of tables, and derived ones."""
 
-from typing import Any
+from typing import Any, ClassVar
 
+from django.contrib.auth.models import User
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.serializers import CharField, DictField, IntegerField
 
 from controlplane.api.openapi import ref
+from controlplane.domain.roles import Role
 from controlplane.domain.scopes import ScopeKind
-from controlplane.models import Callback, Cell, Delivery, Pool, Quota, Secret
+from controlplane.models import ApiToken, Callback, Cell, Delivery, Pool, Quota, Secret
+from controlplane.queries.tenancy.accounts import find_role
 from controlplane.queries.views import pools
 
 
@@ -187,3 +190,63 @@ class CallbackKeySerializer(serializers.Serializer[None]):
 
     key = CharField(help_text="The key: 32 bytes in hexadecimal.")
     algorithm = serializers.ChoiceField(["HMAC-SHA256"])
+
+
+class TokenSerializer(serializers.ModelSerializer[ApiToken]):
+    """An API token without its value."""
+
+    user = CharField(source="user.username")
+    role = serializers.ChoiceField([role.value for role in Role])
+
+    class Meta:
+        model = ApiToken
+        fields: ClassVar[tuple[str, ...]] = (
+            "id",
+            "name",
+            "user",
+            "role",
+            "prefix",
+            "created_at",
+            "expires_at",
+            "last_used_at",
+        )
+        extra_kwargs = _texts(
+            prefix="The first characters of its value.",
+            expires_at="Null: never.",
+            last_used_at="Exact to an hour; null: never used.",
+        )
+
+
+class GrantedTokenSerializer(TokenSerializer):
+    """A new API token. `token`: its value, which cannot be read again."""
+
+    token = CharField()
+
+    class Meta(TokenSerializer.Meta):
+        fields: ClassVar[tuple[str, ...]] = (*TokenSerializer.Meta.fields, "token")
+
+
+class UserSerializer(serializers.ModelSerializer[User]):
+    """A user. `role`: the most that the user's tokens permit."""
+
+    name = CharField(source="username")
+    active = serializers.BooleanField(source="is_active")
+    role = serializers.SerializerMethodField()
+
+    class Meta:
+        model = User
+        fields = ("name", "active", "role", "date_joined", "last_login")
+        extra_kwargs = _texts(last_login="Of the admin; null: never.")
+
+    @extend_schema_field(serializers.ChoiceField([role.value for role in Role]))
+    def get_role(self, user: User) -> str:
+        """Return the user's role."""
+        return find_role(user).value
+
+
+class WhoamiSerializer(serializers.Serializer[None]):
+    """The caller. `role`: what the presented token permits."""
+
+    user = CharField()
+    role = serializers.ChoiceField([role.value for role in Role])
+    token = TokenSerializer()

@@ -33,6 +33,8 @@ OBJECT_STORE_POLL_SECONDS = 1.0
 POLLS_PER_STATE_CHECK = 4
 # Between two reads from a store that does not answer.
 STORE_SECONDS = 2.0
+# A revoked or expired token ends a stream within this time.
+TOKEN_SECONDS = 5.0
 # The last output may arrive shortly after the attempt's release.
 FINAL_EMPTY_POLLS = 4
 
@@ -42,6 +44,7 @@ class _Follower:
     uid: UUID
     stream: str
     offset: int
+    token: bytes
 
 
 class LogFollow:
@@ -84,7 +87,7 @@ def _admit(scope: Scope) -> _Follower | None:
         uid = UUID(match[1])
         attempts.get_attempt(uid)
         start = artifacts.find_start(uid, stream, after=after, tail=tail)
-        return _Follower(uid, stream, start)
+        return _Follower(uid, stream, start, token.strip())
     except (BadQuery, AuthenticationFailed, NotFound, StoreUnavailable):
         return None
     finally:
@@ -101,9 +104,15 @@ async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", sen
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     polls, empty_polls, is_over = 0, 0, False
+    loop = asyncio.get_running_loop()
+    checked_at = loop.time()
     remote = settings.CELLRUN.has_object_store
     pause = OBJECT_STORE_POLL_SECONDS if remote else POLL_SECONDS
     while not disconnected.done() and empty_polls < FINAL_EMPTY_POLLS:
+        if loop.time() >= checked_at + TOKEN_SECONDS:
+            if not await asyncio.to_thread(_is_admitted, follower.token):
+                break
+            checked_at = loop.time()
         try:
             piece = await asyncio.to_thread(_read, follower)
         except StoreUnavailable:
@@ -126,6 +135,17 @@ def _read(follower: _Follower) -> bytes:
     piece = artifacts.read_output(follower.uid, follower.stream, after=follower.offset, tail=None)
     follower.offset = piece.next_offset
     return piece.content
+
+
+def _is_admitted(token: bytes) -> bool:
+    """Return whether the token is still valid."""
+    try:
+        BearerAuthentication().check(token)
+    except AuthenticationFailed:
+        return False
+    finally:
+        connection.close()
+    return True
 
 
 def _is_over(uid: UUID) -> bool:

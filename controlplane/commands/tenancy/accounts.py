@@ -1,27 +1,16 @@
-"""Users of the API and their tokens, of which only digests are stored."""
+"""Users of the API and of the admin, and the default tenancy."""
 
-import hashlib
-import secrets
 from datetime import datetime
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from controlplane.models import ApiToken, Domain, Pool, Project
-
-SCOPE_SUBMIT = "submit"
-SCOPE_OPERATE = "operate"
-SCOPES = (SCOPE_SUBMIT, SCOPE_OPERATE)
+from controlplane.domain.errors import Conflict
+from controlplane.models import AuditLine, Domain, Pool, Project
 
 DEFAULT_NAME = "default"
 """Domain, project and pool of a job that names none."""
-
-TOKEN_MARK = "cr_"
-"""The first characters of every token, so that scanners for leaked secrets recognize it."""
-
-PREFIX_LENGTH = 8
-"""Characters of a token stored in clear to distinguish tokens: 5 of the 43 random ones."""
 
 
 def create_default_tenancy() -> None:
@@ -38,9 +27,8 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
     An operator has all permissions in the admin. A given password replaces the current one. A new
     user without a password cannot log in by password.
     """
-    model = get_user_model()
     with transaction.atomic():
-        user, is_new = model.objects.select_for_update().get_or_create(username=name)
+        user, is_new = _lock_user(name)
         user.is_staff = user.is_superuser = is_operator
         if password is None and is_new:
             user.set_unusable_password()
@@ -50,41 +38,29 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
     return user, is_new
 
 
-def create_api_token(
-    *,
-    user: User,
-    name: str,
-    scopes: tuple[str, ...],
-    now: datetime,
-    token: str | None = None,
-    expires_at: datetime | None = None,
-) -> str:
-    """Create a token for `user` and return it in clear, which is not possible later.
+def put_user(*, name: str, is_active: bool, actor: str, now: datetime) -> bool:
+    """Create the user `name`, who cannot log in with a password, or update it.
 
-    A given `token` (at least 32 characters) replaces the user's token of that name, so that a
-    restarted stack keeps its tokens.
+    Return whether it is new. An inactive user's tokens and sessions are refused at once. Raise
+    Conflict if the actor would deactivate the own account.
     """
-    unknown = set(scopes) - set(SCOPES)
-    if unknown:
-        raise ValueError(f"unknown scopes {sorted(unknown)}; expected some of {SCOPES}")
-    if token is not None and len(token) < 32:
-        raise ValueError("a token has at least 32 characters")
-    clear = token or TOKEN_MARK + secrets.token_urlsafe(32)
+    if name == actor and not is_active:
+        raise Conflict("an operator cannot deactivate the own account")
     with transaction.atomic():
-        if token is not None:
-            ApiToken.objects.filter(user=user, name=name).delete()
-        ApiToken.objects.create(
-            user=user,
-            name=name,
-            prefix=clear[:PREFIX_LENGTH],
-            digest=digest_of(clear),
-            scopes=list(scopes),
-            created_at=now,
-            expires_at=expires_at,
-        )
-    return clear
+        user, is_new = _lock_user(name)
+        if is_new:
+            user.set_unusable_password()
+        if is_new or user.is_active is not is_active:
+            user.is_active = is_active
+            user.save()
+            AuditLine.objects.create(
+                at=now,
+                actor=actor[:150],
+                action="created" if is_new else "activated" if is_active else "deactivated",
+                subject=f"user {name}"[:400],
+            )
+    return is_new
 
 
-def digest_of(token: str) -> str:
-    """Return the stored digest. Tokens are long and random, so plain SHA-256 is enough."""
-    return hashlib.sha256(token.encode()).hexdigest()
+def _lock_user(name: str) -> tuple[User, bool]:
+    return get_user_model().objects.select_for_update().get_or_create(username=name)

@@ -15,6 +15,8 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.tenancy import accounts
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 
 
 class Command(BaseCommand):
@@ -49,10 +51,10 @@ class Command(BaseCommand):
         given = os.environ.get(token_name) or None
         if given or is_new:
             try:
-                token = accounts.create_api_token(
+                token = create_api_token(
                     user=user,
                     name="bootstrap",
-                    scopes=accounts.SCOPES if is_operator else (accounts.SCOPE_SUBMIT,),
+                    role=Role.OPERATOR if is_operator else Role.SUBMITTER,
                     now=clock.now(),
                     token=given,
                 )

@@ -14,13 +14,9 @@ from jsonschema import Draft202012Validator
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
-from controlplane.commands.tenancy.accounts import (
-    SCOPE_OPERATE,
-    SCOPE_SUBMIT,
-    create_api_token,
-    create_default_tenancy,
-    create_user,
-)
+from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.models import Cell, Pool
 from controlplane.outbox.wakes import take_wake
 
@@ -131,23 +127,23 @@ def change_setting(settings: Any, **values: Any) -> None:
     settings.CELLRUN = settings.CELLRUN.model_copy(update=values)
 
 
-def make_caller(name: str, *scopes: str) -> Caller:
+def make_caller(name: str, role: Role = Role.VIEWER) -> Caller:
     """A new user with a token."""
-    user, _ = create_user(name=name, password=None, is_operator=SCOPE_OPERATE in scopes)
-    token = create_api_token(user=user, name="test", scopes=scopes, now=clock.now())
+    user, _ = create_user(name=name, password=None, is_operator=role is Role.OPERATOR)
+    token = create_api_token(user=user, name="test", role=role, now=clock.now())
     return Caller(token, user)
 
 
 @pytest.fixture
 def submitter() -> Caller:
     """Someone who may submit."""
-    return make_caller("ann", SCOPE_SUBMIT)
+    return make_caller("ann", Role.SUBMITTER)
 
 
 @pytest.fixture
 def operator() -> Caller:
     """Someone who may do everything."""
-    return make_caller("olga", SCOPE_SUBMIT, SCOPE_OPERATE)
+    return make_caller("olga", Role.OPERATOR)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from django.test import Client
 
 from controlplane import clock
 from controlplane.commands.cache.operate import evict_entry
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT
 from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.errors import NotFound
+from controlplane.domain.roles import Role
 from controlplane.models import AuditLine, CacheEntry, Domain, Project
 from tests.integration.api.conftest import Caller, check_described, make_caller
 from tests.integration.api.test_metrics import figures
@@ -148,7 +148,7 @@ def test_unknown_and_malformed_keys_are_not_found(submitter: Caller, operator: C
 def test_submitter_of_the_origin_and_operators_evict(
     submitter: Caller, operator: Caller, make_entry: MakeEntry
 ) -> None:
-    other, reader = make_caller("bob", SCOPE_SUBMIT), make_caller("otto")
+    other, reader = make_caller("bob", Role.SUBMITTER), make_caller("otto")
     for caller in (submitter, operator):
         entry = make_entry()
         for refused in (other, reader):

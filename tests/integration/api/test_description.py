@@ -22,6 +22,7 @@ SAMPLES = {
     "kind": "user",
     "name": "a",
     "task": "1",
+    "token_id": "1",
     "uid": "00000000-0000-7000-8000-000000000000",
 }
 """A value of each parameter of the addresses that change something."""
@@ -47,10 +48,10 @@ def test_every_address_is_described(description: Any) -> None:
             assert operation["description"]
 
 
-def test_every_change_needs_the_scope_that_its_description_names(
+def test_every_change_needs_the_role_that_its_description_names(
     description: Any, submitter: Caller
 ) -> None:
-    """`(operators)` in a description: `submit` is not enough. Signed requests need no token."""
+    """`(operators)` in a description: `submitter` is not enough. Signed requests need no token."""
     reader, unguarded = make_caller("otto"), []
     for path, operations in description["paths"].items():
         for method, operation in operations.items():

@@ -12,7 +12,8 @@ from controlplane import clock
 from controlplane.api.body_limit import BodyLimit, Receive, Scope, Send
 from controlplane.api.work.follow import LogFollow
 from controlplane.commands.attempts.logs import append_output
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Task
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_reading import place, submit
@@ -38,9 +39,7 @@ application = BodyLimit(LogFollow(behind), max_bytes=4 * 1024 * 1024)
 
 @pytest.fixture
 def token(submitter: Caller) -> str:
-    return create_api_token(
-        user=submitter.user, name="raw", scopes=(SCOPE_SUBMIT,), now=clock.now()
-    )
+    return create_api_token(user=submitter.user, name="raw", role=Role.SUBMITTER, now=clock.now())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from django.db import connection
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_task
 from controlplane.contract.states import TaskState
+from controlplane.domain.roles import Role
 from controlplane.models import (
     AuditLine,
     Cell,
@@ -189,7 +190,7 @@ def test_unfinished_tasks_per_user_are_limited(submitter: Caller, settings: Any)
 
 def test_guid_in_use_is_refused_for_any_user_and_domain(submitter: Caller) -> None:
     made = desire(submitter)
-    outsider = make_caller("eve", "submit")
+    outsider = make_caller("eve", Role.SUBMITTER)
     for caller, domain in ((submitter, "build"), (submitter, "other"), (outsider, "build")):
         answer = desire(caller, domain=domain)
         assert (answer.status, answer.faults) == (
@@ -213,7 +214,7 @@ def test_jobs_and_one_off_tasks_share_one_guid_namespace(submitter: Caller) -> N
 
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_requests_for_one_guid_create_one_task(submitter: Caller) -> None:
-    callers = [submitter, make_caller("eve", "submit")]
+    callers = [submitter, make_caller("eve", Role.SUBMITTER)]
     gate, answers = threading.Barrier(50), []
 
     def race(number: int) -> None:
@@ -401,7 +402,7 @@ def test_only_the_submitter_or_an_operator_can_resolve_and_delete(
 ) -> None:
     desire(submitter)
     complete("one")
-    outsider, reader = make_caller("eve", "submit"), make_caller("rita")
+    outsider, reader = make_caller("eve", Role.SUBMITTER), make_caller("rita")
     for method, path in (("POST", "/tasks/one/resolving"), ("DELETE", "/tasks/one")):
         assert outsider.send(method, path).status == 403
         assert reader.send(method, path).status == 403

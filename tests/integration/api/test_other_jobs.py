@@ -8,6 +8,7 @@ import pytest
 from controlplane import clock
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.states import TaskState
+from controlplane.domain.roles import Role
 from controlplane.domain.state.states import ReleaseKind
 from controlplane.models import Alert, Attempt, Cell, Job, Task, Transition
 from controlplane.storage.folder import append_log
@@ -72,7 +73,7 @@ def test_invalid_retry_is_refused_with_the_reason(submitter: Caller, killed: int
 def test_only_the_submitter_or_an_operator_can_retry_or_delete(
     operator: Caller, anonymous: Caller, killed: int
 ) -> None:
-    outsider = make_caller("eve", "submit")
+    outsider = make_caller("eve", Role.SUBMITTER)
     for method, path in (("POST", f"/jobs/{killed}/retry"), ("DELETE", f"/jobs/{killed}")):
         refused = outsider.send(method, path)
         assert refused.status == 403

@@ -8,7 +8,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.urls import resolve
 
 from controlplane import clock
-from controlplane.commands.tenancy.accounts import SCOPE_OPERATE, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.models import Pool
 from tests.integration.api.conftest import Answer, Caller, Wakes, check_described
 
@@ -127,9 +128,7 @@ def test_refused_pool_is_not_created(operator: Caller) -> None:
 
 
 def test_chunked_body_without_content_length_is_read(operator: Caller) -> None:
-    token = create_api_token(
-        user=operator.user, name="chunks", scopes=(SCOPE_OPERATE,), now=clock.now()
-    )
+    token = create_api_token(user=operator.user, name="chunks", role=Role.OPERATOR, now=clock.now())
     path = "/api/v1/pools/default"
     headers = [
         (b"authorization", f"Bearer {token}".encode()),

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.contract.states import TaskState
+from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Job, Task, TaskGroup
 from controlplane.queries.attempts.group_specs import RESULTS_PATH, links_at
 from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
@@ -283,7 +284,7 @@ def test_operator_force_kills_a_stopping_attempt_of_a_deleted_job(
     assert submitter.send("DELETE", f"/jobs/{job_id}").status == 204
     path = f"/jobs/{job_id}/cancel"
     assert submitter.post(path).status == 404
-    assert make_caller("bob", "submit").post(path, {"force": True}).status == 403
+    assert make_caller("bob", Role.SUBMITTER).post(path, {"force": True}).status == 403
     assert not is_forced(attempt)
     assert operator.post(path, {"force": True}).status == 202
     assert is_forced(attempt)
@@ -303,7 +304,7 @@ def test_cancelling_a_task_ends_its_job(submitter: Caller) -> None:
 def test_job_of_another_user_is_cancelled_by_operators_only(
     submitter: Caller, operator: Caller
 ) -> None:
-    job_id, other = submit(submitter), make_caller("bob", "submit")
+    job_id, other = submit(submitter), make_caller("bob", Role.SUBMITTER)
     assert other.get(f"/jobs/{job_id}").status == 200
     answer = other.post(f"/jobs/{job_id}/cancel", {})
     assert (answer.status, answer.faults) == (403, {})

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from controlplane import clock
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.models import Job, Task, TaskGroup, Transition
 from tests.integration.api.conftest import Caller, make_caller
 
@@ -142,7 +143,7 @@ def test_request_without_a_valid_token_is_refused(anonymous: Caller, header: str
 def test_expired_token_is_refused(submitter: Caller) -> None:
     past = clock.now() - timedelta(seconds=1)
     token = create_api_token(
-        user=submitter.user, name="old", scopes=(SCOPE_SUBMIT,), now=past, expires_at=past
+        user=submitter.user, name="old", role=Role.SUBMITTER, now=past, expires_at=past
     )
     assert Caller(token).post("/jobs", JOB).status == 401
 
@@ -164,7 +165,7 @@ def test_token_without_a_scope_is_read_only(anonymous: Caller) -> None:
 def test_only_operators_can_order_cells(submitter: Caller, make_cell: Any, order: str) -> None:
     make_cell("cell-1")
     answer = submitter.post(f"/cells/cell-1/{order}")
-    assert (answer.status, "operate" in answer.json["detail"]) == (403, True)
+    assert (answer.status, "operator" in answer.json["detail"]) == (403, True)
 
 
 # -------------------------------------------------------------------------------- unknown things

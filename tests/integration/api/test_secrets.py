@@ -15,6 +15,7 @@ from controlplane import clock
 from controlplane.contract.messages.launch_context import LaunchContext, Registry
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
+from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
 from controlplane.queries.cells.keys import key_of
 from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
@@ -79,7 +80,7 @@ def test_secret_documents_omit_the_value(submitter: Caller) -> None:
         "size": len(VALUE),
         "version": 1,
     }
-    second = put(make_caller("bob", "submit"), body={"value_base64": "AP8="})
+    second = put(make_caller("bob", Role.SUBMITTER), body={"value_base64": "AP8="})
     assert (second.status, second.json["version"], second.json["size"]) == (200, 2, 2)
     assert (first.json["written_by"], second.json["written_by"]) == ("ann", "bob")
     assert second.json["created_at"] == first.json["created_at"] < second.json["updated_at"]

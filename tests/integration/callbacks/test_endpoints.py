@@ -12,6 +12,7 @@ from controlplane.commands.callbacks import claim_callbacks, repeat_callback
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.callbacks.delivery import callback_key
 from controlplane.domain.errors import NotFound
+from controlplane.domain.roles import Role
 from controlplane.models import AuditLine, Callback, Job, TickState
 from controlplane.ticks import callbacks as ticks
 from controlplane.ticks.callback_delivery import CallbackDelivery
@@ -25,12 +26,12 @@ JOB = {"name": "job", "image": "x", "command": ["true"]}
 
 @pytest.fixture
 def submitter(loop: Loop) -> Caller:
-    return make_caller("ann", "submit")
+    return make_caller("ann", Role.SUBMITTER)
 
 
 @pytest.fixture
 def operator(loop: Loop) -> Caller:
-    return make_caller("olga", "submit", "operate")
+    return make_caller("olga", Role.OPERATOR)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,10 @@ from client.cli import app
 from client.settings import ClientSettings
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
-from controlplane.commands.tenancy.accounts import (
-    SCOPE_OPERATE,
-    SCOPE_SUBMIT,
-    create_api_token,
-    create_default_tenancy,
-    create_user,
-)
+from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState
+from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Task
 from controlplane.storage.folder import append_log
 
@@ -30,9 +26,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SPEC = {"name": "sweep", "image": "busybox", "command": ["true"], "replicas": 3}
 
 
-def token_of(name: str, *scopes: str) -> str:
-    user, _ = create_user(name=name, password=None, is_operator=SCOPE_OPERATE in scopes)
-    return create_api_token(user=user, name="test", scopes=scopes, now=clock.now())
+def token_of(name: str, role: Role) -> str:
+    user, _ = create_user(name=name, password=None, is_operator=role is Role.OPERATOR)
+    return create_api_token(user=user, name="test", role=role, now=clock.now())
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +49,7 @@ def served(live_server: LiveServer) -> Iterator[None]:
 @pytest.fixture
 def session(live_server: LiveServer, served: None) -> Iterator[Session]:
     create_default_tenancy()
-    token = token_of("olga", SCOPE_SUBMIT, SCOPE_OPERATE)
+    token = token_of("olga", Role.OPERATOR)
     with Session(ClientSettings(live_server.url, token)) as opened:
         yield opened
 
@@ -112,7 +108,7 @@ def test_invalid_token_and_missing_scope_print_one_line(
     command: CliRunner, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enroll_cell(name="cell-1", pool="default", now=clock.now())
-    monkeypatch.setenv("CELLRUN_TOKEN", token_of("ann", SCOPE_SUBMIT))
+    monkeypatch.setenv("CELLRUN_TOKEN", token_of("ann", Role.SUBMITTER))
     refused = call(command, "drain", "cell-1")
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "[403]" in refused.stderr

@@ -9,8 +9,9 @@ from typer.testing import CliRunner, Result
 
 from client.cli import app
 from controlplane import clock
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.roles import Role
 from controlplane.models import Job
 from tests.integration.client.test_against_the_api import served as served
 from tests.integration.client.test_against_the_api import token_of
@@ -27,7 +28,7 @@ def cellrun(
     stage: Stage, live_server: LiveServer, served: None, monkeypatch: pytest.MonkeyPatch
 ) -> Call:
     """The command, with a token of the user that submits the stage's jobs."""
-    token = create_api_token(user=stage.owner, name="test", scopes=(SCOPE_SUBMIT,), now=clock.now())
+    token = create_api_token(user=stage.owner, name="test", role=Role.SUBMITTER, now=clock.now())
     monkeypatch.setenv("CELLRUN_URL", live_server.url)
     monkeypatch.setenv("CELLRUN_TOKEN", token)
     return lambda *words: CliRunner().invoke(app, list(words))
@@ -71,7 +72,7 @@ def test_evicted_entry_is_not_used_again(
     populate(stage)
     hit = submit(stage)
     with monkeypatch.context() as other:
-        other.setenv("CELLRUN_TOKEN", token_of("bob", SCOPE_SUBMIT))
+        other.setenv("CELLRUN_TOKEN", token_of("bob", Role.SUBMITTER))
         refused = cellrun("cache", "evict", "model:2031@1", "--yes")
         assert (refused.exit_code, "[403]" in refused.stderr) == (2, True)
     done = cellrun("cache", "evict", "model:2031@1", "--yes")

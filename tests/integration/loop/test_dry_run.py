@@ -10,7 +10,8 @@ from controlplane import clock
 from controlplane.api import schemas
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.dry_run import DryRun, dry_run
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Job, Pool, Quota
 from controlplane.queries.sql import rows
 from controlplane.queries.views.tasks import list_tasks
@@ -49,7 +50,7 @@ class JobsApi:
 
     def __init__(self, loop: Loop) -> None:
         self.token = create_api_token(
-            user=loop.owner, name="test", scopes=(SCOPE_SUBMIT,), now=clock.now()
+            user=loop.owner, name="test", role=Role.SUBMITTER, now=clock.now()
         )
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

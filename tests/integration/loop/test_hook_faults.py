@@ -13,11 +13,11 @@ from controlplane.commands.attempts import hook_calls, hook_ends
 from controlplane.commands.hooks import bounded_calls, registry
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
 from controlplane.commands.jobs.rerun import retry_job
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.hooks.interface import EndOfJob
+from controlplane.domain.roles import Role
 from controlplane.models import Alert, Cell, HookCall, Job, Pool, Quota, Transition
 from controlplane.ticks import hooks
 from tests.integration.api.conftest import make_caller
@@ -128,7 +128,7 @@ def test_endlessly_computing_hook_ends_only_its_own_job(
         while not stop.is_set():
             pass
 
-    cell, ann = loop.cell(), make_caller("ann", SCOPE_SUBMIT)
+    cell, ann = loop.cell(), make_caller("ann", Role.SUBMITTER)
     probe.acts[method] = spin
     answer = ann.post("/jobs", {**SHORT, "resources": SMALL})
     other = loop.submit(resources=SMALL)
@@ -158,7 +158,7 @@ def test_hook_that_raises_an_exit_ends_only_its_own_job(
     def act(argument: Any) -> Any:
         raise leave
 
-    cell, ann = loop.cell(), make_caller("ann", SCOPE_SUBMIT)
+    cell, ann = loop.cell(), make_caller("ann", Role.SUBMITTER)
     probe.acts[method] = act
     answer = ann.post("/jobs", {**SHORT, "resources": SMALL})
     other = loop.submit(resources=SMALL)
@@ -223,7 +223,7 @@ def test_hook_failing_after_the_job_end_does_not_change_the_job(loop: Loop, prob
 
 def test_failing_hook_in_a_batch_is_named_and_refuses_the_batch(loop: Loop, probe: Probe) -> None:
     probe.acts["prepare"] = lambda terms: raising(terms) if terms.origin.job == "b" else terms
-    ann = make_caller("ann", SCOPE_SUBMIT)
+    ann = make_caller("ann", Role.SUBMITTER)
     bodies = [{**SHORT, "name": "a"}, {**SHORT, "name": "b"}, {**SHORT, "name": "c"}]
     answer = ann.post("/jobs:batch", bodies)
     assert answer.status == 422
@@ -236,7 +236,7 @@ def test_dry_run_applies_and_validates_what_the_kind_sets(loop: Loop, probe: Pro
     loop.cell("near")
     loop.cell("far")
     Cell.objects.filter(name="far").update(labels={"zone": "a"})
-    ann = make_caller("ann", SCOPE_SUBMIT)
+    ann = make_caller("ann", Role.SUBMITTER)
     zone = {"key": "zone", "op": "eq", "values": ["a"]}
     probe.acts["prepare"] = lambda terms: replace(terms, constraints=(zone,))
     answer = ann.post("/jobs:dry-run", {**SHORT, "replicas": 2, "resources": SMALL})

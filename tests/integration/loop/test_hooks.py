@@ -15,11 +15,11 @@ from controlplane.commands.attempts import hook_calls
 from controlplane.commands.hooks import bounded_calls, registry
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
 from controlplane.commands.jobs.rerun import retry_job
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict
 from controlplane.domain.hooks.interface import AttemptEnd, EndOfJob, GroupTerms
+from controlplane.domain.roles import Role
 from controlplane.domain.state.transitions import Event
 from controlplane.models import Alert, Cell, HookCall, Job, Pool, Transition
 from controlplane.queries.attempts.group_specs import load_group_specs
@@ -56,7 +56,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[Signal]:
 
 @pytest.fixture
 def submitter(loop: Loop) -> Caller:
-    return make_caller("ann", SCOPE_SUBMIT)
+    return make_caller("ann", Role.SUBMITTER)
 
 
 def setting(**changes: Any) -> Any:

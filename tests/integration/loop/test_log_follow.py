@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from controlplane import clock
 from controlplane.api.work.follow import LogFollow
-from controlplane.commands.tenancy.accounts import SCOPE_SUBMIT, create_api_token
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.models import ApiToken
 from tests.integration.loop.conftest import Loop
 
@@ -54,12 +56,44 @@ def test_follow_refuses_an_expired_token(loop: Loop) -> None:
     assert open_follow(uid, valid) == (True, [])
 
 
+def test_revoked_token_ends_the_stream(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.api.work.follow.TOKEN_SECONDS", 0)
+    uid, token = attempt_and_token(loop)
+    sent: list[dict[str, Any]] = []
+
+    async def never() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        if not sent:
+            await asyncio.to_thread(revoke)
+        sent.append(message)
+
+    def revoke() -> None:
+        ApiToken.objects.all().delete()
+        connection.close()
+
+    async def pass_on(*_: Any) -> None:
+        raise AssertionError("it was admitted")
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": f"/api/v1/attempts/{uid}/logs",
+        "query_string": b"follow=true",
+        "headers": [(b"authorization", f"Bearer {token}".encode())],
+    }
+    following = LogFollow(pass_on)(scope, never, send)
+    asyncio.run(asyncio.wait_for(following, timeout=60))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+
+
 def attempt_and_token(loop: Loop) -> tuple[object, str]:
     """An attempt, and a valid token."""
     loop.cell()
     job = loop.submit()
     loop.place()
     [attempt] = loop.attempts(job)
-    scopes = (SCOPE_SUBMIT,)
-    token = create_api_token(user=loop.owner, name="test", scopes=scopes, now=clock.now())
+    token = create_api_token(user=loop.owner, name="test", role=Role.SUBMITTER, now=clock.now())
     return attempt.uid, token

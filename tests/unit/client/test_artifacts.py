@@ -208,7 +208,7 @@ def test_whole_file_in_response_to_a_range_is_taken(environment: Api, tmp_path: 
 def test_wrong_part_in_response_to_a_range_is_refused(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.session.PATIENCE_TRIES", 0)
+    monkeypatch.setattr("client.transport.PATIENCE_TRIES", 0)
     environment.answer(f"GET {TASK}", a_page(entry("model", BIG[:999])))
     other = "bytes 5-998/999"
     environment.answer(f"GET {TASK}/model", BIG[5:999], status=206, Content_Range=other)
@@ -311,7 +311,7 @@ def test_redirect_is_followed_without_the_token(environment: Api, tmp_path: Path
 def test_bad_redirect_is_refused(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, text: str
 ) -> None:
-    monkeypatch.setattr("client.session.PATIENCE_TRIES", 0)
+    monkeypatch.setattr("client.transport.PATIENCE_TRIES", 0)
     left(environment, model=BIG)
     environment.files.clear()
     environment.answer(f"GET {TASK}/model", b"", status=302, Location=location)
@@ -323,7 +323,7 @@ def test_bad_redirect_is_refused(
 def test_unreachable_store_is_named_instead_of_the_api(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.session.PATIENCE_TRIES", 0)
+    monkeypatch.setattr("client.transport.PATIENCE_TRIES", 0)
     left(environment, model=BIG)
     environment.files.clear()
     with socket.socket() as taken:
