@@ -93,6 +93,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
     list_select_related = ("user",)
     actions = ("revoke",)
     form = TokenForm
+    autocomplete_fields = ("user",)
 
     created = column(lambda token: instant(token.created_at), "created", ordering="pk")
     expires = column(
