@@ -154,7 +154,7 @@ def test_token_of_an_inactive_user_is_refused(submitter: Caller) -> None:
     assert submitter.get("/jobs").status == 401
 
 
-def test_token_without_a_scope_is_read_only(anonymous: Caller) -> None:
+def test_viewer_token_is_read_only(anonymous: Caller) -> None:
     onlooker = make_caller("otto")
     assert onlooker.get("/jobs").status == 200
     assert onlooker.post("/jobs", JOB).status == 403
