@@ -170,12 +170,12 @@ class InboxPart(Part):
 
     def apply(self) -> None:
         """Apply what lies in the shards."""
-        batch: list[str] = []
+        batch: list[tuple[str, str]] = []
         for queue in INBOX_QUEUES:
-            room = MAX_MESSAGES - len(batch)
-            batch += [body_of(message) for message in self._around.bus.take(queue, room)]
-        inbox = self._inbox
-        self.work(lambda: inbox.apply(batch))
+            found = self._around.bus.take(queue, MAX_MESSAGES - len(batch))
+            batch += [(body_of(message), queue) for message in found]
+        inbox, messages = self._inbox, [message for message, _ in batch]
+        self.work(lambda: inbox.apply(messages, [queue for _, queue in batch]))
         if any(self._around.bus.count(queue) for queue in INBOX_QUEUES):
             self.poll()
         elif self._inbox.has_beats:

@@ -42,7 +42,7 @@ _WRONG_FIELDS: tuple[tuple[str, Any], ...] = (
     ("seq", -1),
     ("seq", 2**63),
     ("seq", 1.5),
-    ("payload", {"kind": "heartbeat"}),
+    ("payload", {"type": "heartbeat"}),
     ("payload", "[" * 100_000),
     ("payload", "\ud800"),
 )
@@ -62,20 +62,34 @@ _NO_ENVELOPES: tuple[str, ...] = (
     '{"probe"',
     '{"v": 1, "v": 1}',
 )
-# Signed with the key of a real cell, as after a break-out; each lacks what its kind must have.
-_WRONG_BODIES: tuple[dict[str, Any], ...] = (
+# Signed with the key of a real cell, as after a break-out; none is a message.
+UNTYPED_BODIES: tuple[dict[str, Any], ...] = (
     {},
-    {"kind": 7},
-    {"kind": "\ud800"},
-    {"kind": "order"},
-    {"kind": "heartbeat", "held": "x"},
-    {"kind": "heartbeat", "held": [{"uid": 1}]},
-    {"kind": "reports", "after": "0", "reports": []},
-    {"kind": "reports", "after": 0, "reports": [None]},
-    {"kind": "reports", "after": 0, "reports": [{"uid": "u", "seq": 1, "state": "LOST"}]},
-    {"kind": "goodbye"},
-    {"kind": "goodbye", "expected_seconds": "soon"},
-    {"kind": "register", "capacity": [1]},
+    {"type": 7},
+    {"type": "\ud800"},
+    {"type": "order"},
+    {"kind": "heartbeat", "held": []},
+)
+# Each has a known type, and lacks what this type must have.
+WRONG_BODIES: tuple[dict[str, Any], ...] = (
+    {"type": "heartbeat", "held": "x"},
+    {"type": "heartbeat", "held": [{"uid": 1}]},
+    {"type": "heartbeat", "held": [], "clock": "ahead"},
+    {"type": "reports", "after": "0", "reports": []},
+    {"type": "reports", "after": 0, "reports": [None]},
+    {"type": "reports", "after": 0, "reports": [{"uid": "u", "seq": 1, "state": "LOST"}]},
+    {"type": "goodbye"},
+    {"type": "goodbye", "expected_seconds": "soon"},
+    {"type": "register", "capacity": [1]},
+    {"type": "register", "capacity": {"cpu_millis": -1}},
+    {"type": "register", "capacity": {}, "inventory": [["u", "nowhere"]]},
+)
+WRONG_ORDERS: tuple[dict[str, Any], ...] = (
+    {"type": "orders", "runs": [None]},
+    {"type": "orders", "runs": [{"uid": "u"}], "groups": []},
+    {"type": "registered", "accepted": "yes"},
+    {"type": "sync", "heartbeat": "1"},
+    {"type": "sync"},
 )
 
 
@@ -100,7 +114,7 @@ def _forge(world: World, rng: Random) -> tuple[str, str]:
 def _head(machine: Machine) -> dict[str, Any]:
     """Build an envelope that would be a heartbeat of the machine's cell, had it a MAC."""
     incarnation = machine.process.incarnation if machine.process else "0" * 16
-    payload = json.dumps({"kind": "heartbeat", "held": []})
+    payload = json.dumps({"type": "heartbeat", "held": []})
     head = {"v": envelope.VERSION, "cell": machine.name, "inc": incarnation, "seq": 2**52}
     return {**head, "mac": "0" * 64, "payload": payload}
 
@@ -129,13 +143,14 @@ def _no_envelope(machine: Machine, rng: Random) -> str:
 
 def _with_wrong_body(machine: Machine, rng: Random) -> str:
     direction = rng.choice([keys.TO_CONTROL, keys.TO_CELL])
+    typed = WRONG_BODIES if direction == keys.TO_CONTROL else WRONG_ORDERS
     head = _head(machine)
     return envelope.seal(
         keys.mac_key(machine.config.key, direction),
         cell=machine.name,
         incarnation=head["inc"],
         seq=rng.choice([0, 1, 2**52]),
-        body=rng.choice(_WRONG_BODIES),
+        body=rng.choice([*UNTYPED_BODIES, *typed]),
     )
 
 

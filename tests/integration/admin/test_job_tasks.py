@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import COLOURS
-from controlplane.models import Attempt, Cell, Job, Pool, Project, Task
+from controlplane.models import Attempt, Cell, Job, Pool, Project, Task, TaskGroup
 from tests.integration.admin.rows import add_attempts, make_job
-from tests.integration.admin.test_pages import words
+from tests.integration.admin.test_pages import page, words
 
 pytestmark = pytest.mark.django_db
 
@@ -100,6 +100,25 @@ def test_a_worker_failure_is_annotated_and_an_end_has_reason_and_exit_code(
         "2 worker_failed (worker failure) cell-ready cell disappeared before completion",
         "1 preempted cell-ready preempted by more important work",
     ]
+
+
+def test_minimum_is_shown_as_gangs_and_final_states_use_it(operator: Client) -> None:
+    job = job_of([S.RUNNING] * 3)
+    group = TaskGroup.objects.get(job=job)
+
+    def minimum() -> tuple[str, bool]:
+        html = page(operator, f"/admin/controlplane/job/{job.pk}/change/")
+        row = re.search(r"<tr>\s*<td>main</td>.*?</tr>", html, flags=re.DOTALL)
+        assert row is not None
+        cells = re.findall(r"<td>(.*?)</td>", row[0], flags=re.DOTALL)
+        return words(cells[3]), "tasks that must succeed 2" in words(html)
+
+    assert minimum() == ("all", False)
+    TaskGroup.objects.filter(pk=group.pk).update(min_available=2)
+    Job.objects.filter(pk=job.pk).update(explicit_minimum=True, min_available=2)
+    assert minimum() == ("2", True)
+    Job.objects.filter(pk=job.pk).update(explicit_minimum=False, coscheduled=True)
+    assert minimum() == ("2", False)
 
 
 def test_building_attempt_shows_its_phase(operator: Client) -> None:
