@@ -299,6 +299,7 @@ class StoredSecret(TypedDict):
     project: str
     size: int
     version: int
+    registry_server: str
     written_by: str | None
     created_at: str
     updated_at: str

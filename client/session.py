@@ -288,7 +288,10 @@ class Session(ApiTransport):
     def put_secret(
         self, name: str, body: Mapping[str, Any], *, project: str = "default"
     ) -> StoredSecret:
-        """Write a secret: `value`, `value_base64`, or `registry` with `username`, `password`."""
+        """Write a secret: `value`, `value_base64`, or `registry`.
+
+        A registry login has `server` (host[:port]; default docker.io), `username`, `password`.
+        """
         return self._call("PUT", _path("secrets", name), query=_project_query(project), body=body)
 
     def delete_secret(self, name: str, *, project: str = "default") -> None:

@@ -32,7 +32,7 @@ def list_secrets(project: Project = "default", as_json: JsonFlag = False) -> Non
     """List the secrets of a project, without their values."""
     with connect() as session:
         found = session.secrets(project=project)
-    table = new_table("SECRET", "BYTES", "VERSION", "WRITTEN BY", "WRITTEN AT")
+    table = new_table("SECRET", "BYTES", "VERSION", "WRITTEN BY", "WRITTEN AT", "REGISTRY")
     for secret in found:
         table.add_row(
             secret["name"],
@@ -40,6 +40,7 @@ def list_secrets(project: Project = "default", as_json: JsonFlag = False) -> Non
             str(secret["version"]),
             secret["written_by"] or "",
             instant_text(secret["updated_at"]),
+            secret.get("registry_server", ""),
         )
     show(as_json, found, table if found else "no secrets")
 
@@ -59,6 +60,15 @@ def set_secret(
             help="Write a login of USER to an image registry; the value is the password.",
         ),
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            metavar="HOST[:PORT]",
+            help="With --registry: the registry, as in the names of its images. Default: Docker"
+            " Hub (docker.io). No other registry gets the login.",
+        ),
+    ] = None,
     project: Project = "default",
     as_json: JsonFlag = False,
 ) -> None:
@@ -68,9 +78,14 @@ def set_secret(
             "--registry and --from-file exclude each other: enter the password at the prompt or on"
             " standard input"
         )
+    if server is not None and registry is None:
+        raise BadInput("--server is only valid with --registry")
     if registry is not None:
         password = _prompt("Password") if is_terminal() else sys.stdin.readline().rstrip("\r\n")
-        body: dict[str, Any] = {"registry": {"username": registry, "password": password}}
+        login = {"username": registry, "password": password}
+        body: dict[str, Any] = {
+            "registry": login if server is None else {"server": server, **login}
+        }
     else:
         body = {"value_base64": base64.b64encode(_read_value(from_file)).decode()}
     with connect() as session:

@@ -24,7 +24,7 @@ if apps.is_installed("unfold"):
 else:
     from django.forms import PasswordInput
 
-_SUMMARY_FIELDS = ("size", "version", "writer", "created", "written")
+_SUMMARY_FIELDS = ("size", "version", "registry_server", "writer", "created", "written")
 
 
 class SecretForm(forms.ModelForm):
@@ -65,7 +65,7 @@ class SecretAdmin(StyledAdmin):
 
     form = SecretForm
     ordering = ("project__domain__name", "project__name", "name")
-    list_display = ("name", "project", "size", "version", "writer", "written")
+    list_display = ("name", "project", "size", "version", "registry_server", "writer", "written")
     list_select_related = ("project__domain", "written_by")
     list_filter = ("project",)
     search_fields = ("name", "project__name")

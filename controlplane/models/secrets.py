@@ -14,6 +14,14 @@ class Secret(models.Model):
     version = models.PositiveIntegerField(
         default=1, help_text="How many times the value was written."
     )
+    registry_server = models.CharField(
+        max_length=255,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="Registry of the login in the value; empty: it is none, or an earlier version"
+        " wrote it without a server.",
+    )
     written_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="+"
     )

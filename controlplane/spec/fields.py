@@ -19,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from controlplane.contract.images import normalize_registry, registry_of
 from controlplane.contract.patterns import split_path
 from controlplane.spec import quantities
 from controlplane.spec.hosts import is_malformed_address, read_address
@@ -51,8 +52,9 @@ LabelValue = Annotated[str, Field(max_length=255)]
 
 _DOMAIN_PART = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _PATH_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = rf"(?:{_DOMAIN_PART}(?:\.{_DOMAIN_PART})*|\[[a-fA-F0-9:]+\])(?::[0-9]{{1,5}})?"
 _IMAGE = re.compile(
-    rf"(?:(?:{_DOMAIN_PART}(?:\.{_DOMAIN_PART})*|\[[a-fA-F0-9:]+\])(?::[0-9]{{1,5}})?/)?"
+    rf"(?:{_HOST}/)?"
     rf"{_PATH_PART}(?:/{_PATH_PART})*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
     r"(?:@sha256:[a-f0-9]{64})?",
@@ -70,6 +72,20 @@ def _check_image(text: str) -> str:
 
 
 Image = Annotated[str, AfterValidator(_check_image)]
+
+MAX_SERVER_LENGTH = 255
+
+
+def _check_server(text: str) -> str:
+    if len(text) > MAX_SERVER_LENGTH:
+        raise ValueError(f"must have at most {MAX_SERVER_LENGTH} characters")
+    server = normalize_registry(text)
+    if not re.fullmatch(_HOST, text, re.ASCII) or registry_of(f"{text}/image") != server:
+        raise ValueError("must be host or host:port of a registry, as in the names of its images")
+    return server
+
+
+RegistryServer = Annotated[str, AfterValidator(_check_server)]
 
 MAX_PATH_LENGTH = 1_024
 _RESERVED_PATHS = ("/proc", "/sys", "/dev", "/run/cellrun")

@@ -142,7 +142,7 @@ class GroupFields(Defaults):
     )
     pull_policy: Literal["always", "if_not_present", "never"] = "if_not_present"
     registry_secret: SecretName | None = Field(
-        default=None, description="A secret {username, password} for the image's registry."
+        default=None, description="A secret with a login to the image's registry."
     )
     network: Literal["none", "default", "gang"] | None = Field(
         default=None,

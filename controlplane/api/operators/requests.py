@@ -6,12 +6,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from controlplane.contract.images import DOCKER_HUB
 from controlplane.contract.messages.launch_context import Registry
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, registry_value
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
 from controlplane.domain.roles import DEFAULT_DAYS, MAX_DAYS, MAX_OPERATOR_DAYS
-from controlplane.spec.fields import MAX_COUNT, MAX_SECONDS, Folder, Model, Name
+from controlplane.spec.fields import (
+    MAX_COUNT,
+    MAX_SECONDS,
+    Folder,
+    Model,
+    Name,
+    RegistryServer,
+)
 from controlplane.spec.limits import LimitedResources, Tokens
 
 _PluginName = Annotated[str, Field(min_length=1, max_length=63)]
@@ -140,10 +148,18 @@ class QuotaRequest(Model):
 
 
 class RegistryLogin(Model):
-    """Credentials for an image registry."""
+    """Credentials for one image registry, which no other registry receives."""
 
+    server: RegistryServer = Field(
+        default=DOCKER_HUB,
+        description="Host and optional port of the registry, as in the names of its images.",
+    )
     username: _Login
     password: _Login = Field(repr=False)
+
+    def login(self) -> Registry:
+        """Return the login as cells get it."""
+        return Registry(self.username, self.password, self.server)
 
 
 class SecretRequest(Model):
@@ -171,7 +187,7 @@ class SecretRequest(Model):
         if self.value is not None:
             return self.value.encode()
         if self.registry is not None:
-            return registry_value(Registry(self.registry.username, self.registry.password))
+            return registry_value(self.registry.login())
         try:
             return base64.b64decode((self.value_base64 or "").encode("ascii"), validate=True)
         except (binascii.Error, ValueError):

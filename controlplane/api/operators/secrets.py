@@ -6,7 +6,7 @@ from rest_framework.response import Response
 from controlplane import clock
 from controlplane.api.base import ApiView, caller_of
 from controlplane.api.openapi import Operation, parameter
-from controlplane.api.operators.requests import SecretRequest
+from controlplane.api.operators.requests import RegistryLogin, SecretRequest
 from controlplane.api.operators.serializers import StoredSecretSerializer
 from controlplane.api.requests import read_part
 from controlplane.commands.tenancy.accounts import DEFAULT_NAME
@@ -82,4 +82,7 @@ def _read_value(request: Request) -> bytes:
         raise InvalidSpec(faults) from None
 
 
-_FIELDS = {*SecretRequest.model_fields, "registry.username", "registry.password"}
+_FIELDS = {
+    *SecretRequest.model_fields,
+    *(f"registry.{name}" for name in RegistryLogin.model_fields),
+}

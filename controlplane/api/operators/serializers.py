@@ -135,6 +135,7 @@ class StoredSecretSerializer(serializers.ModelSerializer[Secret]):
             "project",
             "size",
             "version",
+            "registry_server",
             "written_by",
             "created_at",
             "updated_at",

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, seal, unseal
 from controlplane.domain.errors import NotFound
-from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, about_secret
+from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, about_secret, read_registry
 from controlplane.models import Secret
 from controlplane.queries.tenancy.secrets import open_value, rest_keys
 
@@ -25,7 +25,9 @@ def put_secret(
     """
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(f"a secret has at most {MAX_VALUE_BYTES} bytes")
+    login = read_registry(value)
     written = {
+        "registry_server": "" if login is None else login.server,
         "sealed": _seal(value, project_id, name),
         "size": len(value),
         "written_by": writer,

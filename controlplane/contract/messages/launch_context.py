@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract.codec import Document
+from controlplane.contract.images import DOCKER_HUB
 
 MAX_PLUGIN_STATE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Registry(Document):
-    """Credentials for the registry of an image."""
+    """Credentials for the registry `server` (host[:port]), which no other registry receives."""
 
     username: str
     password: str = field(repr=False)
+    server: str = DOCKER_HUB
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from controlplane.contract.images import DOCKER_HUB, registry_of
 from controlplane.domain.callbacks.addresses import Network, refuse_url
 from controlplane.domain.hooks.interface import HookSource, HookUnavailable, UnknownKind
 from controlplane.domain.hooks.preparing import Changes, name_kind, prepare_job
@@ -23,7 +24,7 @@ from controlplane.domain.jobs.submission import (
     plan_groups,
 )
 from controlplane.domain.scopes import Quota, Scope, scopes_of
-from controlplane.spec import Fault, JobSpec
+from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Finding
 from controlplane.spec.parsing import field_path
 
@@ -41,8 +42,8 @@ class SubmissionFacts:
     """The facts for the admission of jobs that `owner_id` submits at `now`.
 
     `pools`: by name. `projects`: (project id, domain id) by (domain, project). `domains`: existing
-    domains of unknown projects. `jobs`: by (project id, guid). `missing_secrets`: (project id,
-    name).
+    domains of unknown projects. `jobs`: by (project id, guid). `secrets`: by (project id, name) the
+    registry of the login in the value, "" without one, None if there is no such secret.
     """
 
     owner_id: int
@@ -52,7 +53,7 @@ class SubmissionFacts:
     domains: frozenset[str] = frozenset()
     jobs: Mapping[tuple[int, str], ExistingJob] = field(default_factory=dict)
     quotas: Mapping[Scope, Quota] = field(default_factory=dict)
-    missing_secrets: frozenset[tuple[int, str]] = frozenset()
+    secrets: Mapping[tuple[int, str], str | None] = field(default_factory=dict)
     max_tasks_per_job: int = 0
     callback_networks: Sequence[Network] = ()
 
@@ -236,13 +237,41 @@ def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
 def check_secrets(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
-    """Yield secrets that the job's project does not have, unless `allow_unsatisfiable` is set."""
+    """Yield secrets that the job's project does not have, and logins to another registry.
+
+    With `allow_unsatisfiable` nothing is checked: the secret may be written later. The cell checks
+    again, and sends a login only to its registry.
+    """
     for job in jobs:
-        for place, name in () if job.spec.allow_unsatisfiable else secrets_of(job.spec):
-            if (job.project_id, name) in facts.missing_secrets:
+        if job.spec.allow_unsatisfiable:
+            continue
+        for place, name in secrets_of(job.spec):
+            if facts.secrets.get((job.project_id, name), "") is None:
                 project = f"{job.spec.domain}/{job.spec.project}"
                 text = f"the project {project} has no secret {name}: write it first"
                 yield job, (place, text)
+        for number, group in enumerate(job.spec.groups):
+            server = facts.secrets.get((job.project_id, group.registry_secret or ""))
+            text = "" if server is None else _refuse_login(group, server)
+            if text:
+                yield job, (("groups", number, "registry_secret"), text)
+
+
+def _refuse_login(group: TaskGroupSpec, server: str) -> str:
+    """Return why the group's registry secret is not for its image; empty if it is.
+
+    `server`: empty for a value that is no login, or that an earlier version stored.
+    """
+    image, name = group.image or "", group.registry_secret
+    registry = registry_of(image)
+    if registry == (server or DOCKER_HUB):
+        return ""
+    if not server:
+        return (
+            f"the secret {name} has no server, so it is a login to {DOCKER_HUB} only, but {image}"
+            f" is an image of {registry}: write the secret again, as a login to {registry}"
+        )
+    return f"the secret {name} is a login to {server}, but {image} is an image of {registry}"
 
 
 def secrets_of(spec: JobSpec) -> Iterator[Finding]:

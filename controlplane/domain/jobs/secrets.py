@@ -2,6 +2,7 @@
 
 import json
 
+from controlplane.contract.images import DOCKER_HUB, normalize_registry
 from controlplane.contract.messages.launch_context import Registry
 
 MAX_VALUE_BYTES = 64 * 1024
@@ -19,14 +20,18 @@ def registry_value(registry: Registry) -> bytes:
 
 
 def read_registry(value: bytes) -> Registry | None:
-    """Return the registry login in `value`, or None if it has another format."""
+    """Return the registry login in `value`, or None if it has another format.
+
+    A login without a server, as earlier versions stored it, is for Docker Hub.
+    """
     try:
         body = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(body, dict) or set(body) != {"username", "password"}:
+    if not isinstance(body, dict) or set(body) - {"server"} != {"username", "password"}:
         return None
-    username, password = body["username"], body["password"]
-    if not isinstance(username, str) or not isinstance(password, str):
+    login = body["username"], body["password"], body.get("server", DOCKER_HUB)
+    if not all(isinstance(part, str) for part in login):
         return None
-    return Registry(username, password)
+    username, password, server = login
+    return Registry(username, password, normalize_registry(server))

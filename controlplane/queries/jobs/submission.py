@@ -19,7 +19,7 @@ from controlplane.models import Domain, Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
 from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import decoded, rows, scalar
-from controlplane.queries.tenancy.secrets import find_missing
+from controlplane.queries.tenancy.secrets import find_servers
 from controlplane.spec import JobSpec
 
 
@@ -58,7 +58,7 @@ def load_submission_facts(
         domains=_find_domains(unknown),
         jobs=jobs,
         quotas=quotas,
-        missing_secrets=frozenset(find_missing(named)),
+        secrets=find_servers(named),
         max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
         callback_networks=settings.CELLRUN.callback_allowed_networks,
     )
@@ -72,7 +72,7 @@ def load_rerun_facts(
     Cells and quotas are read only if its hook may change what it requires.
     """
     pool = _pool_of(Pool.objects.get(pk=job.pool_id))
-    missing = find_missing((job.project_id, name) for _, name in secrets_of(spec))
+    secrets = find_servers((job.project_id, name) for _, name in secrets_of(spec))
     is_fixed = spec.kind in BUILT_IN or spec.allow_unsatisfiable
     places = [] if is_fixed else [(spec, job.project_id, job.domain_id)]
     cells, quotas = _load_capacity(places, {spec.pool: pool}, job.owner_id) if places else ({}, {})
@@ -80,7 +80,7 @@ def load_rerun_facts(
         owner_id=job.owner_id,
         now=now,
         quotas=quotas,
-        missing_secrets=frozenset(missing),
+        secrets=secrets,
         max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
         callback_networks=settings.CELLRUN.callback_allowed_networks,
     )

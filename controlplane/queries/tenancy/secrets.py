@@ -53,19 +53,20 @@ def get_secret(project_id: int, name: str) -> Secret:
     return secret
 
 
-def find_missing(wanted: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Return the pairs (project id, name) among `wanted` without a secret."""
+def find_servers(wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str | None]:
+    """Return the `registry_server` of each (project id, name); None: there is no such secret."""
     requested = sorted(set(wanted))
     if not requested:
-        return set()
+        return {}
     found = rows(
         """
-        SELECT project_id, name FROM controlplane_secret
+        SELECT project_id, name, registry_server FROM controlplane_secret
         WHERE (project_id, name) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
         """,
         [[project for project, _ in requested], [name for _, name in requested]],
     )
-    return set(requested) - {(project_id, name) for project_id, name in found}
+    servers = {(project_id, name): server for project_id, name, server in found}
+    return {key: servers.get(key) for key in requested}
 
 
 def open_secrets(project_id: int, names: Iterable[str]) -> OpenedSecrets:

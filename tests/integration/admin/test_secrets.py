@@ -43,6 +43,16 @@ def test_value_is_replaced_and_never_shown(operator: Client) -> None:
     assert "hunter2" not in str(list(LogEntry.objects.values()))
 
 
+def test_secret_pages_show_the_registry_of_a_login(operator: Client) -> None:
+    secret = Secret.objects.get()
+    body = '{"username": "ann", "password": "hunter2", "server": "registry.example.com"}'
+    assert operator.post(address_of(Secret, secret), {"value": body}).status_code == 302
+    for address in (address_of(Secret), address_of(Secret, secret)):
+        html = page(operator, address)
+        assert "registry.example.com" in words(html)
+        assert "hunter2" not in html
+
+
 def test_saving_without_a_value_writes_nothing(operator: Client) -> None:
     secret = Secret.objects.get()
     sent = {"value": "", "name": "other", "sealed": "x", "size": "7"}

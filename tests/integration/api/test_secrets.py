@@ -125,6 +125,21 @@ def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> No
         ({"registry": {"username": "hush"}}, "registry.password", "is required"),
         ({"registry": {"username": "", "password": "hush"}}, "registry.username", "must have at"),
         ({"registry": {"username": "a", "password": 471147}}, "registry.password", "must be a"),
+        (
+            {"registry": {"username": "a", "password": "b", "server": "https://hush/v1"}},
+            "registry.server",
+            "must be host or host:port of a registry, as in the names of its images",
+        ),
+        (
+            {"registry": {"username": "a", "password": "b", "server": "hush"}},
+            "registry.server",
+            "must be host or host:port of a registry",
+        ),
+        (
+            {"registry": {"username": "a", "password": "b", "server": "h.ush/" + "h" * 260}},
+            "registry.server",
+            "must have at most 255 characters",
+        ),
         ({"hush": 471147}, "", "unknown field (known: value, value_base64, registry)"),
         ({"value": "a", "registry": {"hush": 1}}, "", None),
         (["hush"], "", "must be a mapping"),
@@ -245,21 +260,52 @@ def test_job_with_a_missing_secret_is_refused_unless_allowed(submitter: Caller) 
     assert VALUE not in str(list(Job.objects.values()))
 
 
+def test_login_is_refused_for_images_of_another_registry(submitter: Caller) -> None:
+    login = {"username": "ann", "password": VALUE}
+    spec = {**JOB, "image": "registry.example.com/team/tool:1", "registry_secret": "hub"}
+    assert put(submitter, "hub", {"registry": login}).json["registry_server"] == "docker.io"
+    for answer in (submitter.post("/jobs", spec), submitter.post("/jobs:dry-run", spec)):
+        assert answer.status == 422
+        assert answer.faults["registry_secret"] == (
+            "the secret hub is a login to docker.io, but registry.example.com/team/tool:1 is an"
+            " image of registry.example.com"
+        )
+    assert submitter.post("/jobs", {**spec, "image": "team/tool:1"}).status == 201
+    shown = put(submitter, "hub", {"registry": {**login, "server": "Registry.Example.com"}}).json
+    assert shown["registry_server"] == "registry.example.com"
+    assert submitter.get("/secrets/hub").json == shown
+    assert submitter.post("/jobs", spec).status == 201
+    assert "registry_secret" in submitter.post("/jobs", {**spec, "image": "team/tool:1"}).faults
+    assert put(submitter, "hub").json["registry_server"] == "", "no longer a login"
+
+
+def test_login_written_without_a_server_is_for_docker_hub_only(submitter: Caller) -> None:
+    text = json.dumps({"username": "ann", "password": VALUE})
+    assert put(submitter, "hub", {"value": text}).json["registry_server"] == "docker.io"
+    Secret.objects.update(registry_server="")  # as a migrated row
+    image = "registry.example.com/team/tool:1"
+    refused = submitter.post("/jobs", {**JOB, "image": image, "registry_secret": "hub"})
+    assert "has no server" in refused.faults["registry_secret"]
+    assert submitter.post("/jobs", {**JOB, "registry_secret": "hub"}).status == 201
+
+
 def test_cell_receives_only_the_secrets_named_by_the_task(
     submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
     for name in ("token", "key", "other"):
         put(submitter, name, {"value": f"{VALUE}-{name}"})
-    put(submitter, "hub", {"registry": {"username": "ann", "password": "pass"}})
+    login = {"username": "ann", "password": "pass", "server": "registry.example.com:5000"}
+    put(submitter, "hub", {"registry": login})
     uses = [SHORT, {"name": "token", "path": "/run/t"}, {"name": "key", "path": "/run/k"}]
-    cell, attempt = run(secrets=uses, registry_secret="hub")
+    image = "registry.example.com:5000/tool"
+    cell, attempt = run(secrets=uses, registry_secret="hub", image=image)
     assert VALUE.encode() not in request(cell, attempt.uid).content
     context = briefed(cell, attempt.uid)
     assert {name: base64.b64decode(value).decode() for name, value in context.secrets.items()} == {
         "token": f"{VALUE}-token",
         "key": f"{VALUE}-key",
     }
-    assert context.registry == Registry("ann", "pass")
+    assert context.registry == Registry("ann", "pass", "registry.example.com:5000")
     assert VALUE not in repr(context)
     assert "pass" not in repr(context.registry)
 

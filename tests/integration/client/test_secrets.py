@@ -46,7 +46,20 @@ def test_registry_option_stores_a_username_and_password(command: CliRunner) -> N
     assert VALUE not in done.output
     login = read_registry(value_of("hub"))
     assert login is not None
-    assert (login.username, login.password) == ("ann", VALUE)
+    assert (login.username, login.password, login.server) == ("ann", VALUE, "docker.io")
+    there = ("--registry", "ann", "--server", "registry.example.com:5000")
+    assert call(command, "secrets", "set", "own", *there, typed=VALUE + "\n").exit_code == 0
+    login = read_registry(value_of("own"))
+    assert login is not None
+    assert (login.password, login.server) == (VALUE, "registry.example.com:5000")
+    listed = call(command, "secrets", "list").stdout.splitlines()
+    assert [line.split()[-1] for line in listed] == [
+        "REGISTRY",
+        "docker.io",
+        "registry.example.com:5000",
+    ]
+    alone = call(command, "secrets", "set", "own", "--server", "registry.example.com", typed="x")
+    assert (alone.exit_code, "--registry" in alone.stderr) == (2, True)
     both = call(command, "secrets", "set", "hub", "--registry", "ann", "--from-file", "x")
     assert (both.exit_code, both.stderr.count("\n")) == (2, 1)
 

@@ -1,9 +1,11 @@
 """Ensure that the image is on the engine, by the pull policy; report progress in percent."""
 
+from controlplane.contract.images import registry_of
+from controlplane.contract.messages.launch_context import Registry
 from controlplane.contract.messages.reports import IMAGE
 from controlplane.contract.states import FailureKind, Phase
 from workers.attempt.attempt import STOP_CHECK_SECONDS, AttemptRun
-from workers.attempt.outcome import AttemptFailed, judge_pull_error
+from workers.attempt.outcome import SECRET, AttemptFailed, judge_pull_error
 from workers.attempt.stage_retry import with_tries
 
 
@@ -36,7 +38,7 @@ def ensure_image(attempt: AttemptRun) -> None:
 
 def _pull(attempt: AttemptRun, image: str) -> None:
     attempt.enter(Phase.PULLING)
-    pull = attempt.context.pulls.join(image, attempt.launch_context.registry)
+    pull = attempt.context.pulls.join(image, _login_for(attempt, image))
     try:
         while not pull.wait(STOP_CHECK_SECONDS):
             attempt.check()
@@ -48,3 +50,15 @@ def _pull(attempt: AttemptRun, image: str) -> None:
         raise pull.error
     if pull.bytes:  # Podman reports no bytes, and existing layers are not fetched again
         attempt.usage["pulled_bytes"] = pull.bytes
+
+
+def _login_for(attempt: AttemptRun, image: str) -> Registry | None:
+    """Return the task's registry login. Raise AttemptFailed if it is for another registry."""
+    login, registry = attempt.launch_context.registry, registry_of(image)
+    if login is not None and login.server != registry:
+        message = (
+            f"registry_secret: {attempt.launch.spec.registry_secret} is a login to {login.server},"
+            f" but {image} is an image of {registry}"
+        )
+        raise AttemptFailed(FailureKind.USER, SECRET, message)
+    return login

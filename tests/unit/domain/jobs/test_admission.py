@@ -159,7 +159,7 @@ def test_no_hook_is_called_after_the_time_limit() -> None:
 
 def test_host_and_callback_faults_come_before_sizes_and_secrets() -> None:
     secret = {"secrets": [{"name": "s", "env": "S"}]}
-    facts = replace(FACTS, missing_secrets=frozenset({(7, "s")}))
+    facts = replace(FACTS, secrets={(7, "s"): None})
     large, mounting = {**JOB, **secret, "replicas": 11}, {**JOB, "mounts": [MOUNT]}
     local = {**JOB, "callback": {"url": "http://127.0.0.1/"}}
     places = [(at, field) for at, field, _ in faults(large, mounting, local, facts=facts)]
@@ -170,6 +170,38 @@ def test_host_and_callback_faults_come_before_sizes_and_secrets() -> None:
     text = "the project default/default has no secret s: write it first"
     assert faults(JOB, {**JOB, **secret}, facts=facts) == [(1, "secrets[0].name", text)]
     assert admitted({**JOB, **secret, "allow_unsatisfiable": True}, facts=facts).planned
+
+
+def test_login_to_another_registry_than_the_image_is_refused() -> None:
+    image = "registry.example.com:5000/team/tool:1"
+    spec = {**JOB, "image": image, "registry_secret": "hub"}
+
+    def refused(server: str | None, **changes: Any) -> list[tuple[int, str, str]]:
+        return faults({**spec, **changes}, facts=replace(FACTS, secrets={(7, "hub"): server}))
+
+    assert refused("docker.io") == [
+        (
+            0,
+            "registry_secret",
+            f"the secret hub is a login to docker.io, but {image} is an image of"
+            " registry.example.com:5000",
+        )
+    ]
+    [(_, field, detail)] = refused("")
+    assert (field, "has no server" in detail) == ("registry_secret", True)
+    assert "a login to docker.io only" in detail
+    assert refused("registry.example.com"), "another port is another registry"
+    assert refused("registry.example.com:5000", image="busybox")
+    [(_, _, missing)] = refused(None)
+    assert missing == "the project default/default has no secret hub: write it first"
+    for server, allowed in (
+        ("registry.example.com:5000", spec),
+        ("docker.io", {**spec, "image": "team/tool"}),
+        ("", {**spec, "image": "busybox"}),
+        ("docker.io", {**spec, "allow_unsatisfiable": True}),
+    ):
+        facts = replace(FACTS, secrets={(7, "hub"): server})
+        assert admitted(allowed, facts=facts).planned, server
 
 
 def test_too_many_tasks_are_reported_at_the_largest_group() -> None:
@@ -218,7 +250,7 @@ def test_rerun_checks_permissions_but_not_the_submitted_size() -> None:
     assert rerun(local, replace(FACTS, callback_networks=[ip_network("127.0.0.0/8")]))
     secret = {**JOB, "secrets": [{"name": "s", "env": "S"}]}
     with pytest.raises(JobsRefused, match=r"^groups\[0\].secrets\[0\].name: .* no secret s"):
-        rerun(secret, replace(FACTS, missing_secrets=frozenset({(7, "s")})))
+        rerun(secret, replace(FACTS, secrets={(7, "s"): None}))
 
 
 def test_rerun_checks_the_size_if_the_kind_changed_the_job() -> None:

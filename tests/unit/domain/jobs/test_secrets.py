@@ -32,9 +32,13 @@ def test_secret_contexts_of_projects_and_names_are_distinct() -> None:
 
 
 def test_registry_login_round_trips() -> None:
-    login = Registry("ann é", 'p"a\\ss\n')
+    login = Registry("ann é", 'p"a\\ss\n', "registry.example.com:5000")
     assert read_registry(registry_value(login)) == login
-    assert read_registry(b' {"password": "b", "username": "a"}\n') == Registry("a", "b")
+
+
+def test_registry_login_without_a_server_is_for_docker_hub() -> None:
+    login = read_registry(b' {"password": "b", "username": "a"}\n')
+    assert login == Registry("a", "b", "docker.io")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,8 @@ def test_registry_login_round_trips() -> None:
         b'{"username": "a", "password": 7}',
         b'{"username": null, "password": "b"}',
         b'{"username": "a", "password": "b", "more": 1}',
+        b'{"username": "a", "password": "b", "server": null}',
+        b'{"username": "a", "server": "docker.io"}',
     ],
 )
 def test_malformed_registry_login_is_rejected(value: bytes) -> None:
