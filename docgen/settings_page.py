@@ -70,9 +70,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
         " this host uses to reach web; if that is a loopback address, ports are published"
         " only there.",
-        "CELLRUN_CELL_ALLOWED_NETWORKS": "Networks, such as `127.0.0.0/8`, from which inputs may"
-        " be fetched although they are loopback, link-local or similar"
-        " ([artifacts](artifacts.md)).",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, from which"
+        " inputs may be fetched ([artifacts](artifacts.md#allowed-addresses)).",
         "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Resources that are not listed: the host's"
         " (memory less 512 MiB).",
         "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
@@ -118,7 +117,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
     {
         "CELERY_BROKER_URL": "an address like redis://host:6379/0",
         "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
-        "CELLRUN_CELL_ALLOWED_NETWORKS": "networks separated by commas",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "networks such as 10.0.0.0/8, separated by commas",
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
         "CELLRUN_CELL_DRIVER": f"one of {', '.join(DRIVERS)}",
         "CELLRUN_CELL_EVACUATE": "true or false",

@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.contract import settings_names
+from controlplane.contract.addresses import Network
 from controlplane.contract.wire import keys
 from workers.runners.discovery import chosen_names
 from workers.secret_folder import is_in_memory
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 DRIVERS = ("docker", "process", "memory")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")

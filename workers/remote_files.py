@@ -1,8 +1,9 @@
 """Read and write files at URLs of submitters, where the cell allows it.
 
-* http and https: read only, without proxy and netrc. Local addresses (loopback, link-local, a
-  cloud's metadata service) are refused unless `allowed_networks` has them. Each new connection is
-  checked, so neither a redirect nor a changing DNS name can bypass this.
+* http and https: read only, without proxy and netrc, and only from addresses that
+  `controlplane.contract.addresses` permits. All addresses of a host are checked before each
+  connection, so neither a redirect nor a changing DNS name can bypass this, and a refusal does not
+  depend on whether a local port is open.
 * file: below the cell's allowed roots; links out of them are refused.
 * other schemes: by fsspec, if the cell allows them and their package is installed, with the access
   rights of this process.
@@ -13,8 +14,9 @@ import ipaddress
 import os
 import re
 import shutil
+import socket
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,16 +27,19 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+)
 
-from workers.config import Network
+from controlplane.contract.addresses import Network, refuse_address
 
 HTTP_SECONDS = (3.05, 30.0)  # to connect, and between two reads
 PIECE_BYTES = 256 * 1024
 MAX_REDIRECTS = 5
 WEB = ("http", "https")
-# Metadata services of clouds that are neither loopback nor link-local.
-_METADATA = ("100.100.100.200", "168.63.129.16", "fd00:ec2::254")
-METADATA = frozenset(map(ipaddress.ip_address, _METADATA))
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # HTTP status codes after which the request may be repeated.
 _RETRYABLE = (408, 425, 429)
@@ -65,7 +70,7 @@ class Storage:
     ) -> None:
         """Create the storage. `file_systems`: allowed protocols of fsspec.
 
-        `allowed_networks`: local addresses that http may access.
+        `allowed_networks`: networks that URLs of submitters may access although not public.
         """
         self._roots = [Path(os.path.realpath(root)) for root in file_roots]
         self._file_systems = frozenset(file_systems) - {*WEB, "file", "local"}
@@ -265,40 +270,16 @@ def without_secrets(text: str, url: str) -> str:
     return _LOGIN.sub("//…@", _QUERY.sub("?…", text))
 
 
-def is_reachable(address: str, allowed: Sequence[Network]) -> bool:
-    """Return whether URLs of submitters may lead to this IP address."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if any(found in network for network in allowed):
-        return True
-    return not (
-        found.is_loopback
-        or found.is_link_local
-        or found.is_multicast
-        or found.is_unspecified
-        or found.is_reserved
-        or found in METADATA
-    )
-
-
 def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
-    """Return an adapter whose connections check their peer before a request is sent."""
-
-    def checked(connection: Any) -> Any:
-        address = connection.getpeername()[0]
-        if not is_reachable(address, allowed):
-            connection.close()
-            raise StorageRefused(f"this cell does not fetch from the address {address}")
-        return connection
+    """Return an adapter that connects to permitted addresses only."""
 
     class Plain(HTTPConnection):
-        def _new_conn(self) -> Any:
-            return checked(super()._new_conn())
+        def _new_conn(self) -> socket.socket:
+            return _connect(self, super()._new_conn, allowed)
 
     class Secure(HTTPSConnection):
-        def _new_conn(self) -> Any:
-            return checked(super()._new_conn())
+        def _new_conn(self) -> socket.socket:
+            return _connect(self, super()._new_conn, allowed)
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain
@@ -312,6 +293,42 @@ def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
             self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
 
     return Adapter()
+
+
+def _connect(
+    connection: HTTPConnection, connect: Callable[[], socket.socket], allowed: Sequence[Network]
+) -> socket.socket:
+    """Resolve the host of `connection` once, check the addresses, and connect to one of them."""
+    name = connection._dns_host
+    error: HTTPError | None = None
+    for address in _find_addresses(connection, name, allowed):
+        try:
+            connection._dns_host = address
+            return connect()
+        except (NewConnectionError, ConnectTimeoutError) as failed:
+            error = failed
+        finally:
+            connection._dns_host = name
+    raise error or NewConnectionError(connection, "the host has no address")
+
+
+def _find_addresses(connection: HTTPConnection, name: str, allowed: Sequence[Network]) -> list[str]:
+    """Return the addresses of the host `name`. Raise StorageRefused if one is not permitted."""
+    try:
+        found = socket.getaddrinfo(name, connection.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise NameResolutionError(connection.host, connection, error) from error
+    except UnicodeError as error:
+        raise StorageRefused("the host is not a name that can be resolved") from error
+    addresses = [str(address[0]) for *_, address in found]
+    for address in addresses:
+        why = refuse_address(ipaddress.ip_address(address.partition("%")[0]), allowed)
+        if why is not None:
+            raise StorageRefused(
+                f"this cell does not fetch from {connection.host}: {why}, and"
+                " CELLRUN_CELL_ALLOWED_NETWORKS does not allow it"
+            )
+    return addresses
 
 
 def _copy(source: BinaryIO, target: Any) -> Iterator[int]:

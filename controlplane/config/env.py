@@ -18,8 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
+from controlplane.contract.addresses import Network
 from controlplane.contract.settings_names import unknown_names
-from controlplane.domain.callbacks.addresses import Network
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
 from controlplane.storage.addresses import find_folder, is_object_store, read_store_url
 

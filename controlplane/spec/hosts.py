@@ -2,7 +2,7 @@
 
 import ipaddress
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from controlplane.contract.addresses import Address
 
 _PARTS_MAX = 4  # parts of an IPv4 address, as in inet_aton
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from controlplane.contract.addresses import Network
 from controlplane.contract.images import DOCKER_HUB, registry_of
-from controlplane.domain.callbacks.addresses import Network, refuse_url
+from controlplane.domain.callbacks.addresses import refuse_url
 from controlplane.domain.hooks.interface import HookSource, HookUnavailable, UnknownKind
 from controlplane.domain.hooks.preparing import Changes, name_kind, prepare_job
 from controlplane.domain.jobs.host_policy import find_policy_faults

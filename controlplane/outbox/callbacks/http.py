@@ -17,12 +17,8 @@ import structlog
 import yarl
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from controlplane.domain.callbacks.addresses import (
-    Network,
-    address_of,
-    refuse_address,
-    refuse_url,
-)
+from controlplane.contract.addresses import Network, refuse_address
+from controlplane.domain.callbacks.addresses import address_of, refuse_url
 from controlplane.outbox.callbacks.resolver import LookupCaller, Resolver
 
 log = structlog.get_logger(__name__)

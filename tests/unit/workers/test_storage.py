@@ -16,7 +16,6 @@ from workers.remote_files import (
     Storage,
     StorageAway,
     StorageRefused,
-    is_reachable,
     join,
     without_secrets,
 )
@@ -209,34 +208,101 @@ def test_missing_file_system_package_is_named_in_the_error() -> None:
 # ----------------------------------------------------------------------------- web
 
 
+class Names:
+    """Addresses of host names at each look-up, instead of the system's resolver."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.addresses: dict[str, list[list[str]]] = {}
+        self.lookups: list[str] = []
+        really_find = socket.getaddrinfo
+
+        def find(host: str, port: int, *rest: Any, **more: Any) -> list[Any]:
+            if host not in self.addresses:
+                return really_find(host, port, *rest, **more)
+            self.lookups.append(host)
+            left = self.addresses[host]
+            found = left.pop(0) if len(left) > 1 else left[0]
+            return [entry for one in found for entry in really_find(one, port, *rest, **more)]
+
+        patch.setattr(socket, "getaddrinfo", find)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+def port_of(web: Web) -> str:
+    return web.url.rpartition(":")[2]
+
+
 @pytest.mark.parametrize(
-    "address",
+    "host",
     [
         "127.0.0.1",
-        "127.8.8.8",
-        "::1",
+        "127.1",
+        "0x7f000001",
+        "2130706433",
+        "[::1]",
         "0.0.0.0",
-        "::",
+        "[::ffff:127.0.0.1]",
+        "10.0.0.5",
+        "172.16.0.1",
+        "192.168.1.1",
+        "100.64.0.1",
+        "[fd00::5]",
         "169.254.169.254",
-        "fe80::1%eth0",
-        "::ffff:127.0.0.1",
-        "::ffff:169.254.169.254",
-        "100.100.100.200",
-        "168.63.129.16",
-        "fd00:ec2::254",
+        "[fd20:ce::254]",
+        "[fd00:c1::a9fe:a9fe]",
+        "192.0.0.192",
+        "[2002:a9fe:a9fe::]",
         "224.0.0.1",
-        "240.0.0.1",
     ],
 )
-def test_loopback_and_link_local_addresses_are_unreachable_by_default(address: str) -> None:
-    assert not is_reachable(address, ())
-    everything = [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
-    assert is_reachable(address, everything)
+def test_submitter_url_to_an_address_that_is_not_public_is_not_fetched(host: str) -> None:
+    with pytest.raises(StorageRefused, match=r"not fetch from .*: its address is not public") as no:
+        read(Storage(), f"http://{host}:9/x")
+    assert "CELLRUN_CELL_ALLOWED_NETWORKS" in str(no.value)
 
 
-@pytest.mark.parametrize("address", ["10.1.2.3", "192.168.1.1", "93.184.216.34", "2001:db9::1"])
-def test_private_and_public_addresses_are_reachable(address: str) -> None:
-    assert is_reachable(address, ())
+def test_name_is_refused_if_one_of_its_addresses_is(web: Web, names: Names) -> None:
+    web.files["/x"] = b"secret"
+    names.addresses["rebound.example"] = [["93.184.216.34", "10.0.0.5"]]
+    with pytest.raises(StorageRefused, match="not public but private") as no:
+        read(Storage(allowed_networks=LOCAL), f"http://rebound.example:{port_of(web)}/x")
+    assert "10.0.0.5" not in str(no.value), "internal DNS records are not revealed"
+    names.addresses["local.example"] = [["127.0.0.1"]]
+    url = f"http://local.example:{port_of(web)}/x"
+    assert read(Storage(allowed_networks=LOCAL), url) == b"secret"
+    assert [request.headers["Host"] for request in web.requests] == [url.split("/")[2]]
+
+
+def test_name_is_not_resolved_again_after_the_check(web: Web, names: Names) -> None:
+    web.files["/x"] = b"secret"
+    names.addresses["rebinding.example"] = [["127.0.0.1"], ["10.0.0.5"]]
+    url = f"http://rebinding.example:{port_of(web)}/x"
+    assert read(Storage(allowed_networks=LOCAL), url) == b"secret"
+    assert names.lookups == ["rebinding.example"]
+    with pytest.raises(StorageRefused, match="private"):
+        read(Storage(allowed_networks=LOCAL), url)
+
+
+def test_refusal_does_not_depend_on_whether_a_port_is_open(web: Web) -> None:
+    def refusal(port: str) -> str:
+        with pytest.raises(StorageRefused) as no:
+            read(Storage(), f"http://127.0.0.1:{port}/x")
+        return str(no.value)
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert refusal(str(closed.getsockname()[1])) == refusal(port_of(web))
+
+
+def test_other_addresses_are_tried_if_one_does_not_answer(web: Web, names: Names) -> None:
+    web.files["/x"] = b"content"
+    names.addresses["two.example"] = [["127.0.0.2", "127.0.0.1"]]
+    url = f"http://two.example:{port_of(web)}/x"
+    assert read(Storage(allowed_networks=LOCAL), url) == b"content"
 
 
 def test_submitter_url_to_this_machine_is_not_fetched(web: Web) -> None:
@@ -253,19 +319,19 @@ def test_submitter_url_to_this_machine_is_not_fetched(web: Web) -> None:
     assert read(Storage(), f"{web.url}/x", named=False) == b"secret", "our own link"
 
 
-def test_redirect_to_a_forbidden_address_is_not_followed(web: Web) -> None:
-    def redirect(request: Request) -> Answer:
-        other = f"http://localhost:{web.url.rpartition(':')[2]}/secret"
-        return Answer(302, headers={"Location": other})
-
-    web.route = redirect
-    host = socket.gethostbyname("localhost")
-    only = (ipaddress.ip_network("127.0.0.1/32"),) if host != "127.0.0.1" else LOCAL
+def test_redirect_to_a_forbidden_address_is_not_followed(web: Web, names: Names) -> None:
+    names.addresses["other.example"] = [["127.0.0.1"]]
+    other = f"http://other.example:{port_of(web)}/x"
+    web.route = lambda request: Answer(302, headers={"Location": other})
     with pytest.raises(StorageRefused, match="redirects"):
-        read(Storage(allowed_networks=only), f"{web.url}/x")
-    web.route = lambda request: Answer(302, headers={"Location": "http://169.254.1.1:1/x"})
-    with pytest.raises((StorageRefused, StorageAway)):
         read(Storage(allowed_networks=LOCAL), f"{web.url}/x")
+    names.addresses["other.example"] = [["10.0.0.5"]]
+    with pytest.raises(StorageRefused, match="not public"):
+        read(Storage(allowed_networks=LOCAL), f"{web.url}/x")
+    for host in ("169.254.1.1", "169.254.169.254", "10.0.0.5", "[fd00::5]"):
+        web.route = lambda request, host=host: Answer(302, headers={"Location": f"http://{host}/x"})
+        with pytest.raises(StorageRefused, match="not public"):
+            read(Storage(allowed_networks=LOCAL), f"{web.url}/x")
     web.route = lambda request: Answer(302, headers={"Location": "file:///etc/passwd"})
     with pytest.raises(StorageRefused):
         read(Storage(allowed_networks=LOCAL), f"{web.url}/x")

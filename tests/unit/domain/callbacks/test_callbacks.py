@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.domain.callbacks.addresses import (
-    receiver_of,
-    refuse_address,
-    refuse_url,
-)
+from controlplane.domain.callbacks.addresses import receiver_of, refuse_url
 from controlplane.domain.callbacks.delivery import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
@@ -82,26 +78,6 @@ def test_any_text_is_sent_as_json(text: str) -> None:
 
 def test_an_error_is_one_line() -> None:
     assert one_line(" a\r\nb\0c " + "x" * 1000) == "a b c " + "x" * 494
-
-
-@given(st.ip_addresses())
-def test_non_public_address_is_refused_unless_allowed(address: IPv4Address | IPv6Address) -> None:
-    if not address.is_global:
-        assert refuse_address(address, ()) is not None
-    assert refuse_address(address, (ip_network("0.0.0.0/0"), ip_network("::/0"))) is None
-
-
-@given(st.ip_addresses(v=4))
-def test_embedded_ipv4_address_is_refused_like_the_plain_one(inner: IPv4Address) -> None:
-    number = int(inner)
-    spelled = [
-        (0xFFFF << 32) + number,
-        (0x2002 << 112) + (number << 80) + 1,
-        (0x0064FF9B << 96) + number,
-    ]
-    for outer in spelled:
-        if refuse_address(inner, ()) is not None:
-            assert refuse_address(IPv6Address(outer), ()) is not None
 
 
 @given(st.ip_addresses(v=4))
@@ -201,7 +177,7 @@ def test_all_notations_of_a_receiver_are_equal(receiver: str, spellings: list[st
 
 
 def test_refusal_reason_does_not_contain_the_address() -> None:
-    assert refuse_address(ip_address("10.1.2.3"), ()) == "its address is not public but private"
+    assert refuse_url("http://10.1.2.3/", ()) == "its address is not public but private"
 
 
 def test_host_names_and_public_addresses_in_urls_are_accepted() -> None:
