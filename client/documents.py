@@ -264,6 +264,7 @@ class Pool(TypedDict):
     tokens: dict[str, int]
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
+    allowed_capabilities: list[str]
 
 
 class QuotaUsage(TypedDict):

@@ -83,7 +83,10 @@ class PoolAdmin(StyledAdmin):
         ("Order", {"fields": ("sequencer", "strict_fifo", "starvation_seconds", "preemption")}),
         ("Placement", {"fields": ("selector", "max_building_per_cell", "tokens")}),
         ("Checks", {"fields": ("validators",)}),
-        ("Access to hosts", {"fields": ("allowed_mounts", "privileged_allowed")}),
+        (
+            "Access to hosts",
+            {"fields": ("allowed_mounts", "privileged_allowed", "allowed_capabilities")},
+        ),
         ("Loss of cells", {"fields": ("mass_loss",)}),
         (
             "Time limits, in seconds",

@@ -1,5 +1,7 @@
 """Pools (a policy for a set of cells), quotas (limits of a user, project or domain), shapes."""
 
+import re
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
@@ -11,6 +13,8 @@ from controlplane import plugins
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
 from controlplane.domain.state.states import MassLoss
 from controlplane.spec.limits import MAX_LIMIT
+
+_CAPABILITY = re.compile(r"(?!CAP_)[A-Z][A-Z_]{1,31}", re.ASCII)
 
 
 def _default_validators() -> list[str]:
@@ -38,6 +42,17 @@ def check_allowed_mounts(allowed: object) -> None:
             raise ValidationError(f"{path!r} is not an absolute path without ..")
         if not isinstance(item.get("read_only", True), bool):
             raise ValidationError("read_only must be true or false")
+
+
+def check_capabilities(names: object) -> None:
+    """Check that `names` are capabilities, without CAP_. Raise ValidationError.
+
+    ALL is refused: it includes capabilities that are equivalent to root on the host, which only
+    `privileged_allowed` grants.
+    """
+    for name in names if isinstance(names, list) else ():
+        if name == "ALL" or not _CAPABILITY.fullmatch(name):
+            raise ValidationError(f"{name} is not the name of a capability, such as NET_RAW")
 
 
 class Pool(models.Model):
@@ -109,6 +124,14 @@ class Pool(models.Model):
     privileged_allowed = models.BooleanField(
         default=False,
         help_text="Whether tasks may be privileged, and may have any capability of the kernel.",
+    )
+    allowed_capabilities = ArrayField(
+        models.CharField(max_length=32),
+        default=list,
+        validators=[check_capabilities],
+        blank=True,
+        help_text="Capabilities that tasks may have although not privileged, separated by commas:"
+        " NET_RAW, SYS_PTRACE.",
     )
     mass_loss = models.CharField(
         max_length=7,

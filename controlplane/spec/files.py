@@ -24,9 +24,6 @@ MAX_MOUNTS = 32
 
 SecretName = Name
 Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{1,31}$")]
-# Defaults of the engine that Cellrun drops, but every task may request. All others require a pool
-# that allows privileged tasks.
-HARMLESS_CAPABILITIES = frozenset({"AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP"})
 
 
 class Secret(Model):

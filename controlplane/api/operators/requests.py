@@ -20,6 +20,7 @@ from controlplane.spec.fields import (
     Name,
     RegistryServer,
 )
+from controlplane.spec.files import Capability
 from controlplane.spec.limits import LimitedResources, Tokens
 
 _PluginName = Annotated[str, Field(min_length=1, max_length=63)]
@@ -113,6 +114,11 @@ class PoolRequest(Model):
     privileged_allowed: bool = Field(
         default=False,
         description="Whether tasks may be privileged, and may have any capability of the kernel.",
+    )
+    allowed_capabilities: list[Capability] = Field(
+        default=[],
+        max_length=64,
+        description="Capabilities, such as NET_RAW, that tasks may have although not privileged.",
     )
     loss_held_at: Any = Field(default=None, description="As in the response; ignored.")
 

@@ -1,5 +1,6 @@
 """Options of a task as sent to a cell: secrets, outputs, mounts, tmpfs."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from controlplane.contract.codec import Document
@@ -17,6 +18,16 @@ USUAL_CAPABILITIES = (
     "SETUID",
     "SYS_CHROOT",
 )
+# Defaults of the engine that Cellrun drops, but every task may request: with the usual ones, the
+# capabilities of Kubernetes' policy "Baseline". NET_RAW is not among them, because containers of
+# all users share the engine's bridge, where it allows to answer for other addresses.
+HARMLESS_CAPABILITIES = frozenset({"AUDIT_WRITE", "MKNOD", "SETFCAP", "SETPCAP"})
+
+
+def find_restricted(capabilities: Sequence[str], allowed: Collection[str] = ()) -> list[str]:
+    """Return the names in `capabilities` that not every task may request, and `allowed` lacks."""
+    granted = {*USUAL_CAPABILITIES, *HARMLESS_CAPABILITIES, *allowed}
+    return [name for name in capabilities if name.removeprefix("CAP_") not in granted]
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,7 @@ def check_access_and_callback(
             pool=job.pool.name,
             allowed_mounts=job.pool.allowed_mounts,
             privileged_allowed=job.pool.privileged_allowed,
+            allowed_capabilities=job.pool.allowed_capabilities,
         ):
             yield job, finding
         url = job.spec.callback.url

@@ -7,10 +7,10 @@ not affect existing jobs.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
+from controlplane.contract.messages.task_options import HARMLESS_CAPABILITIES, find_restricted
 from controlplane.spec import JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Finding
-from controlplane.spec.files import HARMLESS_CAPABILITIES, Mount
+from controlplane.spec.files import Mount
 
 
 def find_policy_faults(
@@ -19,15 +19,17 @@ def find_policy_faults(
     pool: str,
     allowed_mounts: Sequence[Mapping[str, Any]],
     privileged_allowed: bool,
+    allowed_capabilities: Sequence[str] = (),
 ) -> Iterator[Finding]:
     """Yield a fault for each host access in `spec` that the pool's policy does not allow.
 
     `allowed_mounts`: {path, read_only} of the pool; each includes all paths below it.
+    `allowed_capabilities`: those that tasks may have besides the ones that every task may have.
     """
     for position, group in enumerate(spec.groups):
         for place, text in (
             *_check_mounts(group, pool, allowed_mounts),
-            *(() if privileged_allowed else _check_privileges(group, pool)),
+            *(() if privileged_allowed else _check_privileges(group, pool, allowed_capabilities)),
         ):
             yield ("groups", position, *place), text
 
@@ -50,13 +52,13 @@ def _read_only_text(mount: Mount, pool: str) -> str:
     return f"pool {pool} allows {mount.source} to be read only: must be true"
 
 
-def _check_privileges(group: TaskGroupSpec, pool: str) -> Iterator[Finding]:
+def _check_privileges(group: TaskGroupSpec, pool: str, allowed: Sequence[str]) -> Iterator[Finding]:
     if group.privileged:
         yield ("privileged",), f"pool {pool} allows no privileged tasks"
-    permitted = HARMLESS_CAPABILITIES | frozenset(USUAL_CAPABILITIES)
+    restricted = find_restricted(group.capabilities, allowed)
+    names = ", ".join(sorted({*HARMLESS_CAPABILITIES, *allowed}))
     for position, name in enumerate(group.capabilities):
-        if name.removeprefix("CAP_") not in permitted:
-            names = ", ".join(sorted(HARMLESS_CAPABILITIES))
+        if name in restricted:
             text = f"pool {pool} allows no privileged tasks, and so of capabilities only {names}"
             yield ("capabilities", position), text
 

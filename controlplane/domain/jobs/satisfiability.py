@@ -43,6 +43,7 @@ class AdmissionPool:
     validators: Sequence[str] = DEFAULT_VALIDATORS
     allowed_mounts: Sequence[Mapping[str, Any]] = ()
     privileged_allowed: bool = False
+    allowed_capabilities: Sequence[str] = ()
     cells: tuple[CellFacts, ...] = ()
 
 

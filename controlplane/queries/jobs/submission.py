@@ -96,6 +96,7 @@ def _pool_of(pool: Pool) -> AdmissionPool:
         validators=pool.validators,
         allowed_mounts=pool.allowed_mounts,
         privileged_allowed=pool.privileged_allowed,
+        allowed_capabilities=pool.allowed_capabilities,
     )
 
 

@@ -62,6 +62,7 @@ FIELDS = (
     "tokens",
     "allowed_mounts",
     "privileged_allowed",
+    "allowed_capabilities",
 )
 """The fields of a pool's document."""
 

@@ -31,6 +31,7 @@ POLICY = {
     "create_timeout_seconds": "30",
     "allowed_mounts": "/srv/models\n/srv/scratch: writable\n",
     "privileged_allowed": "on",
+    "allowed_capabilities": "NET_RAW, SYS_PTRACE",
 }
 NO_LIMITS = {
     "resources": "",
@@ -73,6 +74,7 @@ def test_pool_form_edits_every_field_but_the_name(operator: Client) -> None:
             {"path": "/srv/scratch", "read_only": False},
         ],
         "privileged_allowed": True,
+        "allowed_capabilities": ["NET_RAW", "SYS_PTRACE"],
         "uncovered_since": None,
         "cursor": "cell-7",
     }
@@ -105,6 +107,7 @@ def test_pool_form_resubmitted_unchanged_changes_nothing(operator: Client) -> No
         ("allowed_mounts", "srv", "is not an absolute path"),
         ("allowed_mounts", "/srv/../etc", "is not an absolute path"),
         ("allowed_mounts", "/srv: rw", "expected PATH or PATH: writable"),
+        ("allowed_capabilities", "NET_RAW,all", "all is not the name of a capability"),
         ("tokens", "licence: -1", "licence: must be at least 0"),
         ("tokens", "cpu: 1", "cpu is a reserved name"),
         ("tokens", "licence", "must be a mapping"),

@@ -33,6 +33,18 @@ def test_mounts_and_privileges_not_allowed_by_the_pool_are_refused(
     assert not Job.objects.exists()
 
 
+def test_raw_sockets_need_a_pool_that_allows_them(submitter: Caller, operator: Caller) -> None:
+    wanted = {**JOB, "capabilities": ["NET_RAW"]}
+    refused = submitter.post("/jobs", wanted)
+    assert (refused.status, list(refused.faults)) == (422, ["capabilities[0]"])
+    assert operator.put("/pools/default", {"allowed_capabilities": ["NET_RAW"]}).status == 200
+    assert submitter.post("/jobs", wanted).status == 201
+    [group] = Job.objects.get().groups.all()
+    assert load_group_specs([group.pk]).read[group.pk].capabilities == ("NET_RAW",)
+    more = submitter.post("/jobs", {**JOB, "capabilities": ["NET_RAW", "SYS_ADMIN"]})
+    assert list(more.faults) == ["capabilities[1]"]
+
+
 def test_allowed_mounts_and_privileges_reach_the_cell(submitter: Caller, operator: Caller) -> None:
     allowed = {"allowed_mounts": [{"path": "/data", "read_only": True}], "privileged_allowed": True}
     assert operator.put("/pools/default", allowed).status == 200

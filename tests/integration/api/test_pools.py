@@ -28,6 +28,7 @@ DEFAULTS = {
     "tokens": {},
     "allowed_mounts": [],
     "privileged_allowed": False,
+    "allowed_capabilities": [],
 }
 
 
@@ -104,6 +105,10 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"allowed_mounts": ["/"]}, "allowed_mounts[0]", "must be"),
         ({"allowed_mounts": [{"path": "a"}]}, "allowed_mounts[0].path", "must be an absolute"),
         ({"privileged_allowed": 1}, "privileged_allowed", "must be"),
+        ({"allowed_capabilities": ["net_raw"]}, "allowed_capabilities[0]", "must match"),
+        ({"allowed_capabilities": "NET_RAW"}, "allowed_capabilities", "must be a list"),
+        ({"allowed_capabilities": ["NET_RAW", "ALL"]}, "allowed_capabilities", "ALL is not the"),
+        ({"allowed_capabilities": ["CAP_NET_RAW"]}, "allowed_capabilities", "CAP_NET_RAW is not"),
         ({"sequenser": "drf"}, "sequenser", "unknown field; did you mean sequencer?"),
         ({"cursor": "cell-1"}, "cursor", "unknown field"),
         ({"name": "other"}, "name", "must be default, as in the URL"),

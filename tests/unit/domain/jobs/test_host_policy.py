@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.contract.messages.task_options import USUAL_CAPABILITIES
+from controlplane.contract.messages.task_options import (
+    HARMLESS_CAPABILITIES,
+    USUAL_CAPABILITIES,
+)
 from controlplane.domain.jobs.host_policy import find_policy_faults
 from controlplane.spec import parse_job
-from controlplane.spec.files import HARMLESS_CAPABILITIES
 from controlplane.spec.parsing import field_path
 
 ALLOWED: list[dict[str, Any]] = [
@@ -21,7 +23,11 @@ ALLOWED: list[dict[str, Any]] = [
 
 
 def faults(
-    *, allowed: Sequence[Mapping[str, Any]] = ALLOWED, privileged: bool = False, **group: Any
+    *,
+    allowed: Sequence[Mapping[str, Any]] = ALLOWED,
+    privileged: bool = False,
+    allowed_capabilities: Sequence[str] = (),
+    **group: Any,
 ) -> dict[str, str]:
     spec = parse_job({"name": "a", "image": "busybox", **group})
     found = find_policy_faults(
@@ -29,6 +35,7 @@ def faults(
         pool="gpu",
         allowed_mounts=allowed,
         privileged_allowed=privileged,
+        allowed_capabilities=allowed_capabilities,
     )
     return {field_path(place, is_short=True): text for place, text in found}
 
@@ -84,12 +91,32 @@ def test_fault_names_the_field_as_written() -> None:
 
 
 def test_dangerous_capabilities_need_a_pool_that_allows_privileged_tasks() -> None:
-    harmless = ["NET_RAW", "CAP_MKNOD", "CHOWN", "CAP_KILL"]
+    harmless = ["AUDIT_WRITE", "CAP_MKNOD", "SETFCAP", "SETPCAP", "CHOWN", "CAP_KILL"]
     assert faults(capabilities=harmless) == {}
-    found = faults(capabilities=["NET_RAW", "SYS_ADMIN", "ALL"], privileged=False)
-    assert list(found) == ["capabilities[1]", "capabilities[2]"]
-    assert "only AUDIT_WRITE, MKNOD, NET_RAW, SETFCAP, SETPCAP" in found["capabilities[1]"]
-    assert faults(capabilities=["SYS_ADMIN", "ALL"], privileged=True) == {}
+    found = faults(capabilities=["MKNOD", "SYS_ADMIN", "ALL", "NET_RAW", "CAP_NET_RAW"])
+    assert list(found) == [f"capabilities[{position}]" for position in (1, 2, 3, 4)]
+    assert found["capabilities[3]"] == (
+        "pool gpu allows no privileged tasks, and so of capabilities only AUDIT_WRITE, MKNOD,"
+        " SETFCAP, SETPCAP"
+    )
+    assert faults(capabilities=["SYS_ADMIN", "ALL", "NET_RAW"], privileged=True) == {}
+
+
+def test_pool_may_allow_single_capabilities() -> None:
+    wanted = {"capabilities": ["NET_RAW", "CAP_NET_RAW", "SYS_PTRACE"]}
+    found = faults(allowed_capabilities=["NET_RAW"], **wanted)
+    assert list(found) == ["capabilities[2]"]
+    assert "only AUDIT_WRITE, MKNOD, NET_RAW, SETFCAP, SETPCAP" in found["capabilities[2]"]
+    assert faults(allowed_capabilities=["NET_RAW", "SYS_PTRACE"], **wanted) == {}
+
+
+def test_capabilities_of_every_task_are_those_of_the_kubernetes_baseline() -> None:
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards/#baseline
+    baseline = (
+        "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID"
+        " SETPCAP SETUID SYS_CHROOT"
+    )
+    assert {*HARMLESS_CAPABILITIES, *USUAL_CAPABILITIES} == set(baseline.split())
 
 
 def test_harmless_and_default_capabilities_are_disjoint() -> None:
