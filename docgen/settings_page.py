@@ -93,6 +93,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " cell has not read.",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins at registration, if it exists.",
+        "CELLRUN_CELL_PRIVILEGED": "`false`: this cell refuses privileged tasks, and capabilities"
+        " that not every task may have, even if its pool allows them"
+        " ([pools](pools.md#the-veto-of-a-cell)).",
         "CELLRUN_CELL_RUNNERS": "Installed [runners](runners.md) that the cell offers as task"
         " types: names, or `all`.",
         "CELLRUN_CELL_SECRETS": "Folder for secrets as files: in memory, used by this cell only,"
@@ -130,6 +133,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_MAX_LOG_MIB": "a whole number of MiB",
         "CELLRUN_CELL_NAME": "a name",
         "CELLRUN_CELL_POOL": "a name",
+        "CELLRUN_CELL_PRIVILEGED": "true or false",
         "CELLRUN_CELL_RUNNERS": "names separated by commas, or all",
         "CELLRUN_CELL_SECRETS": "a folder in memory (tmpfs)",
         "CELLRUN_CELL_SECRETS_ON_DISK": "true or false",

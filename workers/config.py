@@ -59,9 +59,10 @@ class CellConfig:
     host at which published ports are reached; empty: the local address of the route to web. An
     empty `control_url` disables uploads of logs (used by tests). `file_roots`, `file_systems`,
     `allowed_networks`: see workers.remote_files. `max_files_bytes`: limit for the inputs, the
-    outputs or the checkpoint of one attempt. `runners`: task types of installed packages.
-    `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
-    `concurrency`: limit of concurrent engine calls, not of running attempts.
+    outputs or the checkpoint of one attempt. `privileged_allowed`: whether this cell accepts
+    privileged tasks, and extra capabilities, that its pool allows. `runners`: task types of
+    installed packages. `secrets`: folder for secrets that tasks get as files; None: a folder in
+    /dev/shm. `concurrency`: limit of concurrent engine calls, not of running attempts.
     """
 
     name: str
@@ -85,6 +86,7 @@ class CellConfig:
     file_systems: tuple[str, ...] = ()
     allowed_networks: tuple[Network, ...] = ()
     max_files_bytes: int = MAX_FILES_BYTES
+    privileged_allowed: bool = True
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
 
@@ -116,6 +118,7 @@ class CellConfig:
             allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
             max_log_bytes=read("CELLRUN_CELL_MAX_LOG_MIB", _mebibytes, "10"),
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
+            privileged_allowed=read("CELLRUN_CELL_PRIVILEGED", _flag, "true"),
             runners=read("CELLRUN_CELL_RUNNERS", chosen_names, "all"),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
         )

@@ -31,6 +31,7 @@ VANISHED = "vanished"  # the container is gone or never existed, and this cell d
 ENGINE = "engine"  # the engine fails or does not answer
 INPUTS = "inputs"  # an input could not be fetched or placed
 LEASE_OVER = "lease_over"  # an exclusive attempt must not outlive its cell's lease
+FORBIDDEN = "forbidden"  # the operator of the cell forbids a privilege that the task needs
 GUARD = "guard"  # the guard of exclusive attempts does not answer
 WEB = "web"  # the control plane's web process does not answer, or refuses
 SECRET = "secret"  # a secret that the task names does not exist, or cannot be used

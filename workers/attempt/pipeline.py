@@ -34,7 +34,7 @@ from workers.attempt.steps.inputs import fetch_inputs, place_inputs
 from workers.attempt.steps.inspect_container import inspect_adopted, inspect_own
 from workers.attempt.steps.launch_context import read_launch_context
 from workers.attempt.steps.outputs import keep_outputs
-from workers.attempt.steps.permit import await_permit
+from workers.attempt.steps.permit import await_permit, check_cell_policy
 from workers.attempt.steps.pull import ensure_image
 from workers.attempt.steps.secrets import write_secrets
 from workers.attempt.steps.start import start_container
@@ -46,6 +46,7 @@ from workers.attempt.usage import note_use
 Step = Callable[[AttemptRun], None]
 
 BUILD: tuple[Step, ...] = (
+    check_cell_policy,
     read_launch_context,
     fetch_inputs,
     fetch_checkpoint,
@@ -68,6 +69,7 @@ NAMES: dict[Step, str] = {
     make_workspace: "workspace",
     inspect_own: "workspace",
     inspect_adopted: "workspace",
+    check_cell_policy: "briefing",
     read_launch_context: "briefing",
     fetch_inputs: "inputs",
     fetch_checkpoint: "inputs",

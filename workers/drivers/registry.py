@@ -101,6 +101,7 @@ def make_pipeline(
             allowed_networks=config.allowed_networks,
         ),
         max_files_bytes=config.max_files_bytes,
+        privileged_allowed=config.privileged_allowed,
         back_off=back_off,
         address=partial(address_of, config),
     )

@@ -62,6 +62,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
             "CELLRUN_CELL_FILE_SYSTEMS": "s3,memory",
             "CELLRUN_CELL_ALLOWED_NETWORKS": "127.0.0.0/8, fd00::/8",
             "CELLRUN_CELL_MAX_FILES_MIB": "100",
+            "CELLRUN_CELL_PRIVILEGED": "false",
             "CELLRUN_SECRET_KEY": "the control plane's",
         }
     )
@@ -74,6 +75,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
     assert config.file_systems == ("s3", "memory")
     assert [str(network) for network in config.allowed_networks] == ["127.0.0.0/8", "fd00::/8"]
     assert config.max_files_bytes == 100 * 2**20
+    assert not config.privileged_allowed
     assert dict(config.capacity) == {
         "cpu_millis": 1500,
         "memory_mib": 2048,
@@ -110,6 +112,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
         ("CELLRUN_CELL_FILE_ROOTS", "/srv,/"),
         ("CELLRUN_CELL_ALLOWED_NETWORKS", "127.0.0.1/8"),
         ("CELLRUN_CELL_ALLOWED_NETWORKS", "localhost"),
+        ("CELLRUN_CELL_PRIVILEGED", "never"),
         ("CELLRUN_CELL_MAX_FILES_MIB", "0"),
         ("CELLRUN_CELL_MAX_FILES_MIB", "10Gi"),
         ("CELLRUN_CEL_NAME", "typing mistake"),

@@ -1,9 +1,12 @@
-"""Delay an exclusive attempt until its guard can end it."""
+"""Permit an attempt: what the operator of this cell allows, and the guard of exclusive attempts."""
 
+from collections.abc import Iterator
+
+from controlplane.contract.messages.task_options import find_restricted
 from controlplane.contract.states import FailureKind
 from workers.attempt.attempt import AttemptRun
 from workers.attempt.events import Permit
-from workers.attempt.outcome import GUARD, LEASE_OVER, AttemptFailed
+from workers.attempt.outcome import FORBIDDEN, GUARD, LEASE_OVER, AttemptFailed
 
 # On a loaded machine a guard takes a few seconds to start.
 WAIT_SECONDS = 20.0
@@ -21,3 +24,24 @@ def await_permit(attempt: AttemptRun) -> None:
             raise AttemptFailed(FailureKind.SYSTEM, GUARD, "the guard of its cell does not answer")
         attempt.pause(POLL_SECONDS)
         waited += POLL_SECONDS
+
+
+def check_cell_policy(attempt: AttemptRun) -> None:
+    """Raise AttemptFailed if the task needs privileges that this cell forbids.
+
+    A system failure: the pool allows them, so it is not the task's fault, and another cell of the
+    pool may accept the task.
+    """
+    for text in _find_forbidden(attempt):
+        raise AttemptFailed(FailureKind.SYSTEM, FORBIDDEN, f"this cell allows no {text}")
+
+
+def _find_forbidden(attempt: AttemptRun) -> Iterator[str]:
+    spec = attempt.launch.spec
+    if attempt.context.privileged_allowed:
+        return
+    setting = "CELLRUN_CELL_PRIVILEGED is false"
+    if spec.privileged:
+        yield f"privileged tasks: {setting}"
+    for name in find_restricted(spec.capabilities):
+        yield f"task with the capability {name}: {setting}"
