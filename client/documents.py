@@ -245,6 +245,16 @@ class AllowedMount(TypedDict):
     read_only: bool
 
 
+class JobLimits(TypedDict):
+    """Limits of a pool for the values of its jobs. Omitted ones have their defaults."""
+
+    max_pids: int
+    max_ttl_seconds: int
+    max_retries: int
+    max_grace_seconds: float
+    min_check_interval_seconds: float
+
+
 class Pool(TypedDict):
     """The policy of a pool, and since when a mass loss of its cells is suppressed."""
 
@@ -265,6 +275,7 @@ class Pool(TypedDict):
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
     allowed_capabilities: list[str]
+    job_limits: JobLimits
 
 
 class QuotaUsage(TypedDict):

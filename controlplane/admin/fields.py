@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from controlplane import plugins
 from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
-from controlplane.spec.limits import LimitedResources, Tokens, written
+from controlplane.spec.limits import JobLimits, LimitedResources, Tokens, written
 from controlplane.spec.parsing import parse_part
 
 if apps.is_installed("unfold"):
@@ -42,7 +42,7 @@ class AmountsField(forms.CharField):
             return value
         return "\n".join(f"{name}: {amount}" for name, amount in written(value).items())
 
-    def clean(self, value: Any) -> dict[str, int]:
+    def clean(self, value: Any) -> dict[str, Any]:
         """Return the amounts in the units of placement. Raise ValidationError."""
         text = super().clean(value)
         try:
@@ -56,7 +56,7 @@ class AmountsField(forms.CharField):
         """Return whether the amounts differ."""
         return bool(self.prepare_value(initial or {}) != (data or "").replace("\r\n", "\n").strip())
 
-    def _amounts(self, document: Any) -> dict[str, int]:
+    def _amounts(self, document: Any) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -72,6 +72,13 @@ class TokensField(AmountsField):
 
     def _amounts(self, document: Any) -> dict[str, int]:
         return parse_part(Tokens, document).root
+
+
+class JobLimitsField(AmountsField):
+    """The limits of a pool for the values of its jobs."""
+
+    def _amounts(self, document: Any) -> dict[str, Any]:
+        return parse_part(JobLimits, document).model_dump(exclude_unset=True)
 
 
 class AllowedMountsField(forms.CharField):

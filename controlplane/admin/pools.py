@@ -22,6 +22,7 @@ from controlplane.admin.badges import (
 from controlplane.admin.base import StyledAdmin, confirmed_action, loaded_column
 from controlplane.admin.fields import (
     AllowedMountsField,
+    JobLimitsField,
     PluginField,
     PluginsField,
     TokensField,
@@ -30,7 +31,7 @@ from controlplane.commands.tenancy.pools import confirm_loss, save_pool
 from controlplane.models import Pool
 from controlplane.plugins import Kind
 from controlplane.queries.views.pools import PoolUse, load_pool_uses
-from controlplane.spec.limits import in_order
+from controlplane.spec.limits import JobLimits, in_order
 
 
 def _model_options(name: str) -> dict[str, Any]:
@@ -53,6 +54,13 @@ class PoolForm(forms.ModelForm):
         help_text="Paths on the hosts of the cells that tasks may mount, with everything below"
         " them, one per line. Mounts are read-only, except for a line such as"
         " <code>/srv/scratch: writable</code>."
+    )
+
+    job_limits = JobLimitsField(
+        help_text="Limits for the values of jobs, one per line: <code>max_pids: 4096</code>."
+        " Defaults: "
+        + ", ".join(f"{name} {value:g}" for name, value in JobLimits().model_dump().items())
+        + "."
     )
 
     class Meta:
@@ -87,6 +95,7 @@ class PoolAdmin(StyledAdmin):
             "Access to hosts",
             {"fields": ("allowed_mounts", "privileged_allowed", "allowed_capabilities")},
         ),
+        ("Limits of jobs", {"fields": ("job_limits",)}),
         ("Loss of cells", {"fields": ("mass_loss",)}),
         (
             "Time limits, in seconds",

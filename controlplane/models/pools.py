@@ -12,7 +12,9 @@ from django.db.models import Q
 from controlplane import plugins
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
 from controlplane.domain.state.states import MassLoss
-from controlplane.spec.limits import MAX_LIMIT
+from controlplane.spec import InvalidSpec
+from controlplane.spec.limits import MAX_LIMIT, JobLimits
+from controlplane.spec.parsing import parse_part
 
 _CAPABILITY = re.compile(r"(?!CAP_)[A-Z][A-Z_]{1,31}", re.ASCII)
 
@@ -53,6 +55,14 @@ def check_capabilities(names: object) -> None:
     for name in names if isinstance(names, list) else ():
         if name == "ALL" or not _CAPABILITY.fullmatch(name):
             raise ValidationError(f"{name} is not the name of a capability, such as NET_RAW")
+
+
+def check_job_limits(limits: object) -> None:
+    """Check that `limits` are those of `spec.limits.JobLimits`. Raise ValidationError."""
+    try:
+        parse_part(JobLimits, limits)
+    except InvalidSpec as error:
+        raise ValidationError([str(fault) for fault in error.faults]) from None
 
 
 class Pool(models.Model):
@@ -132,6 +142,13 @@ class Pool(models.Model):
         blank=True,
         help_text="Capabilities that tasks may have although not privileged, separated by commas:"
         " NET_RAW, SYS_PTRACE.",
+    )
+    job_limits = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[check_job_limits],
+        help_text="Limits for the values of jobs: max_pids, max_ttl_seconds, max_retries,"
+        " max_grace_seconds, min_check_interval_seconds; missing ones have their defaults.",
     )
     mass_loss = models.CharField(
         max_length=7,

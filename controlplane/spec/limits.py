@@ -1,4 +1,4 @@
-"""Limits of quotas, with the resource names of jobs or of cells, and tokens of pools."""
+"""Limits of quotas, with the resource names of jobs or of cells; tokens and limits of pools."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +14,11 @@ from pydantic import (
 )
 
 from controlplane.spec import quantities
-from controlplane.spec.fields import Model
+from controlplane.spec.fields import MAX_COUNT, Model
+from controlplane.spec.group import MAX_GRACE_SECONDS
+from controlplane.spec.job import MAX_TTL_SECONDS
 from controlplane.spec.parts import RESOURCE_NAME
+from controlplane.spec.services import MAX_CHECK_SECONDS
 
 # The largest integer that every JSON parser reads exactly.
 MAX_LIMIT = (1 << 53) - 1
@@ -82,6 +85,39 @@ class LimitedResources(Model):
             **(self.__pydantic_extra__ or {}),
         }
         return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+class JobLimits(Model):
+    """Limits of a pool for the values of its jobs. Omitted ones have their defaults."""
+
+    max_pids: int = Field(
+        default=16_384,
+        ge=1,
+        le=MAX_COUNT,
+        description="Maximum of `max_pids`; half of the process numbers of a small host.",
+    )
+    max_ttl_seconds: int = Field(
+        default=90 * 86_400,
+        ge=0,
+        le=MAX_TTL_SECONDS,
+        description="Maximum of `ttl_seconds_after_finished`; 90 days.",
+    )
+    max_retries: int = Field(
+        default=1_000, ge=0, le=MAX_COUNT, description="Maximum of each of `retries`."
+    )
+    max_grace_seconds: float = Field(
+        default=float(MAX_GRACE_SECONDS),
+        ge=0,
+        le=MAX_GRACE_SECONDS,
+        description="Maximum of `stop_grace_seconds`.",
+    )
+    min_check_interval_seconds: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=MAX_CHECK_SECONDS,
+        description="Minimum of `interval_seconds` of a health check, which runs a program outside"
+        " the limits of the task.",
+    )
 
 
 class Tokens(RootModel[dict[str, Number]]):

@@ -77,6 +77,7 @@ ONE_NAME_MANY_LAYERS = {
             "DryRun",
             "GroupForecast",
             "JobGroup",
+            "JobLimits",
             "JobWait",
             "LogPiece",
             "PendingReason",

@@ -21,7 +21,7 @@ from controlplane.spec.fields import (
     RegistryServer,
 )
 from controlplane.spec.files import Capability
-from controlplane.spec.limits import LimitedResources, Tokens
+from controlplane.spec.limits import JobLimits, LimitedResources, Tokens
 
 _PluginName = Annotated[str, Field(min_length=1, max_length=63)]
 _Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
@@ -119,6 +119,9 @@ class PoolRequest(Model):
         default=[],
         max_length=64,
         description="Capabilities, such as NET_RAW, that tasks may have although not privileged.",
+    )
+    job_limits: JobLimits = Field(
+        default=JobLimits(), description="Limits for the values of jobs, as a whole."
     )
     loss_held_at: Any = Field(default=None, description="As in the response; ignored.")
 

@@ -13,6 +13,7 @@ from controlplane.domain.scopes import ScopeKind
 from controlplane.models import ApiToken, Callback, Cell, Delivery, Pool, Quota, Secret
 from controlplane.queries.tenancy.accounts import find_role
 from controlplane.queries.views import pools
+from controlplane.spec.limits import JobLimits
 
 
 def _texts(**texts: str) -> dict[str, Any]:
@@ -27,6 +28,15 @@ class _Amount(serializers.JSONField):
 @extend_schema_field({"type": "array", "items": ref("AllowedMount")})
 class _AllowedMounts(serializers.JSONField):
     """Paths as in the request."""
+
+
+@extend_schema_field(ref("JobLimits"))
+class _JobLimits(serializers.JSONField):
+    """All limits, with the defaults of those that the pool does not set."""
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the limits in force."""
+        return JobLimits.model_validate(value).model_dump()
 
 
 class CellSerializer(serializers.ModelSerializer[Cell]):
@@ -77,6 +87,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
 
     tokens = DictField(child=IntegerField())
     allowed_mounts = _AllowedMounts()
+    job_limits = _JobLimits()
 
     class Meta:
         model = Pool

@@ -15,6 +15,7 @@ from controlplane.domain.callbacks.addresses import refuse_url
 from controlplane.domain.hooks.interface import HookSource, HookUnavailable, UnknownKind
 from controlplane.domain.hooks.preparing import Changes, name_kind, prepare_job
 from controlplane.domain.jobs.host_policy import find_policy_faults
+from controlplane.domain.jobs.pool_limits import find_limit_faults, limit_defaults
 from controlplane.domain.jobs.satisfiability import HINT, AdmissionPool, find_unsatisfiable
 from controlplane.domain.jobs.submission import (
     GuidTaken,
@@ -193,6 +194,15 @@ def check_access_and_callback(
             yield job, (("callback", "url"), text)
 
 
+def check_pool_limits(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield values that exceed a limit of the pool."""
+    for job in jobs:
+        for finding in find_limit_faults(job.spec, job.pool.job_limits, pool=job.pool.name):
+            yield job, finding
+
+
 def check_sizes(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
@@ -285,8 +295,18 @@ def secrets_of(spec: JobSpec) -> Iterator[Finding]:
             yield ("groups", number, "registry_secret"), group.registry_secret
 
 
-SUBMISSION_CHECKS: Sequence[Check] = (check_access_and_callback, check_sizes, check_secrets)
-RERUN_CHECKS: Sequence[Check] = (check_access_and_callback, check_changed_sizes, check_secrets)
+SUBMISSION_CHECKS: Sequence[Check] = (
+    check_access_and_callback,
+    check_pool_limits,
+    check_sizes,
+    check_secrets,
+)
+RERUN_CHECKS: Sequence[Check] = (
+    check_access_and_callback,
+    check_pool_limits,
+    check_changed_sizes,
+    check_secrets,
+)
 """The pool, secrets and hook may have changed since the submission."""
 
 
@@ -338,7 +358,8 @@ def _prepare(jobs: Sequence[AdmissionCandidate], hooks: HookSource) -> list[Admi
             break
         result = prepare_job(job.spec, hook)
         findings += [(job, finding) for finding in result.findings]
-        prepared.append(replace(job, spec=result.spec, changes=result.changes))
+        spec = limit_defaults(result.spec, job.pool.job_limits)
+        prepared.append(replace(job, spec=spec, changes=result.changes))
     _refuse(findings)
     return prepared
 

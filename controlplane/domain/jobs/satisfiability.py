@@ -22,6 +22,7 @@ from controlplane.domain.scopes import Quota
 from controlplane.domain.state.states import Band
 from controlplane.spec import JobSpec, TaskGroupSpec
 from controlplane.spec.faults import Finding, Place
+from controlplane.spec.limits import JobLimits
 
 # The validators whose limits can reject a job.
 _LIMIT_VALIDATORS = ("user_quota", "project_quota", "domain_quota", "concurrency")
@@ -44,6 +45,7 @@ class AdmissionPool:
     allowed_mounts: Sequence[Mapping[str, Any]] = ()
     privileged_allowed: bool = False
     allowed_capabilities: Sequence[str] = ()
+    job_limits: JobLimits = field(default_factory=JobLimits)
     cells: tuple[CellFacts, ...] = ()
 
 

@@ -21,6 +21,7 @@ from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import decoded, rows, scalar
 from controlplane.queries.tenancy.secrets import find_servers
 from controlplane.spec import JobSpec
+from controlplane.spec.limits import JobLimits
 
 
 def load_submission_facts(
@@ -97,6 +98,7 @@ def _pool_of(pool: Pool) -> AdmissionPool:
         allowed_mounts=pool.allowed_mounts,
         privileged_allowed=pool.privileged_allowed,
         allowed_capabilities=pool.allowed_capabilities,
+        job_limits=JobLimits.model_validate(pool.job_limits),
     )
 
 

@@ -63,6 +63,7 @@ FIELDS = (
     "allowed_mounts",
     "privileged_allowed",
     "allowed_capabilities",
+    "job_limits",
 )
 """The fields of a pool's document."""
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.engine]
 SERVE = "mkdir www; echo $CELLRUN_ATTEMPT_NUMBER > www/index.html; sleep 1; " + (
     "exec httpd -f -p $CELLRUN_PORT_HTTP -h www"
 )
-CHECK = {"http": {"port": "http", "path": "/"}, "interval_seconds": 0.5, "retries": 2}
+CHECK = {"http": {"port": "http", "path": "/"}, "interval_seconds": 1, "retries": 2}
 
 
 def fetch(address: str) -> str:

@@ -32,6 +32,7 @@ POLICY = {
     "allowed_mounts": "/srv/models\n/srv/scratch: writable\n",
     "privileged_allowed": "on",
     "allowed_capabilities": "NET_RAW, SYS_PTRACE",
+    "job_limits": "max_pids: 4096\nmin_check_interval_seconds: 2.5",
 }
 NO_LIMITS = {
     "resources": "",
@@ -75,6 +76,7 @@ def test_pool_form_edits_every_field_but_the_name(operator: Client) -> None:
         ],
         "privileged_allowed": True,
         "allowed_capabilities": ["NET_RAW", "SYS_PTRACE"],
+        "job_limits": {"max_pids": 4096, "min_check_interval_seconds": 2.5},
         "uncovered_since": None,
         "cursor": "cell-7",
     }
@@ -107,6 +109,8 @@ def test_pool_form_resubmitted_unchanged_changes_nothing(operator: Client) -> No
         ("allowed_mounts", "srv", "is not an absolute path"),
         ("allowed_mounts", "/srv/../etc", "is not an absolute path"),
         ("allowed_mounts", "/srv: rw", "expected PATH or PATH: writable"),
+        ("job_limits", "max_pids: 0", "must be at least 1"),
+        ("job_limits", "pids: 5", "unknown field"),
         ("allowed_capabilities", "NET_RAW,all", "all is not the name of a capability"),
         ("tokens", "licence: -1", "licence: must be at least 0"),
         ("tokens", "cpu: 1", "cpu is a reserved name"),

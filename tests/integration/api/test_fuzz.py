@@ -66,7 +66,7 @@ LARGEST: dict[str, Any] = {
     "scheduling_timeout_seconds": 31_536_000,
     "start_after": "2100-01-01T00:00:00Z",
     "max_task_failures": 1_000_000,
-    "retries": {"failure": 1_000_000, "preemption": 1_000_000, "system": 1_000_000},
+    "retries": {"failure": 1_000, "preemption": 1_000, "system": 1_000},
     "resources": {
         "cpu": 100_000,
         "memory": "1Pi",
@@ -82,7 +82,7 @@ LARGEST: dict[str, Any] = {
         *[{"key": f"x{n:062}", "op": "in", "values": ["€" * 255] * 64} for n in range(31)],
     ],
     "annotation": "€" * 16_384,
-    "ttl_seconds_after_finished": 315_360_000,
+    "ttl_seconds_after_finished": 7_776_000,
 }
 
 

@@ -10,7 +10,7 @@ from django.urls import resolve
 from controlplane import clock
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import Pool
+from controlplane.models import Job, Pool
 from tests.integration.api.conftest import Answer, Caller, Wakes, check_described
 
 DEFAULTS = {
@@ -29,6 +29,13 @@ DEFAULTS = {
     "allowed_mounts": [],
     "privileged_allowed": False,
     "allowed_capabilities": [],
+    "job_limits": {
+        "max_pids": 16_384,
+        "max_ttl_seconds": 90 * 86_400,
+        "max_retries": 1_000,
+        "max_grace_seconds": 3_600,
+        "min_check_interval_seconds": 1,
+    },
 }
 
 
@@ -105,6 +112,10 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"allowed_mounts": ["/"]}, "allowed_mounts[0]", "must be"),
         ({"allowed_mounts": [{"path": "a"}]}, "allowed_mounts[0].path", "must be an absolute"),
         ({"privileged_allowed": 1}, "privileged_allowed", "must be"),
+        ({"job_limits": {"max_pids": 0}}, "job_limits.max_pids", "must be at least 1"),
+        ({"job_limits": {"max_grace_seconds": 3601}}, "job_limits.max_grace_seconds", "must be"),
+        ({"job_limits": {"pids": 5}}, "job_limits.pids", "unknown field"),
+        ({"job_limits": None}, "job_limits", "must be a mapping"),
         ({"allowed_capabilities": ["net_raw"]}, "allowed_capabilities[0]", "must match"),
         ({"allowed_capabilities": "NET_RAW"}, "allowed_capabilities", "must be a list"),
         ({"allowed_capabilities": ["NET_RAW", "ALL"]}, "allowed_capabilities", "ALL is not the"),
@@ -123,6 +134,29 @@ def test_invalid_field_is_named_and_nothing_changes(
     assert (answer.status, list(answer.faults)) == (422, [field])
     assert answer.faults[field].startswith(text)
     assert operator.get("/pools/default").json == before
+
+
+def test_limits_of_jobs_are_enforced_with_the_limit_in_the_text(
+    operator: Caller, submitter: Caller
+) -> None:
+    job = {"name": "a", "image": "busybox", "max_pids": 20_000}
+    refused = submitter.post("/jobs", job)
+    assert refused.status == 422
+    assert refused.faults == {"max_pids": "must be at most 16384 in pool default"}
+    assert put(operator, {"job_limits": {"max_pids": 20_000}}).status == 200
+    assert operator.get("/pools/default").json["job_limits"] == {
+        **DEFAULTS["job_limits"],
+        "max_pids": 20_000,
+    }
+    assert submitter.post("/jobs", job).status == 201
+    assert put(operator, {"job_limits": {"max_ttl_seconds": 60}}).status == 200
+    refused = submitter.post("/jobs:dry-run", {**job, "ttl_seconds_after_finished": 61})
+    assert refused.faults == {
+        "max_pids": "must be at most 16384 in pool default",
+        "ttl_seconds_after_finished": "must be at most 60 s in pool default",
+    }
+    made = submitter.post("/jobs", {"name": "b", "image": "busybox"})
+    assert Job.objects.get(pk=made.json["id"]).ttl_seconds == 60
 
 
 def test_refused_pool_is_not_created(operator: Caller) -> None:

@@ -1,0 +1,119 @@
+"""Limits of a pool for the values of jobs: what is refused, and where defaults give way."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controlplane.domain.jobs.admission import RERUN_CHECKS, AdmissionCandidate, judge
+from controlplane.domain.jobs.pool_limits import find_limit_faults, limit_defaults
+from controlplane.domain.jobs.submission import JobsRefused
+from controlplane.spec import JobSpec, parse_job
+from controlplane.spec.limits import JobLimits
+from controlplane.spec.parsing import field_path
+from tests.unit.domain.jobs.test_admission import FACTS, POOL, Hooks, admitted
+from tests.unit.domain.jobs.test_admission import faults as refused
+
+JOB: dict[str, Any] = {"name": "a", "image": "busybox"}
+CHECK: dict[str, Any] = {"command": ["true"]}
+DAY = 86_400
+
+
+def faults(limits: JobLimits | None = None, **fields: Any) -> dict[str, str]:
+    spec = limit_defaults(parse_job({**JOB, **fields}), limits or JobLimits())
+    found = find_limit_faults(spec, limits or JobLimits(), pool="gpu")
+    return {field_path(place, is_short="groups" not in fields): text for place, text in found}
+
+
+def checked(**check: Any) -> dict[str, Any]:
+    return {"kind": "inference", "health_check": {**CHECK, **check}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        ({"max_pids": 16_385}, "max_pids", "must be at most 16384 in pool gpu"),
+        (
+            {"ttl_seconds_after_finished": 90 * DAY + 1},
+            "ttl_seconds_after_finished",
+            "must be at most 7776000 s in pool gpu",
+        ),
+        ({"retries": {"failure": 1_001}}, "retries.failure", "must be at most 1000 in pool gpu"),
+        ({"retries": {"system": 1_001}}, "retries.system", "must be at most 1000 in pool gpu"),
+        (
+            {"retries": {"preemption": 10**6}},
+            "retries.preemption",
+            "must be at most 1000 in pool gpu",
+        ),
+        (
+            checked(interval_seconds=0.9),
+            "health_check.interval_seconds",
+            "must be at least 1 s in pool gpu",
+        ),
+    ],
+)
+def test_value_beyond_a_shipped_limit_is_refused_with_the_limit(
+    fields: dict[str, Any], field: str, text: str
+) -> None:
+    assert faults(**fields) == {field: text}
+
+
+def test_values_at_the_limits_are_accepted() -> None:
+    largest = {"failure": 1_000, "preemption": 1_000, "system": 1_000}
+    fields = {"max_pids": 16_384, "ttl_seconds_after_finished": 90 * DAY, "retries": largest}
+    assert faults(**fields, stop_grace_seconds=3_600, **checked(interval_seconds=1)) == {}
+
+
+def test_pool_sets_its_own_limits() -> None:
+    limits = JobLimits(max_grace_seconds=30, max_retries=5, min_check_interval_seconds=2.5)
+    found = faults(
+        limits, stop_grace_seconds=30.5, retries={"failure": 6}, **checked(interval_seconds=2)
+    )
+    assert found == {
+        "stop_grace_seconds": "must be at most 30 s in pool gpu",
+        "retries.failure": "must be at most 5 in pool gpu",
+        "health_check.interval_seconds": "must be at least 2.5 s in pool gpu",
+    }
+    assert faults(JobLimits(max_pids=20_000), max_pids=20_000) == {}
+
+
+def test_fault_names_the_group_and_the_level_of_retries() -> None:
+    groups = [
+        {"name": "x", "image": "y", "retries": {"failure": 6}},
+        {"name": "z", "image": "y", "max_pids": 101},
+    ]
+    limits = JobLimits(max_pids=100, max_retries=5)
+    spec = parse_job({"name": "a", "retries": {"system": 7}, "groups": groups})
+    places = [
+        place for place, _ in find_limit_faults(limit_defaults(spec, limits), limits, pool="p")
+    ]
+    assert places == [
+        ("retries", "system"),
+        ("groups", 0, "retries", "failure"),
+        ("groups", 1, "max_pids"),
+    ]
+
+
+def test_defaults_give_way_to_lower_limits() -> None:
+    limits = JobLimits(max_pids=100, max_ttl_seconds=DAY, max_grace_seconds=5, max_retries=0)
+    groups = [{"name": "x", "image": "y"}, {"name": "z", "image": "y", "max_pids": 50}]
+    for body in (JOB, {"name": "a", "groups": groups}):
+        spec = limit_defaults(parse_job(body), limits)
+        assert list(find_limit_faults(spec, limits, pool="p")) == []
+        assert spec.ttl_seconds_after_finished == DAY
+        assert [group.max_pids for group in spec.groups] in ([100], [100, 50])
+        assert {group.stop_grace_seconds for group in spec.groups} == {5}
+    unlimited: JobSpec = parse_job(JOB)
+    assert limit_defaults(unlimited, JobLimits()) is unlimited
+
+
+def test_limits_hold_for_submissions_and_reruns() -> None:
+    pool = replace(POOL, job_limits=JobLimits(max_pids=100, max_ttl_seconds=DAY))
+    facts = replace(FACTS, pools={"default": pool})
+    text = "must be at most 100 in pool default"
+    assert refused({**JOB, "max_pids": 101}, facts=facts) == [(0, "max_pids", text)]
+    [job] = admitted(JOB, facts=facts).planned
+    assert (job.groups[0].launch["max_pids"], job.spec.ttl_seconds_after_finished) == (100, DAY)
+    candidate = AdmissionCandidate(0, parse_job({**JOB, "max_pids": 101}), False, 7, 8, pool)
+    with pytest.raises(JobsRefused, match=r"^groups\[0\].max_pids: must be at most 100"):
+        judge([candidate], facts, Hooks(), checks=RERUN_CHECKS)
