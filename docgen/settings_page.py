@@ -91,6 +91,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_MAX_LOG_MIB": "Maximum stored size of each output stream of an attempt; a"
         " truncated stream ends with a note. Docker itself buffers at most 100 MiB that the"
         " cell has not read.",
+        "CELLRUN_CELL_MOUNTS": "Folders of this host that tasks may mount, with everything below"
+        " them, if their pool allows it, too; `any`: what the pool allows; `none`"
+        " ([pools](pools.md#the-veto-of-a-cell)).",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
         "CELLRUN_CELL_POOL": "The pool that the cell joins at registration, if it exists.",
         "CELLRUN_CELL_PRIVILEGED": "`false`: this cell refuses privileged tasks, and capabilities"
@@ -131,6 +134,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_LABELS": "pairs like zone=a,disk=ssd",
         "CELLRUN_CELL_MAX_FILES_MIB": "a whole number of MiB",
         "CELLRUN_CELL_MAX_LOG_MIB": "a whole number of MiB",
+        "CELLRUN_CELL_MOUNTS": "folders separated by commas, any or none",
         "CELLRUN_CELL_NAME": "a name",
         "CELLRUN_CELL_POOL": "a name",
         "CELLRUN_CELL_PRIVILEGED": "true or false",

@@ -60,9 +60,10 @@ class CellConfig:
     empty `control_url` disables uploads of logs (used by tests). `file_roots`, `file_systems`,
     `allowed_networks`: see workers.remote_files. `max_files_bytes`: limit for the inputs, the
     outputs or the checkpoint of one attempt. `privileged_allowed`: whether this cell accepts
-    privileged tasks, and extra capabilities, that its pool allows. `runners`: task types of
-    installed packages. `secrets`: folder for secrets that tasks get as files; None: a folder in
-    /dev/shm. `concurrency`: limit of concurrent engine calls, not of running attempts.
+    privileged tasks, and extra capabilities, that its pool allows. `mount_roots`: folders that
+    tasks may mount; None: those that the pool allows. `runners`: task types of installed packages.
+    `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
+    `concurrency`: limit of concurrent engine calls, not of running attempts.
     """
 
     name: str
@@ -87,6 +88,7 @@ class CellConfig:
     allowed_networks: tuple[Network, ...] = ()
     max_files_bytes: int = MAX_FILES_BYTES
     privileged_allowed: bool = True
+    mount_roots: tuple[Path, ...] | None = None
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
 
@@ -118,6 +120,7 @@ class CellConfig:
             allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
             max_log_bytes=read("CELLRUN_CELL_MAX_LOG_MIB", _mebibytes, "10"),
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
+            mount_roots=read("CELLRUN_CELL_MOUNTS", _mount_roots, "any"),
             privileged_allowed=read("CELLRUN_CELL_PRIVILEGED", _flag, "true"),
             runners=read("CELLRUN_CELL_RUNNERS", chosen_names, "all"),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
@@ -174,6 +177,12 @@ def _roots(text: str) -> tuple[Path, ...]:
         if not root.is_absolute() or root == Path("/"):
             raise ValueError(f"{root} is not the absolute path of a folder below /")
     return roots
+
+
+def _mount_roots(text: str) -> tuple[Path, ...] | None:
+    if text == "any":
+        return None
+    return () if text == "none" else _roots(text)
 
 
 def _networks(text: str) -> tuple[Network, ...]:

@@ -1,10 +1,12 @@
 """What the operator of a cell forbids does not run there, whatever the control plane orders."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.contract.messages.task_options import Mount
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit
 from workers.attempt.events import EndedEvent
@@ -61,3 +63,28 @@ def test_cell_that_forbids_privileges_runs_ordinary_tasks(cell: Cell) -> None:
 
 def test_cell_accepts_privileges_by_default(cell: Cell) -> None:
     assert ran(cell(), privileged=True).exit_code == 0
+
+
+@pytest.mark.parametrize("roots", [(), ("allowed",)])
+def test_cell_refuses_mounts_that_its_operator_forbids(
+    cell: Cell, tmp_path: Path, roots: tuple[str, ...]
+) -> None:
+    for name in ("allowed", "allowed-too"):
+        (tmp_path / name).mkdir()
+    kit = cell(mount_roots=tuple(tmp_path / name for name in roots))
+    outside = ("/", "/etc", f"{tmp_path}/allowed-too", f"{tmp_path}/allowed/../allowed-too")
+    for source in outside:
+        ended = ran(kit, mounts=(Mount(source, "/in"),))
+        assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, FORBIDDEN), ended
+        assert ended.message == (
+            f"this cell allows no mount of {source}: it is not below a folder of"
+            " CELLRUN_CELL_MOUNTS"
+        )
+        assert ended.never_created
+
+
+def test_cell_accepts_mounts_below_the_folders_of_its_operator(cell: Cell, tmp_path: Path) -> None:
+    (tmp_path / "allowed" / "deep").mkdir(parents=True)
+    kit = cell(mount_roots=(tmp_path / "allowed",))
+    for source in ("allowed", "allowed/deep"):
+        assert ran(kit, mounts=(Mount(f"{tmp_path}/{source}", "/in"),)).exit_code == 0

@@ -50,7 +50,8 @@ class DriverContext:
     `back_off`: seconds between the tries of a stage. `address`: the host at which others reach the
     ports of this cell. `max_files_bytes`: the limit for the inputs, the outputs, or the checkpoint
     of one attempt. `privileged_allowed`: False: neither privileged tasks nor capabilities beyond
-    those that every task may have.
+    those that every task may have. `mount_roots`: folders of this host that tasks may mount; None:
+    those that the pool allows.
     """
 
     cell: str
@@ -66,6 +67,7 @@ class DriverContext:
     storage: Storage = field(default_factory=Storage)
     max_files_bytes: int = 10 * 2**30
     privileged_allowed: bool = True
+    mount_roots: tuple[Path, ...] | None = None
     back_off: tuple[float, ...] = (1.0, 4.0)
     closed: threading.Event = field(default_factory=threading.Event)
     now: Callable[[], float] = clock.wall_seconds

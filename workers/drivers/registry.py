@@ -102,6 +102,7 @@ def make_pipeline(
         ),
         max_files_bytes=config.max_files_bytes,
         privileged_allowed=config.privileged_allowed,
+        mount_roots=config.mount_roots,
         back_off=back_off,
         address=partial(address_of, config),
     )

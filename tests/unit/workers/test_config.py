@@ -63,6 +63,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
             "CELLRUN_CELL_ALLOWED_NETWORKS": "127.0.0.0/8, fd00::/8",
             "CELLRUN_CELL_MAX_FILES_MIB": "100",
             "CELLRUN_CELL_PRIVILEGED": "false",
+            "CELLRUN_CELL_MOUNTS": "/srv/models, /srv/scratch",
             "CELLRUN_SECRET_KEY": "the control plane's",
         }
     )
@@ -76,6 +77,9 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
     assert [str(network) for network in config.allowed_networks] == ["127.0.0.0/8", "fd00::/8"]
     assert config.max_files_bytes == 100 * 2**20
     assert not config.privileged_allowed
+    assert config.mount_roots == (Path("/srv/models"), Path("/srv/scratch"))
+    for text, roots in (("none", ()), ("any", None), ("", None)):
+        assert CellConfig.from_env({**env, "CELLRUN_CELL_MOUNTS": text}).mount_roots == roots
     assert dict(config.capacity) == {
         "cpu_millis": 1500,
         "memory_mib": 2048,
@@ -113,6 +117,8 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
         ("CELLRUN_CELL_ALLOWED_NETWORKS", "127.0.0.1/8"),
         ("CELLRUN_CELL_ALLOWED_NETWORKS", "localhost"),
         ("CELLRUN_CELL_PRIVILEGED", "never"),
+        ("CELLRUN_CELL_MOUNTS", "srv"),
+        ("CELLRUN_CELL_MOUNTS", "/"),
         ("CELLRUN_CELL_MAX_FILES_MIB", "0"),
         ("CELLRUN_CELL_MAX_FILES_MIB", "10Gi"),
         ("CELLRUN_CEL_NAME", "typing mistake"),

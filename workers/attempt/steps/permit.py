@@ -1,6 +1,8 @@
 """Permit an attempt: what the operator of this cell allows, and the guard of exclusive attempts."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from controlplane.contract.messages.task_options import find_restricted
 from controlplane.contract.states import FailureKind
@@ -27,7 +29,7 @@ def await_permit(attempt: AttemptRun) -> None:
 
 
 def check_cell_policy(attempt: AttemptRun) -> None:
-    """Raise AttemptFailed if the task needs privileges that this cell forbids.
+    """Raise AttemptFailed if the task needs privileges or mounts that this cell forbids.
 
     A system failure: the pool allows them, so it is not the task's fault, and another cell of the
     pool may accept the task.
@@ -37,11 +39,19 @@ def check_cell_policy(attempt: AttemptRun) -> None:
 
 
 def _find_forbidden(attempt: AttemptRun) -> Iterator[str]:
-    spec = attempt.launch.spec
-    if attempt.context.privileged_allowed:
-        return
-    setting = "CELLRUN_CELL_PRIVILEGED is false"
-    if spec.privileged:
-        yield f"privileged tasks: {setting}"
-    for name in find_restricted(spec.capabilities):
-        yield f"task with the capability {name}: {setting}"
+    spec, context = attempt.launch.spec, attempt.context
+    if not context.privileged_allowed:
+        setting = "CELLRUN_CELL_PRIVILEGED is false"
+        if spec.privileged:
+            yield f"privileged tasks: {setting}"
+        for name in find_restricted(spec.capabilities):
+            yield f"task with the capability {name}: {setting}"
+    for mount in spec.mounts:
+        if context.mount_roots is not None and not _lies_below(mount.source, context.mount_roots):
+            yield f"mount of {mount.source}: it is not below a folder of CELLRUN_CELL_MOUNTS"
+
+
+def _lies_below(source: str, roots: Sequence[Path]) -> bool:
+    """Return whether `source` is one of `roots` or below it; links are checked before the start."""
+    path = Path(os.path.normpath(source))
+    return any(path.is_relative_to(root) for root in roots)
