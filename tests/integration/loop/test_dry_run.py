@@ -244,11 +244,11 @@ def test_dry_run_reports_a_quota_that_can_never_be_met(loop: Loop) -> None:
 
 
 def test_dry_run_names_an_existing_job(loop: Loop) -> None:
-    body = a_job(guid="mine")
-    _, document = JobsApi(loop).post("/jobs", body)
-    _, answer = JobsApi(loop).post("/jobs:dry-run", body)
+    api, body = JobsApi(loop), a_job(guid="mine")
+    _, document = api.post("/jobs", body)
+    _, answer = api.post("/jobs:dry-run", body)
     assert (answer["existing_job"], answer["groups"]) == (document["id"], [])
-    _, answer = JobsApi(loop).post("/jobs:dry-run", a_job(existing_job_policy="keep"))
+    _, answer = api.post("/jobs:dry-run", a_job(existing_job_policy="keep"))
     assert answer["existing_job"] == document["id"]
 
 
