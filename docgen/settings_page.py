@@ -52,6 +52,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_MAX_CACHE_MIB": "Maximum total size of results and outputs in the cache, in MiB.",
         "CELLRUN_MAX_TASKS_PER_JOB": "Maximum number of tasks in one job.",
         "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "Maximum number of unfinished tasks of one user.",
+        "CELLRUN_METRICS_NETWORKS": "Networks from which `/metrics` may be read without a token"
+        " ([operations](operations.md#monitoring)).",
         "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"
         " without its own pending timeout.",
         "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of passes of placement while tasks wait; a"
@@ -158,6 +160,7 @@ DERIVED: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_SECRETS": "a folder of its own in `/dev/shm`",
         "CELLRUN_HOME": "`.cellrun`",
         "CELLRUN_MAX_BODY_BYTES": "`4194304`",
+        "CELLRUN_METRICS_NETWORKS": "`127.0.0.0/8,::1`",
         "CELLRUN_PROCESS": "`command`; each unit sets its own",
     }
 )

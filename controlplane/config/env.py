@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, LiteralString, get_args
@@ -56,6 +56,13 @@ def _networks(text: str) -> tuple[Network, ...]:
         return tuple(ip_network(word.strip()) for word in text.split(",")) if text else ()
     except ValueError:
         raise ValueError("networks such as 10.0.0.0/8, separated by commas") from None
+
+
+def _listed_networks(text: str) -> tuple[Network, ...]:
+    try:
+        return () if text == "none" else _networks(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or none") from None
 
 
 def _digits(text: str) -> str:
@@ -235,6 +242,11 @@ class ControlPlaneSettings(BaseModel):
     max_unfinished_tasks_per_user: Count = 16_000
     max_body_bytes: Count = 4 * 1024 * 1024
     max_artifact_mib: Count = 10_240
+    # Without a token, only these may read /metrics.
+    metrics_networks: Annotated[tuple[Network, ...], BeforeValidator(_listed_networks)] = (
+        IPv4Network("127.0.0.0/8"),
+        IPv6Network("::1"),
+    )
     audit_days: Days = 365
     cache_days: Days = 30
     max_cache_mib: Count = 102_400

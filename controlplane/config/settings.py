@@ -127,6 +127,8 @@ LOGGING = build_logging(CELLRUN.log_level, CELLRUN.process)
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "controlplane.api.openapi.ApiSchema",
     "EXCEPTION_HANDLER": "controlplane.api.problems.answer_error",
+    # Not passwords, which only the admin's login accepts.
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
 }
 
@@ -139,6 +141,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": ["controlplane.api.openapi.add_job_schemas"],
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "SERVE_AUTHENTICATION": [],
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     # From local static files, so that the documentation works without the Internet.
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -3,8 +3,9 @@
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerView
 
+from controlplane.api.description import Description
 from controlplane.api.operators import health, metrics
 
 # Here and not at app setup, since workers serve no pages.
@@ -14,9 +15,9 @@ urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
-    path("metrics", metrics.metrics),
+    path("metrics", metrics.Metrics.as_view()),
     path("api/v1/", include("controlplane.api.urls")),
-    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/schema/", Description.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     path("admin/", admin.site.urls),
 ]

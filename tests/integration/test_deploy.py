@@ -73,6 +73,15 @@ def test_unit_sets_the_environment_and_stop_timeout_of_the_stack(name: str, tmp_
         assert read_compose()["services"][name]["environment"]["CELLRUN_PROCESS"] == name
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_processes_may_open_more_files_than_web_accepts_connections(name: str) -> None:
+    """The usual soft limit is 1,024."""
+    command = read_units()["web"].command
+    connections = int(command[command.index("--limit-concurrency") + 1])
+    assert int(read_units()[name].settings["LimitNOFILE"]) > 2 * connections
+    assert read_compose()["services"][name]["ulimits"]["nofile"] > 2 * connections
+
+
 def test_the_examples_hold_only_settings_that_exist() -> None:
     control, cell = read_example("control.env.example"), read_example("cell.env.example")
     assert unknown_names([*control, *cell]) == []

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from kombu.connection import Connection
 
 from controlplane import clock
+from controlplane.api.operators.shared_probe import SharedProbe
 from controlplane.commands.state.tick_alerts import SILENT_SECONDS
 from controlplane.queries.ticks import load_probe_time, load_silence, load_tick
 from controlplane.queries.views.overviews import find_recurring_alert
@@ -24,6 +25,9 @@ of the database, is repaired by the cells, which resend their messages."""
 GREETING_SECONDS = 2
 """The shortest timeout of libpq."""
 
+PROBE_SECONDS = 1.0
+"""Requests need no token, so they must not cost a check, with its connections, each."""
+
 
 def healthz(request: HttpRequest) -> HttpResponse:
     """Return 200; nothing but the web process itself is checked."""
@@ -32,6 +36,17 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 def readyz(request: HttpRequest) -> HttpResponse:
     """Return 200 if database, broker, ticks, inbox and cells work, else 503 with the faults."""
+    checks = _READINESS.get(max_age_seconds=PROBE_SECONDS)
+    ready = all(answer == "ok" for answer in checks.values())
+    return HttpResponse(
+        json.dumps({"status": "ok" if ready else "not ready", "checks": checks}),
+        content_type="application/json",
+        status=200 if ready else 503,
+    )
+
+
+def check_readiness() -> dict[str, str]:
+    """Return the result of each check: "ok", or the fault."""
     checks = {"broker": _check_broker()}
     try:
         _greet_database()
@@ -44,12 +59,10 @@ def readyz(request: HttpRequest) -> HttpResponse:
         checks["cells"] = _check_heartbeats(now)
     except (DatabaseError, psycopg.Error) as fault:
         checks["database"] = f"no response: {type(fault).__name__}"
-    ready = all(answer == "ok" for answer in checks.values())
-    return HttpResponse(
-        json.dumps({"status": "ok" if ready else "not ready", "checks": checks}),
-        content_type="application/json",
-        status=200 if ready else 503,
-    )
+    return checks
+
+
+_READINESS = SharedProbe(check_readiness)
 
 
 def _greet_database() -> None:

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 
-from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_safe
+from django.conf import settings
+from django.http import HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.views import APIView
 
+from controlplane.api.base import BearerAuthentication, IgnoreAccept
+from controlplane.limits.addresses import find_address
 from controlplane.queries.views.metrics import load_figures
 
 
@@ -23,9 +28,26 @@ class _Figures(Collector):
         yield from families.values()
 
 
-@require_safe
-def metrics(request: HttpRequest) -> HttpResponse:
-    """Return all metrics in Prometheus's text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures())
-    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+class IsListedAddress(BasePermission):
+    """Allow requests from the networks in CELLRUN_METRICS_NETWORKS."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether the address of the caller is known and in one of the networks."""
+        address = find_address(request)
+        networks = settings.CELLRUN.metrics_networks
+        return address is not None and any(address in network for network in networks)
+
+
+class Metrics(APIView):
+    """All metrics in Prometheus's text format, for listed addresses and callers with a token."""
+
+    authentication_classes = (BearerAuthentication,)
+    permission_classes = (IsListedAddress | IsAuthenticated,)
+    content_negotiation_class = IgnoreAccept
+    schema = None
+
+    def get(self, request: Request) -> HttpResponse:
+        """Return the metrics."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Figures())
+        return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)

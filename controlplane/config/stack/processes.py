@@ -21,6 +21,10 @@ CELL_STOP_SECONDS = 60
 # Flower keeps about 6 KB for each task it has seen.
 FLOWER_MAX_TASKS = 20_000
 
+# Idle connections and followers of logs included. Beyond it, requests get 503 instead of a share of
+# a process that can no longer answer any in time.
+WEB_CONNECTIONS = 4_000
+
 # Prefixes of variables that processes get only from their definitions below. Those of the caller
 # are dropped, since its shell may have read the run/env of another stack.
 OWN_PREFIXES = ("CELLRUN_", "CELERY_", "DATABASE_URL", "DJANGO_", "FLOWER_")
@@ -125,6 +129,7 @@ def _control(plan: StackPlan) -> list[Process]:
     web = [sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application"]
     web += ["--host", "127.0.0.1", "--port", str(plan.web_port), "--lifespan", "off"]
     web += ["--no-access-log", "--timeout-graceful-shutdown", "5"]
+    web += ["--timeout-keep-alive", "5", "--limit-concurrency", str(WEB_CONNECTIONS)]
     beat = [*_celery("controlplane.config.celery"), "beat"]
     beat += ["--schedule", str(plan.home.root / "beat-schedule"), "--pidfile="]
     flower = [*_celery("controlplane.config.flower"), "flower", "--address=127.0.0.1"]

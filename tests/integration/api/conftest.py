@@ -49,7 +49,7 @@ class Caller:
     def __init__(self, token: str | None, user: Any = None) -> None:
         self.user = user
         self._client = Client()
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def get(self, path: str) -> Answer:
         """GET a path below /api/v1, or a whole address."""
@@ -79,7 +79,7 @@ class Caller:
             path if path.startswith("http") else f"/api/v1{path}",
             content,
             content_type=content_type or "application/octet-stream",
-            headers={**self._headers, **named},
+            headers={**self.headers, **named},
         )
         return Answer(answer.status_code, answer.headers, answer.getvalue(), named)
 

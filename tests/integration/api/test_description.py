@@ -1,6 +1,8 @@
 """The OpenAPI description is complete and true to the code; its committed copy is up to date."""
 
+import base64
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import get_resolver
 
+from controlplane.api import description as served
 from controlplane.api.urls import urlpatterns
 from controlplane.spec import json_schema
 from tests.integration.api.conftest import Caller, make_caller
@@ -95,3 +98,39 @@ def test_the_documentation_is_served_without_the_internet(db: None) -> None:
     assert b"//cdn" not in page.content
     assert b"/static/drf_spectacular_sidecar/" in page.content
     assert get_resolver().resolve("/api/schema/")
+
+
+def test_the_served_description_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request needs no token, and building it takes a third of a second."""
+    built = []
+
+    class Generator(served.Description.generator_class):  # type: ignore[misc, name-defined]
+        def get_schema(self, *args: Any, **kwargs: Any) -> Any:
+            built.append(1)
+            return super().get_schema(*args, **kwargs)
+
+    monkeypatch.setattr(served.Description, "generator_class", Generator)
+    monkeypatch.setattr(served, "_render", lru_cache(served._render.__wrapped__))
+    pages = [Client().get("/api/schema/") for _ in range(3)]
+    assert len(built) == 1
+    committed = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text())
+    assert [yaml.safe_load(page.content) for page in pages] == [committed] * 3
+    found = Client().get("/api/schema/?format=json")
+    assert found["Content-Type"].startswith("application/vnd.oai.openapi+json")
+    assert found.json() == committed
+
+
+def test_an_unchanged_description_is_not_sent_again() -> None:
+    page = Client().get("/api/schema/")
+    again = Client().get("/api/schema/", headers={"If-None-Match": page["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    other = Client().get("/api/schema/", headers={"If-None-Match": '"other"'})
+    assert other.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/schema/", "/api/docs/"])
+def test_no_password_is_checked_for_public_pages(path: str) -> None:
+    """A wrong one costs a third of a second, and could be tried without limit."""
+    basic = base64.b64encode(b"admin:wrong").decode()
+    page = Client().get(path, headers={"Authorization": f"Basic {basic}"})
+    assert page.status_code == 200

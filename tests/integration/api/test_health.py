@@ -1,18 +1,27 @@
 """/readyz reports what does not work; each tick must have run within the last minute."""
 
 import socket
+import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection, connections
 from django.test import Client
 
 from controlplane import clock
+from controlplane.api.operators import health
 from controlplane.models import InboxProbe, TickState
 
 pytestmark = pytest.mark.django_db
 
+REQUESTS = 20
 TICKS = ("placement", "convergence", "callbacks")
+
+
+@pytest.fixture(autouse=True)
+def probe_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PROBE_SECONDS", 0.0)
 
 
 def test_readyz_fails_without_a_recent_run_of_each_tick() -> None:
@@ -59,3 +68,58 @@ def test_readyz_reports_a_database_connection_timeout(
         answer = Client().get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["checks"]["database"] == "no response: ConnectionTimeout"
+
+
+class Connections:
+    """A listening port that closes each connection, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                found, _ = self._server.accept()
+            except OSError:
+                return
+            self.count += 1
+            found.close()
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+
+def test_readyz_makes_no_connection_for_each_request(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Connections()
+    settings.CELERY_BROKER_URL = f"redis://127.0.0.1:{broker.port}/0"
+    try:
+        answers = [Client().get("/readyz")]
+        connections_of_a_probe = broker.count
+        monkeypatch.setattr(health, "PROBE_SECONDS", 60.0)
+        answers += [Client().get("/readyz") for _ in range(REQUESTS)]
+    finally:
+        broker.close()
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer.json()["checks"]["broker"] for answer in answers} == {
+        "no response: OperationalError"
+    }
+    assert broker.count == connections_of_a_probe > 0
+
+
+def test_readyz_reports_an_outage_and_a_recovery_with_the_next_probe(settings: Any) -> None:
+    working = settings.CELERY_BROKER_URL
+    assert Client().get("/readyz").json()["checks"]["broker"] == "ok"
+    broker = Connections()
+    broker.close()
+    settings.CELERY_BROKER_URL = f"redis://127.0.0.1:{broker.port}/0"
+    assert Client().get("/readyz").json()["checks"]["broker"].startswith("no response")
+    settings.CELERY_BROKER_URL = working
+    assert Client().get("/readyz").json()["checks"]["broker"] == "ok"

@@ -1,21 +1,27 @@
 """Metrics count the present tasks, jobs and cells."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from ipaddress import IPv4Network
+from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.core.asgi import get_asgi_application
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane import clock
 from controlplane.commands.state.apply import apply
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Cell, Job, OneOff, Task, TickState
-from tests.integration.api.conftest import Caller
+from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.test_reading import submit
 
 
@@ -107,3 +113,89 @@ def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
             plan = "\n".join(line for (line,) in cursor.fetchall())
             for table in ("task", "job", "callback", "oneoff", "alert"):
                 assert f"Seq Scan on controlplane_{table} " not in plan, plan
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "status"),
+    [
+        ("127.0.0.1", {}, 200),
+        ("::1", {}, 200),
+        ("::ffff:127.0.0.1", {}, 200),
+        ("203.0.113.7", {}, 401),
+        ("203.0.113.7", {"X-Forwarded-For": "127.0.0.1"}, 401),
+        # A proxy on this host that does not pass on the address of its client.
+        ("127.0.0.1", {"X-Forwarded-Proto": "https"}, 401),
+        ("127.0.0.1", {"Via": "1.1 proxy"}, 401),
+        ("", {}, 401),
+        ("unknown", {}, 401),
+    ],
+)
+def test_metrics_without_a_token_need_a_listed_address(
+    address: str, headers: dict[str, str], status: int
+) -> None:
+    page = Client(REMOTE_ADDR=address).get("/metrics", headers=headers)
+    assert page.status_code == status
+    if status == 401:
+        assert page["Content-Type"] == "application/problem+json"
+        assert page["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_metrics_are_open_to_any_token_and_to_networks_of_the_settings(
+    submitter: Caller, settings: Any
+) -> None:
+    far = Client(REMOTE_ADDR="10.1.2.3")
+    assert submitter.get("http://testserver/metrics").status == 200
+    authorization = submitter.headers
+    assert far.get("/metrics", headers=authorization).status_code == 200
+    wrong = {"Authorization": "Bearer cr_unknown"}
+    assert Client().get("/metrics", headers=wrong).status_code == 401
+    change_setting(settings, metrics_networks=(IPv4Network("10.0.0.0/8"),))
+    assert far.get("/metrics").status_code == 200
+    assert Client().get("/metrics").status_code == 401
+    change_setting(settings, metrics_networks=())
+    assert far.get("/metrics").status_code == 401
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("peer", "forwarded_for", "status"),
+    [
+        ("127.0.0.1", None, 200),
+        ("127.0.0.1", "203.0.113.7", 401),
+        # The client of the proxy claims to be local; the proxy appends the address it sees.
+        ("127.0.0.1", "127.0.0.1, 203.0.113.7", 401),
+        ("203.0.113.7", "127.0.0.1", 401),
+    ],
+)
+def test_metrics_behind_a_proxy_count_the_address_of_its_client(
+    peer: str, forwarded_for: str | None, status: int
+) -> None:
+    """As uvicorn, with its defaults, runs the application."""
+    headers = [(b"host", b"localhost")]
+    if forwarded_for:
+        headers.append((b"x-forwarded-for", forwarded_for.encode()))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/metrics",
+        "raw_path": b"/metrics",
+        "query_string": b"",
+        "headers": headers,
+        "server": ("localhost", 80),
+        "client": (peer, 1),
+    }
+
+    async def get() -> int:
+        application: Any = ProxyHeadersMiddleware(get_asgi_application())
+        called = ApplicationCommunicator(application, scope)
+        await called.send_input({"type": "http.request", "body": b"", "more_body": False})
+        start = await called.receive_output(20)
+        while (await called.receive_output(20)).get("more_body"):
+            pass
+        await called.wait(20)
+        return int(start["status"])
+
+    assert asyncio.run(get()) == status

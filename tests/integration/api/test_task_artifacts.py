@@ -198,7 +198,7 @@ def test_range_returns_the_part(
 
 
 def test_part_is_streamed_to_asynchronous_servers(submitter: Caller, stored: str) -> None:
-    headers = {**submitter._headers, "Range": "bytes=10-1000"}
+    headers = {**submitter.headers, "Range": "bytes=10-1000"}
     answer: Any = Client().get(f"/api/v1{stored}", headers=headers)
 
     async def read() -> bytes:

@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
+from controlplane.api.operators import health
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
@@ -261,6 +262,11 @@ def test_probe_is_lost_with_the_heartbeats_before_it(
 
 def refuse(*_: object, **__: object) -> None:
     raise OperationalError("the database is away")
+
+
+@pytest.fixture(autouse=True)
+def probe_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PROBE_SECONDS", 0.0)
 
 
 def readiness() -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Limit what callers may take of a process: the address of a caller."""
