@@ -11,6 +11,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException
+from structlog.contextvars import get_contextvars
 
 from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
 from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
@@ -42,6 +43,7 @@ def problem(
     **more: Any,
 ) -> HttpResponse:
     """Return a problem document with `more` as extension members."""
+    request_id = get_contextvars().get("request_id")
     errors = [{"field": fault.field, "detail": fault.detail} for fault in faults]
     document: dict[str, Any] = {
         "type": "about:blank",
@@ -49,6 +51,7 @@ def problem(
         "status": status,
         "detail": detail,
         **({"errors": errors} if errors else {}),
+        **({"request_id": request_id} if request_id else {}),
         **more,
     }
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -427,3 +427,6 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[FieldError] | None = None
+    request_id: str | None = Field(
+        default=None, description="As in the header X-Request-Id of the response."
+    )

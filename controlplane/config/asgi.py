@@ -13,6 +13,7 @@ _django = get_asgi_application()
 from django.conf import settings  # noqa: E402
 
 from controlplane.api.body_limit import BodyLimit  # noqa: E402
+from controlplane.api.request_ids import RequestIds  # noqa: E402
 from controlplane.api.work.follow import LogFollow  # noqa: E402
 
-application = BodyLimit(LogFollow(_django), max_bytes=settings.CELLRUN.max_body_bytes)
+application = RequestIds(BodyLimit(LogFollow(_django), max_bytes=settings.CELLRUN.max_body_bytes))

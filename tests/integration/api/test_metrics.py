@@ -1,6 +1,5 @@
 """Metrics count the present tasks, jobs and cells."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import IPv4Network
@@ -8,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
 from django.db import connection
 from django.test import Client
@@ -21,6 +19,7 @@ from controlplane.commands.state.apply import apply
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Cell, Job, OneOff, Task, TickState
+from tests.integration.api.asgi import call
 from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.test_reading import submit
 
@@ -171,31 +170,6 @@ def test_metrics_behind_a_proxy_count_the_address_of_its_client(
     peer: str, forwarded_for: str | None, status: int
 ) -> None:
     """As uvicorn, with its defaults, runs the application."""
-    headers = [(b"host", b"localhost")]
-    if forwarded_for:
-        headers.append((b"x-forwarded-for", forwarded_for.encode()))
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": "http",
-        "path": "/metrics",
-        "raw_path": b"/metrics",
-        "query_string": b"",
-        "headers": headers,
-        "server": ("localhost", 80),
-        "client": (peer, 1),
-    }
-
-    async def get() -> int:
-        application: Any = ProxyHeadersMiddleware(get_asgi_application())
-        called = ApplicationCommunicator(application, scope)
-        await called.send_input({"type": "http.request", "body": b"", "more_body": False})
-        start = await called.receive_output(20)
-        while (await called.receive_output(20)).get("more_body"):
-            pass
-        await called.wait(20)
-        return int(start["status"])
-
-    assert asyncio.run(get()) == status
+    application: Any = ProxyHeadersMiddleware(get_asgi_application())
+    headers = [(b"x-forwarded-for", forwarded_for.encode())] if forwarded_for else []
+    assert call(application, "GET", "/metrics", *headers, peer=peer).status == status
