@@ -9,6 +9,9 @@ EXIT_FAILED = 1
 EXIT_TROUBLE = 2
 EXIT_INTERRUPTED = 130
 
+# If a response that demands a pause, for example a proxy's, has no Retry-After.
+USUAL_PAUSE_SECONDS = 1.0
+
 
 class ClientError(Exception):
     """Base of the errors that the command prints without a traceback."""
@@ -41,8 +44,12 @@ class StillOpen(ClientError):
 class ApiError(ClientError):
     """The API returned an error: an RFC 9457 problem document, or only a status."""
 
-    def __init__(self, status: int, problem: Mapping[str, Any], url: str) -> None:
+    def __init__(
+        self, status: int, problem: Mapping[str, Any], url: str, *, retry_after: str | None = None
+    ) -> None:
         self.status = status
+        has_seconds = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+        self.pause_seconds = float(retry_after or 0) if has_seconds else USUAL_PAUSE_SECONDS
         self.problem = dict(problem)
         self.url = url
         super().__init__(self.lines()[0])

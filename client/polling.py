@@ -1,13 +1,23 @@
-"""Sleep between polls: from 0.2 s up to 2 s, and not past a deadline."""
+"""Sleep between polls, from 0.2 s up to 2 s and not past a deadline, and when the server demands.
+
+The server demands a pause with the status 429: the token has spent the units that it has.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from client.errors import StillOpen
+from client.errors import ApiError, StillOpen
 
 FIRST_SECONDS = 0.2
 LAST_SECONDS = 2.0
 GROWTH = 1.5
+# Together at most five minutes, for a client that submits much faster than its token may.
+THROTTLED_TRIES = 30
+LONGEST_PAUSE_SECONDS = 10.0
+TOO_MANY_REQUESTS = 429
+
+T = TypeVar("T")
 
 
 class PollInterval:
@@ -40,3 +50,18 @@ def beats(pace: PollInterval, waiting_for: str) -> Iterator[None]:
     while True:
         yield
         pace.rest(waiting_for)
+
+
+def repeat_throttled(request: Callable[[], T]) -> T:
+    """Return the result of `request`; while it is refused as one of too many, pause and repeat it.
+
+    A refused request has changed nothing, so any request can be repeated.
+    """
+    for _ in range(THROTTLED_TRIES):
+        try:
+            return request()
+        except ApiError as fault:
+            if fault.status != TOO_MANY_REQUESTS:
+                raise
+            time.sleep(min(fault.pause_seconds, LONGEST_PAUSE_SECONDS))
+    return request()

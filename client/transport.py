@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 import requests
 
 from client.errors import ApiError, Unreachable
-from client.polling import PollInterval
+from client.polling import PollInterval, repeat_throttled
 from client.settings import ClientSettings
 
 # A submission of 10,000 tasks takes seconds; a connection does not.
@@ -89,7 +89,11 @@ class ApiTransport:
         except ValueError:
             raise Unreachable(self.url, "the server is not Cellrun's API: check the URL") from None
 
-    def _send(
+    def _send(self, method: str, path: str, **options: Any) -> requests.Response:
+        """Send a request (see `_send_once`), again after a pause if the server demands it."""
+        return repeat_throttled(lambda: self._send_once(method, path, **options))
+
+    def _send_once(
         self,
         method: str,
         path: str,
@@ -119,7 +123,8 @@ class ApiTransport:
                 self.url, f"it redirects to {answer.headers.get('Location')}: use that URL"
             )
         if not answer.ok:
-            raise ApiError(answer.status_code, _problem(answer), self.url)
+            pause = answer.headers.get("Retry-After")
+            raise ApiError(answer.status_code, _problem(answer), self.url, retry_after=pause)
         return answer
 
     def _open(self, path: str, headers: Mapping[str, str] | None = None) -> requests.Response:

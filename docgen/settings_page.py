@@ -61,6 +61,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_PROCESS": "Name of the process in its logs. With `web`, the process pools its"
         " database connections.",
         "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it.",
+        "CELLRUN_REQUEST_BURST_UNITS": "[Units](api.md#limits-of-requests) that a token may spend"
+        " at once, after a pause.",
+        "CELLRUN_REQUEST_UNITS_PER_SECOND": "[Units](api.md#limits-of-requests) that a token may"
+        " spend in a second, for each web process.",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
         " it.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"

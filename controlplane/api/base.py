@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from controlplane import clock
-from controlplane.api import openapi
+from controlplane.api import charges, openapi
 from controlplane.api.pages import KeysetPagination, ListQuery
 from controlplane.api.requests import PARSERS, Parameters
 from controlplane.commands.tenancy.tokens import digest_of, note_use
@@ -119,6 +119,16 @@ class ApiView(GenericViewSet[Any]):
     document: Any = None
     """The pydantic model of the responses of views without a serializer."""
 
+    def perform_authentication(self, request: Request) -> None:
+        """Authenticate the caller and charge the request, also one that is refused later."""
+        try:
+            super().perform_authentication(request)
+        except AuthenticationFailed:
+            charges.admit(request)
+            raise
+        if request.authenticators:
+            charges.admit(request)
+
     @cached_property
     def query(self) -> Parameters:
         """Return the query parameters. Raise BadQuery for one that the action does not describe."""
@@ -133,7 +143,9 @@ class ApiView(GenericViewSet[Any]):
     def begin_page(self) -> KeysetPagination:
         """Return the requested part of a list. Raise BadQuery."""
         paginator: Any = self.paginator
-        return paginator.begin(self.query)
+        page: KeysetPagination = paginator.begin(self.query)
+        charges.charge_rows(self.request, page.limit)
+        return page
 
     def answer_page(self, find: ListQuery, key: str, by: str = "before") -> Response:
         """Return a page of a list; its cursor is the field `key`, the argument `by` of `find`."""

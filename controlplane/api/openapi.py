@@ -32,6 +32,11 @@ _PROBLEMS = {
     415: "The body is neither JSON nor YAML.",
     416: "The file has fewer bytes than the beginning of the requested range.",
     422: "Fields are invalid or exceed limits; `errors` names all of them.",
+    429: "The token, or the address without one, has sent too many or too expensive requests.",
+}
+_RETRY_AFTER = {
+    "description": "Seconds after which the request can be repeated.",
+    "schema": {"type": "integer", "minimum": 1},
 }
 _BYTES = {"type": "string", "format": "binary"}
 _IDS = {
@@ -129,6 +134,8 @@ class ApiSchema(AutoSchema):
         problem = {"application/problem+json": {"schema": self._ref(Problem)}}
         for code in sorted(self._problems()):
             bodies[str(code)] = {"content": problem, "description": _PROBLEMS[code]}
+            if code == 429:
+                bodies[str(code)]["headers"] = {"Retry-After": _RETRY_AFTER}
         return bodies
 
     def _answer(self) -> dict[str, Any]:
@@ -145,7 +152,7 @@ class ApiSchema(AutoSchema):
     def _problems(self) -> set[int]:
         operation, codes = self.operation, set(self.operation.problems)
         if self.view.get_authenticators():
-            codes |= {401} if self.method in SAFE_METHODS else {401, 403}
+            codes |= {401, 429} if self.method in SAFE_METHODS else {401, 403, 429}
         if "{" in self.path:
             codes.add(404)
         if operation.query:

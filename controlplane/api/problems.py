@@ -10,7 +10,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, Throttled
 from structlog.contextvars import get_contextvars
 
 from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
@@ -124,6 +124,12 @@ def _answer_framework(error: Exception) -> HttpResponse | None:
             return problem(413, str(error))
         case Http404():
             return problem(404, "no resource has this URL")
+        case Throttled(wait=seconds):  # type: ignore[misc]  # it is missing in the stubs
+            return problem(
+                429,
+                f"too many requests, or too expensive ones: try again in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
         case APIException():
             headers = {"Allow": error.allow} if hasattr(error, "allow") else {}
             if scheme := getattr(error, "auth_header", None):

@@ -11,6 +11,7 @@ from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
+from controlplane.api import charges
 from controlplane.api.problems import BadQuery
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.one_offs import Lifecycle
@@ -83,7 +84,9 @@ def read_body(request: Request) -> Any:
         raise UnsupportedMediaType(
             given, f"Content-Type is {given or 'missing'}; expected {expected}"
         )
-    return parser.parse(BytesIO(read_bytes(request)))
+    content = read_bytes(request)
+    charges.charge_document(request, len(content), parser.media_type)
+    return parser.parse(BytesIO(content))
 
 
 def read_part(request: Request, model: type[M]) -> M:

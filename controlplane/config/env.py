@@ -241,6 +241,9 @@ class ControlPlaneSettings(BaseModel):
     max_tasks_per_job: Count = 10_000
     max_unfinished_tasks_per_user: Count = 16_000
     max_body_bytes: Count = 4 * 1024 * 1024
+    # What each token may cost each web process; a unit is about a millisecond of it.
+    request_units_per_second: Count = 500
+    request_burst_units: Count = 100_000
     max_artifact_mib: Count = 10_240
     # Without a token, only these may read /metrics.
     metrics_networks: Annotated[tuple[Network, ...], BeforeValidator(_listed_networks)] = (

@@ -1,1 +1,1 @@
-"""Limit what callers may take of a process: the address of a caller."""
+"""Limit what callers may take: the address of a caller, and token buckets."""

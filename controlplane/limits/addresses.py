@@ -1,6 +1,6 @@
 """Find the address of a caller, as far as it is known."""
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from django.http import HttpRequest
 from rest_framework.request import Request
@@ -23,3 +23,14 @@ def find_address(request: HttpRequest | Request) -> IPv4Address | IPv6Address | 
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
+
+
+def find_network(request: HttpRequest | Request) -> str:
+    """Return what counts as one caller: an IPv4 address, or a network of 64 bits of IPv6.
+
+    All callers with unknown addresses count as one.
+    """
+    address = find_address(request)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((address, 64), strict=False))
+    return str(address) if address else "unknown"

@@ -13,8 +13,9 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection
 from django.http import QueryDict
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, Throttled
 
+from controlplane.api import charges
 from controlplane.api.base import BearerAuthentication
 from controlplane.api.body_limit import Application, Receive, Scope, Send
 from controlplane.api.problems import BadQuery
@@ -83,12 +84,13 @@ def _admit(scope: Scope) -> _Follower | None:
         stream, after, tail = read_log_query(parameters)
         if match is None or scheme.lower() != b"bearer" or not parameters.flag("follow"):
             return None
-        BearerAuthentication().check(token.strip())
+        _, credential = BearerAuthentication().check(token.strip())
+        charges.admit_credential(credential)
         uid = UUID(match[1])
         attempts.get_attempt(uid)
         start = artifacts.find_start(uid, stream, after=after, tail=tail)
         return _Follower(uid, stream, start, token.strip())
-    except (BadQuery, AuthenticationFailed, NotFound, StoreUnavailable):
+    except (BadQuery, AuthenticationFailed, Throttled, NotFound, StoreUnavailable):
         return None
     finally:
         connection.close()

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api import schemas
+from controlplane.api import charges, schemas
 from controlplane.api.base import ApiView, caller_of, check_may_change
 from controlplane.api.openapi import Operation, parameter, ref
 from controlplane.api.problems import BadQuery
@@ -51,6 +51,7 @@ class Jobs(ApiView):
         Parameters(request)
         body = read_body(request)
         spec = _with_key(parse_job(body), _read_key(request))
+        charges.charge_jobs(request, jobs=1, tasks=spec.total_replicas())
         [submission] = submit_jobs(
             specs=[spec], bodies=[body], owner=caller_of(request), now=clock.now()
         )
@@ -83,6 +84,8 @@ class Jobs(ApiView):
             raise BadQuery("Idempotency-Key", "must not be set for a batch: give each job a guid")
         batch = _read_batch(read_body(request))
         specs = batch.parse()
+        tasks_of_all = sum(spec.total_replicas() for spec in specs)
+        charges.charge_jobs(request, jobs=len(specs), tasks=tasks_of_all)
         try:
             submissions = submit_jobs(
                 specs=specs, bodies=batch.bodies, owner=caller_of(request), now=clock.now()
@@ -97,7 +100,9 @@ class Jobs(ApiView):
         """Forecast where a job would be placed, or why it would wait or be refused."""
         Parameters(request)
         body = read_body(request)
-        found = dry_run(spec=parse_job(body), body=body, owner=caller_of(request), now=clock.now())
+        spec = parse_job(body)
+        charges.charge_jobs(request, jobs=1, tasks=spec.total_replicas())
+        found = dry_run(spec=spec, body=body, owner=caller_of(request), now=clock.now())
         return self.answer(asdict(found))
 
     def retrieve(self, request: Request, job_id: int) -> Response:
@@ -195,7 +200,12 @@ class Jobs(ApiView):
         submission = retry_job(
             job_id=job_id, guid=_read_key(request), actor=self.actor, now=clock.now()
         )
-        return self._answer_submission(submission)
+        made = self._answer_submission(submission)
+        counts = made.data["task_status_count"].values()
+        charges.charge_jobs(
+            request, jobs=1, tasks=sum(sum(group["phase"].values()) for group in counts)
+        )
+        return made
 
     def _answer_submission(self, submission: Submission) -> Response:
         job = jobs.get_job(submission.job_id)

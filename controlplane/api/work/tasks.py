@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api import schemas
+from controlplane.api import charges, schemas
 from controlplane.api.base import ApiView, caller_of, check_may_change
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.requests import Parameters, read_body, read_part
@@ -35,6 +35,7 @@ class Tasks(ApiView):
         Parameters(request)
         body = read_body(request)
         wanted = parse_one_off(body)
+        charges.charge_jobs(request, jobs=1, tasks=1)
         task_id = desire_task(wanted=wanted, body=body, owner=caller_of(request), now=clock.now())
         made = self._answer(task_id, status=201)
         made["Location"] = request.build_absolute_uri(f"/api/v1/tasks/{wanted.guid}")

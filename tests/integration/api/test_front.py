@@ -3,19 +3,22 @@
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.db import connection
 
 from controlplane import clock
+from controlplane.api import charges
 from controlplane.api.body_limit import BodyLimit, Receive, Scope, Send
 from controlplane.api.work.follow import LogFollow
 from controlplane.commands.attempts.logs import append_output
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
+from controlplane.limits.buckets import Buckets
 from controlplane.models import Attempt, Cell, Task
-from tests.integration.api.conftest import Caller
+from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.test_reading import place, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,6 +116,24 @@ def test_log_follow_streams_until_the_attempt_is_released(attempt: Attempt, toke
         return seen
 
     assert asyncio.run(follow()) == [b"one\n", b"two\n"]
+
+
+def test_follower_without_units_is_passed_to_django(
+    attempt: Attempt, token: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which answers 429."""
+    monkeypatch.setattr(charges, "_buckets", Buckets(now=lambda: 0.0))
+    change_setting(settings, request_units_per_second=1, request_burst_units=1)
+
+    async def follow() -> int:
+        path = f"/api/v1/attempts/{attempt.uid}/logs?follow=true"
+        called = open_request("GET", path, token)
+        await called.send_input({"type": "http.request", "body": b"", "more_body": False})
+        return (await receive_all(called))[0]
+
+    append(attempt, 0, b"one\n")
+    release(attempt)
+    assert [asyncio.run(follow()) for _ in range(2)] == [200, 299]
 
 
 def test_disconnected_follower_ends_the_stream(attempt: Attempt, token: str) -> None:

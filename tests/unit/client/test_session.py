@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from client import polling
 from client.errors import ApiError, StillOpen, Unreachable
 from client.session import Session
 from client.settings import ClientSettings
@@ -118,6 +119,35 @@ def test_wait_survives_a_server_restart(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", {"title": "Service Unavailable"}, 503)
     api.answer("GET /api/v1/jobs/7", a_job(state="FAILED"))
     assert session.wait(7)["state"] == "FAILED"
+
+
+def test_any_request_is_repeated_after_the_pause_of_a_throttled_one(
+    api: Api, session: Session
+) -> None:
+    throttled = {"title": "Too Many Requests", "status": 429}
+    for _ in range(3):
+        api.answer("POST /api/v1/jobs", throttled, 429, Retry_After="0")
+    api.answer("POST /api/v1/jobs", a_job(), 201)
+    assert session.submit({"name": "sweep"})["id"] == 7
+    assert [sent for *_, sent in api.requests] == [{"name": "sweep"}] * 4
+
+
+def test_a_client_that_stays_throttled_gives_up(
+    api: Api, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "THROTTLED_TRIES", 2)
+    api.answer("GET /api/v1/jobs/7", {"title": "Too Many Requests"}, 429, Retry_After="0")
+    with pytest.raises(ApiError, match="Too Many Requests") as caught:
+        session.job(7)
+    assert caught.value.status == 429
+    assert len(api.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7.0), ("0", 0.0), (None, 1.0), ("soon", 1.0), ("-1", 1.0)]
+)
+def test_the_pause_is_the_one_of_the_server_or_a_second(header: str | None, seconds: float) -> None:
+    assert ApiError(429, {}, "http://a", retry_after=header).pause_seconds == seconds
 
 
 def test_wait_gives_up_at_its_deadline(api: Api, session: Session) -> None:

@@ -1,0 +1,78 @@
+"""Charge requests by their cost to their token, or to their address without a token.
+
+A unit is about a millisecond of the web process on the reference machine of the benchmarks. A
+request is refused if its caller has no unit left. What it costs beyond that is known later and is
+charged then, possibly as a debt, so that no request is refused half-way.
+"""
+
+from django.conf import settings
+from rest_framework.exceptions import Throttled
+from rest_framework.request import Request
+
+from controlplane.limits.addresses import find_network
+from controlplane.limits.buckets import Buckets, Limit
+from controlplane.queries.tenancy.accounts import Credential
+
+REQUEST_UNITS = 1.0
+ROWS_PER_UNIT = 50
+JSON_BYTES_PER_UNIT = 16_384
+# A YAML document of 2 MB takes 1.5 s to parse.
+YAML_BYTES_PER_UNIT = 1_400
+JOB_UNITS = 1.0
+TASKS_PER_UNIT = 100
+
+_buckets = Buckets()
+
+
+def admit(request: Request) -> None:
+    """Charge for a request that begins. Raise Throttled if its caller has no unit left."""
+    admit_key(_key_of(request))
+
+
+def admit_credential(credential: Credential) -> None:
+    """Charge a token for a request that begins. Raise Throttled if it has no unit left."""
+    admit_key(_key_of_token(credential))
+
+
+def admit_key(key: str) -> None:
+    """Charge `key` for a request that begins. Raise Throttled if it has no unit left."""
+    seconds = _buckets.take(key, REQUEST_UNITS, _limit())
+    if seconds:
+        raise Throttled(wait=seconds)
+
+
+def charge(request: Request, units: float) -> None:
+    """Charge for what the request costs in addition, possibly as a debt."""
+    _buckets.charge(_key_of(request), units, _limit())
+
+
+def charge_rows(request: Request, rows: int) -> None:
+    """Charge for a page of at most `rows` rows."""
+    charge(request, rows / ROWS_PER_UNIT)
+
+
+def charge_document(request: Request, size: int, media_type: str) -> None:
+    """Charge for the parsing of a document of `size` bytes."""
+    per_unit = JSON_BYTES_PER_UNIT if media_type == "application/json" else YAML_BYTES_PER_UNIT
+    charge(request, size / per_unit)
+
+
+def charge_jobs(request: Request, *, jobs: int, tasks: int) -> None:
+    """Charge for jobs that are created or planned, with their tasks."""
+    charge(request, JOB_UNITS * jobs + tasks / TASKS_PER_UNIT)
+
+
+def _limit() -> Limit:
+    typed = settings.CELLRUN
+    return Limit(typed.request_units_per_second, typed.request_burst_units)
+
+
+def _key_of(request: Request) -> str:
+    credential = request.auth
+    if isinstance(credential, Credential):
+        return _key_of_token(credential)
+    return f"address {find_network(request)}"
+
+
+def _key_of_token(credential: Credential) -> str:
+    return f"token {credential.token_id}"

@@ -1,0 +1,197 @@
+"""Requests are limited by their cost, for each token, or for each address without one."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from controlplane.api import charges
+from controlplane.config.env import ControlPlaneSettings
+from controlplane.limits.buckets import Buckets, Limit
+from controlplane.models import Job
+from tests.integration.api.conftest import Answer, Caller, change_setting, make_caller
+from tests.integration.api.test_reading import submit
+
+pytestmark = pytest.mark.django_db
+
+NOOP = {"name": "noop", "image": "busybox", "command": ["true"], "resources": {"cpu": 0.01}}
+UID = "00000000-0000-7000-8000-000000000000"
+
+
+class Clock:
+    """The clock of the buckets, which stands still."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Empty buckets, whose clock stands still."""
+    found = Clock()
+    monkeypatch.setattr(charges, "_buckets", Buckets(now=found))
+    return found
+
+
+@pytest.fixture
+def limit(settings: Any, clock: Clock) -> Callable[[int], None]:
+    """Sets the burst; a unit a second is refilled."""
+
+    def set_burst(burst: int) -> None:
+        change_setting(settings, request_units_per_second=1, request_burst_units=burst)
+
+    return set_burst
+
+
+def spent(caller: Caller, work: Callable[[], Answer]) -> float:
+    """The units that `work` costs."""
+    key, limit = f"token {caller.user.api_tokens.get().pk}", charges._limit()
+    before, _ = charges._buckets._level(key, limit)
+    answer = work()
+    assert answer.status < 400, answer.json
+    after, _ = charges._buckets._level(key, limit)
+    return before - after
+
+
+def test_a_token_without_units_gets_429_with_the_seconds_to_wait(
+    submitter: Caller, limit: Callable[[int], None], clock: Clock
+) -> None:
+    limit(5)
+    assert [submitter.get("/jobs/1").status for _ in range(5)] == [404] * 5
+    refused = submitter.get("/jobs/1")
+    assert refused.status == 429
+    assert refused.headers["Retry-After"] == "1"
+    assert refused.faults == {}
+    assert refused.json["title"] == "Too Many Requests"
+    assert "try again in 1 s" in refused.json["detail"]
+    clock.seconds += 1
+    assert submitter.get("/jobs/1").status == 404
+    assert submitter.get("/jobs/1").status == 429
+
+
+def test_the_announced_seconds_are_enough_to_pay_a_debt(
+    submitter: Caller, limit: Callable[[int], None], clock: Clock
+) -> None:
+    limit(10)
+    assert submitter.post("/jobs", {**NOOP, "replicas": 5_000}).status == 201
+    refused = submitter.post("/jobs", NOOP)
+    assert refused.status == 429
+    assert 40 <= int(refused.headers["Retry-After"]) <= 50
+    assert Job.objects.count() == 1
+    clock.seconds += int(refused.headers["Retry-After"])
+    assert submitter.post("/jobs", NOOP).status == 201
+
+
+def test_tokens_do_not_share_a_limit(
+    submitter: Caller, operator: Caller, limit: Callable[[int], None]
+) -> None:
+    limit(1)
+    assert [submitter.get("/jobs/1").status for _ in range(2)] == [404, 429]
+    assert operator.get("/jobs/1").status == 404
+    assert Client().get("/api/v1/jobs/1").status_code == 401
+
+
+def test_a_refused_request_is_charged_too(limit: Callable[[int], None]) -> None:
+    reader = make_caller("reader")
+    limit(3)
+    assert [reader.post("/jobs", NOOP).status for _ in range(4)] == [403, 403, 403, 429]
+
+
+def test_requests_without_a_valid_token_are_charged_to_their_address(
+    submitter: Caller, limit: Callable[[int], None]
+) -> None:
+    limit(2)
+    unknown, none = {"Authorization": "Bearer cr_unknown"}, {}
+    near, far = Client(REMOTE_ADDR="10.0.0.1"), Client(REMOTE_ADDR="10.0.0.2")
+    found = [near.get("/api/v1/jobs", headers=headers) for headers in (unknown, none, unknown)]
+    assert [answer.status_code for answer in found] == [401, 401, 429]
+    assert found[-1]["Retry-After"] == "1"
+    assert far.get("/api/v1/jobs").status_code == 401
+    # A valid token is not limited by what others send from its address.
+    assert near.get("/api/v1/jobs/1", headers=submitter.headers).status_code == 404
+
+
+def test_an_ipv6_caller_has_one_bucket_for_its_network(limit: Callable[[int], None]) -> None:
+    limit(2)
+    found = [
+        Client(REMOTE_ADDR=address).get("/api/v1/jobs").status_code
+        for address in ("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1")
+    ]
+    assert found == [401, 401, 429, 401]
+
+
+def test_signed_requests_of_cells_are_not_limited(limit: Callable[[int], None]) -> None:
+    """All cells may have one address; each request has a MAC."""
+    limit(1)
+    found = [Client().post(f"/api/v1/attempts/{UID}/briefing").status_code for _ in range(3)]
+    assert found == [401] * 3
+
+
+def test_a_submission_costs_by_its_jobs_and_tasks(submitter: Caller, clock: Clock) -> None:
+    one = spent(submitter, lambda: submitter.post("/jobs", NOOP))
+    many = spent(submitter, lambda: submitter.post("/jobs", {**NOOP, "replicas": 1_000}))
+    batch = spent(submitter, lambda: submitter.post("/jobs:batch", [NOOP] * 50))
+    planned = spent(submitter, lambda: submitter.post("/jobs:dry-run", {**NOOP, "replicas": 1_000}))
+    read = spent(submitter, lambda: submitter.get(f"/jobs/{Job.objects.first().pk}"))
+    assert read < one < many < batch
+    assert planned == pytest.approx(many, abs=0.01)
+    assert many - one == pytest.approx(10, rel=0.1)
+    assert batch - one == pytest.approx(49, rel=0.1)
+
+
+def test_a_one_off_task_costs_as_much_as_a_job(submitter: Caller, clock: Clock) -> None:
+    one = spent(submitter, lambda: submitter.post("/jobs", NOOP))
+    definition = {key: value for key, value in NOOP.items() if key != "name"}
+    body = {"guid": "one-1", "domain": "d", "definition": definition}
+    desired = spent(submitter, lambda: submitter.post("/tasks", body))
+    assert desired == pytest.approx(one, rel=0.1)
+
+
+def test_a_retry_costs_by_its_tasks(submitter: Caller, clock: Clock) -> None:
+    job = submit(submitter, replicas=500)
+    submitter.post(f"/jobs/{job}/cancel", {})
+    one = spent(submitter, lambda: submitter.get(f"/jobs/{job}"))
+    retried = spent(submitter, lambda: submitter.post(f"/jobs/{job}/retry"))
+    assert retried - one == pytest.approx(6, rel=0.1)
+
+
+def test_a_document_costs_by_its_bytes_and_its_language(submitter: Caller, clock: Clock) -> None:
+    """A YAML document of 2 MB takes 1.5 s to parse; JSON is ten times as fast."""
+    padded = {**NOOP, "annotation": "x" * 14_000}
+    small = spent(submitter, lambda: submitter.post("/jobs", NOOP))
+    as_json = spent(submitter, lambda: submitter.post("/jobs", padded))
+    text = json.dumps(padded).encode()
+    as_yaml = spent(
+        submitter,
+        lambda: submitter.send("POST", "/jobs", text, content_type="application/yaml"),
+    )
+    assert small < as_json
+    assert as_yaml - small > 10 * (as_json - small)
+    assert as_yaml == pytest.approx(2 + 10, rel=0.1)
+
+
+def test_a_page_costs_by_its_limit(submitter: Caller, clock: Clock) -> None:
+    short = spent(submitter, lambda: submitter.get("/jobs?limit=1"))
+    long = spent(submitter, lambda: submitter.get("/jobs?limit=1000"))
+    assert long - short == pytest.approx(20, rel=0.1)
+
+
+def test_the_defaults_do_not_limit_the_submissions_of_the_benchmarks() -> None:
+    """50,000 jobs of one token in batches of 1,000, in 43 s on the reference machine.
+
+    Also on a machine that is three times as fast.
+    """
+    fields = ControlPlaneSettings.model_fields
+    limit = Limit(fields["request_units_per_second"].default, fields["request_burst_units"].default)
+    clock = Clock()
+    buckets = Buckets(now=clock)
+    body_bytes = len(json.dumps([NOOP] * 1_000))
+    for _ in range(50):
+        assert buckets.take("a", charges.REQUEST_UNITS, limit) == 0
+        units = 1_000 * charges.JOB_UNITS + 1_000 / charges.TASKS_PER_UNIT
+        buckets.charge("a", units + body_bytes / charges.JSON_BYTES_PER_UNIT, limit)
+        clock.seconds += 43 / 50 / 3
