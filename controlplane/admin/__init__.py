@@ -3,6 +3,7 @@
 from django.contrib import admin
 
 from controlplane.admin import accounts, cells, operations, overview, pools, quotas, secrets, ticks
+from controlplane.admin.login import LoginForm
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ticks",
 ]
 
+admin.site.login_form = LoginForm
 admin.site.site_title = "Cellrun"
 admin.site.site_header = "Cellrun"
 admin.site.index_title = "Overview"

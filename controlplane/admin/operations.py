@@ -102,7 +102,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
 
 @admin.register(AuditLine)
 class AuditAdmin(ReadOnlyAdmin):
-    """Audit lines, newest first: deletions and alerts closed by operators, with their actors."""
+    """Audit lines, newest first: logins, deletions and closed alerts, with their actors."""
 
     list_display = ("number", "when", "action", "subject", "actor", "text")
     list_display_links = ("number", "subject")

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 
 from controlplane.domain.errors import Conflict
@@ -25,7 +26,8 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
     """Create or update the user `name`; return it, and whether it is new.
 
     An operator has all permissions in the admin. A given password replaces the current one. A new
-    user without a password cannot log in by password.
+    user without a password cannot log in by password. Raise ValidationError if a new password
+    violates the rules of the settings.
     """
     with transaction.atomic():
         user, is_new = _lock_user(name)
@@ -33,6 +35,7 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
         if password is None and is_new:
             user.set_unusable_password()
         elif password is not None and not user.check_password(password):
+            validate_password(password, user)
             user.set_password(password)
         user.save()
     return user, is_new

@@ -10,6 +10,7 @@ import os
 import secrets
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
@@ -42,7 +43,12 @@ class Command(BaseCommand):
     def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
         """Create one account with its token; return lines with generated values."""
         is_operator = role == "operator"
-        user, is_new = accounts.create_user(name=name, password=password, is_operator=is_operator)
+        try:
+            user, is_new = accounts.create_user(
+                name=name, password=password, is_operator=is_operator
+            )
+        except ValidationError as error:
+            raise CommandError(f"CELLRUN_ADMIN_PASSWORD: {' '.join(error.messages)}") from None
         generated = []
         if is_operator and is_new and password is None:
             password = secrets.token_urlsafe(12)

@@ -1,0 +1,71 @@
+"""The login of the admin: limited for each address and each name, logged and audited."""
+
+from typing import Any
+
+import structlog
+from django.apps import apps
+from django.core.exceptions import ValidationError
+
+from controlplane import clock
+from controlplane.commands.tenancy.logins import record_login
+from controlplane.limits.addresses import find_address, find_network
+from controlplane.limits.buckets import Buckets, Limit
+
+if apps.is_installed("unfold"):
+    from unfold.forms import AuthenticationForm
+else:
+    from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
+
+log = structlog.get_logger(__name__)
+
+# Failed logins, after which one more is possible per minute, or per ten seconds.
+BY_NAME = Limit(per_second=1 / 60, burst=10)
+BY_ADDRESS = Limit(per_second=1 / 10, burst=30)
+
+_attempts = Buckets()
+
+
+class LoginForm(AuthenticationForm):
+    """Django's form, which checks no password of a caller or for a name with too many failures."""
+
+    def clean(self) -> dict[str, Any]:
+        """Return the fields of a user who may log in. Raise ValidationError."""
+        name = self.cleaned_data.get("username")
+        address, network = str(find_address(self.request)), find_network(self.request)
+        if name is None or not self.cleaned_data.get("password"):
+            return dict(super().clean())
+        if seconds := _take(name, network):
+            log.warning("login_throttled", user=name, address=address)
+            raise ValidationError(
+                f"Too many failed logins. Try again in {seconds:.0f} s.", code="throttled"
+            )
+        try:
+            found = dict(super().clean())
+        except ValidationError:
+            log.warning("login_failed", user=name, address=address)
+            record_login(name=name, address=address, succeeded=False, now=clock.now())
+            raise
+        _give_back(name, network)
+        log.info("logged_in", user=name, address=address)
+        record_login(name=name, address=address, succeeded=True, now=clock.now())
+        return found
+
+
+def _take(name: str, network: str) -> float:
+    """Take one login of the address and of the name, and return 0; or return the time to wait.
+
+    The address comes first, so that an address without logins cannot use up those of a name.
+    """
+    seconds = _attempts.take(f"address {network}", 1, BY_ADDRESS)
+    seconds = seconds or _attempts.take(_key_of(name), 1, BY_NAME)
+    return max(seconds, 1.0) if seconds else 0.0
+
+
+def _give_back(name: str, network: str) -> None:
+    """Give back what a successful login took."""
+    _attempts.charge(f"address {network}", -1, BY_ADDRESS)
+    _attempts.charge(_key_of(name), -1, BY_NAME)
+
+
+def _key_of(name: str) -> str:
+    return f"name {name.casefold()}"

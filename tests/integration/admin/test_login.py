@@ -1,0 +1,167 @@
+"""The login of the admin: limited by name and by address, logged, audited, and for 12 hours."""
+
+import logging
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
+from django.http import HttpResponse
+from django.test import Client
+
+from controlplane.admin import login
+from controlplane.limits.buckets import Buckets
+from controlplane.models import AuditLine
+
+PASSWORD = "correct horse battery"
+FAILURES_OF_A_NAME, FAILURES_OF_AN_ADDRESS = 10, 30
+
+pytestmark = pytest.mark.django_db
+
+
+class Clock:
+    """The clock of the buckets, which stands still."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Clock:
+    """Full buckets, and a fast hash of passwords."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    found = Clock()
+    monkeypatch.setattr(login, "_attempts", Buckets(now=found))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def users(clock: Clock) -> None:
+    User.objects.create_superuser("user-1", password=PASSWORD)
+    User.objects.create_user("user-2", password=PASSWORD)
+
+
+def log_in(name: str, password: str, address: str = "10.0.0.1") -> HttpResponse:
+    body = {"username": name, "password": password, "next": "/admin/"}
+    return Client(REMOTE_ADDR=address).post("/admin/login/", body)
+
+
+def succeeds(name: str = "user-1", address: str = "10.0.0.1") -> bool:
+    answer = log_in(name, PASSWORD, address)
+    assert (answer.status_code == 302) == ("sessionid" in answer.cookies)
+    return answer.status_code == 302
+
+
+def test_a_name_with_ten_failures_is_refused_even_with_its_password(clock: Clock) -> None:
+    for number in range(FAILURES_OF_A_NAME):
+        log_in("user-1", f"wrong {number}", f"10.0.1.{number}")
+    page = log_in("user-1", PASSWORD, "10.0.2.1")
+    assert b"Too many failed logins. Try again in 60 s." in page.content
+    assert "sessionid" not in page.cookies
+    assert not succeeds("USER-1", "10.0.2.1")
+    clock.seconds += 60
+    assert succeeds("user-1", "10.0.2.1")
+
+
+def test_an_address_with_thirty_failures_is_refused_for_every_name(clock: Clock) -> None:
+    for number in range(FAILURES_OF_AN_ADDRESS):
+        log_in(f"unknown-{number}", "wrong", "10.0.0.7")
+    assert not succeeds(address="10.0.0.7")
+    assert succeeds(address="10.0.0.8")
+    clock.seconds += 10
+    assert succeeds(address="10.0.0.7")
+
+
+def test_a_refused_address_does_not_use_up_the_logins_of_a_name(clock: Clock) -> None:
+    for number in range(FAILURES_OF_AN_ADDRESS):
+        log_in(f"unknown-{number}", "wrong", "10.0.0.7")
+    for _ in range(FAILURES_OF_A_NAME):
+        log_in("user-1", "wrong", "10.0.0.7")
+    assert succeeds(address="10.0.0.8")
+
+
+def test_successful_logins_are_not_limited() -> None:
+    assert all(succeeds() for _ in range(FAILURES_OF_AN_ADDRESS + 1))
+
+
+@pytest.mark.parametrize(("name", "password"), [("user-1", "wrong"), ("unknown-1", PASSWORD)])
+def test_a_failed_login_is_logged_and_audited(
+    name: str, password: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        log_in(name, password, "10.0.0.9")
+    line = AuditLine.objects.get()
+    assert (line.actor, line.action, line.text) == (name, "login failed", "from 10.0.0.9")
+    (event,) = events(caplog, "login_failed")
+    assert (event["user"], event["address"]) == (name, "10.0.0.9")
+    assert password not in f"{line.subject}{line.text}{caplog.text}"
+
+
+def test_a_user_without_access_to_the_admin_is_audited_as_failed() -> None:
+    assert not succeeds("user-2")
+    assert AuditLine.objects.get().action == "login failed"
+
+
+def test_a_login_is_logged_and_audited(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert succeeds(address="2001:db8::9")
+    line = AuditLine.objects.get()
+    expected = ("user-1", "logged in", "from 2001:db8::9")
+    assert (line.actor, line.action, line.text) == expected
+    assert len(events(caplog, "logged_in")) == 1
+
+
+def test_refused_attempts_are_logged_and_fill_no_table(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(FAILURES_OF_A_NAME + 5):
+        log_in("user-1", "wrong")
+    assert AuditLine.objects.count() == FAILURES_OF_A_NAME
+    assert len(events(caplog, "login_throttled")) == 5
+
+
+def test_an_incomplete_form_is_no_attempt() -> None:
+    for _ in range(FAILURES_OF_A_NAME):
+        log_in("user-1", "")
+    assert AuditLine.objects.count() == 0
+    assert succeeds()
+
+
+def test_a_session_ends_after_12_hours() -> None:
+    assert log_in("user-1", PASSWORD).cookies["sessionid"]["max-age"] == 12 * 3600
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["elevenchars", "qwertyuiop123", "8273645120394", "user-1-user-1"],
+    ids=["short", "common", "digits", "similar"],
+)
+def test_a_weak_password_is_refused(password: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationError):
+        validate_password(password, User(username="user-1-user-1"))
+    monkeypatch.setenv("CELLRUN_ADMIN_USER", "user-1-user-1")
+    monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD", password)
+    with pytest.raises(CommandError, match=r"CELLRUN_ADMIN_PASSWORD: .*password"):
+        call_command("bootstrap")
+    assert not User.objects.filter(username="user-1-user-1").exists()
+
+
+def test_a_password_that_an_installation_has_already_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    User.objects.create_superuser("user-3", password="old")
+    monkeypatch.setenv("CELLRUN_ADMIN_USER", "user-3")
+    monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD", "old")
+    call_command("bootstrap", quiet=True)
+    assert User.objects.get(username="user-3").check_password("old")
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """The logged events of this name."""
+    return [
+        record.msg
+        for record in caplog.records
+        if isinstance(record.msg, dict) and record.msg["event"] == name
+    ]
