@@ -25,7 +25,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.one_offs import Lifecycle
 from controlplane.domain.state.states import COLOURS, CallbackState, CellState
 from controlplane.models import Alert, Job, TickState
-from controlplane.queries.views.overviews import count_tasks_of_jobs, load_overview
+from controlplane.queries.views.overviews import Overview, count_tasks_of_jobs, load_overview
 
 _NEWEST_JOBS = 8
 _NEWEST_ALERTS = 5
@@ -34,15 +34,44 @@ _TICK_LATE_SECONDS = 60
 
 
 def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add the figures of the overview page (unfold's DASHBOARD_CALLBACK in the settings)."""
-    found, now = load_overview(), clock.now()
-    tasks = reverse("admin:controlplane_task_changelist")
-    attempts = reverse("admin:controlplane_attempt_changelist")
-    callbacks = reverse("admin:controlplane_callback_changelist")
-    one_offs = reverse("admin:controlplane_oneoff_changelist")
-    cells = reverse("admin:controlplane_cell_changelist") + "?state__exact="
+    """Add the figures that the user may view (unfold's DASHBOARD_CALLBACK in the settings)."""
+    may_view = {
+        model: request.user.has_perm(f"controlplane.view_{model}")
+        for model in ("task", "attempt", "cell", "callback", "oneoff", "alert", "tickstate", "job")
+    }
+    found = load_overview()
+    context["may_view"] = may_view
     context["cards"] = [
-        _card("pending", found.pending_tasks, COLOURS[TaskState.PENDING], f"{tasks}?open=pending"),
+        *(_task_cards(found) if may_view["task"] else ()),
+        *(_attempt_cards(found) if may_view["attempt"] else ()),
+    ]
+    context["callback_cards"] = [
+        *(_callback_cards(found) if may_view["callback"] else ()),
+        *(_one_off_cards(found) if may_view["oneoff"] else ()),
+    ]
+    if may_view["cell"]:
+        context["cell_cards"] = _cell_cards(found)
+    if may_view["tickstate"]:
+        now = clock.now()
+        context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
+    if may_view["alert"]:
+        context["alerts"] = _newest_alerts()
+        context["more_alerts"] = max(0, found.open_alerts - _NEWEST_ALERTS)
+        context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
+    if may_view["job"]:
+        context["jobs"] = _newest_jobs()
+    return context
+
+
+def _task_cards(found: Overview) -> list[dict[str, Any]]:
+    tasks = reverse("admin:controlplane_task_changelist")
+    address = f"{tasks}?open=pending"
+    return [_card("pending", found.pending_tasks, COLOURS[TaskState.PENDING], address)]
+
+
+def _attempt_cards(found: Overview) -> list[dict[str, Any]]:
+    attempts = reverse("admin:controlplane_attempt_changelist")
+    return [
         *(
             _card(
                 state.name.lower(),
@@ -54,11 +83,19 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
         ),
         _card("stopping", found.stopping, COLOURS[TaskState.KILLED], f"{attempts}?held=yes"),
     ]
-    context["cell_cards"] = [
+
+
+def _cell_cards(found: Overview) -> list[dict[str, Any]]:
+    cells = reverse("admin:controlplane_cell_changelist") + "?state__exact="
+    return [
         _card(state.lower(), number, CELL_COLOURS[CellState(state)], cells + state)
         for state, number in found.cells.items()
     ]
-    context["callback_cards"] = [
+
+
+def _callback_cards(found: Overview) -> list[dict[str, Any]]:
+    callbacks = reverse("admin:controlplane_callback_changelist")
+    return [
         _card(
             name,
             found.callbacks[state],
@@ -70,11 +107,16 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
             ("callbacks being tried", CallbackState.CLAIMED),
         )
     ]
+
+
+def _one_off_cards(found: Overview) -> list[dict[str, Any]]:
+    resolving = reverse("admin:controlplane_oneoff_changelist") + "?resolving=yes"
     colour = LIFECYCLE_COLOURS[Lifecycle.RESOLVING]
-    resolving = f"{one_offs}?resolving=yes"
-    context["callback_cards"].append(_card("tasks resolving", found.resolving, colour, resolving))
-    context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
-    context["alerts"] = [
+    return [_card("tasks resolving", found.resolving, colour, resolving)]
+
+
+def _newest_alerts() -> list[dict[str, Any]]:
+    return [
         {
             "kind": page_link("alert", alert.pk, alert.kind),
             "subject": alert.subject,
@@ -83,13 +125,14 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
         }
         for alert in Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
     ]
-    context["more_alerts"] = max(0, found.open_alerts - _NEWEST_ALERTS)
-    context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
+
+
+def _newest_jobs() -> list[dict[str, Any]]:
     jobs = list(
         Job.objects.visible().defer("spec").select_related("pool").order_by("-id")[:_NEWEST_JOBS]
     )
     counts = count_tasks_of_jobs([job.pk for job in jobs])
-    context["jobs"] = [
+    return [
         {
             "name": page_link("job", job.pk, job),
             "state": state_badge(job.state),
@@ -99,7 +142,6 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
         }
         for job in jobs
     ]
-    return context
 
 
 def _card(name: str, number: int, colour: str, address: str) -> dict[str, Any]:

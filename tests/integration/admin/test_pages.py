@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -285,6 +285,29 @@ def test_dashboard_shows_counts_alerts_and_tick_times(operator: Client) -> None:
     assert "mass_loss default 5 of 8" in shown
     assert "1 callbacks waiting 1 callbacks being tried 1 tasks resolving" in shown
     assert "passes 40 ms, reasons 2 ms placed 1" in shown.replace("\xa0", " ")
+
+
+SECTIONS_OF_OVERVIEW = {
+    "task": "/task/?open=pending",
+    "attempt": "/attempt/?held=yes",
+    "cell": "/cell/?state__exact=READY",
+    "callback": "/callback/?state__exact=",
+    "oneoff": "/oneoff/?resolving=yes",
+    "alert": "mass_loss",
+    "tickstate": "/tickstate/placement/change/",
+    "job": "sweep",
+}
+
+
+@pytest.mark.parametrize("allowed", ["", *SECTIONS_OF_OVERVIEW])
+def test_dashboard_shows_only_what_its_user_may_view(installation: None, allowed: str) -> None:
+    user = User.objects.create_user("user-1", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename=f"view_{allowed}"))
+    browser = Client()
+    browser.force_login(user)
+    shown = page(browser, "/admin/")
+    found = {model for model, text in SECTIONS_OF_OVERVIEW.items() if text in shown}
+    assert found == {allowed} - {""}
 
 
 def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) -> None:
