@@ -117,7 +117,17 @@ AUTH_PASSWORD_VALIDATORS = [
 SESSION_COOKIE_AGE = 12 * 3600
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = CELLRUN.public_url.startswith("https:")
+_HAS_TLS = CELLRUN.public_url.startswith("https:")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _HAS_TLS
+# A year, for browsers that came over TLS.
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _HAS_TLS else 0
+SILENCED_SYSTEM_CHECKS = [
+    # HSTS for subdomains, and the browsers' lists: web does not know the other hosts.
+    "security.W005",
+    "security.W021",
+    # Redirects are the proxy's: health checks and cells may reach web itself, without TLS.
+    "security.W008",
+]
 X_FRAME_OPTIONS = "DENY"
 
 # The web process itself serves static files from the installed packages.
