@@ -64,7 +64,13 @@ class ApiError(ClientError):
         detail = faults[0] if faults else detail
         if detail and detail.rstrip(".").lower() != title.rstrip(".").lower():
             title = f"{title}: {detail}"
-        return [f"{title} [{self.status}]"]
+        return [f"{title} [{self.status}{self._request()}]"]
+
+    def _request(self) -> str:
+        """Return the id of a request that the server failed to answer, for its operator."""
+        request_id = self.problem.get("request_id")
+        is_failure = self.status >= 500 and isinstance(request_id, str)
+        return f", request {request_id}" if is_failure else ""
 
 
 def _fault(item: Any) -> str:

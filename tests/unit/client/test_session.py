@@ -69,6 +69,18 @@ def test_several_faults_are_one_line_each(api: Api, session: Session) -> None:
     assert caught.value.lines() == ["Bad, 2 faults [422]", "  a: is wrong", "  all is wrong"]
 
 
+@pytest.mark.parametrize(
+    ("status", "line"), [(500, "Broken [500, request a-1]"), (404, "Broken [404]")]
+)
+def test_a_failure_of_the_server_names_its_request(
+    api: Api, session: Session, status: int, line: str
+) -> None:
+    api.answer("GET /api/v1/jobs/7", {"title": "Broken", "request_id": "a-1"}, status)
+    with pytest.raises(ApiError) as caught:
+        session.job(7)
+    assert caught.value.lines() == [line]
+
+
 def test_an_error_without_a_document_names_the_address(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/jobs/7", b"<h1>nginx</h1>", 500)
     with pytest.raises(ApiError, match=f"HTTP 500 from {api.url}"):
