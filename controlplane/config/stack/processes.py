@@ -129,6 +129,7 @@ def _control(plan: StackPlan) -> list[Process]:
     web = [sys.executable, "-m", "uvicorn", "controlplane.config.asgi:application"]
     web += ["--host", "127.0.0.1", "--port", str(plan.web_port), "--lifespan", "off"]
     web += ["--no-access-log", "--timeout-graceful-shutdown", "5"]
+    web += ["--http", "controlplane.config.http_protocol:PromptHeaders"]
     web += ["--timeout-keep-alive", "5", "--limit-concurrency", str(WEB_CONNECTIONS)]
     beat = [*_celery("controlplane.config.celery"), "beat"]
     beat += ["--schedule", str(plan.home.root / "beat-schedule"), "--pidfile="]
