@@ -25,6 +25,9 @@ of the database, is repaired by the cells, which resend their messages."""
 GREETING_SECONDS = 2
 """The shortest timeout of libpq."""
 
+BROKER_SECONDS = 1.0
+"""Redis answers in milliseconds; workers wait for longer."""
+
 PROBE_SECONDS = 1.0
 """Requests need no token, so they must not cost a check, with its connections, each."""
 
@@ -104,7 +107,11 @@ def _check_heartbeats(now: datetime) -> str:
 
 
 def _check_broker() -> str:
-    options = {**settings.CELERY_BROKER_TRANSPORT_OPTIONS, "max_retries": 1}
+    options = {
+        **settings.CELERY_BROKER_TRANSPORT_OPTIONS,
+        "socket_timeout": BROKER_SECONDS,
+        "max_retries": 1,
+    }
     try:
         with Connection(
             settings.CELERY_BROKER_URL, connect_timeout=1, transport_options=options

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -112,6 +113,17 @@ def test_readyz_makes_no_connection_for_each_request(
         "no response: OperationalError"
     }
     assert broker.count == connections_of_a_probe > 0
+
+
+def test_readyz_reports_a_silent_broker_within_two_seconds(settings: Any) -> None:
+    """As one that is frozen: its host accepts connections, and nothing answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.CELERY_BROKER_URL = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        began = time.monotonic()
+        answer = Client().get("/readyz")
+        seconds = time.monotonic() - began
+    assert answer.json()["checks"]["broker"].startswith("no response")
+    assert seconds < 2.5
 
 
 def test_readyz_reports_an_outage_and_a_recovery_with_the_next_probe(settings: Any) -> None:
