@@ -232,6 +232,7 @@ class Cell(TypedDict):
     drivers: list[str]
     task_types: list[str]
     last_seen_at: str | None
+    revoked_at: str | None
     drain_deadline_at: str | None
     quarantined_until: str | None
     clock_ahead_seconds: float | None

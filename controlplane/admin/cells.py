@@ -32,6 +32,7 @@ from controlplane.admin.work.attempts import attempt_badge
 from controlplane.commands.cells.operate import (
     cordon_cell,
     drain_cell,
+    revoke_cell,
     uncordon_cell,
     unquarantine_cell,
 )
@@ -62,7 +63,7 @@ class CellAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "lease")
     list_per_page = 100
     search_fields = ("name",)
-    actions = ("drain", "cordon", "uncordon", "unquarantine")
+    actions = ("drain", "cordon", "uncordon", "unquarantine", "revoke")
 
     def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
         """Return for each cell its used resources and the number of attempts that hold them."""
@@ -127,19 +128,36 @@ class CellAdmin(ReadOnlyAdmin):
         """Lift the quarantine of a cell."""
         unquarantine_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
+    @confirmed_action(
+        "Revoke the key",
+        title="Revoke the keys of these cells?",
+        text="Messages and requests of the cells are ignored from now on, and they get none. Their"
+        " tasks run on other cells, even if their containers still run; exclusive tasks wait for"
+        " the end of the lease. The command manage.py enroll_cell NAME --renew makes a new key.",
+        button="Revoke the keys",
+        done="Keys revoked",
+        fields=("reason",),
+    )
+    def revoke(self, request: HttpRequest, cell: Cell) -> None:
+        """Revoke the key of a cell."""
+        reason, actor = request.POST.get("reason", ""), str(request.user)
+        revoke_cell(name=cell.name, actor=actor, reason=reason, now=clock.now())
+
     def page_actions(self, obj: Cell) -> list[str]:
         """Return the actions that change the present state."""
+        if obj.revoked_at is not None:
+            return []
         match CellState(obj.state):
             case CellState.READY:
-                return ["cordon", "drain"]
+                return ["cordon", "drain", "revoke"]
             case CellState.CORDONED:
-                return ["uncordon", "drain"]
+                return ["uncordon", "drain", "revoke"]
             case CellState.DRAINING:
-                return ["uncordon"]
+                return ["uncordon", "revoke"]
             case CellState.QUARANTINED:
-                return ["unquarantine", "cordon", "drain"]
+                return ["unquarantine", "cordon", "drain", "revoke"]
             case _:
-                return []
+                return ["revoke"]
 
     def heading(self, obj: Cell) -> dict[str, Any]:
         """Return its state and the reason."""
@@ -165,6 +183,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("incarnation", obj.incarnation),
             ("enrolled", instant(obj.enrolled_at)),
             ("registered", instant(obj.registered_at)),
+            ("key revoked", instant(obj.revoked_at)),
             ("last heartbeat", instant(lease.last_message_at) if lease else "never"),
             ("lease expires", instant(lease.expires_at) if lease else None),
             ("ordered state", obj.ordered_state if obj.state != obj.ordered_state else None),
@@ -207,7 +226,9 @@ class CellAdmin(ReadOnlyAdmin):
 
 
 def _badges(cell: Cell) -> SafeString:
-    """Return the state, and whether the cell is silent: no message for two heartbeats."""
+    """Return the state, or REVOKED; and whether the cell sent no message for two heartbeats."""
+    if cell.revoked_at is not None:
+        return flag_badge("REVOKED", good=False)
     badge = cell_badge(cell.state)
     lease = getattr(cell, "lease", None)
     if lease is None or not lease.silent_ticks or cell.state == CellState.LOST:

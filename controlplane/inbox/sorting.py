@@ -118,7 +118,10 @@ T = TypeVar("T")
 
 
 class Directory:
-    """A cache of cell ids and keys by name; unknown names are loaded."""
+    """A cache of cell ids and keys by name; unknown names are loaded.
+
+    Only heartbeats are verified with cached keys, which are compared again before the answer.
+    """
 
     def __init__(
         self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, bytes]]] = find_keys
@@ -127,12 +130,19 @@ class Directory:
         self._find = find
         self._known: dict[str, tuple[int, bytes, bytes]] = {}
 
-    def learn(self, names: Iterable[str]) -> None:
-        """Load the cells of unknown names."""
-        unknown = sorted({name for name in names if name not in self._known})
-        if unknown:
-            for name, (cell_id, key) in self._find(unknown).items():
-                self._known[name] = (cell_id, key, keys.mac_key(key, keys.TO_CONTROL))
+    def learn(self, names: Iterable[str], *, again: Iterable[str] = ()) -> None:
+        """Load the cells of unknown names, and those of the names in `again` in any case.
+
+        Forget names without a valid key: a key may be revoked or renewed at any time.
+        """
+        needed = sorted({name for name in names if name not in self._known}.union(again))
+        if not needed:
+            return
+        found = self._find(needed)
+        for name in needed:
+            self._known.pop(name, None)
+        for name, (cell_id, key) in found.items():
+            self._known[name] = (cell_id, key, keys.mac_key(key, keys.TO_CONTROL))
 
     def check(self, message: Envelope) -> CellAddress:
         """Return the sender of an envelope. Raise UnknownCell, BadMac."""
@@ -172,7 +182,10 @@ def sort_messages(
             envelopes.append(message)
         except Exception as error:  # an invalid message affects no other
             drops.add(error, text)
-    directory.learn(message.cell for message in envelopes)
+    directory.learn(
+        (message.cell for message in envelopes),
+        again={message.cell for message in envelopes if not message.payload.startswith(_HEARTBEAT)},
+    )
     checked = []
     for message in envelopes:
         try:

@@ -2,6 +2,7 @@
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Q
 
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
@@ -42,6 +43,12 @@ class Cell(models.Model):
     incarnation = models.CharField(max_length=64, default="", blank=True)
     register_seq = models.BigIntegerField(default=0)
     key_salt = models.CharField(max_length=64)
+    revoked_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When its key was revoked: no message of the cell counts, and it gets none."
+        " A renewed key ends this.",
+    )
     capacity = models.JSONField(
         default=dict, help_text="cpu_millis, memory_mib, disk_mib, gpu and named resources."
     )
@@ -55,6 +62,12 @@ class Cell(models.Model):
 
     class Meta:
         ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(revoked_at=None) | Q(state=CellState.LOST.value),
+                name="cell_revoked_is_lost",
+            ),
+        )
 
     def __str__(self) -> str:
         return self.name

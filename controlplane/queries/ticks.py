@@ -48,12 +48,14 @@ def load_probe_time() -> datetime | None:
 def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
     """Return the number of cells that should send, and the time of the last message of any.
 
-    These are cells that have registered and did not leave for good, with `lost` also LOST ones.
+    These are cells that have registered, did not leave for good and are not revoked, with `lost`
+    also LOST ones.
     """
     statement = """
         SELECT count(*), max(l.last_message_at) FROM controlplane_cell c
         JOIN controlplane_celllease l ON l.cell_id = c.id
-        WHERE c.incarnation <> '' AND l.left_at IS NULL AND (%s OR c.state <> 'LOST')
+        WHERE c.incarnation <> '' AND l.left_at IS NULL AND c.revoked_at IS NULL
+          AND (%s OR c.state <> 'LOST')
         """
     ((cells, last_message_at),) = rows(statement, [lost])
     return cells, last_message_at

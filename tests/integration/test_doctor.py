@@ -12,6 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
+from controlplane.commands.cells.operate import revoke_cell
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat
@@ -161,6 +162,14 @@ def test_strictly_exclusive_attempt_of_a_lost_cell_needs_an_operator(well: Loop)
     assert "an operator must: `cellrun release`" in output
     assert "cell cell-1: LOST" in output
     assert "! alert exclusive_held" in output
+
+
+def test_revoked_cell_needs_a_new_key(well: Loop) -> None:
+    well.cell()
+    revoke_cell(name="cell-1", actor="op", reason="its disk was sold", now=clock.now())
+    item = listed()["cell cell-1"]
+    assert item["what"] == "its key is revoked by op: its disk was sold"
+    assert "enroll_cell --renew" in item["acts"]
 
 
 def test_stop_within_its_grace_on_a_quarantined_cell_needs_no_operator(well: Loop) -> None:

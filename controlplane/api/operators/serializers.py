@@ -72,12 +72,14 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
             "drivers",
             "task_types",
             "last_seen_at",
+            "revoked_at",
             "drain_deadline_at",
             "quarantined_until",
             "clock_ahead_seconds",
             "silent",
         )
         extra_kwargs = _texts(
+            revoked_at="LOST: when its key was revoked; null: it was not.",
             quarantined_until="QUARANTINED: when the quarantine ends; null: with its cause.",
         )
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from controlplane.contract.codec import compact_json
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
+from controlplane.domain.errors import NotFound
 from controlplane.queries.attempts.gang import find_gang_of, load_gang
 from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.views.attempts import find_uploader
@@ -28,7 +29,8 @@ def seal_gang(*, cell: str, uid: UUID, mac: str) -> bytes:
 
 def _seal(cell: str, uid: UUID, endpoint: str, mac: str, body: Mapping[str, Any]) -> bytes:
     uploader = find_uploader(cell, uid)
-    assert uploader is not None, "the request was checked"
+    if uploader is None:  # revoked since the request was checked
+        raise NotFound(f"there is no cell {cell}")
     key = keys.mac_key(uploader.key, keys.SEAL)
     about = keys.about_answer(cell=cell, attempt=str(uid), endpoint=endpoint, mac=mac)
     return seal(key, compact_json(body).encode(), about=about, nonce=os.urandom(NONCE_BYTES))

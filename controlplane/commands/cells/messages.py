@@ -17,7 +17,11 @@ from controlplane.contract.messages.reports import Goodbye, Register
 from controlplane.contract.states import TaskState
 from controlplane.domain.cells.health import decide_fitness, decide_flooding, keep_for_stops
 from controlplane.domain.cells.keys import CellAddress
-from controlplane.domain.cells.registration import RegistrationDecision, decide_registration
+from controlplane.domain.cells.registration import (
+    ALERTS_OF_ABSENCE,
+    RegistrationDecision,
+    decide_registration,
+)
 from controlplane.domain.cells.sync import ExpectedAttempt, SyncResponse, decide_sync
 from controlplane.domain.convergence.cell_health import SUSPICIONS
 from controlplane.domain.convergence.policy import Policy
@@ -26,13 +30,11 @@ from controlplane.domain.state.states import CellState
 from controlplane.models import Cell
 from controlplane.outbox import cells
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
+from controlplane.queries.cells.keys import key_of, load_current_keys
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute, rows, scalar
-
-# Alerts that a registration clears; a duplicate that still runs raises its own again.
-_ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
 
 _LEFT = "it has left, and named no successor"
 
@@ -50,14 +52,19 @@ class Beat:
 
 def record_registration(
     address: CellAddress, register: Register, *, seq: int, is_supported: bool, now: datetime
-) -> RegistrationResult:
-    """Decide and record a registration; return the answer, which is sent after commit."""
+) -> RegistrationResult | None:
+    """Decide and record a registration; return the answer, which is sent after commit.
+
+    Ignore it and return None if its key is no longer that of the cell.
+    """
     with transaction.atomic():
         cell = (
             Cell.objects.select_for_update(no_key=True, of=("self",))
             .select_related("pool")
             .get(pk=address.cell_id)
         )
+        if not _has_current_key(address, cell):
+            return None
         decision = decide_registration(
             known_incarnation=cell.incarnation,
             known_state=CellState(cell.state),
@@ -83,7 +90,7 @@ def record_registration(
             register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
             _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
             is_trusted = decision.state is not CellState.QUARANTINED
-            over = _ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
+            over = ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
             cleared = [ClearAlert(kind, cell.name) for kind in over]
             apply(Effects(cleared=cleared, frees=True), now=now)
         elif decision.verdict is RegistrationDecision.REFUSED:
@@ -111,23 +118,30 @@ def record_registration(
 def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     """Renew the leases in one statement and answer each cell with its expected attempts.
 
-    Omit unreadable runs with an alert; every cell gets an answer.
+    Omit unreadable runs with an alert; every cell gets an answer, except one whose key was revoked
+    or renewed since the heartbeat was verified.
     """
     latest = {beat.address: beat for beat in beats}
     cell_ids = sorted({address.cell_id for address in latest})
     with transaction.atomic():
+        current = load_current_keys(cell_ids)
+        latest = {
+            address: beat
+            for address, beat in latest.items()
+            if current.get(address.cell_id) == address.key
+        }
         returned = _renew_leases(list(latest.values()), now)
         standings = load_standings(cell_ids)
         wanted = load_wanted(cell_ids)
     answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)
-        current = (
+        is_current = (
             standing is not None
             and standing.incarnation == address.incarnation
             and standing.state is not CellState.LOST
         )
-        if current:
+        if is_current:
             answers[address] = decide_sync(beat.held, wanted.get(address.cell_id, []), now=now)
     group_ids = {run.spec_id for answer in answers.values() for run in answer.runs}
     specs = load_group_specs(group_ids) if group_ids else GroupSpecs()
@@ -252,6 +266,8 @@ def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datet
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
     # Lock the cell before its lease, as a registration does.
     cell = Cell.objects.select_for_update(no_key=True).get(pk=address.cell_id)
+    if not _has_current_key(address, cell):
+        return
     # A cordoned or drained cell needs no successor.
     is_for_good = not goodbye.expected_seconds or cell.ordered_state != CellState.READY
     is_current = execute(
@@ -275,6 +291,11 @@ def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datet
         ready = frozenset({CellState.READY})
         change = ChangeCell(address.cell_id, ready, CellState.CORDONED, _LEFT)
         apply(Effects(cells=[change]), now=now)
+
+
+def _has_current_key(address: CellAddress, cell: Cell) -> bool:
+    """Return whether the key that verified a message is still the key of the (locked) cell."""
+    return cell.revoked_at is None and key_of(cell) == address.key
 
 
 def _lease_length() -> timedelta:

@@ -1,28 +1,48 @@
-"""Enroll, cordon, uncordon, drain and unquarantine cells."""
+"""Enroll, revoke, cordon, uncordon, drain and unquarantine cells."""
 
 import secrets
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+
+from django.db import transaction
 
 from controlplane.commands.state.apply import apply
+from controlplane.commands.state.findings import add_audit_line
+from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.wire.keys import encode_key
+from controlplane.contract.wire.queues import cell_queue
+from controlplane.domain.cells.registration import ALERTS_OF_ABSENCE
 from controlplane.domain.convergence.cell_health import clear_suspicions
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.state.effects import ChangeCell, Effects
+from controlplane.domain.state.effects import ChangeCell, ClearAlert, Effects
 from controlplane.domain.state.states import CellState
 from controlplane.models import Cell, Pool
+from controlplane.outbox import transport
+from controlplane.outbox.wakes import wake_convergence
 from controlplane.queries.cells.keys import key_of
+
+DEFAULT_POOL = "default"
 
 _SALT_BYTES = 16
 
 
-def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
-    """Enroll a cell and return its key as text. An enrolled cell keeps its key. Raise NotFound."""
-    home = Pool.objects.filter(name=pool).first()
+def enroll_cell(
+    *, name: str, pool: str | None = None, renew: bool = False, actor: str = "", now: datetime
+) -> str:
+    """Enroll a cell and return its key as text. An enrolled cell keeps its key, unless `renew`.
+
+    With a renewed key the old one is invalid at once. Raise NotFound, Conflict.
+    """
+    return run_in_transaction(partial(_enroll, name, pool, renew, actor, now))
+
+
+def _enroll(name: str, pool: str | None, renew: bool, actor: str, now: datetime) -> str:
+    home = Pool.objects.filter(name=pool or DEFAULT_POOL).first()
     if home is None:
-        raise NotFound(f"there is no pool {pool!r}")
-    cell, _ = Cell.objects.get_or_create(
+        raise NotFound(f"there is no pool {pool or DEFAULT_POOL!r}")
+    cell, is_new = Cell.objects.select_for_update(no_key=True, of=("self",)).get_or_create(
         name=name,
         defaults={
             "pool": home,
@@ -31,7 +51,61 @@ def enroll_cell(*, name: str, pool: str, now: datetime) -> str:
             "enrolled_at": now,
         },
     )
+    if not is_new and renew:
+        _renew_key(cell, actor, now)
+    elif cell.revoked_at is not None:
+        raise Conflict(
+            f"the key of cell {name} was revoked at {cell.revoked_at:%Y-%m-%d %H:%M:%S} UTC: enroll"
+            " the cell with a new key (--renew)"
+        )
     return encode_key(key_of(cell))
+
+
+def _renew_key(cell: Cell, actor: str, now: datetime) -> None:
+    was_revoked = cell.revoked_at is not None
+    cell.key_salt, cell.revoked_at = secrets.token_hex(_SALT_BYTES), None
+    cell.save(update_fields=["key_salt", "revoked_at"])
+    if was_revoked:
+        lost = frozenset({CellState.LOST})
+        reason = "its key is renewed, and it has not registered since"
+        apply(Effects(cells=[ChangeCell(cell.pk, lost, CellState.LOST, reason)]), now=now)
+    text = "its key was revoked before" if was_revoked else "the old key is invalid"
+    add_audit_line("renewed", f"key of cell {cell.name}", text, actor=actor, now=now)
+
+
+def revoke_cell(*, name: str, actor: str, reason: str = "", now: datetime) -> None:
+    """Revoke the key of a cell: ignore its messages, send it none, and release its attempts.
+
+    Its attempts are released as those of a LOST cell, exclusive ones not before its lease has
+    ended. A revoked cell does not change. Raise NotFound.
+    """
+    run_in_transaction(partial(_revoke, name, actor, reason.strip(), now))
+
+
+def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
+    cell = Cell.objects.select_for_update(no_key=True).filter(name=name).first()
+    if cell is None:
+        raise NotFound(f"there is no cell {name!r}")
+    if cell.revoked_at is not None:
+        return
+    why = f"revoked by {actor}" + (f": {reason}" if reason else "")
+    change = ChangeCell(
+        cell.pk,
+        frozenset(CellState),
+        CellState.LOST,
+        why,
+        revoked_at=now,
+        cleared=(
+            *clear_suspicions(name),
+            *(ClearAlert(kind, name) for kind in ALERTS_OF_ABSENCE),
+        ),
+    )
+    apply(Effects(cells=[change]), now=now)
+    add_audit_line("revoked", f"key of cell {name}", reason, actor=actor, now=now)
+    if cell.incarnation:
+        queue = cell_queue(name, cell.incarnation)
+        transaction.on_commit(partial(transport.drop, queue), robust=True)
+    transaction.on_commit(wake_convergence, robust=True)
 
 
 def cordon_cell(*, name: str, actor: str, now: datetime) -> None:

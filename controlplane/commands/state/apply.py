@@ -20,6 +20,7 @@ from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.lost_cells import EXCLUSIVE_MARGIN_SECONDS
 from controlplane.domain.integrity import Repair
 from controlplane.domain.state.effects import (
     ChangeCell,
@@ -257,6 +258,9 @@ def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
             columns["drain_deadline_at"] = change.drain_deadline_at
         if change.trusted_at is not None:
             columns["trusted_at"] = change.trusted_at
+        if change.revoked_at is not None:
+            _hold_exclusive(change.cell_id, change.revoked_at)
+            columns["revoked_at"] = change.revoked_at
         states = sorted(state.value for state in change.states)
         expected: dict[str, Any] = {"pk": change.cell_id, "state__in": states}
         if change.cause_before is not None:
@@ -264,6 +268,21 @@ def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
         if Cell.objects.filter(**expected).update(**columns):
             moved.append(change)
     return moved
+
+
+def _hold_exclusive(cell_id: int, now: datetime) -> None:
+    """Keep the exclusive attempts of a revoked cell until its lease and their guard have ended.
+
+    The locks, in the order of those of reports, keep out heartbeats that extend the lease.
+    """
+    found = rows(apply_sql.LOCK_EXCLUSIVE, [cell_id])
+    rows(apply_sql.LOCK_LEASE, [cell_id])
+    parameters = {
+        "uids": [uid for (uid,) in found],
+        "now": now,
+        "margin": EXCLUSIVE_MARGIN_SECONDS,
+    }
+    execute(apply_sql.HOLD_EXCLUSIVE, parameters)
 
 
 def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping[str, Any]) -> None:

@@ -296,6 +296,22 @@ WHERE job_id = %s AND finished_at IS NOT NULL AND released_at IS NULL
 RETURNING uid
 """
 
+LOCK_EXCLUSIVE = """
+SELECT a.uid FROM controlplane_attempt a
+JOIN controlplane_taskgroup g ON g.id = a.group_id AND g.exclusive = 'lease'
+WHERE a.cell_id = %s AND a.released_at IS NULL ORDER BY a.uid FOR NO KEY UPDATE OF a
+"""
+
+LOCK_LEASE = "SELECT FROM controlplane_celllease WHERE cell_id = %s FOR NO KEY UPDATE"
+
+HOLD_EXCLUSIVE = """
+UPDATE controlplane_attempt a
+SET releasable_at = GREATEST(l.expires_at, %(now)s) + make_interval(secs => %(margin)s)
+FROM controlplane_celllease l
+WHERE a.uid = ANY(%(uids)s) AND l.cell_id = a.cell_id AND l.incarnation = a.incarnation
+  AND a.releasable_at IS NULL
+"""
+
 EXTEND_SILENT_LEASES = """
 WITH silent AS MATERIALIZED (
     SELECT l.cell_id FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id

@@ -1,4 +1,4 @@
-"""Store dead letters and close alerts manually."""
+"""Store dead letters and audit lines, and close alerts manually."""
 
 from datetime import datetime
 
@@ -29,6 +29,13 @@ def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> Non
             subject=f"alert {found}"[:400],
             text="; ".join(filter(None, (reason.strip(), found.text))),
         )
+
+
+def add_audit_line(action: str, subject: str, text: str, *, actor: str, now: datetime) -> None:
+    """Write an audit line about an action of `actor`."""
+    AuditLine.objects.create(
+        at=now, actor=actor[:150], action=action, subject=subject[:400], text=text
+    )
 
 
 def add_dead_letter(*, source: str, error: str, body: str, now: datetime) -> None:

@@ -8,6 +8,10 @@ from enum import StrEnum
 
 from controlplane.domain.state.states import CellState, Quarantine
 
+# A registration clears them; a duplicate that still runs raises its own again.
+ALERTS_OF_ABSENCE = ("cell_lost", "cell_twin", "registration_failed")
+"""Kinds of alerts about a cell that does not register, or cannot."""
+
 
 class RegistrationDecision(StrEnum):
     """The verdict on a Register message."""

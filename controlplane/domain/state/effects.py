@@ -183,8 +183,9 @@ class ChangeCell:
 
     `ordered`: the state that an operator ordered, with the deadline of a drain. `cause`, `until`:
     of the new quarantine. `cause_before`: the expected cause of the current quarantine; None: any.
-    `trusted_at`: failures before this time no longer count. `alert` is raised and `cleared` are
-    cleared only if the cell moves.
+    `trusted_at`: failures before this time no longer count. `revoked_at`: since when its key is
+    revoked; its exclusive attempts then wait for the end of its lease. `alert` is raised and
+    `cleared` are cleared only if the cell moves.
     """
 
     cell_id: int
@@ -196,6 +197,7 @@ class ChangeCell:
     cause: Quarantine | None = None
     until: datetime | None = None
     trusted_at: datetime | None = None
+    revoked_at: datetime | None = None
     cause_before: Quarantine | None = None
     alert: RaiseAlert | None = None
     cleared: tuple[ClearAlert, ...] = ()

@@ -1,4 +1,4 @@
-"""`manage.py enroll_cell NAME`: enroll a cell and print its key."""
+"""`manage.py enroll_cell NAME`: enroll a cell and print its key, or renew the key."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -7,21 +7,33 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.management.actor import actor_of_process
 
 
 class Command(BaseCommand):
-    """Enrolls a cell; another call prints the same key."""
+    """Enrolls a cell; another call prints the same key, with `--renew` a new one."""
 
     help = "Enroll a cell and print its key."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="name of the cell")
-        parser.add_argument("--pool", default="default", help="name of its pool")
+        parser.add_argument("--pool", help="name of its pool; default: default")
+        parser.add_argument(
+            "--renew",
+            action="store_true",
+            help="draw a new key, also for a revoked cell; the old one is invalid at once",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            key = enroll_cell(name=options["name"], pool=options["pool"], now=clock.now())
-        except NotFound as error:
+            key = enroll_cell(
+                name=options["name"],
+                pool=options["pool"],
+                renew=options["renew"],
+                actor=actor_of_process(),
+                now=clock.now(),
+            )
+        except (Conflict, NotFound) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(key)

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import Conflict, NotFound
 
 
 class Command(BaseCommand):
@@ -20,7 +20,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("folder", type=Path, help="folder of the key files")
         parser.add_argument("name", nargs="+", help="name of a cell, and of its key file")
-        parser.add_argument("--pool", default="default", help="name of their pool")
+        parser.add_argument("--pool", help="name of their pool; default: default")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Enroll each cell and write its key, readable only by the file's owner."""
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         for name in options["name"]:
             try:
                 key = enroll_cell(name=name, pool=options["pool"], now=clock.now())
-            except NotFound as error:
+            except (Conflict, NotFound) as error:
                 raise CommandError(str(error)) from error
             with os.fdopen(
                 os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"

@@ -10,11 +10,14 @@ from controlplane.queries.sql import rows
 
 
 def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
-    """Return the addresses of the cells' current incarnations; omit cells that never registered."""
+    """Return the addresses of the cells' current incarnations.
+
+    Omit cells that never registered, and revoked ones, which get no messages.
+    """
     found = rows(
         """
         SELECT id, name, incarnation, key_salt FROM controlplane_cell
-        WHERE id = ANY(%s) AND incarnation <> ''
+        WHERE id = ANY(%s) AND incarnation <> '' AND revoked_at IS NULL
         """,
         [list(cell_ids)],
     )
@@ -26,13 +29,36 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     }
 
 
+def load_current_keys(cell_ids: Iterable[int]) -> dict[int, bytes]:
+    """Return the keys of the cells that are not revoked, by id."""
+    found = rows(
+        """
+        SELECT id, name, key_salt FROM controlplane_cell
+        WHERE id = ANY(%s) AND revoked_at IS NULL
+        """,
+        [list(cell_ids)],
+    )
+    return {
+        cell_id: cell_key(settings.SECRET_KEY, name=name, salt=salt)
+        for cell_id, name, salt in found
+    }
+
+
 def key_of(cell: Cell) -> bytes:
     """Return the cell's key, derived from the installation's secret."""
     return cell_key(settings.SECRET_KEY, name=cell.name, salt=cell.key_salt)
 
 
 def find_keys(names: Iterable[str]) -> dict[str, tuple[int, bytes]]:
-    """Return the ids and keys of the enrolled cells among `names`."""
+    """Return the ids and keys of the enrolled cells among `names`, without revoked ones."""
+    found = rows(
+        """
+        SELECT id, name, key_salt FROM controlplane_cell
+        WHERE name = ANY(%s) AND revoked_at IS NULL
+        """,
+        [list(names)],
+    )
     return {
-        cell.name: (cell.pk, key_of(cell)) for cell in Cell.objects.filter(name__in=list(names))
+        name: (cell_id, cell_key(settings.SECRET_KEY, name=name, salt=salt))
+        for cell_id, name, salt in found
     }

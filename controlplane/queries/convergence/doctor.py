@@ -163,7 +163,8 @@ _CURED_BY_HEARTBEATS = MappingProxyType(
 def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     found = rows(
         """
-        SELECT c.name, c.state, c.state_reason, c.quarantined_for, c.quarantined_until,
+        SELECT c.name, c.state, c.state_reason, c.revoked_at, c.quarantined_for,
+               c.quarantined_until,
                l.last_message_at, l.expires_at
         FROM controlplane_cell c LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.incarnation <> ''
@@ -171,9 +172,13 @@ def _cells(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
         """,
         [now],
     )
-    for name, state, reason, cause, until, last_message_at, expires_at in found:
+    for name, state, reason, revoked_at, cause, until, last_message_at, expires_at in found:
         subject, what = f"cell {name}", f"{state}: {reason}"
-        if state == "LOST":
+        if revoked_at is not None:
+            what = f"its key is {reason}"
+            acts = "READY once it is started with a new key (manage.py enroll_cell --renew)"
+            yield DoctorEntry(subject, what, revoked_at, "its operator renews its key", acts)
+        elif state == "LOST":
             acts = "declared: nothing waits for it; READY once it is started again"
             yield DoctorEntry(subject, what, last_message_at, "its operator starts it", acts)
         elif state == "QUARANTINED" and cause in TIMED_QUARANTINES and until is not None:

@@ -73,12 +73,15 @@ def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
 
 
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:
-    """Return the key of a cell, and whether it owns the attempt; None if it is not enrolled."""
+    """Return the key of a cell, and whether it owns the attempt.
+
+    Return None if the cell is not enrolled, or its key is revoked.
+    """
     row = first_row(
         """
         SELECT c.key_salt, EXISTS (
             SELECT FROM controlplane_attempt a WHERE a.uid = %s AND a.cell_id = c.id
-        ) AS owns_attempt FROM controlplane_cell c WHERE c.name = %s
+        ) AS owns_attempt FROM controlplane_cell c WHERE c.name = %s AND c.revoked_at IS NULL
         """,
         [uid, cell],
     )

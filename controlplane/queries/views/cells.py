@@ -12,7 +12,7 @@ from controlplane.queries.views.amounts import free_of, shown_amounts
 _COLUMNS = f"""
 SELECT c.id, c.name, c.state, c.state_reason, pool.name AS pool, c.labels, c.tags,
        NULLIF(c.incarnation, '') AS incarnation, c.capacity, c.drivers, c.task_types,
-       l.last_message_at AS last_seen_at, c.quarantined_until, l.clock_ahead_seconds,
+       l.last_message_at AS last_seen_at, c.revoked_at, c.quarantined_until, l.clock_ahead_seconds,
        CASE WHEN c.state = '{CellState.DRAINING}' THEN c.drain_deadline_at END AS drain_deadline_at,
        c.state <> '{CellState.LOST}' AND COALESCE(l.silent_ticks, 0) > 0 AS silent
 FROM controlplane_cell c

@@ -68,6 +68,23 @@ def test_cancel_is_offered_for_open_jobs_only(
     assert "Cancel job …" not in text_of(operator.get(page))
 
 
+def test_revocation_of_a_key_requires_confirmation(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert "Revoke the key …" in text_of(operator.get(page))
+    assert "Revoke the keys of these cells?" in text_of(act(operator, CELLS, "revoke", cell.pk))
+    cell.refresh_from_db()
+    assert (cell.state, cell.revoked_at) == ("READY", None)
+    act(operator, CELLS, "revoke", cell.pk, confirmed="yes", reason="its disk was sold")
+    cell.refresh_from_db()
+    assert cell.state_reason == "revoked by olga: its disk was sold"
+    shown = text_of(operator.get(page))
+    assert "REVOKED" in shown
+    assert "Cordon …" not in shown
+    assert "Revoke the key …" not in shown
+    assert "REVOKED" in text_of(operator.get(CELLS))
+
+
 @pytest.mark.parametrize(
     ("action", "before", "after"),
     [
