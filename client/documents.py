@@ -226,8 +226,10 @@ class Cell(TypedDict):
     pool: str
     labels: dict[str, str]
     tags: list[str]
+    node_labels: dict[str, str]
     incarnation: str | None
     capacity: dict[str, float]
+    max_capacity: dict[str, float]
     free: dict[str, float]
     drivers: list[str]
     task_types: list[str]
@@ -237,6 +239,7 @@ class Cell(TypedDict):
     quarantined_until: str | None
     clock_ahead_seconds: float | None
     silent: bool
+    mismatch: str
 
 
 class AllowedMount(TypedDict):
@@ -273,6 +276,7 @@ class Pool(TypedDict):
     mass_loss: str
     loss_held_at: str | None
     tokens: dict[str, int]
+    cells_may_join: bool
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
     allowed_capabilities: list[str]

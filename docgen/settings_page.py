@@ -101,7 +101,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " them, if their pool allows it, too; `any`: what the pool allows; `none`"
         " ([pools](pools.md#the-veto-of-a-cell)).",
         "CELLRUN_CELL_NAME": "The cell's name, as enrolled.",
-        "CELLRUN_CELL_POOL": "The pool that the cell joins at registration, if it exists.",
+        "CELLRUN_CELL_POOL": "The pool in which the cell expects to be; empty: that of its"
+        " enrolment. If they differ the cell gets no work, or moves into the pool if cells may"
+        " join it.",
         "CELLRUN_CELL_PRIVILEGED": "`false`: this cell refuses privileged tasks, and capabilities"
         " that not every task may have, even if its pool allows them"
         " ([pools](pools.md#the-veto-of-a-cell)).",

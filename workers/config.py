@@ -54,7 +54,8 @@ def default_concurrency() -> int:
 class CellConfig:
     """All settings of one cell.
 
-    `capacity`: cpu_millis, memory_mib, disk_mib, gpu and named resources. `tags`: `a` is required
+    `capacity`: cpu_millis, memory_mib, disk_mib, gpu and named resources. `pool`: that in which the
+    cell expects to be; empty: that of its enrolment. `tags`: `a` is required
     of a task, `b?` is optional. `home`: folder for journal, workspaces and logs. `address`: the
     host at which published ports are reached; empty: the local address of the route to web. An
     empty `control_url` disables uploads of logs (used by tests). `file_roots`, `file_systems`,
@@ -75,7 +76,7 @@ class CellConfig:
     capacity: Mapping[str, int]
     driver: str = "docker"
     address: str = ""
-    pool: str = "default"
+    pool: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     evacuate: bool = False
@@ -109,7 +110,7 @@ class CellConfig:
             capacity=_capacity(read, home),
             driver=read("CELLRUN_CELL_DRIVER", _one_of(DRIVERS), "docker"),
             address=read("CELLRUN_CELL_ADDRESS", _host, ""),
-            pool=read("CELLRUN_CELL_POOL", _name, "default"),
+            pool=read("CELLRUN_CELL_POOL", _pool, ""),
             labels=read("CELLRUN_CELL_LABELS", _labels, ""),
             tags=read("CELLRUN_CELL_TAGS", _tags, ""),
             secrets=read("CELLRUN_CELL_SECRETS", _secret_folder(on_disk), ""),
@@ -161,6 +162,10 @@ def _name(text: str) -> str:
     if not NAME.fullmatch(text):
         raise ValueError(f"{text!r} is not a name ([a-z0-9][a-z0-9._-]{{0,62}})")
     return text
+
+
+def _pool(text: str) -> str:
+    return _name(text) if text else ""
 
 
 def _folder(text: str) -> Path:

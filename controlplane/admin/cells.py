@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from django.contrib import admin
-from django.http import HttpRequest
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -28,7 +31,9 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
+from controlplane.admin.enrolment import EnrolmentForm, initial_enrolment
 from controlplane.admin.work.attempts import attempt_badge
+from controlplane.commands.cells.enrolment import EnrolmentChange, change_enrolment
 from controlplane.commands.cells.operate import (
     cordon_cell,
     drain_cell,
@@ -36,10 +41,12 @@ from controlplane.commands.cells.operate import (
     uncordon_cell,
     unquarantine_cell,
 )
+from controlplane.domain.cells.enrolment import describe_hold
 from controlplane.domain.state.states import CellState
 from controlplane.models import Attempt, Cell
 from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.views.overviews import count_held_attempts
+from controlplane.spec import InvalidSpec
 
 _SHOWN_ATTEMPTS = 100
 
@@ -63,7 +70,7 @@ class CellAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "lease")
     list_per_page = 100
     search_fields = ("name",)
-    actions = ("drain", "cordon", "uncordon", "unquarantine", "revoke")
+    actions = ("drain", "cordon", "uncordon", "unquarantine", "enrolment", "revoke")
 
     def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
         """Return for each cell its used resources and the number of attempts that hold them."""
@@ -128,6 +135,39 @@ class CellAdmin(ReadOnlyAdmin):
         """Lift the quarantine of a cell."""
         unquarantine_cell(name=cell.name, actor=str(request.user), now=clock.now())
 
+    @admin.action(description="Change the enrolment", permissions=["operate"])
+    def enrolment(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
+        """Show a form with what operators fix of a cell; change the cell when it is sent."""
+        chosen = list(rows.select_related("pool")[:2])
+        if len(chosen) != 1:
+            self.message_user(request, "Select one cell.", messages.ERROR)
+            return None
+        [cell] = chosen
+        is_sent = request.POST.get("confirmed") == "yes"
+        form = EnrolmentForm(request.POST if is_sent else None, initial=initial_enrolment(cell))
+        if is_sent and form.is_valid():
+            change, actor = EnrolmentChange(**form.cleaned_data), str(request.user)
+            try:
+                change_enrolment(name=cell.name, change=change, actor=actor, now=clock.now())
+            except InvalidSpec as error:
+                form.add_error(None, str(error))
+            else:
+                text = f"Enrolment of {cell.name} changed"
+                self.message_user(request, text, messages.SUCCESS)
+                return None
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Change the enrolment of {cell.name}",
+            "subtitle": None,
+            "opts": self.opts,
+            "media": self.media,
+            "form": form,
+            "cell": cell,
+            "checkbox_name": ACTION_CHECKBOX_NAME,
+            "list_url": self.list_url(),
+        }
+        return TemplateResponse(request, "controlplane/enrolment.html", context)
+
     @confirmed_action(
         "Revoke the key",
         title="Revoke the keys of these cells?",
@@ -149,23 +189,27 @@ class CellAdmin(ReadOnlyAdmin):
             return []
         match CellState(obj.state):
             case CellState.READY:
-                return ["cordon", "drain", "revoke"]
+                return ["cordon", "drain", "enrolment", "revoke"]
             case CellState.CORDONED:
-                return ["uncordon", "drain", "revoke"]
+                return ["uncordon", "drain", "enrolment", "revoke"]
             case CellState.DRAINING:
-                return ["uncordon", "revoke"]
+                return ["uncordon", "enrolment", "revoke"]
             case CellState.QUARANTINED:
-                return ["unquarantine", "cordon", "drain", "revoke"]
+                return ["unquarantine", "cordon", "drain", "enrolment", "revoke"]
             case _:
-                return ["revoke"]
+                return ["enrolment", "revoke"]
 
     def heading(self, obj: Cell) -> dict[str, Any]:
         """Return its state and the reason."""
         return {
             "title": f"Cell {obj.name}",
             "badge": _badges(obj),
-            "notes": [obj.state_reason],
+            "notes": list(dict.fromkeys(filter(None, (obj.state_reason, self._held(obj))))),
         }
+
+    @staticmethod
+    def _held(cell: Cell) -> str:
+        return describe_hold(cell.mismatch) if cell.mismatch else ""
 
     def facts(self, obj: Cell) -> list[tuple[str, Any]]:
         """Return the cell's resources and its last heartbeat."""
@@ -174,6 +218,7 @@ class CellAdmin(ReadOnlyAdmin):
         return [
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
             ("capacity", quantities(obj.capacity)),
+            ("maximum capacity", quantities(obj.max_capacity)),
             ("in use", quantities(used) or "nothing"),
             ("labels", ", ".join(f"{k}={v}" for k, v in obj.labels.items())),
             ("tags", ", ".join(obj.tags)),

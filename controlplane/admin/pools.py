@@ -91,6 +91,7 @@ class PoolAdmin(StyledAdmin):
         ("Order", {"fields": ("sequencer", "strict_fifo", "starvation_seconds", "preemption")}),
         ("Placement", {"fields": ("selector", "max_building_per_cell", "tokens")}),
         ("Checks", {"fields": ("validators",)}),
+        ("Cells", {"fields": ("cells_may_join",)}),
         (
             "Access to hosts",
             {"fields": ("allowed_mounts", "privileged_allowed", "allowed_capabilities")},

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = (("controlplane", "0002_tokens"),)
+    dependencies = (("controlplane", "0003_cells_and_their_keys"),)
 
     operations = (
         migrations.AddField(

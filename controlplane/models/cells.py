@@ -5,6 +5,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
+from controlplane.models.pools import check_amounts
 
 
 class Cell(models.Model):
@@ -53,6 +54,28 @@ class Cell(models.Model):
         default=dict, help_text="cpu_millis, memory_mib, disk_mib, gpu and named resources."
     )
     labels = models.JSONField(default=dict, blank=True)
+    node_labels = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Labels below node/, which only operators set; a part of `labels`.",
+    )
+    max_capacity = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[check_amounts],
+        help_text="Maximum of each resource in `capacity`; others are not limited.",
+    )
+    claims = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="pool, labels and capacity as the cell reported them last; empty: never.",
+    )
+    mismatch = models.TextField(
+        default="",
+        blank=True,
+        help_text="How the claims differ from the enrolment; the cell gets no work until they"
+        " agree.",
+    )
     tags = ArrayField(models.CharField(max_length=63), default=list, blank=True)
     drivers = ArrayField(models.CharField(max_length=63), default=list, blank=True)
     task_types = ArrayField(models.CharField(max_length=63), default=list, blank=True)
@@ -66,6 +89,10 @@ class Cell(models.Model):
             models.CheckConstraint(
                 condition=Q(revoked_at=None) | Q(state=CellState.LOST.value),
                 name="cell_revoked_is_lost",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state=CellState.READY.value) | Q(mismatch=""),
+                name="cell_ready_agrees",
             ),
         )
 

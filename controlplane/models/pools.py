@@ -131,6 +131,11 @@ class Pool(models.Model):
         help_text="Paths on the hosts of the cells that tasks may mount, with"
         " everything below them: [{path, read_only}].",
     )
+    cells_may_join = models.BooleanField(
+        default=False,
+        help_text="Whether a cell may move itself into the pool when it registers"
+        " (CELLRUN_CELL_POOL); otherwise only operators move cells.",
+    )
     privileged_allowed = models.BooleanField(
         default=False,
         help_text="Whether tasks may be privileged, and may have any capability of the kernel.",

@@ -2,9 +2,16 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    WithJsonSchema,
+    model_validator,
+)
 
 from controlplane.spec.faults import Finding, Place
 from controlplane.spec.fields import LabelName, LabelValue, Model, Name
@@ -13,6 +20,10 @@ from controlplane.spec.parts import MAX_NAMED, RESOURCE_NAME, Resources
 MAX_CONSTRAINTS = 32
 MAX_VALUES = 64
 MAX_TAGS = 32
+MAX_NODE_LABELS = 64
+
+PROTECTED_PREFIX = "node/"
+"""Labels of cells that begin with it are set by operators only."""
 
 Op = Literal["eq", "ne", "in", "exists", "not_exists", "gt", "ge", "lt", "le"]
 OPS: tuple[Op, ...] = ("eq", "ne", "in", "exists", "not_exists", "gt", "ge", "lt", "le")
@@ -50,6 +61,21 @@ class Constraint(Model):
 
 Constraints = Annotated[list[Constraint], Field(max_length=MAX_CONSTRAINTS)]
 PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
+
+
+class NodeLabels(RootModel[dict[LabelName, LabelValue]]):
+    """Labels of a cell that operators set; their names begin with node/."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.root) > MAX_NODE_LABELS:
+            raise ValueError(f"must have at most {MAX_NODE_LABELS} labels, not {len(self.root)}")
+        for name in self.root:
+            if not name.startswith(PROTECTED_PREFIX):
+                raise ValueError(f"{name}: must begin with {PROTECTED_PREFIX}")
+        return self
 
 
 def is_number(text: str) -> bool:

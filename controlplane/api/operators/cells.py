@@ -10,11 +10,12 @@ from rest_framework.response import Response
 from controlplane import clock
 from controlplane.api.base import ApiView, ReadOrOperate
 from controlplane.api.openapi import Operation
-from controlplane.api.operators.requests import DrainRequest
+from controlplane.api.operators.requests import CellRequest, DrainRequest
 from controlplane.api.operators.serializers import CellSerializer
-from controlplane.api.requests import read_part
+from controlplane.api.requests import check_named, read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.commands.cells import operate
+from controlplane.commands.cells.enrolment import change_enrolment
 from controlplane.queries.views import cells
 
 
@@ -33,6 +34,18 @@ class Cells(ApiView):
 
     def retrieve(self, request: Request, name: str) -> Response:
         """Show one cell."""
+        return self.answer(cells.get_cell(name))
+
+    @Operation(body=CellRequest)
+    def update(self, request: Request, name: str) -> Response:
+        """Change the pool, the labels below node/ and the ceiling of a cell (operators).
+
+        Omitted fields keep their values. What the cell reported last is compared with the new ones.
+        """
+        wanted = read_part(request, CellRequest)
+        check_named("name", wanted.name, name)
+        change = wanted.change()
+        change_enrolment(name=name, change=change, actor=self.actor, now=clock.now())
         return self.answer(cells.get_cell(name))
 
     @Operation(body=EmptyRequest, problems=(409,))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from controlplane.commands.cells.enrolment import EnrolmentChange
 from controlplane.contract.images import DOCKER_HUB
 from controlplane.contract.messages.launch_context import Registry
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
@@ -22,6 +23,7 @@ from controlplane.spec.fields import (
 )
 from controlplane.spec.files import Capability
 from controlplane.spec.limits import JobLimits, LimitedResources, Tokens
+from controlplane.spec.placing import NodeLabels
 
 _PluginName = Annotated[str, Field(min_length=1, max_length=63)]
 _Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
@@ -74,6 +76,27 @@ class UserRequest(Model):
     )
 
 
+class CellRequest(Model):
+    """What operators fix of a cell. Omitted fields keep their values."""
+
+    name: Name | None = Field(default=None, description="As in the URL; optional.")
+    pool: Name | None = Field(default=None, description="Its pool. Null: the present one.")
+    node_labels: NodeLabels | None = Field(
+        default=None, description="Replaces all labels below node/. Null: the present ones."
+    )
+    max_capacity: LimitedResources | None = Field(
+        default=None,
+        description="Replaces the maximum of all resources; those without one are not limited."
+        " Null: the present ones.",
+    )
+
+    def change(self) -> EnrolmentChange:
+        """Return the change."""
+        ceiling = None if self.max_capacity is None else self.max_capacity.amounts()
+        labels = None if self.node_labels is None else self.node_labels.root
+        return EnrolmentChange(self.pool, labels, ceiling)
+
+
 class AllowedMount(Model):
     """A path on the hosts of the cells that tasks may mount, with everything below it."""
 
@@ -110,6 +133,11 @@ class PoolRequest(Model):
         default=[],
         max_length=64,
         description="Paths on the hosts of the cells that tasks may mount.",
+    )
+    cells_may_join: bool = Field(
+        default=False,
+        description="Whether a cell may move itself into the pool when it registers; otherwise only"
+        " operators move cells.",
     )
     privileged_allowed: bool = Field(
         default=False,

@@ -43,7 +43,14 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
     """A cell. Resources: cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
     pool = CharField()
-    labels = DictField(child=CharField())
+    labels = DictField(child=CharField(), help_text="All labels, with `node_labels`.")
+    node_labels = DictField(
+        child=CharField(), help_text="Labels below node/, which only operators set."
+    )
+    max_capacity = DictField(
+        child=_Amount(),
+        help_text="Maximum of each resource that the cell may offer; others are not limited.",
+    )
     incarnation = CharField(allow_null=True)
     capacity = DictField(child=_Amount())
     free = DictField(child=_Amount())
@@ -66,8 +73,10 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
             "pool",
             "labels",
             "tags",
+            "node_labels",
             "incarnation",
             "capacity",
+            "max_capacity",
             "free",
             "drivers",
             "task_types",
@@ -77,8 +86,11 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
             "quarantined_until",
             "clock_ahead_seconds",
             "silent",
+            "mismatch",
         )
         extra_kwargs = _texts(
+            mismatch="How what the cell reports differs from its enrolment; while it does, the cell"
+            " gets no work. Empty: it does not.",
             revoked_at="LOST: when its key was revoked; null: it was not.",
             quarantined_until="QUARANTINED: when the quarantine ends; null: with its cause.",
         )

@@ -15,10 +15,18 @@ from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.messages.orders import GroupSpec, Orders, RegistrationResult, Sync
 from controlplane.contract.messages.reports import Goodbye, Register
 from controlplane.contract.states import TaskState
+from controlplane.domain.cells.enrolment import (
+    MISMATCH,
+    Claims,
+    Enrolment,
+    compare_claims,
+    mismatch_alert,
+)
 from controlplane.domain.cells.health import decide_fitness, decide_flooding, keep_for_stops
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.cells.registration import (
     ALERTS_OF_ABSENCE,
+    Registration,
     RegistrationDecision,
     decide_registration,
 )
@@ -65,6 +73,7 @@ def record_registration(
         )
         if not _has_current_key(address, cell):
             return None
+        facts = _facts(cell, register, address.incarnation, seq, now)
         decision = decide_registration(
             known_incarnation=cell.incarnation,
             known_state=CellState(cell.state),
@@ -74,25 +83,10 @@ def record_registration(
             seq=seq,
             is_supported=is_supported,
             unknown_attempts=_count_unknown_attempts(cell, address, register),
+            mismatch=facts["mismatch"],
         )
         if decision.verdict is RegistrationDecision.ACCEPTED:
-            facts = _facts(cell, register, address.incarnation, seq, now)
-            if decision.cause is not None:
-                facts["quarantined_for"] = decision.cause.value
-            # Keep the reason while the cell keeps its state.
-            is_as_before = (
-                decision.cause is None and decision.state == cell.state != CellState.READY
-            )
-            reason = cell.state_reason if is_as_before else decision.why
-            renewed = cell.incarnation != address.incarnation
-            if renewed:
-                facts["trusted_at"] = now  # failures of its previous incarnation do not count
-            register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
-            _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
-            is_trusted = decision.state is not CellState.QUARANTINED
-            over = ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
-            cleared = [ClearAlert(kind, cell.name) for kind in over]
-            apply(Effects(cleared=cleared, frees=True), now=now)
+            _accept(cell, address, decision, facts, seq=seq, now=now)
         elif decision.verdict is RegistrationDecision.REFUSED:
             alert = RaiseAlert("cell_twin", cell.name, f"cell {cell.name}: {decision.why}")
             apply(Effects(alerts=[alert]), now=now)
@@ -113,6 +107,41 @@ def record_registration(
 
         transaction.on_commit(send_answer, robust=True)
     return answer
+
+
+def _accept(
+    cell: Cell,
+    address: CellAddress,
+    decision: Registration,
+    facts: dict[str, Any],
+    *,
+    seq: int,
+    now: datetime,
+) -> None:
+    """Write the facts of an accepted registration, open its lease, and update alerts."""
+    if decision.cause is not None:
+        facts["quarantined_for"] = decision.cause.value
+    # Keep the reason while the cell keeps its state.
+    is_as_before = (
+        decision.cause is None
+        and not decision.is_held
+        and decision.state == cell.state != CellState.READY
+    )
+    reason = cell.state_reason if is_as_before else decision.why
+    renewed = cell.incarnation != address.incarnation
+    if renewed:
+        facts["trusted_at"] = now  # failures of its previous incarnation do not count
+    register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
+    _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
+    is_trusted = decision.state is not CellState.QUARANTINED
+    over = ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())
+    cleared = [ClearAlert(kind, cell.name) for kind in over]
+    alerts = []
+    if facts["mismatch"]:
+        alerts.append(mismatch_alert(cell.name, facts["mismatch"]))
+    else:
+        cleared.append(ClearAlert(MISMATCH, cell.name))
+    apply(Effects(alerts=alerts, cleared=cleared, frees=True), now=now)
 
 
 def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
@@ -306,17 +335,24 @@ def _lease_length() -> timedelta:
 def _facts(
     cell: Cell, register: Register, incarnation: str, seq: int, now: datetime
 ) -> dict[str, Any]:
+    """Return the columns of a registration; what it claims is compared with the enrolment."""
+    pool_id, pool = _pool_of(cell, register.pool)
+    claims = Claims(register.pool, register.labels, register.capacity)
+    enrolment = Enrolment(pool, cell.node_labels, cell.max_capacity)
+    effective = compare_claims(enrolment, claims)
     return {
         "incarnation": incarnation,
         "register_seq": seq,
-        "capacity": dict(register.capacity),
-        "labels": dict(register.labels),
+        "pool_id": pool_id,
+        "labels": dict(effective.labels),
+        "capacity": dict(effective.capacity),
+        "mismatch": effective.mismatch,
+        "claims": claims.as_dict(),
         "tags": list(register.tags),
         "drivers": list(register.drivers),
         "task_types": list(register.task_types),
         "versions": dict(register.versions),
         "registered_at": now,
-        "pool_id": _pool_of(cell, register.pool),
     }
 
 
@@ -341,10 +377,10 @@ def _last_seq(cell: Cell) -> int:
     return max(int(cell.register_seq), drawn or 0)
 
 
-def _pool_of(cell: Cell, name: str) -> int:
-    """Return the id of the requested pool if it exists, otherwise of the current one."""
-    pool_id = scalar("SELECT id FROM controlplane_pool WHERE name = %s", [name])
-    return int(cell.pool_id if pool_id is None else pool_id)
+def _pool_of(cell: Cell, name: str) -> tuple[int, str]:
+    """Return id and name of the cell's pool: `name`, if cells may join it, or that of its row."""
+    pool_id = scalar("SELECT id FROM controlplane_pool WHERE name = %s AND cells_may_join", [name])
+    return (cell.pool_id, cell.pool.name) if pool_id is None else (int(pool_id), name)
 
 
 def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now: datetime) -> None:

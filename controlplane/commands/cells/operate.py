@@ -1,17 +1,20 @@
 """Enroll, revoke, cordon, uncordon, drain and unquarantine cells."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from django.db import transaction
 
+from controlplane.commands.cells.enrolment import EnrolmentChange
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.findings import add_audit_line
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.wire.keys import encode_key
 from controlplane.contract.wire.queues import cell_queue
+from controlplane.domain.cells.enrolment import MISMATCH, describe_hold
 from controlplane.domain.cells.registration import ALERTS_OF_ABSENCE
 from controlplane.domain.convergence.cell_health import clear_suspicions
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
@@ -29,28 +32,46 @@ _SALT_BYTES = 16
 
 
 def enroll_cell(
-    *, name: str, pool: str | None = None, renew: bool = False, actor: str = "", now: datetime
+    *,
+    name: str,
+    pool: str | None = None,
+    node_labels: Mapping[str, str] | None = None,
+    max_capacity: Mapping[str, int] | None = None,
+    renew: bool = False,
+    actor: str = "",
+    now: datetime,
 ) -> str:
     """Enroll a cell and return its key as text. An enrolled cell keeps its key, unless `renew`.
 
-    With a renewed key the old one is invalid at once. Raise NotFound, Conflict.
+    With a renewed key the old one is invalid at once. Raise NotFound; Conflict if its key
+    is revoked, or the cell is enrolled with other values.
     """
-    return run_in_transaction(partial(_enroll, name, pool, renew, actor, now))
+    wanted = EnrolmentChange(pool, node_labels, max_capacity)
+    return run_in_transaction(partial(_enroll, name, wanted, renew, actor, now))
 
 
-def _enroll(name: str, pool: str | None, renew: bool, actor: str, now: datetime) -> str:
-    home = Pool.objects.filter(name=pool or DEFAULT_POOL).first()
+def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: datetime) -> str:
+    pool = wanted.pool or DEFAULT_POOL
+    home = Pool.objects.filter(name=pool).first()
     if home is None:
-        raise NotFound(f"there is no pool {pool or DEFAULT_POOL!r}")
+        raise NotFound(f"there is no pool {pool!r}")
     cell, is_new = Cell.objects.select_for_update(no_key=True, of=("self",)).get_or_create(
         name=name,
         defaults={
             "pool": home,
+            "node_labels": dict(wanted.node_labels or {}),
+            "labels": dict(wanted.node_labels or {}),
+            "max_capacity": dict(wanted.max_capacity or {}),
             "key_salt": secrets.token_hex(_SALT_BYTES),
             "state_reason": "never registered",
             "enrolled_at": now,
         },
     )
+    if not is_new and wanted.differences(cell):
+        raise Conflict(
+            f"cell {name} is enrolled with other values ({wanted.describe(cell)}): change them in"
+            f" the admin or with PUT /api/v1/cells/{name}"
+        )
     if not is_new and renew:
         _renew_key(cell, actor, now)
     elif cell.revoked_at is not None:
@@ -97,7 +118,7 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
         revoked_at=now,
         cleared=(
             *clear_suspicions(name),
-            *(ClearAlert(kind, name) for kind in ALERTS_OF_ABSENCE),
+            *(ClearAlert(kind, name) for kind in (*ALERTS_OF_ABSENCE, MISMATCH)),
         ),
     )
     apply(Effects(cells=[change]), now=now)
@@ -116,6 +137,9 @@ def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
 
 def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
     """Give the cell work again and ignore its past failures. Raise NotFound, Conflict."""
+    cell = _find(name)
+    if cell.mismatch and cell.state != CellState.LOST:
+        raise Conflict(f"cell {name} gets no work: {describe_hold(cell.mismatch)}")
     states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
     _order(name, states, CellState.READY, f"uncordoned by {actor}", now=now)
 

@@ -15,11 +15,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import TextField, Value
+from django.db.models.functions import Concat, Left
 
 from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.cells.enrolment import describe_hold
 from controlplane.domain.convergence.lost_cells import EXCLUSIVE_MARGIN_SECONDS
 from controlplane.domain.integrity import Repair
 from controlplane.domain.state.effects import (
@@ -265,9 +268,21 @@ def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
         expected: dict[str, Any] = {"pk": change.cell_id, "state__in": states}
         if change.cause_before is not None:
             expected["quarantined_for"] = change.cause_before.value
-        if Cell.objects.filter(**expected).update(**columns):
+        if _update_cell(expected, columns):
             moved.append(change)
     return moved
+
+
+def _update_cell(expected: Mapping[str, Any], columns: Mapping[str, Any]) -> int:
+    """Change a cell if it is as expected; one that differs from its enrolment never gets READY."""
+    found = Cell.objects.filter(**expected)
+    if columns["state"] != CellState.READY:
+        return found.update(**columns)
+    reason = Concat(Value(describe_hold("")), "mismatch", output_field=TextField())
+    held = {"state": CellState.CORDONED.value, "state_reason": Left(reason, 255)}
+    return found.filter(mismatch="").update(**columns) or found.exclude(mismatch="").update(
+        **{**columns, **held}
+    )
 
 
 def _hold_exclusive(cell_id: int, now: datetime) -> None:
@@ -287,7 +302,8 @@ def _hold_exclusive(cell_id: int, now: datetime) -> None:
 
 def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping[str, Any]) -> None:
     """Write the facts of a cell's registration to its row."""
-    Cell.objects.filter(pk=cell_id).update(state=state.value, state_reason=reason, **facts)
+    columns = {"state": state.value, "state_reason": reason[:255], **facts}
+    Cell.objects.filter(pk=cell_id).update(**columns)
 
 
 def _raise_alerts(alerts: Iterable[RaiseAlert], now: datetime) -> None:

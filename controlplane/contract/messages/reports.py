@@ -79,14 +79,17 @@ class HeldAttempt(Document):
 
 @dataclass(frozen=True, slots=True)
 class Register(Document):
-    """Registration of a cell process with its capacity and its attempts (`inventory`)."""
+    """Registration of a cell process with its capacity and its attempts (`inventory`).
+
+    An empty `pool` is that of the cell's enrolment.
+    """
 
     TYPE = "register"
 
     capacity: Mapping[Name, Quantity]
     labels: Mapping[Name, Name] = field(default_factory=dict)
     tags: tuple[Name, ...] = ()
-    pool: Annotated[str, Text(63)] = "default"
+    pool: Annotated[str, Text(63)] = ""
     drivers: tuple[Name, ...] = ()
     task_types: tuple[Name, ...] = ()
     versions: Mapping[Name, Name] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.management.actor import actor_of_process
+from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 
 
 class Command(BaseCommand):
@@ -18,7 +19,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="name of the cell")
-        parser.add_argument("--pool", help="name of its pool; default: default")
+        add_enrolment_options(parser)
         parser.add_argument(
             "--renew",
             action="store_true",
@@ -26,10 +27,11 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        enrolment = read_enrolment_options(options)
         try:
             key = enroll_cell(
                 name=options["name"],
-                pool=options["pool"],
+                **enrolment,
                 renew=options["renew"],
                 actor=actor_of_process(),
                 now=clock.now(),

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 
 
 class Command(BaseCommand):
@@ -20,15 +21,16 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("folder", type=Path, help="folder of the key files")
         parser.add_argument("name", nargs="+", help="name of a cell, and of its key file")
-        parser.add_argument("--pool", help="name of their pool; default: default")
+        add_enrolment_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Enroll each cell and write its key, readable only by the file's owner."""
         folder: Path = options["folder"]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        enrolment = read_enrolment_options(options)
         for name in options["name"]:
             try:
-                key = enroll_cell(name=name, pool=options["pool"], now=clock.now())
+                key = enroll_cell(name=name, **enrolment, now=clock.now())
             except (Conflict, NotFound) as error:
                 raise CommandError(str(error)) from error
             with os.fdopen(

@@ -60,6 +60,7 @@ FIELDS = (
     "mass_loss",
     "loss_held_at",
     "tokens",
+    "cells_may_join",
     "allowed_mounts",
     "privileged_allowed",
     "allowed_capabilities",

@@ -68,6 +68,47 @@ def test_cancel_is_offered_for_open_jobs_only(
     assert "Cancel job …" not in text_of(operator.get(page))
 
 
+def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert "Change the enrolment …" in text_of(operator.get(page))
+    form = act(operator, CELLS, "enrolment", cell.pk)
+    assert "Change the enrolment of cell-ready" in text_of(form)
+    assert "gpu" in text_of(form)
+
+    def send(**answers: str) -> str:
+        filled = {"pool": "gpu", "node_labels": "node/zone=a", "max_capacity": "", **answers}
+        return text_of(act(operator, CELLS, "enrolment", cell.pk, confirmed="yes", **filled))
+
+    for wrong in (
+        {"node_labels": "zone=a"},
+        {"node_labels": "node/zone"},
+        {"max_capacity": "cpu: many"},
+        {"pool": "third"},
+    ):
+        assert "Enrolment of cell-ready changed" not in send(**wrong)
+    cell.refresh_from_db()
+    assert (cell.pool.name, cell.node_labels) == ("default", {})
+    text = send(max_capacity="cpu: 0.5")
+    assert "Enrolment of cell-ready changed" in text
+    cell = Cell.objects.get(name="cell-ready")
+    assert (cell.pool.name, cell.node_labels) == ("gpu", {"node/zone": "a"})
+    assert (cell.max_capacity, cell.state) == ({"cpu_millis": 500}, "CORDONED")
+    shown = text_of(operator.get(page))
+    assert shown.count("it differs from its enrolment") == 1
+    assert AuditLine.objects.get(action="changed").actor == "olga"
+    again = act(operator, CELLS, "enrolment", cell.pk).content.decode()
+    assert "node/zone=a" in again
+    assert "cpu: 0.5" in again
+
+
+def test_enrolment_is_changed_for_one_cell_at_a_time(operator: Client) -> None:
+    both = Cell.objects.filter(name__in=["cell-ready", "cell-cordoned"]).values_list(
+        "pk", flat=True
+    )
+    assert "Select one cell." in text_of(act(operator, CELLS, "enrolment", *both))
+
+
 def test_revocation_of_a_key_requires_confirmation(operator: Client) -> None:
     cell = Cell.objects.get(name="cell-ready")
     page = f"{CELLS}{cell.pk}/change/"

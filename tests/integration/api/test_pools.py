@@ -26,6 +26,7 @@ DEFAULTS = {
     "mass_loss": "hold",
     "loss_held_at": None,
     "tokens": {},
+    "cells_may_join": False,
     "allowed_mounts": [],
     "privileged_allowed": False,
     "allowed_capabilities": [],

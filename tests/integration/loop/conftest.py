@@ -61,9 +61,11 @@ class Wire:
 class FakeCell:
     """A cell whose messages the test writes."""
 
-    def __init__(self, loop: "Loop", name: str, capacity: dict[str, int]) -> None:
+    def __init__(
+        self, loop: "Loop", name: str, capacity: dict[str, int], pool: str | None = None
+    ) -> None:
         self.loop, self.name, self.incarnation, self.seq = loop, name, "one", 0
-        self.key = keys.decode_key(enroll_cell(name=name, pool="default", now=clock.now()))
+        self.key = keys.decode_key(enroll_cell(name=name, pool=pool, now=clock.now()))
         self.capacity, self.last_report = capacity, 0
 
     def send(self, body: dict[str, Any]) -> None:

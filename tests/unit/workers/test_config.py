@@ -24,7 +24,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def test_defaults_are_derived_from_the_host(env: dict[str, str]) -> None:
     config = CellConfig.from_env(env)
-    assert (config.driver, config.pool, config.labels, config.tags) == ("docker", "default", {}, ())
+    assert (config.driver, config.pool, config.labels, config.tags) == ("docker", "", {}, ())
     assert config.key == b"k" * keys.KEY_BYTES
     assert config.control_url == "http://127.0.0.1:8000"
     assert config.capacity["cpu_millis"] >= 1000

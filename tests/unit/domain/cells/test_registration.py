@@ -1,5 +1,7 @@
 """Registration: first, restarted, returned, a duplicate, or a journal that was rolled back."""
 
+from typing import Any
+
 import pytest
 
 from controlplane.domain.cells.registration import (
@@ -26,6 +28,7 @@ def register(
     is_supported: bool = True,
     ordered: CellState = READY,
     unknown_attempts: int = 0,
+    mismatch: str = "",
 ) -> Registration:
     return decide_registration(
         known_incarnation=known,
@@ -36,6 +39,7 @@ def register(
         seq=seq,
         is_supported=is_supported,
         unknown_attempts=unknown_attempts,
+        mismatch=mismatch,
     )
 
 
@@ -113,3 +117,26 @@ def test_registration_with_unknown_attempts_quarantines_the_cell(unknown: int, w
     assert register(ordered=CORDONED, unknown_attempts=unknown).state is CORDONED
     assert register(state=LOST, unknown_attempts=unknown).verdict is DRAW_ANEW
     assert register(unknown_attempts=0).cause is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, CORDONED),
+        ({"ordered": CellState.DRAINING}, CellState.DRAINING),
+        ({"state": CellState.QUARANTINED}, CellState.QUARANTINED),
+        ({"unknown_attempts": 1}, CellState.QUARANTINED),
+        ({"state": LOST, "incarnation": "two"}, CORDONED),
+        ({"known": ""}, CORDONED),
+    ],
+)
+def test_cell_that_differs_from_its_enrolment_never_gets_ready(
+    facts: dict[str, Any], expected: CellState
+) -> None:
+    answer = register(**facts, mismatch="it reports pool b, but is enrolled in pool a")
+    assert (answer.verdict, answer.state) == (ACCEPTED, expected)
+    assert answer.is_held == (expected is CORDONED)
+    if answer.is_held:
+        assert answer.why == (
+            "it differs from its enrolment: it reports pool b, but is enrolled in pool a"
+        )

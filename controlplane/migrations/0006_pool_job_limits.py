@@ -6,7 +6,7 @@ import controlplane.models.pools
 
 
 class Migration(migrations.Migration):
-    dependencies = (("controlplane", "0004_pool_capabilities"),)
+    dependencies = (("controlplane", "0005_pool_capabilities"),)
 
     operations = (
         migrations.AddField(

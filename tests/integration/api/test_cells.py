@@ -1,0 +1,73 @@
+"""The enrolment of cells over the API: shown to all users, changed by operators."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controlplane import clock
+from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.tenancy.pools import put_pool
+from controlplane.models import AuditLine, Cell
+from tests.integration.api.conftest import Caller, check_described
+
+
+def test_operator_changes_the_enrolment(operator: Caller, make_cell: Callable[..., Cell]) -> None:
+    make_cell()
+    put_pool(name="gpu", changes={})
+    labels, ceiling = {"node/zone": "a"}, {"cpu": 1.5, "memory": "1Gi", "licence": 2}
+    body = {"name": "cell-1", "pool": "gpu", "node_labels": labels, "max_capacity": ceiling}
+    answer = operator.put("/cells/cell-1", body)
+    assert answer.status == 200
+    check_described("Cell", answer.json)
+    shown = answer.json
+    assert (shown["pool"], shown["node_labels"], shown["labels"]) == ("gpu", labels, labels)
+    assert shown["max_capacity"] == {"cpu": 1.5, "memory_mib": 1024, "licence": 2}
+    assert shown["capacity"] == {"cpu": 1.5, "memory_mib": 1024, "disk_mib": 0}
+    assert shown["mismatch"] == (
+        "it reports a capacity of 2 cores, but is enrolled with at most 1.5 cores; it reports a"
+        " capacity of 2048 MiB of memory, but is enrolled with at most 1024 MiB of memory"
+    )
+    assert AuditLine.objects.get().text == (
+        "pool: default -> gpu; node_labels: none -> node/zone=a; max_capacity: none ->"
+        " cpu=1.5, licence=2, memory=1Gi"
+    )
+    # Omitted fields and null keep the values.
+    again = operator.put("/cells/cell-1", {"pool": None, "max_capacity": {}})
+    assert (again.json["pool"], again.json["node_labels"]) == ("gpu", labels)
+    assert (again.json["max_capacity"], again.json["mismatch"]) == ({}, "")
+    assert operator.get("/cells/cell-1").json == again.json
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"pool": "third"}, "pool"),
+        ({"pool": 1}, "pool"),
+        ({"node_labels": {"zone": "a"}}, "node_labels"),
+        ({"node_labels": {"node/zone": 1}}, "node_labels"),
+        ({"node_labels": {f"node/{number}": "x" for number in range(65)}}, "node_labels"),
+        ({"max_capacity": {"cpu": -1}}, "max_capacity.cpu"),
+        ({"name": "cell-2"}, "name"),
+        ({"state": "READY"}, "state"),
+    ],
+)
+def test_invalid_enrolment_changes_nothing(
+    operator: Caller, make_cell: Callable[..., Cell], body: dict[str, Any], field: str
+) -> None:
+    make_cell()
+    before = Cell.objects.values().get()
+    answer = operator.put("/cells/cell-1", body)
+    assert answer.status == 422
+    assert [name.split(".node/")[0] for name in answer.faults] == [field]
+    assert Cell.objects.values().get() == before
+
+
+def test_enrolment_is_changed_by_operators_and_of_existing_cells_only(
+    submitter: Caller, operator: Caller, anonymous: Caller
+) -> None:
+    enroll_cell(name="cell-1", now=clock.now())
+    assert submitter.put("/cells/cell-1", {"node_labels": {"node/a": "b"}}).status == 403
+    assert anonymous.put("/cells/cell-1", {"node_labels": {"node/a": "b"}}).status == 401
+    assert Cell.objects.get().node_labels == {}
+    assert operator.put("/cells/cell-2", {"pool": "default"}).status == 404
