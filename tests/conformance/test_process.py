@@ -1,5 +1,6 @@
 """What is particular to plain processes."""
 
+import contextlib
 import os
 import signal
 
@@ -8,6 +9,7 @@ import pytest
 from controlplane.contract.states import FailureKind
 from tests.conformance.kit import ProcessKit, until
 from workers.attempt.outcome import STOPPED
+from workers.drivers.process.engine import ProcessEngine
 from workers.spawner.scanning import inspect_process
 
 
@@ -149,3 +151,18 @@ def test_cpu_time_and_memory_of_all_processes_are_reported(process_kit: ProcessK
     assert usage is not None
     assert usage["cpu_seconds"] > 0.01
     assert usage["memory_peak_mib"] > 0
+
+
+def test_process_with_the_pid_of_an_ended_task_gets_no_signal(process_kit: ProcessKit) -> None:
+    launch = process_kit.launch("sleep", "300")
+    process_kit.driver.start(launch)
+    process_kit.events.started(launch.uid)
+    with contextlib.closing(ProcessEngine(home=process_kit.home, max_log_bytes=0)) as engine:
+        engine.view(launch.uid)  # connects
+        task = engine.link.find(launch.uid)
+        assert task is not None
+        task.mark -= 1  # the task began earlier than the process that has its pid
+        assert not engine.signal(launch.uid, "KILL")
+    seen = inspect_process(task.pid)
+    assert seen is not None
+    assert seen[1] == task.mark + 1

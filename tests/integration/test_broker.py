@@ -49,3 +49,12 @@ def test_no_worker_accepts_remote_control() -> None:
         assert cell_app.conf.worker_enable_remote_control is False
     finally:
         control_app.set_current()
+
+
+def test_claim_is_won_once_until_it_is_released() -> None:
+    """One wake of a tick covers all later ones until the tick begins."""
+    transport, name = RedisTransport(settings.CELERY_BROKER_URL), uuid4().hex
+    assert [transport.claim(name, 60) for _ in range(3)] == [True, False, False]
+    transport.unclaim(name)
+    assert transport.claim(name, 60)
+    transport.unclaim(name)

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from django.conf import settings
 
+from controlplane.storage.folder import announce, artifacts, open_artifact, put_piece
 from controlplane.storage.folder import contents as store
-from controlplane.storage.folder import open_artifact, put_piece
-from controlplane.storage.interface import AnnouncedFile, WrongOffset
+from controlplane.storage.interface import AnnouncedFile, ArtifactsTooLarge, WrongOffset
 from tests.harness.power_cut import Disk
 
 
@@ -107,3 +107,54 @@ def test_concurrent_chunks_at_one_offset_are_stored_once(monkeypatch: pytest.Mon
         with pytest.raises(WrongOffset):
             second.result()
     assert store.read_log(uid, "stdout", offset=0, limit=100).content == b"chunk"
+
+
+def test_concurrent_pieces_at_one_offset_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two web processes may receive the same piece: the second looks after the first."""
+    content, uid = b"all of it", uuid4()
+    file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
+    announce(file, most=100)
+    append, appending, looked = artifacts._append, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> None:
+        if appending.is_set():
+            looked.set()
+        else:
+            appending.set()
+            looked.wait(0.3)  # only without the lock does the other get so far
+        append(*arguments)
+
+    monkeypatch.setattr(artifacts, "_append", late)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(put_piece, file, offset=0, content=content[:3], most=100)
+        assert appending.wait(10)
+        second = threads.submit(put_piece, file, offset=0, content=content[:3], most=100)
+        assert [first.result(), second.result()] == [3, 3]
+    assert (root() / file.draft).read_bytes() == content[:3]
+
+
+def test_concurrent_files_do_not_exceed_the_limit_of_an_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two web processes may receive two files at once: the second counts after the first."""
+    uid = uuid4()
+    one, two = (AnnouncedFile(uid, f"x/{uid}", name, 60, "0" * 64) for name in ("one", "two"))
+    count, counted, overtaken = artifacts._count_others, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> tuple[int, int]:
+        found = count(*arguments)
+        if counted.is_set():
+            overtaken.set()
+        else:
+            counted.set()
+            overtaken.wait(0.3)  # only without the lock does the other get so far
+        return found
+
+    monkeypatch.setattr(artifacts, "_count_others", late)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(announce, one, most=100)
+        assert counted.wait(10)
+        second = threads.submit(announce, two, most=100)
+        assert first.result().size == 0
+        with pytest.raises(ArtifactsTooLarge):
+            second.result()

@@ -1,13 +1,17 @@
 """Batches of reports of which one cannot be recorded: nothing is acknowledged that is not kept."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt, Cell, CellLease, DeadLetter, Job
+from controlplane.contract.wire import envelope, keys
+from controlplane.inbox import batches
+from controlplane.models import Attempt, Cell, CellLease, DeadLetter, InboxProbe, Job
 from controlplane.queries.cells.keys import key_of
 from tests.integration.loop.conftest import FakeCell, Loop
 
@@ -27,6 +31,7 @@ END $$;
 CREATE TRIGGER refuse BEFORE UPDATE ON controlplane_attempt
     FOR EACH ROW EXECUTE FUNCTION refuse();
 """
+PROBE = json.dumps({"probe": 0})
 CURE = """
 DROP TRIGGER IF EXISTS refuse ON controlplane_attempt;
 DROP FUNCTION IF EXISTS refuse;
@@ -52,6 +57,18 @@ def two_running(loop: Loop) -> tuple[FakeCell, Job, Attempt, Attempt]:
     loop.place()
     first, second = loop.attempts(job)
     return cell, job, first, second
+
+
+def beat_of(cell: FakeCell) -> str:
+    """Seal a heartbeat, which the test delivers."""
+    cell.seq += 1
+    return envelope.seal(
+        keys.mac_key(cell.key, keys.TO_CONTROL),
+        cell=cell.name,
+        incarnation=cell.incarnation,
+        seq=cell.seq,
+        body=Heartbeat(()).body(),
+    )
 
 
 def ended(attempt: Attempt) -> AttemptReport:
@@ -90,3 +107,23 @@ def test_changed_key_of_a_cell_is_used_after_its_first_message(loop: Loop) -> No
     for _ in range(2):
         cell.send(Heartbeat(()).body())
     assert CellLease.objects.get().heartbeat_seq == cell.seq
+
+
+def test_probe_is_not_recorded_while_heartbeats_before_it_are_not_applied(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded probe permits declaring the cells lost whose heartbeats came before it."""
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("away")
+
+    cell = loop.cell()
+    loop.converge()
+    received = InboxProbe.objects.get(shard=0).received_at
+    with monkeypatch.context() as outage:
+        outage.setattr(batches, "answer_heartbeats", away)
+        with pytest.raises(OperationalError):
+            loop.inbox.apply([beat_of(cell), PROBE])
+    assert InboxProbe.objects.get(shard=0).received_at == received
+    loop.inbox.apply([beat_of(cell), PROBE])
+    assert InboxProbe.objects.get(shard=0).received_at != received

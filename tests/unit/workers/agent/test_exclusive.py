@@ -1,5 +1,6 @@
 """Exclusive attempts of a cell: watched before they start, ended before the lease is over."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from workers.attempt.events import EndedEvent
 from workers.attempt.outcome import LEASE_OVER, STOPPED, TIMEOUT
 from workers.cell_attempt import CellAttempt
 from workers.guard.local import LocalGuardLink
+from workers.guard.watchlist import Watchlist
 
 
 @pytest.fixture
@@ -190,3 +192,22 @@ def test_cell_without_a_guard_refuses_exclusive_orders(bench: Bench) -> None:
     run(bench, "u")
     assert bench.reports()[-1].never_created
     assert bench.engine.starts["u"] == 0
+
+
+def test_deadline_that_could_not_be_written_is_written_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the guard would end the attempt, though the lease was renewed."""
+
+    def fail(watchlist: Watchlist) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    run(bench, "u")
+    before = bench.guard.read().attempts["u"].deadline
+    bench.wait(5)
+    with monkeypatch.context() as full:
+        full.setattr(bench.guard, "write", fail)
+        bench.sync(0)
+        assert bench.guard.read().attempts["u"].deadline == before
+    bench.round()
+    assert bench.guard.read().attempts["u"].deadline == bench.cell.lease.expires_at > before

@@ -1,6 +1,7 @@
 """What a cell fetches and keeps is counted once, and checked while it goes on."""
 
 import io
+import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -60,6 +61,25 @@ def test_failed_try_does_not_consume_the_disk_allowance(tmp_path: Path) -> None:
     keeping = OutputTransfer(made_attempt(tmp_path, save=save_at_last))
     save(keeping, "/out", tmp_path / "tar", room, "output out")
     assert (len(tries), room.taken) == (5, 60)
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "free_mib", "fits"),
+    [(100_000, 74, True), (100_000, 73, False), (100, 20, True), (100, 19, False)],
+)
+def test_transfers_leave_space_on_the_disk_of_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total_mib: int, free_mib: int, fits: bool
+) -> None:
+    """64 MiB, or a tenth of a small disk: the cell's journal is on it, too."""
+    disk = SimpleNamespace(total=total_mib * 2**20, free=free_mib * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk)
+    room = DiskAllowance("inputs", tmp_path, 1000 * 2**20, INPUTS)
+    if fits:
+        room.take(10 * 2**20)
+    else:
+        with pytest.raises(AttemptFailed) as failed:
+            room.take(10 * 2**20)
+        assert (failed.value.kind, failed.value.reason) == (FailureKind.SYSTEM, DISK)
 
 
 def test_fetch_failed_on_a_full_disk_does_not_consume_the_allowance(

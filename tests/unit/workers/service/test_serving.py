@@ -1,9 +1,11 @@
-"""How a cell process ends: its signal handler waits for nothing."""
+"""How a cell process begins and ends: alone in its home, and without a deadlock at a signal."""
 
+import os
 import signal
 import threading
+from pathlib import Path
 
-from workers.service.serving import ShutdownThread
+from workers.service.serving import ShutdownThread, _lock_journal
 
 
 def test_signal_under_a_held_lock_does_not_deadlock_the_shutdown() -> None:
@@ -37,3 +39,15 @@ def test_join_returns_at_once_without_a_shutdown_request() -> None:
     leaver.request()
     leaver.join()
     assert left.is_set()
+
+
+def test_one_process_at_a_time_runs_in_the_home_of_a_cell(tmp_path: Path) -> None:
+    """Two would write to one journal."""
+    path = tmp_path / "journal.lock"
+    first = _lock_journal(path)
+    assert first is not None
+    assert _lock_journal(path) is None
+    os.close(first)
+    successor = _lock_journal(path)
+    assert successor is not None
+    os.close(successor)
