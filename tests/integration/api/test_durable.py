@@ -110,18 +110,18 @@ def test_concurrent_chunks_at_one_offset_are_stored_once(monkeypatch: pytest.Mon
 
 
 def test_concurrent_pieces_at_one_offset_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two web processes may receive the same piece: the second looks after the first."""
+    """Two web processes may receive the same piece: the second reads the size after the first."""
     content, uid = b"all of it", uuid4()
     file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
     announce(file, most=100)
-    append, appending, looked = artifacts._append, threading.Event(), threading.Event()
+    append, appending, overtaken = artifacts._append, threading.Event(), threading.Event()
 
     def late(*arguments: Any) -> None:
         if appending.is_set():
-            looked.set()
+            overtaken.set()
         else:
             appending.set()
-            looked.wait(0.3)  # only without the lock does the other get so far
+            overtaken.wait(0.3)  # only without the lock does the other get so far
         append(*arguments)
 
     monkeypatch.setattr(artifacts, "_append", late)
