@@ -29,7 +29,7 @@ from tests.simulation.cached import faulty_store, results_to_store
 from tests.simulation.callbacks import Callbacks
 from tests.simulation.contests import choose_contests, draw_contests
 from tests.simulation.control import ControlPlane
-from tests.simulation.families import draw_families
+from tests.simulation.families import choose_families, draw_families, tree
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
 from tests.simulation.one_offs import OneOffs
@@ -249,7 +249,12 @@ class World:
         self.policies = draw_policies(Random(f"policies of {self.seed}"))
         slots = draw_start_slots(self.seed)
         for name, fields in self.policies.pools.items():
-            put_pool(name=name, changes={**fields, "max_building_per_cell": slots})
+            offered = dict(fields)
+            if tree in choose_families(self.seed) and not fields["preemption"]:
+                # At the head of a strict queue, a task as large as a cell would wait for endless
+                # children of a tree, and their root, which must end them, behind it.
+                offered["strict_fifo"] = False
+            put_pool(name=name, changes={**offered, "max_building_per_cell": slots})
         project = Project.objects.get()
         keys = {ScopeKind.PROJECT: project.pk, ScopeKind.DOMAIN: project.domain_id}
         keys[ScopeKind.USER] = owners[CONTENDER].pk
