@@ -39,7 +39,11 @@ def create_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")],
     role: Annotated[str, typer.Option(help="viewer, submitter or operator.")] = "submitter",
     user: Annotated[
-        str | None, typer.Option(metavar="USER", help="For whom; others: operators.")
+        str | None,
+        typer.Option(
+            metavar="USER",
+            help="Owner of the token; default: you. Only operators can name another user.",
+        ),
     ] = None,
     days: Annotated[
         int, typer.Option("--days", min=1, metavar="N", help="Days until it expires.")

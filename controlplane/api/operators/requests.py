@@ -52,7 +52,9 @@ class TokenRequest(Model):
         )
     )
     user: Annotated[str, Field(min_length=1, max_length=150)] | None = Field(
-        default=None, description="For whom; by default the caller. Others: operators."
+        default=None,
+        description="Owner of the token; default: the caller. Only operators can name another"
+        " user.",
     )
     role: Literal["viewer", "submitter", "operator"] = Field(
         default="submitter",

@@ -34,7 +34,7 @@ class ApiTokens(ApiView):
 
     @Operation(
         page=True,
-        parameters=[parameter("user", "Only tokens of this user; for others: operators.")],
+        parameters=[parameter("user", "Only tokens of this user; operators can name any user.")],
     )
     def list(self, request: Request) -> Response:
         """List tokens without their values, newest first: own ones, or as an operator all."""
@@ -105,7 +105,7 @@ class Users(ApiView):
 
     @Operation(body=UserRequest, codes=(200, 201), problems=(409,))
     def update(self, request: Request, name: str) -> Response:
-        """Create a user, who has no password, or activate or deactivate one (operators).
+        """Create a user without a password, or activate or deactivate a user (operators).
 
         The tokens and logins of an inactive user are refused.
         """

@@ -42,13 +42,13 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
 
 
 def put_user(*, name: str, is_active: bool, actor: str, now: datetime) -> bool:
-    """Create the user `name`, who cannot log in with a password, or update it.
+    """Create the user `name` without a password, or update it.
 
     Return whether it is new. An inactive user's tokens and sessions are refused at once. Raise
-    Conflict if the actor would deactivate the own account.
+    Conflict if the actor would deactivate its own account.
     """
     if name == actor and not is_active:
-        raise Conflict("an operator cannot deactivate the own account")
+        raise Conflict("operators cannot deactivate their own account")
     with transaction.atomic():
         user, is_new = _lock_user(name)
         if is_new:

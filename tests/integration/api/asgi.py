@@ -31,17 +31,12 @@ class AsgiAnswer:
         return json.loads(self.body)
 
 
-def call(
-    application: Application,
-    method: str,
-    path: str,
-    *headers: tuple[bytes, bytes],
-    body: bytes = b"",
-    peer: str = "127.0.0.1",
-) -> AsgiAnswer:
-    """One request and its response."""
+def make_scope(
+    method: str, path: str, *headers: tuple[bytes, bytes], peer: str = "127.0.0.1"
+) -> dict[str, Any]:
+    """The ASGI scope of a request."""
     path, _, query = path.partition("?")
-    scope = {
+    return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
@@ -54,6 +49,18 @@ def call(
         "server": ("localhost", 80),
         "client": (peer, 1),
     }
+
+
+def call(
+    application: Application,
+    method: str,
+    path: str,
+    *headers: tuple[bytes, bytes],
+    body: bytes = b"",
+    peer: str = "127.0.0.1",
+) -> AsgiAnswer:
+    """One request and its response."""
+    scope = make_scope(method, path, *headers, peer=peer)
     # Otherwise the thread of the request would leave its connection open.
     settings = connections.settings["default"]
     max_age = settings["CONN_MAX_AGE"]

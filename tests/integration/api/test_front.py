@@ -18,6 +18,7 @@ from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
 from controlplane.limits.buckets import Buckets
 from controlplane.models import Attempt, Cell, Task
+from tests.integration.api.asgi import make_scope
 from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.test_reading import place, submit
 
@@ -54,23 +55,10 @@ def attempt(submitter: Caller, make_cell: Callable[..., Cell]) -> Attempt:
 def open_request(
     method: str, path: str, token: str | None, *headers: tuple[bytes, bytes]
 ) -> ApplicationCommunicator:
-    path, _, query = path.partition("?")
-    named = [(b"host", b"localhost"), *headers]
+    named = list(headers)
     if token:
         named.append((b"authorization", f"Bearer {token}".encode()))
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "headers": named,
-        "server": ("localhost", 80),
-        "client": ("localhost", 1),
-    }
+    scope = make_scope(method, path, *named)
     return ApplicationCommunicator(application, scope)
 
 

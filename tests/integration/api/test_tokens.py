@@ -232,7 +232,7 @@ def test_writing_a_user_changes_nothing_else(operator: Caller) -> None:
     refused = operator.put("/users/olga", {"active": False})
     assert (refused.status, refused.json["detail"]) == (
         409,
-        "an operator cannot deactivate the own account",
+        "operators cannot deactivate their own account",
     )
 
 
