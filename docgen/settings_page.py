@@ -56,6 +56,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " ([operations](operations.md#monitoring)).",
         "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"
         " without its own pending timeout.",
+        "CELLRUN_OPEN_READING": "Whether every user may read the work of all projects"
+        " ([projects](projects.md)).",
         "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of passes of placement while tasks wait; a"
         " submission wakes placement at once.",
         "CELLRUN_PROCESS": "Name of the process in its logs. With `web`, the process pools its"

@@ -6,7 +6,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils.functional import cached_property
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import BasePermission, IsAuthenticated
@@ -21,8 +21,10 @@ from controlplane.api import charges, openapi
 from controlplane.api.pages import KeysetPagination, ListQuery
 from controlplane.api.requests import PARSERS, Parameters
 from controlplane.commands.tenancy.tokens import digest_of, note_use
-from controlplane.domain.roles import Role
+from controlplane.domain.roles import Access, Role
+from controlplane.queries.tenancy.access import load_access
 from controlplane.queries.tenancy.accounts import Credential, find_credential
+from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 
 MAX_TOKEN_LENGTH = 512
 _READ_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -77,6 +79,19 @@ class MayOperate(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the caller is an operator."""
         return has_role(request, Role.OPERATOR)
+
+
+class MayAudit(BasePermission):
+    """Allow reads to auditors and operators; changes need the role operator."""
+
+    message = "the request needs a token of an operator, or to read one of an auditor"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether an auditor or operator reads, or the caller is an operator."""
+        if request.method not in _READ_METHODS:
+            return has_role(request, Role.OPERATOR)
+        credential = request.auth
+        return isinstance(credential, Credential) and load_access(credential).may_audit
 
 
 class ReadOrOperate(MayOperate):
@@ -135,6 +150,11 @@ class ApiView(GenericViewSet[Any]):
         known = openapi.operation_of(self).query
         return Parameters(self.request, *(parameter.name for parameter in known))
 
+    @cached_property
+    def access(self) -> Access:
+        """Return the roles of the caller. Raise NotAuthenticated."""
+        return load_access(credential_of(self.request))
+
     @property
     def actor(self) -> str:
         """Return the name of the caller."""
@@ -146,6 +166,10 @@ class ApiView(GenericViewSet[Any]):
         page: KeysetPagination = paginator.begin(self.query)
         charges.charge_rows(self.request, page.limit)
         return page
+
+    def hiding(self, find: ListQuery) -> ListQuery:
+        """Return `find` without the jobs of other projects that its documents name."""
+        return lambda **page: hide_foreign_jobs(find(**page), self.access.readable)
 
     def answer_page(self, find: ListQuery, key: str, by: str = "before") -> Response:
         """Return a page of a list; its cursor is the field `key`, the argument `by` of `find`."""
@@ -187,9 +211,3 @@ def caller_of(request: Request) -> User:
     if not isinstance(request.user, User):
         raise NotAuthenticated
     return request.user
-
-
-def check_may_change(request: Request, owner_id: int | None, what: str = "cancel") -> None:
-    """Raise PermissionDenied unless the caller is the owner or an operator."""
-    if caller_of(request).pk != owner_id and not has_role(request, Role.OPERATOR):
-        raise PermissionDenied(f"only its submitter or an operator may {what} it")

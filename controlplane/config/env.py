@@ -250,6 +250,8 @@ class ControlPlaneSettings(BaseModel):
         IPv4Network("127.0.0.0/8"),
         IPv6Network("::1"),
     )
+    # Every user may read the work of all projects.
+    open_reading: Switch = False
     audit_days: Days = 365
     cache_days: Days = 30
     max_cache_mib: Count = 102_400

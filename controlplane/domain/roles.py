@@ -1,7 +1,9 @@
-"""Roles of API tokens, and the grants that each role permits."""
+"""Roles on projects and of API tokens: the one place that decides what a caller may do."""
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from controlplane.domain.errors import NotPermitted
 
@@ -12,10 +14,14 @@ MAX_OPERATOR_DAYS = 3650
 
 
 class Role(StrEnum):
-    """What a token permits; each role includes the ones before it."""
+    """What a caller may do on a project; each role includes the ones before it.
+
+    OPERATOR is not a role on a project: operators have it on all projects.
+    """
 
     VIEWER = "viewer"
     SUBMITTER = "submitter"
+    MANAGER = "manager"
     OPERATOR = "operator"
 
     def includes(self, other: "Role") -> bool:
@@ -28,6 +34,105 @@ class Role(StrEnum):
 
 
 _RANKS = {role: rank for rank, role in enumerate(Role)}
+
+PROJECT_ROLES = (Role.VIEWER, Role.SUBMITTER, Role.MANAGER)
+"""Roles that a member has on a project, or on all projects of a domain."""
+
+AUDITOR = "auditor"
+"""The role of a member of the installation, who may read everything and change nothing."""
+
+
+class Action(Enum):
+    """What a caller requests."""
+
+    READ = auto()
+    """Read work and its output."""
+    SUBMIT = auto()
+    """Submit jobs; read the names of secrets, which jobs use."""
+    CHANGE = auto()
+    """Cancel, retry, delete or resolve work: submitters their own, managers any."""
+    MANAGE = auto()
+    """Write secrets; change members, service accounts and tokens of a project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The project and the domain of an object; of work, also its owner."""
+
+    project_id: int
+    domain_id: int
+    owner_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The roles of one caller.
+
+    `limit`: the role of the presented token, which limits all others. `projects`: roles by project
+    id, with those that follow from `domains`. `bound_to`: the projects of the token; None: all.
+    """
+
+    user_id: int
+    limit: Role
+    is_operator: bool = False
+    is_auditor: bool = False
+    has_open_reading: bool = False
+    projects: Mapping[int, Role] = field(default_factory=dict)
+    domains: Mapping[int, Role] = field(default_factory=dict)
+    bound_to: frozenset[int] | None = None
+
+    @property
+    def may_operate(self) -> bool:
+        """Return whether the caller may change cells, pools, quotas and everything else."""
+        return self.is_operator and self.limit is Role.OPERATOR and self.bound_to is None
+
+    @property
+    def may_audit(self) -> bool:
+        """Return whether the caller may read everything, also what belongs to no project."""
+        return (self.is_operator or self.is_auditor) and self.bound_to is None
+
+    @property
+    def readable(self) -> Collection[int] | None:
+        """Return the ids of the projects whose work the caller may read; None: all projects."""
+        if self.is_operator or self.is_auditor or self.has_open_reading:
+            return self.bound_to
+        if self.bound_to is None:
+            return self.projects.keys()
+        return self.projects.keys() & self.bound_to
+
+    def role_on(self, place: Place) -> Role | None:
+        """Return the role on a project; None: the caller may not know that it exists."""
+        readable = self.readable
+        if readable is not None and place.project_id not in readable:
+            return None
+        if self.is_operator:
+            return self.limit
+        return self.projects.get(place.project_id, Role.VIEWER).capped(self.limit)
+
+    def role_on_domain(self, domain_id: int) -> Role | None:
+        """Return the role on all projects of a domain; None: the caller has none."""
+        if self.bound_to is not None:
+            return None
+        if self.is_operator:
+            return self.limit
+        role = self.domains.get(domain_id)
+        if role is None:
+            return Role.VIEWER if self.is_auditor or self.has_open_reading else None
+        return role.capped(self.limit)
+
+
+_NEEDED = {Action.READ: Role.VIEWER, Action.SUBMIT: Role.SUBMITTER, Action.MANAGE: Role.MANAGER}
+
+
+def may(access: Access, action: Action, place: Place) -> bool:
+    """Return whether the caller may do `action` on an object at `place`."""
+    role = access.role_on(place)
+    if role is None:
+        return False
+    if action is Action.CHANGE:
+        is_own = place.owner_id == access.user_id
+        return role.includes(Role.SUBMITTER if is_own else Role.MANAGER)
+    return role.includes(_NEEDED[action])
 
 
 def check_grant(*, giver: Role, receiver: Role, role: Role, days: int, is_own: bool) -> timedelta:

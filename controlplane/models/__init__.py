@@ -1,6 +1,6 @@
 """Tables and constraints, without signals. Only `commands.state.apply` writes state columns."""
 
-from controlplane.models.accounts import ApiToken
+from controlplane.models.accounts import ApiToken, Membership, ServiceAccount
 from controlplane.models.attempts import Attempt
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
@@ -40,11 +40,13 @@ __all__ = [
     "InboxProbe",
     "Job",
     "JobDependency",
+    "Membership",
     "OneOff",
     "Pool",
     "Project",
     "Quota",
     "Secret",
+    "ServiceAccount",
     "Shape",
     "Task",
     "TaskGroup",

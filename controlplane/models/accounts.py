@@ -1,9 +1,77 @@
-"""Credentials of the API: hashed tokens of Django's users."""
+"""Roles of users and groups, service accounts, and hashed tokens of the API."""
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Q
 
-from controlplane.domain.roles import Role
+from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
+
+
+class Membership(models.Model):
+    """The role of a user or group on a project or on all projects of a domain.
+
+    Without project and domain, the member audits the installation.
+    """
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="memberships",
+    )
+    group = models.ForeignKey(
+        "auth.Group", on_delete=models.CASCADE, null=True, blank=True, related_name="memberships"
+    )
+    domain = models.ForeignKey(
+        "Domain", on_delete=models.CASCADE, null=True, blank=True, related_name="memberships"
+    )
+    project = models.ForeignKey(
+        "Project", on_delete=models.CASCADE, null=True, blank=True, related_name="memberships"
+    )
+    role = models.CharField(
+        max_length=16, choices=[(role, role) for role in (*map(str, PROJECT_ROLES), AUDITOR)]
+    )
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(user=None) ^ Q(group=None), name="membership_of_user_or_group"
+            ),
+            models.CheckConstraint(
+                condition=Q(role=AUDITOR, domain=None, project=None)
+                | (~Q(role=AUDITOR) & (Q(domain=None) ^ Q(project=None))),
+                name="membership_on_one_scope",
+            ),
+            models.UniqueConstraint(
+                fields=("user", "group", "domain", "project"),
+                nulls_distinct=False,
+                name="membership_once_per_scope",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.user or self.group} of {self.project or self.domain or 'all'}"
+
+
+class ServiceAccount(models.Model):
+    """A user for a machine, without a password. The managers of `project` control its tokens."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        primary_key=True,
+        related_name="service_account",
+    )
+    project = models.ForeignKey(
+        "Project", on_delete=models.PROTECT, related_name="service_accounts"
+    )
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.user.get_username()
 
 
 class ApiToken(models.Model):
@@ -20,6 +88,12 @@ class ApiToken(models.Model):
         choices=[(role.value, role.value) for role in Role],
         default=Role.SUBMITTER,
         help_text="The most that requests with this token may do; the user's role limits it too.",
+    )
+    bound_to = ArrayField(
+        models.BigIntegerField(),
+        null=True,
+        blank=True,
+        help_text="Ids of the projects that the token is limited to; empty: all of the user.",
     )
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)

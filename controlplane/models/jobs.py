@@ -32,6 +32,9 @@ class Project(models.Model):
 
     domain = models.ForeignKey(Domain, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=63)
+    archived_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when it accepts no new jobs and secrets."
+    )
 
     class Meta:
         constraints = (
@@ -48,7 +51,9 @@ class Job(models.Model):
     """A submitted job. `state` follows from its tasks; `ending_as`: the state that it will get."""
 
     guid = models.CharField(max_length=255, null=True, blank=True)
-    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
+    project = models.ForeignKey(
+        Project, on_delete=models.PROTECT, related_name="jobs", db_index=False
+    )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs"
     )
@@ -167,6 +172,7 @@ class Job(models.Model):
         )
         indexes = (
             models.Index(fields=("name",), name="job_name"),
+            models.Index(fields=("project", "-id"), name="job_project_newest"),
             models.Index(fields=("state", "-id"), name="job_state_newest"),
             models.Index(
                 fields=("id",),

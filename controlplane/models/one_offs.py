@@ -19,7 +19,10 @@ class OneOff(models.Model):
     job = models.OneToOneField(
         "Job", on_delete=models.CASCADE, related_name="one_off", db_constraint=False
     )
-    guid = models.CharField(max_length=255, unique=True, help_text="Unique in the installation.")
+    project = models.ForeignKey(
+        "Project", on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    guid = models.CharField(max_length=255, help_text="Unique in the project.")
     domain = models.CharField(max_length=255, help_text="A label that the client chose.")
     claim = models.UUIDField(null=True, blank=True)
     claimed_at = models.DateTimeField(null=True, blank=True)
@@ -36,6 +39,7 @@ class OneOff(models.Model):
                 | models.Q(claim__isnull=False, claimed_at__isnull=False),
                 name="one_off_claimed_with_instant",
             ),
+            models.UniqueConstraint(fields=("guid", "project"), name="one_off_guid_in_project"),
         )
         indexes = (
             models.Index(

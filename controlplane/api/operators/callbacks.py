@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane import clock
-from controlplane.api.base import ApiView, MaySubmit, caller_of, check_may_change, has_role
+from controlplane.api.base import ApiView, MaySubmit, caller_of, has_role
 from controlplane.api.openapi import Operation
 from controlplane.api.operators.serializers import (
     CallbackDetailSerializer,
@@ -18,9 +18,10 @@ from controlplane.api.operators.serializers import (
 )
 from controlplane.api.requests import read_part
 from controlplane.api.schemas import EmptyRequest
+from controlplane.api.walls import check_callback, check_job
 from controlplane.commands.callbacks import repeat_callback
 from controlplane.domain.callbacks.delivery import callback_key
-from controlplane.domain.roles import Role
+from controlplane.domain.roles import Action, Role
 from controlplane.queries.callbacks import callbacks
 
 
@@ -42,15 +43,15 @@ class Callbacks(ApiView):
     @Operation(page=True)
     def list_callbacks_of_job(self, request: Request, job_id: int) -> Response:
         """List the callbacks of a job and its tasks with their last five tries, newest first."""
+        check_job(self.access, job_id)
         return self.answer_page(partial(callbacks.list_callbacks, job_id), "id")
 
     @Operation(body=EmptyRequest, codes=(202,), problems=(409,))
     @action(detail=True, methods=["post"], url_path="repeat")
     def repeat_callback(self, request: Request, callback_id: int) -> Response:
-        """Make a callback due now, whatever its state (the job's submitter, or an operator)."""
-        owner_id = callbacks.find_callback_owner(callback_id)
+        """Make a callback due now, whatever its state (the job's submitter, or a manager)."""
+        check_callback(self.access, callback_id, Action.CHANGE, "repeat")
         read_part(request, EmptyRequest)
-        check_may_change(request, owner_id, "repeat")
         repeat_callback(callback_id=callback_id, actor=self.actor, now=clock.now())
         return self.answer(callbacks.get_callback(callback_id), status=202)
 

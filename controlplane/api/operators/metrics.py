@@ -7,11 +7,11 @@ from django.http import HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from controlplane.api.base import BearerAuthentication, IgnoreAccept
+from controlplane.api.base import BearerAuthentication, IgnoreAccept, MayAudit
 from controlplane.limits.addresses import find_address
 from controlplane.queries.views.metrics import load_figures
 
@@ -39,10 +39,10 @@ class IsListedAddress(BasePermission):
 
 
 class Metrics(APIView):
-    """All metrics in Prometheus's text format, for listed addresses and callers with a token."""
+    """All metrics in Prometheus's text format, for listed addresses, auditors and operators."""
 
     authentication_classes = (BearerAuthentication,)
-    permission_classes = (IsListedAddress | IsAuthenticated,)
+    permission_classes = (IsListedAddress | MayAudit,)
     content_negotiation_class = IgnoreAccept
     schema = None
 

@@ -1,4 +1,4 @@
-"""Endpoints of quotas: every user reads limits and usage; operators set limits."""
+"""Endpoints of quotas: users read those that apply to them; operators set limits."""
 
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -10,6 +10,7 @@ from controlplane.api.operators.requests import QuotaRequest
 from controlplane.api.operators.serializers import QuotaSerializer
 from controlplane.api.requests import check_named, read_part
 from controlplane.commands.tenancy.quotas import put_quota
+from controlplane.domain.errors import NotFound
 from controlplane.domain.scopes import ScopeKind
 from controlplane.queries.views import quotas
 
@@ -27,11 +28,14 @@ class Quotas(ApiView):
         parameters=[parameter("kind", "Only quotas of this kind: user, project or domain.")],
     )
     def list(self, request: Request) -> Response:
-        """List the quotas of users, projects and domains with usage, newest first."""
+        """List the quotas that apply to the caller with usage, newest first; auditors: all."""
         page = self.begin_page()
         kind = self.query.choice("kind", _KINDS)
         found, page.following = quotas.list_quotas(
-            kind=None if kind is None else ScopeKind(kind), before=page.number, limit=page.limit
+            kind=None if kind is None else ScopeKind(kind),
+            reader=self.access,
+            before=page.number,
+            limit=page.limit,
         )
         return page.get_paginated_response(self.represent(found))
 
@@ -40,6 +44,9 @@ class Quotas(ApiView):
 
         A project is `domain/name`, with a slash or %2F; `name` alone is in the domain `default`.
         """
+        found = quotas.find_scope(ScopeKind(kind), name)
+        if not quotas.is_readable(found.scope, self.access):
+            raise NotFound(f"there is no {kind} {name}")
         return self.answer(quotas.get_quota(ScopeKind(kind), name))
 
     @Operation(body=QuotaRequest)

@@ -1,4 +1,6 @@
-"""Endpoints of secrets: submitters write and delete them; values are never returned."""
+"""Endpoints of secrets: managers write and delete them; values are never returned."""
+
+from functools import partial
 
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -9,8 +11,10 @@ from controlplane.api.openapi import Operation, parameter
 from controlplane.api.operators.requests import RegistryLogin, SecretRequest
 from controlplane.api.operators.serializers import StoredSecretSerializer
 from controlplane.api.requests import read_part
+from controlplane.api.walls import check_project
 from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.commands.tenancy.secrets import delete_secret, put_secret
+from controlplane.domain.roles import Action
 from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
@@ -29,20 +33,19 @@ class Secrets(ApiView):
 
     @Operation(page=True, parameters=_WHERE, problems=(404,))
     def list(self, request: Request) -> Response:
-        """List a project's secrets by name, without their values."""
-        return self.answer_page(
-            lambda **page: secrets.list_secrets(self._project(), **page), "name", "after"
-        )
+        """List a project's secrets by name, without their values (submitters)."""
+        found = partial(secrets.list_secrets, self._project(Action.SUBMIT))
+        return self.answer_page(found, "name", "after")
 
     @Operation(parameters=_WHERE)
     def retrieve(self, request: Request, name: str) -> Response:
-        """Show a secret with its size, last writer and time of writing, without its value."""
-        return self.answer(secrets.get_secret(self._project(), name))
+        """Show a secret with size, last writer and time of writing, not its value (submitters)."""
+        return self.answer(secrets.get_secret(self._project(Action.SUBMIT), name))
 
     @Operation(body=SecretRequest, codes=(200, 201), parameters=_WHERE)
     def update(self, request: Request, name: str) -> Response:
-        """Create or replace a secret; attempts that start from now on get the new value."""
-        project_id = self._project()
+        """Create or replace a secret (managers); attempts that start later get the new value."""
+        project_id = self._project(Action.MANAGE)
         is_new = put_secret(
             project_id=project_id,
             name=name,
@@ -55,13 +58,14 @@ class Secrets(ApiView):
 
     @Operation(parameters=_WHERE)
     def destroy(self, request: Request, name: str) -> Response:
-        """Delete a secret; later attempts of tasks that name it fail."""
-        delete_secret(project_id=self._project(), name=name)
+        """Delete a secret (managers); later attempts of tasks that name it fail."""
+        delete_secret(project_id=self._project(Action.MANAGE), name=name)
         return Response(status=204)
 
-    def _project(self) -> int:
+    def _project(self, action: Action) -> int:
         domain, project = self.query.text("domain"), self.query.text("project")
-        return secrets.find_project(domain or DEFAULT_NAME, project or DEFAULT_NAME)
+        names = domain or DEFAULT_NAME, project or DEFAULT_NAME
+        return check_project(self.access, *names, action).project_id
 
 
 def _read_value(request: Request) -> bytes:

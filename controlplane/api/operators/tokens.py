@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api.base import ApiView, MayOperate, credential_of, has_role
+from controlplane.api.base import ApiView, MayAudit, credential_of, has_role
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.operators.requests import TokenRequest, UserRequest
 from controlplane.api.operators.serializers import (
@@ -88,7 +88,7 @@ class ApiTokens(ApiView):
 class Users(ApiView):
     """Users of the API."""
 
-    permission_classes = (IsAuthenticated, MayOperate)
+    permission_classes = (IsAuthenticated, MayAudit)
     serializer_class = UserSerializer
     lookup_field = "name"
     lookup_value_converter = "user_name"

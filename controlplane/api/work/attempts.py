@@ -1,6 +1,7 @@
 """Endpoints of attempts: show, read output and artifacts, release, upload (cells)."""
 
 import re
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from controlplane.api.openapi import Operation, parameter
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_bytes, read_part
 from controlplane.api.stored_files import stored_file
+from controlplane.api.walls import check_artifacts, check_attempt
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.attempts.artifacts import announce_artifact, put_artifact
 from controlplane.commands.attempts.logs import append_output
@@ -43,13 +45,15 @@ class Attempts(ApiView):
 
     def retrieve(self, request: Request, uid: UUID) -> Response:
         """Show one attempt."""
+        check_attempt(self.access, uid)
         return self.answer(attempts.get_attempt(uid))
 
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")
     def list_history_of_attempt(self, request: Request, uid: UUID) -> Response:
         """List the changes of an attempt, newest first."""
-        return answer_history(self, lambda **page: history.find_attempt_history(uid, **page))
+        check_attempt(self.access, uid)
+        return answer_history(self, partial(history.find_attempt_history, uid))
 
     @Operation(body=schemas.ReleaseRequest, problems=(409,))
     @action(
@@ -78,7 +82,7 @@ class Attempts(ApiView):
     def read_logs(self, request: Request, uid: UUID) -> HttpResponse:
         """Read the output of an attempt as text; `X-Next-Cursor` is `after` of the next request."""
         stream, after, tail = read_log_query(self.query)
-        attempts.get_attempt(uid)
+        check_attempt(self.access, uid)
         piece = artifacts.read_output(uid, stream, after=after, tail=tail)
         made = HttpResponse(piece.content, content_type="text/plain; charset=utf-8")
         made["X-Next-Cursor"] = str(piece.next_offset)
@@ -89,6 +93,7 @@ class Attempts(ApiView):
     def list_artifacts(self, request: Request, uid: UUID) -> Response:
         """List the artifacts of an attempt: outputs if it succeeded, otherwise the checkpoint."""
         Parameters(request)
+        check_artifacts(self.access, uid)
         return self.answer({"results": artifacts.list_artifacts(uid), "next": None})
 
 
@@ -113,6 +118,7 @@ class AttemptArtifacts(ApiView):
 
         `Range` returns a part with 206; the ETag, for `If-Range`, is the SHA-256.
         """
+        check_artifacts(self.access, uid)
         return stored_file(request, uid, name)
 
     @Operation(

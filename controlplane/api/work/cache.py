@@ -8,11 +8,13 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api import schemas
-from controlplane.api.base import ApiView, check_may_change
+from controlplane.api.base import ApiView
 from controlplane.api.openapi import Operation, parameter
+from controlplane.api.walls import check_change, check_project
 from controlplane.commands.cache.operate import evict_entry
 from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.queries.views import cache
+from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 
 _WHERE = [
     parameter("domain", "Domain of the project; default `default`."),
@@ -42,27 +44,30 @@ class CacheEntries(ApiView):
         """List the entries that tasks of a project can use, newest first."""
         scope, key = self._scope(), self.query.text("key")
         found = partial(cache.list_entries, self._user(), scope=scope, key=key)
-        return self.answer_page(found, "id")
+        return self.answer_page(self.hiding(found), "id")
 
     @Operation(id="get_cache_entry", parameters=[*_WHERE, _SCOPE])
     def retrieve(self, request: Request, key: str) -> Response:
         """Show an entry with its result and outputs."""
-        return self.answer(cache.get_entry(self._user(), self._scope() or "project", key))
+        found = cache.get_entry(self._user(), self._scope() or "project", key)
+        return self.answer(hide_foreign_jobs(found, self.access.readable))
 
     @Operation(id="evict_cache_entry", parameters=[*_WHERE, _SCOPE])
     def destroy(self, request: Request, key: str) -> Response:
-        """Evict an entry (the submitter of the task that populated it, or an operator).
+        """Evict an entry (the submitter of the task that populated it, or a manager).
 
         Tasks that already have its result keep it.
         """
-        found = cache.find_entry_owner(self._user(), self._scope() or "project", key)
-        check_may_change(request, found.owner_id, "evict")
+        found = cache.find_entry_place(self._user(), self._scope() or "project", key)
+        check_change(self.access, found.place, "evict")
         evict_entry(entry_id=found.entry_id, actor=self.actor, now=clock.now())
         return Response(status=204)
 
     def _user(self) -> cache.CacheUser:
-        domain, project = self.query.text("domain"), self.query.text("project")
-        return cache.find_cache_user(domain or DEFAULT_NAME, project or DEFAULT_NAME)
+        domain = self.query.text("domain") or DEFAULT_NAME
+        project = self.query.text("project") or DEFAULT_NAME
+        place = check_project(self.access, domain, project)
+        return cache.CacheUser(place.project_id, place.domain_id, f"{domain}/{project}")
 
     def _scope(self) -> cache.Scope | None:
         return cast(cache.Scope | None, self.query.choice("scope", cache.SCOPES))

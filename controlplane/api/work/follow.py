@@ -20,9 +20,11 @@ from controlplane.api.base import BearerAuthentication
 from controlplane.api.body_limit import Application, Receive, Scope, Send
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters
+from controlplane.api.walls import check_attempt
 from controlplane.api.work.attempts import LOG_PARAMETERS, read_log_query
 from controlplane.domain.errors import NotFound
 from controlplane.queries.attempts import artifacts
+from controlplane.queries.tenancy.access import load_access
 from controlplane.queries.views import attempts
 from controlplane.storage.interface import StoreUnavailable
 
@@ -34,7 +36,7 @@ OBJECT_STORE_POLL_SECONDS = 1.0
 POLLS_PER_STATE_CHECK = 4
 # Between two reads from a store that does not answer.
 STORE_SECONDS = 2.0
-# A revoked or expired token ends a stream within this time.
+# A revoked or expired token, or a lost role on the project, ends a stream within this time.
 TOKEN_SECONDS = 5.0
 # The last output may arrive shortly after the attempt's release.
 FINAL_EMPTY_POLLS = 4
@@ -87,7 +89,7 @@ def _admit(scope: Scope) -> _Follower | None:
         _, credential = BearerAuthentication().check(token.strip())
         charges.admit_credential(credential)
         uid = UUID(match[1])
-        attempts.get_attempt(uid)
+        check_attempt(load_access(credential), uid)
         start = artifacts.find_start(uid, stream, after=after, tail=tail)
         return _Follower(uid, stream, start, token.strip())
     except (BadQuery, AuthenticationFailed, Throttled, NotFound, StoreUnavailable):
@@ -112,7 +114,7 @@ async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", sen
     pause = OBJECT_STORE_POLL_SECONDS if remote else POLL_SECONDS
     while not disconnected.done() and empty_polls < FINAL_EMPTY_POLLS:
         if loop.time() >= checked_at + TOKEN_SECONDS:
-            if not await asyncio.to_thread(_is_admitted, follower.token):
+            if not await asyncio.to_thread(_is_admitted, follower):
                 break
             checked_at = loop.time()
         try:
@@ -139,11 +141,12 @@ def _read(follower: _Follower) -> bytes:
     return piece.content
 
 
-def _is_admitted(token: bytes) -> bool:
-    """Return whether the token is still valid."""
+def _is_admitted(follower: _Follower) -> bool:
+    """Return whether the token is still valid, and its user may still read the attempt."""
     try:
-        BearerAuthentication().check(token)
-    except AuthenticationFailed:
+        _, credential = BearerAuthentication().check(follower.token)
+        check_attempt(load_access(credential), follower.uid)
+    except (AuthenticationFailed, NotFound):
         return False
     finally:
         connection.close()

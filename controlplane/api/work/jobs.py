@@ -11,10 +11,11 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api import charges, schemas
-from controlplane.api.base import ApiView, caller_of, check_may_change
+from controlplane.api.base import ApiView, caller_of
 from controlplane.api.openapi import Operation, parameter, ref
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_body, read_part
+from controlplane.api.walls import check_job, check_submission
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.dry_run import dry_run
@@ -22,7 +23,9 @@ from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.jobs.submit import Submission, submit_jobs
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.jobs.submission import JobsRefused
+from controlplane.domain.roles import Action
 from controlplane.queries.views import artifacts, history, jobs, tasks
+from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
@@ -51,6 +54,7 @@ class Jobs(ApiView):
         Parameters(request)
         body = read_body(request)
         spec = _with_key(parse_job(body), _read_key(request))
+        check_submission(self.access, [spec])
         charges.charge_jobs(request, jobs=1, tasks=spec.total_replicas())
         [submission] = submit_jobs(
             specs=[spec], bodies=[body], owner=caller_of(request), now=clock.now()
@@ -69,6 +73,7 @@ class Jobs(ApiView):
     def list(self, request: Request) -> Response:
         """List jobs, newest first."""
         wanted = jobs.JobFilter(
+            readable=self.access.readable,
             states=self.query.states(),
             pool=self.query.text("pool"),
             name=self.query.text("name"),
@@ -87,6 +92,7 @@ class Jobs(ApiView):
         tasks_of_all = sum(spec.total_replicas() for spec in specs)
         charges.charge_jobs(request, jobs=len(specs), tasks=tasks_of_all)
         try:
+            check_submission(self.access, specs)
             submissions = submit_jobs(
                 specs=specs, bodies=batch.bodies, owner=caller_of(request), now=clock.now()
             )
@@ -101,12 +107,14 @@ class Jobs(ApiView):
         Parameters(request)
         body = read_body(request)
         spec = parse_job(body)
+        check_submission(self.access, [spec])
         charges.charge_jobs(request, jobs=1, tasks=spec.total_replicas())
         found = dry_run(spec=spec, body=body, owner=caller_of(request), now=clock.now())
-        return self.answer(asdict(found))
+        return self.answer(hide_foreign_jobs(asdict(found), self.access.readable))
 
     def retrieve(self, request: Request, job_id: int) -> Response:
         """Show one job."""
+        check_job(self.access, job_id)
         return self.answer(jobs.get_job(job_id))
 
     @Operation(
@@ -114,12 +122,12 @@ class Jobs(ApiView):
         problems=(409,),
     )
     def destroy(self, request: Request, job_id: int) -> Response:
-        """Delete a job that has ended (its submitter, or an operator); it is hidden at once.
+        """Delete a job that has ended (its submitter, or a manager); it is hidden at once.
 
         409: it has not ended, or it is the job of a one-off task that is not RESOLVING by `claim`.
         """
         claim = self.query.claim()
-        check_may_change(request, jobs.find_owner(job_id).owner_id, "delete")
+        check_job(self.access, job_id, Action.CHANGE, "delete")
         delete_job(job_id=job_id, claim=claim, actor=self.actor, now=clock.now())
         return Response(status=204)
 
@@ -135,6 +143,7 @@ class Jobs(ApiView):
     @action(detail=True, url_path="tasks")
     def list_tasks_of_job(self, request: Request, job_id: int) -> Response:
         """List the tasks of a job, by group and index."""
+        check_job(self.access, job_id)
         found = partial(
             tasks.list_tasks,
             job_id,
@@ -143,7 +152,7 @@ class Jobs(ApiView):
             index=self.query.number("index", least=0),
             now=clock.now(),
         )
-        return self.answer_page(found, "id", "after")
+        return self.answer_page(self.hiding(found), "id", "after")
 
     @Operation(
         page=True,
@@ -156,6 +165,7 @@ class Jobs(ApiView):
 
         The artifacts are those of the last attempt that succeeded, or else of the last attempt.
         """
+        check_job(self.access, job_id)
         page = self.begin_page()
         page.limit = min(page.limit, MAX_TASKS_WITH_ARTIFACTS)
         found = partial(artifacts.list_job_artifacts, job_id, group=self.query.text("group"))
@@ -165,19 +175,19 @@ class Jobs(ApiView):
     @action(detail=True, url_path="history")
     def list_history_of_job(self, request: Request, job_id: int) -> Response:
         """List the changes of a job and its tasks, newest first."""
+        check_job(self.access, job_id)
         return answer_history(self, partial(history.find_job_history, job_id))
 
     @Operation(body=schemas.CancelRequest, codes=(202,))
     @action(detail=True, methods=["post"], url_path="cancel")
     def cancel_job(self, request: Request, job_id: int) -> Response:
-        """Cancel a job (its submitter, or an operator). A job that has ended does not change.
+        """Cancel a job (its submitter, or a manager). A job that has ended does not change.
 
         With `force`, containers are killed at once, without a grace period: also containers that
         are being stopped, and those of a deleted job.
         """
         options = read_part(request, schemas.CancelRequest)
-        owned = jobs.find_owner(job_id, though_stopping=options.force)
-        check_may_change(request, owned.owner_id)
+        check_job(self.access, job_id, Action.CHANGE, "cancel", though_stopping=options.force)
         cancel_job(
             job_id=job_id,
             reason=options.reason,
@@ -190,13 +200,12 @@ class Jobs(ApiView):
     @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409,))
     @action(detail=True, methods=["post"], url_path="retry")
     def retry_job(self, request: Request, job_id: int) -> Response:
-        """Create a job of the tasks that did not succeed (its submitter, or an operator).
+        """Create a job of the tasks that did not succeed (its submitter, or a manager).
 
         `Idempotency-Key` becomes the guid of the new job. 200 if the same key created it before.
         """
-        owned = jobs.find_owner(job_id)
+        check_job(self.access, job_id, Action.CHANGE, "retry")
         read_part(request, schemas.EmptyRequest)
-        check_may_change(request, owned.owner_id, "retry")
         submission = retry_job(
             job_id=job_id, guid=_read_key(request), actor=self.actor, now=clock.now()
         )

@@ -9,16 +9,19 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api import charges, schemas
-from controlplane.api.base import ApiView, caller_of, check_may_change
+from controlplane.api.base import ApiView, caller_of
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.requests import Parameters, read_body, read_part
 from controlplane.api.stored_files import stored_file
+from controlplane.api.walls import check_submission, check_task
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_task
 from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, desire_task
+from controlplane.domain.roles import Action
 from controlplane.queries.jobs.one_offs import find_task_id
 from controlplane.queries.views import artifacts, attempts, history, tasks
 from controlplane.queries.views.explain import explain_task
+from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 from controlplane.spec.one_off import OneOffRequest, parse_one_off
 
 
@@ -35,6 +38,7 @@ class Tasks(ApiView):
         Parameters(request)
         body = read_body(request)
         wanted = parse_one_off(body)
+        check_submission(self.access, [wanted.job])
         charges.charge_jobs(request, jobs=1, tasks=1)
         task_id = desire_task(wanted=wanted, body=body, owner=caller_of(request), now=clock.now())
         made = self._answer(task_id, status=201)
@@ -57,25 +61,26 @@ class Tasks(ApiView):
             cell=self.query.text("cell"),
             states=self.query.states(),
             lifecycles=self.query.lifecycles(),
+            readable=self.access.readable,
         )
-        return self.answer_page(partial(tasks.find_tasks, wanted, now=clock.now()), "id")
+        found = partial(tasks.find_tasks, wanted, now=clock.now())
+        return self.answer_page(self.hiding(found), "id")
 
     def retrieve(self, request: Request, task: int | str) -> Response:
         """Show one task by id or guid."""
-        return self._answer(find_task_id(task))
+        return self._answer(self._find(task))
 
     @Operation(
         parameters=[parameter("claim", "The claim by which the task is RESOLVING.")],
         problems=(409,),
     )
     def destroy(self, request: Request, task: int | str) -> Response:
-        """Delete a one-off task that is RESOLVING (its submitter, or an operator).
+        """Delete a one-off task that is RESOLVING (its submitter, or a manager).
 
         Its guid can be used again at once. 409: it is not RESOLVING, or by another claim.
         """
         claim = self.query.claim()
-        task_id = find_task_id(task)
-        check_may_change(request, tasks.find_task_owner(task_id), "delete")
+        task_id = self._find(task, Action.CHANGE, "delete")
         delete_resolved_task(
             task_id=task_id, claim=claim, actor=self.actor, why="resolved", now=clock.now()
         )
@@ -84,15 +89,13 @@ class Tasks(ApiView):
     @Operation(body=schemas.EmptyRequest, answer=schemas.Claim, problems=(409,))
     @action(detail=True, methods=["post"], url_path="resolving")
     def resolve_task(self, request: Request, task: int | str) -> Response:
-        """Claim a completed one-off task for 30 s (its submitter, or an operator).
+        """Claim a completed one-off task for 30 s (its submitter, or a manager).
 
         Of concurrent requests, one gets the claim. 409: the task has not completed, another client
         has claimed it, or it is not a one-off task.
         """
-        task_id = find_task_id(task)
-        owner_id = tasks.find_task_owner(task_id)
+        task_id = self._find(task, Action.CHANGE, "resolve")
         read_part(request, schemas.EmptyRequest)
-        check_may_change(request, owner_id, "resolve")
         claim = claim_task(task_id=task_id, by=self.actor, now=clock.now())
         return self.answer({"claim": claim})
 
@@ -100,17 +103,13 @@ class Tasks(ApiView):
     @action(detail=True, url_path="attempts")
     def list_attempts_of_task(self, request: Request, task: int | str) -> Response:
         """List the attempts of a task, newest first."""
-        return self.answer_page(
-            lambda **page: attempts.list_attempts(find_task_id(task), **page), "number"
-        )
+        return self.answer_page(partial(attempts.list_attempts, self._find(task)), "number")
 
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")
     def list_history_of_task(self, request: Request, task: int | str) -> Response:
         """List the changes of a task and its attempts, newest first."""
-        return answer_history(
-            self, lambda **page: history.find_task_history(find_task_id(task), **page)
-        )
+        return answer_history(self, partial(history.find_task_history, self._find(task)))
 
     @Operation(answer=schemas.Artifacts, problems=(400,))
     @action(detail=True, url_path="artifacts")
@@ -120,7 +119,7 @@ class Tasks(ApiView):
         They are those of its last attempt that succeeded, or else of its last attempt.
         """
         Parameters(request)
-        found = artifacts.get_task_artifacts(find_task_id(task))["artifacts"]
+        found = artifacts.get_task_artifacts(self._find(task))["artifacts"]
         return self.answer({"results": found, "next": None})
 
     @Operation(answer="application/octet-stream", codes=(200, 206), problems=(409, 416))
@@ -131,26 +130,25 @@ class Tasks(ApiView):
 
         `Range` returns a part with 206; the ETag, for `If-Range`, is the SHA-256.
         """
-        uid = artifacts.find_attempt_with_artifacts(find_task_id(task))
+        uid = artifacts.find_attempt_with_artifacts(self._find(task))
         return stored_file(request, uid, name)
 
     @Operation(answer=schemas.Explanation)
     @action(detail=True, url_path="explain")
     def explain_task(self, request: Request, task: int | str) -> Response:
         """Explain why a task waits, its position in the queue, or where it runs."""
-        return self.answer(explain_task(find_task_id(task), now=clock.now()))
+        found = explain_task(self._find(task), now=clock.now())
+        return self.answer(hide_foreign_jobs(found, self.access.readable))
 
     @Operation(body=schemas.CancelRequest, codes=(202,), problems=(409,))
     @action(detail=True, methods=["post"], url_path="cancel")
     def cancel_task(self, request: Request, task: int | str) -> Response:
-        """Cancel a task, which ends its job (its submitter, or an operator).
+        """Cancel a task, which ends its job (its submitter, or a manager).
 
         With `force`, its container is killed at once, even if it is being stopped.
         """
-        task_id = find_task_id(task)
-        owner_id = tasks.find_task_owner(task_id)
+        task_id = self._find(task, Action.CHANGE, "cancel")
         options = read_part(request, schemas.CancelRequest)
-        check_may_change(request, owner_id)
         cancel_task(
             task_id=task_id,
             reason=options.reason,
@@ -160,5 +158,12 @@ class Tasks(ApiView):
         )
         return self._answer(task_id, status=202)
 
+    def _find(self, task: int | str, action: Action = Action.READ, verb: str = "") -> int:
+        """Return the id of a task. Raise NotFound; PermissionDenied as `check_task`."""
+        task_id = find_task_id(task, readable=self.access.readable)
+        check_task(self.access, task_id, action, verb)
+        return task_id
+
     def _answer(self, task_id: int, status: int = 200) -> Response:
-        return self.answer(tasks.get_task(task_id, now=clock.now()), status)
+        found = tasks.get_task(task_id, now=clock.now())
+        return self.answer(hide_foreign_jobs(found, self.access.readable), status)

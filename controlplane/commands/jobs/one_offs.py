@@ -99,11 +99,11 @@ def _insert_one_off(job: PlannedJob, domain: str) -> list[int]:
     """Insert the row with the job's guid; return no id if another task has taken the guid."""
     found = rows(
         """
-        INSERT INTO controlplane_oneoff (task_id, job_id, guid, domain, claimed_by)
-        SELECT id, job_id, %s, %s, '' FROM controlplane_task WHERE job_id = %s
-        ON CONFLICT (guid) DO NOTHING RETURNING task_id
+        INSERT INTO controlplane_oneoff (task_id, job_id, project_id, guid, domain, claimed_by)
+        SELECT id, job_id, %s, %s, %s, '' FROM controlplane_task WHERE job_id = %s
+        ON CONFLICT (guid, project_id) DO NOTHING RETURNING task_id
         """,
-        [job.spec.guid, domain, job.job_id],
+        [job.project_id, job.spec.guid, domain, job.job_id],
     )
     return [int(task_id) for (task_id,) in found]
 

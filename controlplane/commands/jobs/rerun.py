@@ -14,7 +14,7 @@ from controlplane.commands.jobs.submit import Submission, check_cap, find_submit
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.jobs.admission import RERUN_CHECKS, AdmissionCandidate, judge
+from controlplane.domain.jobs.admission import ARCHIVED, RERUN_CHECKS, AdmissionCandidate, judge
 from controlplane.domain.jobs.rerun import (
     RerunDependency,
     carry_over,
@@ -61,6 +61,8 @@ def _judge(old: RetriedJob, guid: str | None, now: datetime) -> PlannedJob:
     Its pool, secrets and hook may have changed since the submission. The digest is that of the
     call: two calls are the same if they retry one job under one guid.
     """
+    if old.is_archived:
+        raise Conflict(ARCHIVED)
     spec = parse_job(dict(old.document))
     pool, facts = load_rerun_facts(spec, old, now=now)
     candidate = AdmissionCandidate(

@@ -43,16 +43,16 @@ class ExistingJob:
 class SubmissionFacts:
     """The facts for the admission of jobs that `owner_id` submits at `now`.
 
-    `pools`: by name. `projects`: (project id, domain id) by (domain, project). `domains`: existing
-    domains of unknown projects. `jobs`: by (project id, guid). `secrets`: by (project id, name) the
-    registry of the login in the value, "" without one, None if there is no such secret.
+    `pools`: by name. `projects`: (project id, domain id) by (domain, project). `archived`: ids of
+    archived ones. `jobs`: by (project id, guid). `secrets`: by (project id, name) the registry of
+    the login in the value, "" without one, None if there is no such secret.
     """
 
     owner_id: int
     now: datetime
     pools: Mapping[str, AdmissionPool] = field(default_factory=dict)
     projects: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    domains: frozenset[str] = frozenset()
+    archived: frozenset[int] = frozenset()
     jobs: Mapping[tuple[int, str], ExistingJob] = field(default_factory=dict)
     quotas: Mapping[Scope, Quota] = field(default_factory=dict)
     secrets: Mapping[tuple[int, str], str | None] = field(default_factory=dict)
@@ -77,6 +77,8 @@ class AdmissionCandidate:
     digest: str = ""
     changes: Sequence[Changes] = ()
 
+
+ARCHIVED = "the project is archived: it accepts no new jobs"
 
 CandidateFinding = tuple[AdmissionCandidate, Finding]
 Check = Callable[[Sequence[AdmissionCandidate], SubmissionFacts], Iterable[CandidateFinding]]
@@ -119,7 +121,9 @@ def _identify(
         if pool is None:
             faults.append((position, Fault("pool", f"there is no pool {spec.pool}")))
         if project is None:
-            faults.append((position, _unknown_project(spec, facts)))
+            faults.append((position, unknown_project(spec.domain, spec.project)))
+        elif project[0] in facts.archived:
+            faults.append((position, Fault("project", ARCHIVED)))
         if pool is not None and project is not None:
             is_short = "groups" not in body
             digest = digest_of(body)
@@ -129,10 +133,9 @@ def _identify(
     return jobs
 
 
-def _unknown_project(spec: JobSpec, facts: SubmissionFacts) -> Fault:
-    if spec.domain not in facts.domains:
-        return Fault("domain", f"there is no domain {spec.domain}")
-    return Fault("project", f"there is no project {spec.project} in domain {spec.domain}")
+def unknown_project(domain: str, project: str) -> Fault:
+    """Return the fault of a job that names a project which does not exist for its submitter."""
+    return Fault("project", f"there is no project {domain}/{project}")
 
 
 def find_existing(

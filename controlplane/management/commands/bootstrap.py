@@ -10,14 +10,17 @@ import os
 import secrets
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.tenancy import accounts
+from controlplane.commands.tenancy.members import MemberScope, put_member
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
+from controlplane.models import Project
 
 
 class Command(BaseCommand):
@@ -50,6 +53,8 @@ class Command(BaseCommand):
         except ValidationError as error:
             raise CommandError(f"CELLRUN_ADMIN_PASSWORD: {' '.join(error.messages)}") from None
         generated = []
+        if is_new and not is_operator:
+            self._admit(user)
         if is_operator and is_new and password is None:
             password = secrets.token_urlsafe(12)
             accounts.create_user(name=name, password=password, is_operator=True)
@@ -69,3 +74,16 @@ class Command(BaseCommand):
             if given is None:
                 generated.append(f"{role}'s token {token}")
         return generated
+
+    def _admit(self, user: User) -> None:
+        """Make a new submitter a member of the default project."""
+        project = Project.objects.get(
+            domain__name=accounts.DEFAULT_NAME, name=accounts.DEFAULT_NAME
+        )
+        put_member(
+            scope=MemberScope(project=project),
+            member=user,
+            role=Role.SUBMITTER,
+            actor="bootstrap",
+            now=clock.now(),
+        )

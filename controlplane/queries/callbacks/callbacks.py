@@ -175,20 +175,6 @@ def get_callback(callback_id: int) -> dict[str, Any]:
     return _with_tries([row])[0]
 
 
-def find_callback_owner(callback_id: int) -> int:
-    """Return the id of the callback's owner. Raise NotFound."""
-    owner_id = scalar(
-        """
-        SELECT j.owner_id FROM controlplane_callback k
-        JOIN controlplane_job j ON j.id = k.job_id AND j.deleted_at IS NULL WHERE k.id = %s
-        """,
-        [callback_id],
-    )
-    if owner_id is None:
-        raise NotFound(f"there is no callback {callback_id}")
-    return int(owner_id)
-
-
 def _with_tries(callbacks: Sequence[Row]) -> list[dict[str, Any]]:
     found = named_rows(
         """

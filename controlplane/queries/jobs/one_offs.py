@@ -1,27 +1,39 @@
 """Load one-off tasks by their guids, and the holders of guids."""
 
-from controlplane.domain.errors import NotFound
-from controlplane.queries.sql import scalar
+from collections.abc import Collection
+
+from controlplane.domain.errors import Conflict, NotFound
+from controlplane.queries.sql import rows, scalar
 
 
-def find_task_id(reference: int | str) -> int:
-    """Return the id of a task in a URL, given its id or guid. Raise NotFound.
+def find_task_id(reference: int | str, *, readable: Collection[int] | None) -> int:
+    """Return the id of a task in a URL, given its id or its guid in one of the projects `readable`.
 
-    An id is not checked here, but by the query for the task.
+    An id is not checked here, but by the query for the task. Raise NotFound; Conflict if several
+    projects have a task with the guid.
     """
     if isinstance(reference, int):
         return reference
-    task_id = scalar("SELECT task_id FROM controlplane_oneoff WHERE guid = %s", [reference])
-    if task_id is None:
+    found = rows(
+        """
+        SELECT task_id FROM controlplane_oneoff
+        WHERE guid = %(guid)s AND (%(all)s OR project_id = ANY(%(readable)s)) LIMIT 2
+        """,
+        {"guid": reference, "all": readable is None, "readable": sorted(readable or ())},
+    )
+    if not found:
         raise NotFound(f"there is no task {reference}")
-    return int(task_id)
+    if len(found) > 1:
+        raise Conflict(f"several projects have a task {reference}: use its id")
+    return int(found[0][0])
 
 
 def find_holder(guid: str, project_id: int) -> str | None:
-    """Return the holder of the guid: a one-off task of any project, or a job of this project."""
+    """Return the one-off task or the job that holds the guid in the project."""
     holder = scalar(
         """
-        SELECT 'task ' || task_id FROM controlplane_oneoff WHERE guid = %(guid)s
+        SELECT 'task ' || task_id FROM controlplane_oneoff
+        WHERE guid = %(guid)s AND project_id = %(project)s
         UNION ALL
         SELECT 'job ' || id FROM controlplane_job
         WHERE project_id = %(project)s AND guid = %(guid)s AND deleted_at IS NULL

@@ -23,6 +23,7 @@ class RetriedJob:
     min_available: int
     parent_id: int | None
     document: Mapping[str, Any]
+    is_archived: bool = False
 
 
 def find_retried(job_id: int) -> RetriedJob | None:
@@ -30,7 +31,7 @@ def find_retried(job_id: int) -> RetriedJob | None:
     row = first_row(
         """
         SELECT j.id AS job_id, j.project_id, p.domain_id, j.owner_id, j.pool_id, j.min_available,
-               j.parent_id, j.spec AS document
+               j.parent_id, j.spec AS document, p.archived_at IS NOT NULL AS is_archived
         FROM controlplane_job j JOIN controlplane_project p ON p.id = j.project_id
         WHERE j.id = %s AND j.deleted_at IS NULL
         """,

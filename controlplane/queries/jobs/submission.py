@@ -15,7 +15,7 @@ from controlplane.domain.jobs.satisfiability import AdmissionPool
 from controlplane.domain.placement.model.snapshot import CellFacts
 from controlplane.domain.scopes import Quota, Scope, scopes_of
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
-from controlplane.models import Domain, Pool, Project
+from controlplane.models import Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
 from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import decoded, rows, scalar
@@ -29,13 +29,11 @@ def load_submission_facts(
 ) -> SubmissionFacts:
     """Return the facts to validate `specs`, by one statement for each kind of fact.
 
-    Domains, guids, cells, quotas and secrets are read only if some job must be checked: not
-    those that exist already or whose pool or project is unknown.
+    Guids, cells, quotas and secrets are read only if some job must be checked: not those that exist
+    already or whose pool or project is unknown.
     """
     pools = _load_pools(spec.pool for spec in specs)
-    names = {(spec.domain, spec.project) for spec in specs}
-    projects = _load_projects(names)
-    unknown = {domain for domain, _ in names - projects.keys()}
+    projects, archived = _load_projects({(spec.domain, spec.project) for spec in specs})
     located = [
         (spec, *projects[spec.domain, spec.project])
         for spec in specs
@@ -56,7 +54,7 @@ def load_submission_facts(
             name: replace(pool, cells=cells.get(pool.pool_id, ())) for name, pool in pools.items()
         },
         projects=projects,
-        domains=_find_domains(unknown),
+        archived=archived,
         jobs=jobs,
         quotas=quotas,
         secrets=find_servers(named),
@@ -106,24 +104,20 @@ def _load_pools(names: Iterable[str]) -> dict[str, AdmissionPool]:
     return {pool.name: _pool_of(pool) for pool in Pool.objects.filter(name__in=set(names))}
 
 
-def _load_projects(names: Set[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return (project id, domain id) by (domain, project); unknown ones are absent."""
+def _load_projects(
+    names: Set[tuple[str, str]],
+) -> tuple[dict[tuple[str, str], tuple[int, int]], frozenset[int]]:
+    """Return (project id, domain id) by (domain, project), and the ids of archived projects."""
     found = Project.objects.filter(
         domain__name__in={domain for domain, _ in names},
         name__in={project for _, project in names},
-    ).values_list("domain__name", "name", "id", "domain_id")
+    ).values_list("domain__name", "name", "id", "domain_id", "archived_at")
     # The query may return other combinations of these names.
-    return {
-        (domain, name): (project_id, domain_id)
-        for domain, name, project_id, domain_id in found
-        if (domain, name) in names
-    }
-
-
-def _find_domains(names: Set[str]) -> frozenset[str]:
-    """Return the existing domains among `names`."""
-    found = Domain.objects.filter(name__in=names).values_list("name", flat=True)
-    return frozenset(found if names else ())
+    projects = [row for row in found if row[:2] in names]
+    return (
+        {(domain, name): (key, domain_id) for domain, name, key, domain_id, _ in projects},
+        frozenset(key for _, _, key, _, archived_at in projects if archived_at is not None),
+    )
 
 
 def _load_capacity(

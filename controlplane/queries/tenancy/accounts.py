@@ -16,7 +16,8 @@ from controlplane.models import ApiToken
 class Credential:
     """What a caller presents: a valid token, or a session of the admin (`token_id` is None).
 
-    `role`: the lesser of the token's and the user's.
+    `role`: the lesser of the token's and the user's. `bound_to`: the ids of the projects that the
+    token is limited to; None: all.
     """
 
     user: User
@@ -24,6 +25,7 @@ class Credential:
     token_id: int | None = None
     token_name: str = ""
     last_used_at: datetime | None = None
+    bound_to: tuple[int, ...] | None = None
 
 
 def find_credential(digest: str, *, now: datetime) -> Credential | None:
@@ -34,7 +36,10 @@ def find_credential(digest: str, *, now: datetime) -> Credential | None:
     if token.expires_at is not None and token.expires_at <= now:
         return None
     role = Role(token.role).capped(find_role(token.user))
-    return Credential(token.user, role, token.pk, token.name, token.last_used_at)
+    bound_to = None
+    if token.bound_to is not None:
+        role, bound_to = role.capped(Role.MANAGER), tuple(token.bound_to)
+    return Credential(token.user, role, token.pk, token.name, token.last_used_at, bound_to)
 
 
 def session_credential(user: User) -> Credential:
@@ -44,7 +49,7 @@ def session_credential(user: User) -> Credential:
 
 def find_role(user: User) -> Role:
     """Return the role of a user, which limits the roles of the user's tokens."""
-    return Role.OPERATOR if user.is_superuser else Role.SUBMITTER
+    return Role.OPERATOR if user.is_superuser else Role.MANAGER
 
 
 def find_user(name: str) -> User:

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.secrets import about_secret
-from controlplane.models import Project, Secret
+from controlplane.models import Secret
 from controlplane.queries.sql import rows
 
 
@@ -29,14 +29,6 @@ class OpenedSecrets:
 
     values: Mapping[str, bytes] = field(repr=False)
     missing: tuple[str, ...]
-
-
-def find_project(domain: str, project: str) -> int:
-    """Return the id of a project. Raise NotFound."""
-    found = Project.objects.filter(domain__name=domain, name=project).values_list("id", flat=True)
-    for key in found:
-        return int(key)
-    raise NotFound(f"there is no project {domain}/{project}")
 
 
 def list_secrets(project_id: int, *, after: str | None, limit: int) -> list[Secret]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from controlplane.contract.artifacts import path_of
 from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.errors import NotFound
+from controlplane.domain.roles import Place
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.sql import Row, first_row, named_rows
 
@@ -40,25 +41,11 @@ class CacheUser:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryOwner:
-    """An entry, and the submitter of the task that populated it, if that user still exists."""
+class EntryPlace:
+    """An entry, and the place of the task that populated it."""
 
     entry_id: int
-    owner_id: int | None
-
-
-def find_cache_user(domain: str, project: str) -> CacheUser:
-    """Return a project by its names. Raise NotFound."""
-    row = first_row(
-        """
-        SELECT p.id, p.domain_id FROM controlplane_project p
-        JOIN controlplane_domain d ON d.id = p.domain_id WHERE d.name = %s AND p.name = %s
-        """,
-        [domain, project],
-    )
-    if row is None:
-        raise NotFound(f"there is no project {domain}/{project}")
-    return CacheUser(row.id, row.domain_id, f"{domain}/{project}")
+    place: Place
 
 
 def list_entries(
@@ -125,18 +112,18 @@ def get_entry(user: CacheUser, scope: Scope, key: str) -> dict[str, Any]:
     return {**_document(row), "result": row.result, "outputs": outputs}
 
 
-def find_entry_owner(user: CacheUser, scope: Scope, key: str) -> EntryOwner:
-    """Return an entry with its owner. Raise NotFound."""
+def find_entry_place(user: CacheUser, scope: Scope, key: str) -> EntryPlace:
+    """Return an entry with its place. Raise NotFound."""
     row = first_row(
         """
-        SELECT id, owner_id FROM controlplane_cacheentry
+        SELECT id, project_id, domain_id, owner_id FROM controlplane_cacheentry
         WHERE identity = %s AND evicted_at IS NULL
         """,
         [user.identity(scope, key)],
     )
     if row is None:
         raise _missing(user, scope, key)
-    return EntryOwner(row.id, row.owner_id)
+    return EntryPlace(row.id, Place(row.project_id, row.domain_id, row.owner_id))
 
 
 def _missing(user: CacheUser, scope: Scope, key: str) -> NotFound:

@@ -3,7 +3,7 @@
 The queries here and in the other modules of views exclude deleted jobs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import Band
 from controlplane.models import Job
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
-from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
+from controlplane.queries.sql import Row, decoded, named_rows, rows
 
 # Lists omit larger specs: a thousand jobs of 4 MiB would be a response of 4 GB.
 LISTED_SPEC_BYTES = 4_096
@@ -23,20 +23,16 @@ _NAMES = tuple((int(state), state.name) for state in TaskState)
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Filters of listed jobs; an empty field does not filter."""
+    """Filters of listed jobs; an empty field does not filter.
 
+    `readable`: ids of the projects whose jobs the caller may read; None: all.
+    """
+
+    readable: Collection[int] | None = None
     states: Sequence[TaskState] = ()
     pool: str | None = None
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class JobOwner:
-    """The owner of a job."""
-
-    job_id: int
-    owner_id: int
 
 
 _COLUMNS = """
@@ -97,24 +93,6 @@ def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[d
     return [jobs[job_id] for job_id in job_ids if job_id in jobs]
 
 
-def find_owner(job_id: int, *, though_stopping: bool = False) -> JobOwner:
-    """Return the owner of a job. Raise NotFound.
-
-    `though_stopping`: also of a deleted job with an unreleased attempt.
-    """
-    row = first_row(
-        """
-        SELECT id, owner_id FROM controlplane_job j WHERE id = %s AND (deleted_at IS NULL OR %s
-            AND EXISTS (SELECT 1 FROM controlplane_attempt a
-                        WHERE a.job_id = j.id AND a.released_at IS NULL))
-        """,
-        [job_id, though_stopping],
-    )
-    if row is None:
-        raise NotFound(f"there is no job {job_id}")
-    return JobOwner(row.id, row.owner_id)
-
-
 def is_job(job_id: int) -> bool:
     """Return whether the job exists and is not deleted."""
     return Job.objects.visible().filter(pk=job_id).exists()
@@ -123,6 +101,9 @@ def is_job(job_id: int) -> bool:
 def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
     conditions: list[str] = []
     parameters: list[Any] = []
+    if wanted.readable is not None:
+        conditions.append("j.project_id = ANY(%s)")
+        parameters.append(sorted(wanted.readable))
     if wanted.states:
         conditions.append("j.state = ANY(%s)")
         parameters.append([int(state) for state in wanted.states])

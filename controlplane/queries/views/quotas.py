@@ -1,12 +1,14 @@
 """Load quotas for the API and the admin: limits and usage of a user, project or domain."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.db.models import Q
 
 from controlplane.domain.errors import NotFound
+from controlplane.domain.roles import Access
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Domain, Project, Quota
 from controlplane.queries.placement.quotas import (
@@ -53,12 +55,19 @@ def find_scope(kind: ScopeKind, name: str) -> NamedScope:
 
 
 def list_quotas(
-    *, kind: ScopeKind | None, before: int | None, limit: int
+    *, kind: ScopeKind | None, reader: Access, before: int | None, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Return at most `limit` quotas older than `before`, newest first, and the next `before`."""
+    """Return at most `limit` quotas older than `before`, newest first, and the next `before`.
+
+    They are those of the reader, and of the projects and domains that the reader may read.
+    """
     found = Quota.objects.select_related("user", "project__domain", "domain").order_by("-id")
     if kind is not None:
         found = found.filter(**{f"{kind}__isnull": False})
+    if not reader.may_audit:
+        found = found.filter(
+            Q(user=reader.user_id) | Q(project__in=reader.projects) | Q(domain__in=reader.domains)
+        )
     if before is not None:
         found = found.filter(pk__lt=before)
     quotas = list(found[: limit + 1])
@@ -76,6 +85,16 @@ def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
     named = find_scope(kind, name)
     quota = Quota.objects.filter(**{f"{kind}_id": named.scope.key}).first()
     return _document(named, quota or Quota(), load_uses([named.scope])[named.scope])
+
+
+def is_readable(scope: Scope, reader: Access) -> bool:
+    """Return whether a caller may read the quota of a scope."""
+    own: Mapping[ScopeKind, Container[int]] = {
+        ScopeKind.USER: (reader.user_id,),
+        ScopeKind.PROJECT: reader.projects,
+        ScopeKind.DOMAIN: reader.domains,
+    }
+    return reader.may_audit or scope.key in own[scope.kind]
 
 
 def load_uses(scopes: Iterable[Scope]) -> dict[Scope, QuotaUse]:

@@ -1,6 +1,6 @@
 """Load tasks for the API and the admin, with their current attempt or pending reason."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -79,13 +79,15 @@ def list_tasks(
 class TaskFilter:
     """Filters of listed tasks; None or empty does not filter. `domain`: of one-off tasks.
 
-    `cell`: of the task's current or last attempt.
+    `cell`: of the task's current or last attempt. `readable`: ids of the projects whose tasks the
+    caller may read; None: all.
     """
 
     domain: str | None = None
     cell: str | None = None
     states: Sequence[TaskState] = ()
     lifecycles: Sequence[Lifecycle] = ()
+    readable: Collection[int] | None = None
 
 
 def find_tasks(
@@ -122,6 +124,7 @@ def find_tasks(
             "lives": [int(s) for s in TaskState if lifecycle_of(s) in wanted.lifecycles],
             "resolving": resolving,
             "over": now - _CLAIM,
+            "readable": sorted(wanted.readable or ()),
         },
     )
     return _documents(found, now)
@@ -141,7 +144,11 @@ def _states_of(wanted: TaskFilter) -> frozenset[TaskState]:
 
 def _conditions(wanted: TaskFilter) -> Iterator[str]:
     """Yield the SQL of the filters, which exclude deleted jobs."""
-    yield ("EXISTS (SELECT FROM controlplane_job j WHERE j.id = t.job_id AND j.deleted_at IS NULL)")
+    in_project = "" if wanted.readable is None else "AND j.project_id = ANY(%(readable)s)"
+    yield (
+        "EXISTS (SELECT FROM controlplane_job j"
+        f" WHERE j.id = t.job_id AND j.deleted_at IS NULL {in_project})"
+    )
     if wanted.domain is not None:
         yield "o.domain = %(domain)s"
     if wanted.states:
@@ -195,14 +202,6 @@ def name_tasks(task_ids: Sequence[int]) -> list[dict[str, Any]]:
         [list(task_ids)],
     )
     return [row._asdict() for row in found]
-
-
-def find_task_owner(task_id: int) -> int:
-    """Return the id of the task's owner. Raise NotFound."""
-    owners = Task.objects.visible().filter(pk=task_id).values_list("job__owner_id", flat=True)
-    for owner_id in owners:
-        return owner_id
-    raise NotFound(f"there is no task {task_id}")
 
 
 def _documents(tasks: Sequence[Row], now: datetime) -> list[dict[str, Any]]:

@@ -15,9 +15,10 @@ from jsonschema import Draft202012Validator
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
+from controlplane.commands.tenancy.members import MemberScope, put_member
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import Cell, Pool
+from controlplane.models import Cell, Pool, Project
 from controlplane.outbox.wakes import take_wake
 
 
@@ -127,9 +128,14 @@ def change_setting(settings: Any, **values: Any) -> None:
     settings.CELLRUN = settings.CELLRUN.model_copy(update=values)
 
 
-def make_caller(name: str, role: Role = Role.VIEWER) -> Caller:
-    """A new user with a token."""
+def make_caller(name: str, role: Role = Role.VIEWER, *, project: str | None = "default") -> Caller:
+    """A new user with a token, and with the role on a project of the domain `default`."""
     user, _ = create_user(name=name, password=None, is_operator=role is Role.OPERATOR)
+    if role is not Role.OPERATOR and project is not None:
+        found = Project.objects.get(domain__name="default", name=project)
+        put_member(
+            scope=MemberScope(project=found), member=user, role=role, actor="test", now=clock.now()
+        )
     token = create_api_token(user=user, name="test", role=role, now=clock.now())
     return Caller(token, user)
 

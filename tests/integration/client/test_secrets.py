@@ -10,7 +10,8 @@ from client import Session
 from client.cli import app
 from controlplane.domain.jobs.secrets import read_registry
 from controlplane.models import Domain, Project
-from controlplane.queries.tenancy.secrets import find_project, open_secrets
+from controlplane.queries.tenancy.access import find_project_place
+from controlplane.queries.tenancy.secrets import open_secrets
 from tests.integration.client.test_against_the_api import call
 from tests.integration.client.test_against_the_api import command as command
 from tests.integration.client.test_against_the_api import served as served
@@ -22,7 +23,7 @@ VALUE = "hunter2-hunter2"
 
 
 def value_of(name: str, project: str = "default") -> bytes:
-    return open_secrets(find_project("default", project), [name]).values[name]
+    return open_secrets(find_project_place("default", project).project_id, [name]).values[name]
 
 
 def test_a_secret_is_written_from_a_pipe_or_a_file_byte_for_byte(

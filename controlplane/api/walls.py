@@ -1,0 +1,97 @@
+"""Check what a caller may do on an object; one that the caller may not read does not exist."""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from rest_framework.exceptions import PermissionDenied
+
+from controlplane.domain.errors import NotFound
+from controlplane.domain.jobs.admission import unknown_project
+from controlplane.domain.jobs.submission import JobsRefused
+from controlplane.domain.roles import Access, Action, Place, may
+from controlplane.queries.tenancy import access as places
+from controlplane.spec import Fault, JobSpec
+
+_REFUSALS = {
+    Action.SUBMIT: "the request needs the role submitter on the project",
+    Action.CHANGE: "only its submitter or a manager of its project may {verb} it",
+    Action.MANAGE: "the request needs the role manager on the project",
+}
+
+
+def check_job(
+    access: Access,
+    job_id: int,
+    action: Action = Action.READ,
+    verb: str = "",
+    *,
+    though_stopping: bool = False,
+) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may do `action` on a job."""
+    place = places.find_job_place(job_id, though_stopping=though_stopping)
+    _check(access, action, place, f"job {job_id}", verb)
+
+
+def check_task(access: Access, task_id: int, action: Action = Action.READ, verb: str = "") -> None:
+    """Raise NotFound or PermissionDenied unless the caller may do `action` on a task."""
+    _check(access, action, places.find_task_place(task_id), f"task {task_id}", verb)
+
+
+def check_attempt(access: Access, uid: UUID) -> None:
+    """Raise NotFound unless the caller may read an attempt."""
+    _check(access, Action.READ, places.find_attempt_place(uid), f"attempt {uid}")
+
+
+def check_artifacts(access: Access, uid: UUID) -> None:
+    """Raise NotFound unless the caller may read an attempt, or a cache entry with its files."""
+    try:
+        check_attempt(access, uid)
+    except NotFound:
+        if not any(may(access, Action.READ, place) for place in places.find_cached_places(uid)):
+            raise
+
+
+def check_callback(access: Access, callback_id: int, action: Action, verb: str) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may do `action` on a callback."""
+    place = places.find_callback_place(callback_id)
+    _check(access, action, place, f"callback {callback_id}", verb)
+
+
+def check_project(access: Access, domain: str, project: str, action: Action = Action.READ) -> Place:
+    """Return the place of a project. Raise NotFound or PermissionDenied as `check_job`."""
+    place = places.find_project_place(domain, project)
+    _check(access, action, place, f"project {domain}/{project}")
+    return place
+
+
+def check_change(access: Access, place: Place, verb: str) -> None:
+    """Raise PermissionDenied unless the caller may change what is at a known place."""
+    if not may(access, Action.CHANGE, place):
+        raise PermissionDenied(_REFUSALS[Action.CHANGE].format(verb=verb))
+
+
+def check_submission(access: Access, specs: Iterable[JobSpec]) -> None:
+    """Raise PermissionDenied or JobsRefused unless the caller may submit to all the projects.
+
+    A project that the caller may not read is reported as one that does not exist.
+    """
+    named = [(spec.domain, spec.project) for spec in specs]
+    found = places.find_project_places(set(named))
+    faults: list[tuple[int, Fault]] = []
+    for position, (domain, project) in enumerate(named):
+        place = found.get((domain, project))
+        if place is None:
+            continue  # The admission reports it with the other faults of the job.
+        if not may(access, Action.READ, place):
+            faults.append((position, unknown_project(domain, project)))
+        elif not may(access, Action.SUBMIT, place):
+            raise PermissionDenied(f"project {domain}/{project}: {_REFUSALS[Action.SUBMIT]}")
+    if faults:
+        raise JobsRefused(faults)
+
+
+def _check(access: Access, action: Action, place: Place, name: str, verb: str = "") -> None:
+    if access.role_on(place) is None:
+        raise NotFound(f"there is no {name}")
+    if not may(access, action, place):
+        raise PermissionDenied(_REFUSALS[action].format(verb=verb))

@@ -1,0 +1,72 @@
+"""Grant and remove roles of users and groups on projects, domains and the installation."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+
+from controlplane.domain.errors import NotFound
+from controlplane.domain.roles import AUDITOR, Role
+from controlplane.models import AuditLine, Domain, Membership, Project
+
+
+@dataclass(frozen=True, slots=True)
+class MemberScope:
+    """A project, or all projects of a domain; without both, the installation."""
+
+    project: Project | None = None
+    domain: Domain | None = None
+
+    def __str__(self) -> str:
+        return f"project {self.project}" if self.project else f"domain {self.domain}"
+
+
+INSTALLATION = MemberScope()
+
+
+def put_member(
+    *, scope: MemberScope, member: User | Group, role: Role | None, actor: str, now: datetime
+) -> bool:
+    """Give a user or group a role on a scope in place of a present one. Return whether it is new.
+
+    `role`: None on the installation, where the only role is that of an auditor.
+    """
+    name = AUDITOR if role is None else role.value
+    with transaction.atomic():
+        membership, is_new = Membership.objects.select_for_update(no_key=True).get_or_create(
+            **_key(scope, member), defaults={"role": name, "created_at": now}
+        )
+        before = None if is_new else membership.role
+        if before != name:
+            Membership.objects.filter(pk=membership.pk).update(role=name)
+            _audit("granted", scope, member, f"{before or 'no role'} -> {name}", actor, now)
+    return is_new
+
+
+def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: datetime) -> None:
+    """Remove the role of a user or group on a scope. Raise NotFound."""
+    with transaction.atomic():
+        found = Membership.objects.select_for_update().filter(**_key(scope, member)).first()
+        if found is None:
+            raise NotFound(f"{member} has no role there")
+        found.delete()
+        _audit("removed", scope, member, f"{found.role} -> no role", actor, now)
+
+
+def _key(scope: MemberScope, member: User | Group) -> dict[str, object]:
+    return {
+        "user": member if isinstance(member, User) else None,
+        "group": member if isinstance(member, Group) else None,
+        "project": scope.project,
+        "domain": scope.domain,
+    }
+
+
+def _audit(
+    action: str, scope: MemberScope, member: User | Group, text: str, actor: str, now: datetime
+) -> None:
+    kind = "user" if isinstance(member, User) else "group"
+    where = "the installation" if scope == INSTALLATION else str(scope)
+    subject = f"role of {kind} {member} on {where}"[:400]
+    AuditLine.objects.create(at=now, actor=actor[:150], action=action, subject=subject, text=text)
