@@ -66,11 +66,14 @@ class PendingReason(TypedDict):
 
 
 class TaskOrigin(TypedDict):
-    """A task that ran, with the attempt that has its outputs. Its job may be deleted."""
+    """A task that ran, with the attempt that has its outputs. Its job may be deleted. All ids are
+    null if the caller may not read the job, or if a shared entry outlived it.
+    """
 
-    job: int
-    task: int
-    attempt_uid: str
+    job: int | None
+    task: int | None
+    attempt_uid: str | None
+    shared: bool
 
 
 class Task(TypedDict):
@@ -160,11 +163,13 @@ class TaskArtifacts(TypedDict):
 
 
 class CacheOrigin(TypedDict):
-    """The task that populated an entry of the cache. Its job may be deleted."""
+    """The task that populated an entry of the cache. Its job may be deleted. Its ids and submitter
+    are null if the caller may not read the project that populated the entry.
+    """
 
-    job: int
-    task: int
-    attempt_uid: str
+    job: int | None
+    task: int | None
+    attempt_uid: str | None
     submitter: str | None
     populated_at: str
 
@@ -176,7 +181,7 @@ class CacheEntry(TypedDict):
     key: str
     scope: str
     domain: str
-    project: str
+    project: str | None
     origin: CacheOrigin
     hits: int
     used_at: str

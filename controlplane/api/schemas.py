@@ -132,11 +132,15 @@ class PendingReason(BaseModel):
 
 
 class TaskOrigin(ResponseModel):
-    """A task that ran, with the attempt that has its outputs. Its job may be deleted."""
+    """A task that ran, with the attempt that has its outputs. Its job may be deleted.
 
-    job: int
-    task: int
-    attempt_uid: UUID
+    All ids are null if the caller may not read the job, or if a shared entry outlived it.
+    """
+
+    job: int | None
+    task: int | None
+    attempt_uid: UUID | None
+    shared: bool = Field(description="Whether the result is shared by the projects of a domain.")
 
 
 class Task(ResponseModel):
@@ -199,10 +203,10 @@ class Claim(ResponseModel):
 
 
 class PrecedingJob(ResponseModel):
-    """The job that placement tries directly before the job of the task."""
+    """The job that placement tries before that of the task; nulls if it is not readable."""
 
-    job: int
-    name: str
+    job: int | None
+    name: str | None
 
 
 class QueuePlace(ResponseModel):
@@ -259,11 +263,11 @@ class GroupForecast(ResponseModel):
 
 
 class Victim(ResponseModel):
-    """A task that would be evicted."""
+    """A task that would be evicted; its names are null if the caller may not read its job."""
 
-    task: int
-    name: str
-    job: int
+    task: int | None
+    name: str | None
+    job: int | None
     cell: str | None
 
 
@@ -336,11 +340,14 @@ class TaskArtifacts(ResponseModel):
 
 
 class CacheOrigin(ResponseModel):
-    """The task that populated an entry of the cache. Its job may be deleted."""
+    """The task that populated an entry of the cache. Its job may be deleted.
 
-    job: int
-    task: int
-    attempt_uid: UUID
+    Its ids and submitter are null if the caller may not read the project that populated the entry.
+    """
+
+    job: int | None
+    task: int | None
+    attempt_uid: UUID | None
     submitter: str | None = Field(description="Null if the user is deleted.")
     populated_at: datetime
 
@@ -352,7 +359,9 @@ class CacheEntry(ResponseModel):
     key: str
     scope: Literal["project", "domain"]
     domain: str
-    project: str = Field(description="The project of the task that populated it.")
+    project: str | None = Field(
+        description="The project of the task that populated it; null if the caller may not read it."
+    )
     origin: CacheOrigin
     hits: int
     used_at: datetime = Field(description="Its population or its last hit.")

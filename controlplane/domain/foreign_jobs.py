@@ -16,6 +16,8 @@ _DESCRIPTION = ("task", "name", "attempt_uid", "submitter", "project", "since")
 def named_jobs(document: Any) -> Iterator[int]:
     """Yield the ids of the jobs that a document names in texts and figures."""
     match document:
+        case {"shared": False}:
+            return  # The origin of a result that only tasks of the same project use.
         case dict():
             for key, value in document.items():
                 if key in _IDS and isinstance(value, int):

@@ -29,6 +29,9 @@ def _check_guid(text: str) -> str:
 
 
 OneOffGuid = Annotated[str, Field(pattern=f"^{ONE_OFF_GUID}$"), AfterValidator(_check_guid)]
+ProjectPath = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}/[a-z0-9][a-z0-9._-]{0,62}$")
+]
 OneOffDomain = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,255}$")]
 
 
@@ -53,8 +56,11 @@ class OneOffDefinition(GroupFields):
 class OneOffRequest(Model):
     """A one-off task: it runs once and is deleted two minutes after completion."""
 
-    guid: OneOffGuid = Field(description="Unique in all domains; not only digits.")
+    guid: OneOffGuid = Field(description="Unique in the project; not only digits.")
     domain: OneOffDomain = Field(description="A label of the client's, to list its tasks by.")
+    project: ProjectPath = Field(
+        default="default/default", description="The project of the task: domain/name."
+    )
     definition: OneOffDefinition
 
 
@@ -84,16 +90,18 @@ def fault_of_task(fault: Fault) -> Fault:
     """Convert a fault of the job to one of the submitted field of the definition."""
     if fault.field == "callback.url":
         return Fault("definition.completion_callback_url", fault.detail)
+    if fault.field == "project":
+        return fault
     if fault.field.partition(".")[0] in _JOB_ONLY_FIELDS:
         return Fault("definition", fault.detail)
     return Fault(f"definition.{fault.field}", fault.detail)
 
 
 # Fields of a job that a definition does not have.
-_JOB_ONLY_FIELDS = frozenset({"", "domain", "project", "name", "replicas"})
+_JOB_ONLY_FIELDS = frozenset({"", "domain", "name", "replicas"})
 _KNOWN = {
     **dict.fromkeys(OneOffDefinition.model_fields, "in the definition"),
-    **dict.fromkeys(("guid", "domain", "definition"), "at the top"),
+    **dict.fromkeys(("guid", "domain", "project", "definition"), "at the top"),
 }
 
 
@@ -107,7 +115,10 @@ def _job_document(request: OneOffRequest, definition: Mapping[str, Any]) -> dict
     }
     if request.definition.completion_callback_url is not None:
         fields["callback"] = {"url": request.definition.completion_callback_url, "on": "task"}
+    domain, _, project = request.project.partition("/")
     return {
+        "domain": domain,
+        "project": project,
         "delivery": request.definition.delivery,
         **fields,
         "name": request.guid if _NAME.fullmatch(request.guid) else _OTHER_NAME,

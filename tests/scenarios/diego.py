@@ -36,7 +36,7 @@ def completed(stage: Stage, guid: str = "one", **definition: Any) -> int:
 
 def fetch(stage: Stage, guid: str = "one") -> dict[str, Any]:
     """The task as its client sees it. Raises NotFound."""
-    return get_task(find_task_id(guid), now=stage.now())
+    return get_task(find_task_id(guid, readable=None), now=stage.now())
 
 
 def lifecycle(stage: Stage, guid: str = "one") -> str:
@@ -51,4 +51,4 @@ def listed(stage: Stage, **wanted: Any) -> list[str]:
 
 def cancel(stage: Stage, guid: str = "one") -> None:
     """Raises NotFound, Conflict."""
-    cancel_task(task_id=find_task_id(guid), reason="", force=False, actor="me", now=stage.now())
+    cancel_task(task_id=find_task_id(guid, readable=None), reason="", force=False, actor="me", now=stage.now())

@@ -14,7 +14,6 @@ from controlplane.api.walls import check_change, check_project
 from controlplane.commands.cache.operate import evict_entry
 from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.queries.views import cache
-from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 
 _WHERE = [
     parameter("domain", "Domain of the project; default `default`."),
@@ -44,13 +43,12 @@ class CacheEntries(ApiView):
         """List the entries that tasks of a project can use, newest first."""
         scope, key = self._scope(), self.query.text("key")
         found = partial(cache.list_entries, self._user(), scope=scope, key=key)
-        return self.answer_page(self.hiding(found), "id")
+        return self.answer_page(found, "id")
 
     @Operation(id="get_cache_entry", parameters=[*_WHERE, _SCOPE])
     def retrieve(self, request: Request, key: str) -> Response:
         """Show an entry with its result and outputs."""
-        found = cache.get_entry(self._user(), self._scope() or "project", key)
-        return self.answer(hide_foreign_jobs(found, self.access.readable))
+        return self.answer(cache.get_entry(self._user(), self._scope() or "project", key))
 
     @Operation(id="evict_cache_entry", parameters=[*_WHERE, _SCOPE])
     def destroy(self, request: Request, key: str) -> Response:
@@ -67,7 +65,9 @@ class CacheEntries(ApiView):
         domain = self.query.text("domain") or DEFAULT_NAME
         project = self.query.text("project") or DEFAULT_NAME
         place = check_project(self.access, domain, project)
-        return cache.CacheUser(place.project_id, place.domain_id, f"{domain}/{project}")
+        return cache.CacheUser(
+            place.project_id, place.domain_id, f"{domain}/{project}", self.access.readable
+        )
 
     def _scope(self) -> cache.Scope | None:
         return cast(cache.Scope | None, self.query.choice("scope", cache.SCOPES))

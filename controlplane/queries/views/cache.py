@@ -1,5 +1,6 @@
 """Load entries of the result cache as tasks of a project can use them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ Scope = Literal["project", "domain"]
 SCOPES: tuple[Scope, ...] = ("project", "domain")
 
 _COLUMNS = """
-SELECT e.id, e.key, CASE WHEN e.is_shared THEN 'domain' ELSE 'project' END AS scope,
+SELECT e.id, e.project_id, e.key, CASE WHEN e.is_shared THEN 'domain' ELSE 'project' END AS scope,
        d.name AS domain, p.name AS project, e.job_id AS job, e.task_id AS task, e.attempt_uid,
        u.username AS submitter, e.created_at, e.used_at, e.hits, e.size_bytes,
        jsonb_array_length(e.outputs) AS outputs_count
@@ -28,11 +29,12 @@ LEFT JOIN auth_user u ON u.id = e.owner_id
 
 @dataclass(frozen=True, slots=True)
 class CacheUser:
-    """A project whose tasks use the cache."""
+    """A project whose tasks use the cache. `readable`: projects of the reader; None: all."""
 
     project_id: int
     domain_id: int
     name: str
+    readable: Collection[int] | None = None
 
     def identity(self, scope: Scope, key: str) -> Any:
         """Return the identity of a key of the project or its domain."""
@@ -75,7 +77,7 @@ def list_entries(
             "limit": limit,
         },
     )
-    return [_document(row) for row in found]
+    return [_document(row, user.readable) for row in found]
 
 
 _BY_IDENTITY = """
@@ -109,7 +111,7 @@ def get_entry(user: CacheUser, scope: Scope, key: str) -> dict[str, Any]:
         raise _missing(user, scope, key)
     uid = row.attempt_uid
     outputs = describe_artifacts(uid, row.outputs, base=path_of(str(uid), ""))
-    return {**_document(row), "result": row.result, "outputs": outputs}
+    return {**_document(row, user.readable), "result": row.result, "outputs": outputs}
 
 
 def find_entry_place(user: CacheUser, scope: Scope, key: str) -> EntryPlace:
@@ -131,8 +133,11 @@ def _missing(user: CacheUser, scope: Scope, key: str) -> NotFound:
     return NotFound(f"{scope} {where} has no cache entry {key}")
 
 
-def _document(row: Row) -> dict[str, Any]:
+def _document(row: Row, readable: Collection[int] | None) -> dict[str, Any]:
     document = row._asdict()
     origin = {name: document.pop(name) for name in ("job", "task", "attempt_uid", "submitter")}
+    project_id = document.pop("project_id")
+    if readable is not None and project_id not in readable:
+        document["project"], origin = None, dict.fromkeys(origin)
     origin["populated_at"] = document.pop("created_at")
     return {**document, "origin": origin, "result": None, "outputs": None}

@@ -24,7 +24,7 @@ SELECT t.id, g.name AS "group", t.index, t.state, t.attempt_number, t.attempt_ui
        t.failure_reason, t.failure_count, t.preemption_count, t.system_failure_count,
        t.updated_at, t.started_at, t.finished_at, j.annotation, j.created_at, a.stop_reason,
        a.failure_kind, t.cache_key, e.job_id AS origin_job, e.task_id AS origin_task,
-       e.attempt_uid AS origin_attempt, {RESULT_COLUMNS},
+       e.attempt_uid AS origin_attempt, e.is_shared AS origin_shared, {RESULT_COLUMNS},
        o.guid, o.domain, o.claimed_at, o.claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
@@ -224,6 +224,7 @@ def _origin(task: Row) -> dict[str, Any] | None:
         "job": task.origin_job,
         "task": task.origin_task,
         "attempt_uid": task.origin_attempt,
+        "shared": task.origin_shared,
     }
 
 

@@ -202,6 +202,7 @@ def make_callbacks(job: Job, guid: str = "guid-of-mine") -> None:
     OneOff.objects.create(
         task=Task.objects.filter(job=job, state=S.SUCCEEDED)[0],
         job=job,
+        project_id=job.project_id,
         guid=guid,
         domain="cf-tasks",
         claim=UUID(int=9),

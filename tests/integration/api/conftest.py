@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import redis
 import yaml
+from django.contrib.auth.models import User
 from django.test import Client
 from jsonschema import Draft202012Validator
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
-from controlplane.commands.tenancy.members import MemberScope, put_member
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import Cell, Pool, Project
+from controlplane.models import Cell, Domain, Membership, Pool
 from controlplane.outbox.wakes import take_wake
 
 
@@ -128,22 +128,32 @@ def change_setting(settings: Any, **values: Any) -> None:
     settings.CELLRUN = settings.CELLRUN.model_copy(update=values)
 
 
-def make_caller(name: str, role: Role = Role.VIEWER, *, project: str | None = "default") -> Caller:
-    """A new user with a token, and with the role on a project of the domain `default`."""
+def make_caller(name: str, role: Role = Role.VIEWER, *, project: str | None = None) -> Caller:
+    """A new user with a token, and with the role on a project, or on the domain `default`."""
     user, _ = create_user(name=name, password=None, is_operator=role is Role.OPERATOR)
-    if role is not Role.OPERATOR and project is not None:
-        found = Project.objects.get(domain__name="default", name=project)
-        put_member(
-            scope=MemberScope(project=found), member=user, role=role, actor="test", now=clock.now()
-        )
+    if role is not Role.OPERATOR:
+        admit(user, role, project)
     token = create_api_token(user=user, name="test", role=role, now=clock.now())
     return Caller(token, user)
+
+
+def admit(user: User, role: Role, project: str | None = None, *, domain: str = "default") -> None:
+    """Give a user a role on a project, or on a whole domain."""
+    home = Domain.objects.get(name=domain)
+    scope = {"project": home.projects.get(name=project)} if project else {"domain": home}
+    Membership.objects.create(user=user, role=role, created_at=clock.now(), **scope)
 
 
 @pytest.fixture
 def submitter() -> Caller:
     """Someone who may submit."""
     return make_caller("ann", Role.SUBMITTER)
+
+
+@pytest.fixture
+def manager() -> Caller:
+    """A manager of the project `default/default`."""
+    return make_caller("mia", Role.MANAGER)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Role
 from controlplane.models import AuditLine, CacheEntry, Domain, Project
-from tests.integration.api.conftest import Caller, check_described, make_caller
+from tests.integration.api.conftest import Caller, admit, check_described, make_caller
 from tests.integration.api.test_metrics import figures
 
 OUTPUT = {"name": "model", "size": 7, "sha256": "ab" * 32}
@@ -109,6 +109,7 @@ def test_project_sees_its_entries_and_those_its_domain_shares(
     make_entry("shared@1", project=other, scope="domain")
     make_entry("abroad@1", project=abroad)
     make_entry("abroad-shared@1", project=abroad, scope="domain")
+    admit(submitter.user, Role.VIEWER, domain="lab")
     assert keys(submitter) == ["shared@1", "own@1"]
     assert keys(submitter, "project=other") == ["shared@1", "others@1"]
     assert keys(submitter, "domain=lab") == ["abroad-shared@1", "abroad@1"]

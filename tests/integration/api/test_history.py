@@ -177,7 +177,7 @@ def test_tasks_placed_together_are_one_entry_of_the_job_history(
     )
     with CaptureQueriesContext(connection) as caught:
         found = submitter.get(f"/jobs/{job_id}/history").json["results"]
-    assert len(caught.captured_queries) <= 5
+    assert len(caught.captured_queries) <= 7
     assert [(item["count"], item["tasks"], item["task"]) for item in found] == [
         (1_200, 1_200, None),
         (1, 0, None),

@@ -18,7 +18,7 @@ from controlplane import clock
 from controlplane.commands.state.apply import apply
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
-from controlplane.models import Callback, Cell, Job, OneOff, Task, TickState
+from controlplane.models import Callback, Cell, Job, OneOff, Project, Task, TickState
 from tests.integration.api.asgi import call
 from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.test_reading import submit
@@ -76,7 +76,13 @@ def test_metrics_report_ticks_callbacks_and_deletion(submitter: Caller) -> None:
             ended_at=now if state == "abandoned" else None,
         )
     OneOff.objects.create(
-        task=tasks[0], job_id=job, guid="g", domain="d", claim=UUID(int=1), claimed_at=now
+        task=tasks[0],
+        job_id=job,
+        project=Project.objects.get(),
+        guid="g",
+        domain="d",
+        claim=UUID(int=1),
+        claimed_at=now,
     )
     Job.objects.filter(pk=job).update(expires_at=now)
     apply(Effects(alerts=[RaiseAlert("tick_late", "placement", "…")]), now=now)
@@ -139,13 +145,12 @@ def test_metrics_without_a_token_need_a_listed_address(
         assert page["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_metrics_are_open_to_any_token_and_to_networks_of_the_settings(
-    submitter: Caller, settings: Any
+def test_metrics_are_open_to_operators_and_to_networks_of_the_settings(
+    submitter: Caller, operator: Caller, settings: Any
 ) -> None:
     far = Client(REMOTE_ADDR="10.1.2.3")
-    assert submitter.get("http://testserver/metrics").status == 200
-    authorization = submitter.headers
-    assert far.get("/metrics", headers=authorization).status_code == 200
+    assert far.get("/metrics", headers=submitter.headers).status_code == 403
+    assert far.get("/metrics", headers=operator.headers).status_code == 200
     wrong = {"Authorization": "Bearer cr_unknown"}
     assert Client().get("/metrics", headers=wrong).status_code == 401
     change_setting(settings, metrics_networks=(IPv4Network("10.0.0.0/8"),))

@@ -412,8 +412,8 @@ def test_only_the_submitter_or_an_operator_can_resolve_and_delete(
     assert operator.send("DELETE", "/tasks/one").status == 204
 
 
-def test_a_secret_of_the_project_may_be_used(submitter: Caller) -> None:
-    assert submitter.put("/secrets/token", {"value": "x"}).status in (200, 201)
+def test_a_secret_of_the_project_may_be_used(submitter: Caller, manager: Caller) -> None:
+    assert manager.put("/secrets/token", {"value": "x"}).status in (200, 201)
     assert Secret.objects.count() == 1
     assert desire(submitter, secrets=[{"name": "token", "env": "TOKEN"}]).status == 201
 

@@ -70,14 +70,14 @@ def test_invalid_retry_is_refused_with_the_reason(submitter: Caller, killed: int
     assert "retries the same tasks" in twice.json["detail"]
 
 
-def test_only_the_submitter_or_an_operator_can_retry_or_delete(
+def test_only_the_submitter_a_manager_or_an_operator_can_retry_or_delete(
     operator: Caller, anonymous: Caller, killed: int
 ) -> None:
     outsider = make_caller("eve", Role.SUBMITTER)
     for method, path in (("POST", f"/jobs/{killed}/retry"), ("DELETE", f"/jobs/{killed}")):
         refused = outsider.send(method, path)
         assert refused.status == 403
-        assert "only its submitter or an operator may" in refused.json["detail"]
+        assert "only its submitter or a manager of its project may" in refused.json["detail"]
         assert anonymous.send(method, path).status == 401
     job = operator.post(f"/jobs/{killed}/retry").json
     # It stays its submitter's, even if an operator retries it.

@@ -147,7 +147,8 @@ def test_only_operators_can_set_quotas(
     assert put(submitter, "user/ann", {"running_tasks": 100}).status == 403
     assert put(anonymous, "user/ann", {}).status == 401
     assert anonymous.get("/quotas/user/ann").status == 401
-    assert submitter.get("/quotas/user/olga").status == 200
+    assert submitter.get("/quotas/user/olga").status == 404
+    assert operator.get("/quotas/user/olga").status == 200
     assert not Quota.objects.exists()
 
 
@@ -173,7 +174,7 @@ def test_usage_counts_held_resources_and_open_tasks_and_jobs(
     assert submitter.get("/quotas/user/ann").json["usage"] == usage
     for subject in ("project/default", "domain/default"):
         assert submitter.get(f"/quotas/{subject}").json["usage"] == {**usage, "pending_tasks": 3}
-    assert submitter.get("/quotas/user/olga").json["usage"] == {**NOTHING, "pending_tasks": 1}
+    assert operator.get("/quotas/user/olga").json["usage"] == {**NOTHING, "pending_tasks": 1}
 
 
 def test_quotas_are_listed_newest_first_in_pages(operator: Caller) -> None:

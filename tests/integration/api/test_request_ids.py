@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controlplane.config.asgi import application
-from controlplane.queries.views import jobs
+from controlplane.queries.tenancy import access
 from tests.integration.api.asgi import AsgiAnswer, call
 from tests.integration.api.conftest import Caller
 
@@ -88,7 +88,7 @@ def test_log_lines_of_a_request_have_its_id_and_no_other_lines(
     def fail(*_: object, **__: object) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(jobs, "get_job", fail)
+    monkeypatch.setattr(access, "find_job_place", fail)
     answer = get("/api/v1/jobs/1", b"a-3", token=submitter.headers["Authorization"])
     assert (answer.status, answer.json["request_id"]) == (500, "a-3")
     logging.getLogger("controlplane").warning("of no request")

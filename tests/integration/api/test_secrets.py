@@ -18,7 +18,7 @@ from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
 from controlplane.queries.cells.keys import key_of
-from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
+from tests.integration.api.conftest import Answer, Caller, admit, check_described, make_caller
 from tests.integration.api.test_reading import JOB, pages, place, submit
 
 VALUE = "hunter2-hunter2"
@@ -57,19 +57,19 @@ def briefed(cell: Cell, uid: object) -> LaunchContext:
 
 
 @pytest.fixture
-def run(submitter: Caller, make_cell: Callable[..., Cell]) -> Callable[..., tuple[Cell, Attempt]]:
+def run(manager: Caller, make_cell: Callable[..., Cell]) -> Callable[..., tuple[Cell, Attempt]]:
     """Submits a job and places its task."""
 
     def run(**fields: Any) -> tuple[Cell, Attempt]:
-        job_id = submit(submitter, **fields)
+        job_id = submit(manager, **fields)
         cell = Cell.objects.first() or make_cell()
         return cell, place(Task.objects.get(job_id=job_id), cell)
 
     return run
 
 
-def test_secret_documents_omit_the_value(submitter: Caller) -> None:
-    first = put(submitter)
+def test_secret_documents_omit_the_value(manager: Caller) -> None:
+    first = put(manager)
     assert first.status == 201
     check_described("StoredSecret", first.json)
     shown = {name: first.json[name] for name in ("name", "domain", "project", "size", "version")}
@@ -80,20 +80,20 @@ def test_secret_documents_omit_the_value(submitter: Caller) -> None:
         "size": len(VALUE),
         "version": 1,
     }
-    second = put(make_caller("bob", Role.SUBMITTER), body={"value_base64": "AP8="})
+    second = put(make_caller("bob", Role.MANAGER), body={"value_base64": "AP8="})
     assert (second.status, second.json["version"], second.json["size"]) == (200, 2, 2)
-    assert (first.json["written_by"], second.json["written_by"]) == ("ann", "bob")
+    assert (first.json["written_by"], second.json["written_by"]) == ("mia", "bob")
     assert second.json["created_at"] == first.json["created_at"] < second.json["updated_at"]
-    assert submitter.get("/secrets/token").json == second.json
-    assert submitter.get("/secrets").json["results"] == [second.json]
-    for answer in (first, second, submitter.get("/secrets/token"), submitter.get("/secrets")):
+    assert manager.get("/secrets/token").json == second.json
+    assert manager.get("/secrets").json["results"] == [second.json]
+    for answer in (first, second, manager.get("/secrets/token"), manager.get("/secrets")):
         assert VALUE.encode() not in answer.content
         assert b"AP8" not in answer.content
 
 
-def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> None:
-    put(submitter)
-    put(submitter, "other")
+def test_value_is_sealed_for_its_own_row(manager: Caller, settings: Any) -> None:
+    put(manager)
+    put(manager, "other")
     row, other = Secret.objects.order_by("-name")
     sealed = bytes(row.sealed)
     assert VALUE.encode() not in sealed
@@ -103,7 +103,7 @@ def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> No
     for key, name in ((rest_key("x" * 40), about), (rest_key(settings.SECRET_KEY), about + "2")):
         with pytest.raises(NotOpened):
             unseal(key, sealed, about=name)
-    put(submitter)
+    put(manager)
     row.refresh_from_db()
     assert bytes(row.sealed) != sealed
     assert VALUE not in repr(row) + str(row)
@@ -146,9 +146,9 @@ def test_value_is_sealed_for_its_own_row(submitter: Caller, settings: Any) -> No
     ],
 )
 def test_invalid_secret_is_refused_without_echoing_the_value(
-    submitter: Caller, body: Any, field: str, text: str | None
+    manager: Caller, body: Any, field: str, text: str | None
 ) -> None:
-    answer = submitter.put("/secrets/token", body)
+    answer = manager.put("/secrets/token", body)
     assert answer.status == 422
     if text is not None:
         assert list(answer.faults) == [field]
@@ -162,31 +162,31 @@ def test_invalid_secret_is_refused_without_echoing_the_value(
     "text", ["*hush", "!hush x", "value: {a: hush", "{hush: 1, hush: 2}", "a: hush: hush", "&hush"]
 )
 @pytest.mark.parametrize("language", ["json", "yaml"])
-def test_unparsable_body_is_not_echoed(submitter: Caller, text: str, language: str) -> None:
+def test_unparsable_body_is_not_echoed(manager: Caller, text: str, language: str) -> None:
     content_type = f"application/{language}"
-    answer = submitter.send("PUT", "/secrets/token", text.encode(), content_type=content_type)
+    answer = manager.send("PUT", "/secrets/token", text.encode(), content_type=content_type)
     assert answer.status in (400, 422)
     assert b"hush" not in answer.content
 
 
 def test_values_are_not_logged(
-    submitter: Caller, caplog: pytest.LogCaptureFixture, settings: Any
+    manager: Caller, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
     settings.DEBUG = True
-    put(submitter)
-    put(submitter, body={"value": VALUE, "x": VALUE})
-    put(submitter, "%00")
+    put(manager)
+    put(manager, body={"value": VALUE, "x": VALUE})
+    put(manager, "%00")
     assert VALUE not in caplog.text
     assert base64.b64encode(VALUE.encode()).decode() not in caplog.text
 
 
 def test_largest_and_empty_values_are_accepted(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
     large = bytes(range(256)) * 256
-    put(submitter, "large", {"value_base64": base64.b64encode(large).decode()})
-    put(submitter, "empty", {"value": ""})
+    put(manager, "large", {"value_base64": base64.b64encode(large).decode()})
+    put(manager, "empty", {"value": ""})
     cell, attempt = run(secrets=[{"name": "large", "path": "/l"}, {"name": "empty", "env": "E"}])
     secrets = briefed(cell, attempt.uid).secrets
     assert {name: base64.b64decode(value) for name, value in secrets.items()} == {
@@ -195,107 +195,110 @@ def test_largest_and_empty_values_are_accepted(
     }
 
 
-def test_secrets_belong_to_one_project(submitter: Caller) -> None:
+def test_secrets_belong_to_one_project(manager: Caller) -> None:
     lab = Domain.objects.create(name="lab")
     Project.objects.create(domain=lab, name="genes")
+    admit(manager.user, Role.MANAGER, domain="lab")
     there = "?domain=lab&project=genes"
-    put(submitter, "a")
-    put(submitter, "b", query=there)
-    assert [item["name"] for item in submitter.get("/secrets").json["results"]] == ["a"]
-    assert [item["name"] for item in submitter.get(f"/secrets{there}").json["results"]] == ["b"]
-    assert submitter.get(f"/secrets/b{there}").json["project"] == "genes"
+    put(manager, "a")
+    put(manager, "b", query=there)
+    assert [item["name"] for item in manager.get("/secrets").json["results"]] == ["a"]
+    assert [item["name"] for item in manager.get(f"/secrets{there}").json["results"]] == ["b"]
+    assert manager.get(f"/secrets/b{there}").json["project"] == "genes"
     for answer in (
-        submitter.get("/secrets/b"),
-        submitter.get("/secrets?project=none"),
-        put(submitter, query="?project=none"),
-        submitter.send("DELETE", "/secrets/b"),
-        submitter.get("/secrets/B"),
+        manager.get("/secrets/b"),
+        manager.get("/secrets?project=none"),
+        put(manager, query="?project=none"),
+        manager.send("DELETE", "/secrets/b"),
+        manager.get("/secrets/B"),
     ):
         assert answer.status == 404
-    assert submitter.get("/secrets?user=ann").status == 400
-    refused = submitter.post("/jobs", {**JOB, "secrets": [{"name": "b", "env": "B"}]})
+    assert manager.get("/secrets?user=ann").status == 400
+    refused = manager.post("/jobs", {**JOB, "secrets": [{"name": "b", "env": "B"}]})
     assert refused.status == 422
     taken = {**JOB, "domain": "lab", "project": "genes", "secrets": [{"name": "b", "env": "B"}]}
-    assert submitter.post("/jobs", taken).status == 201
+    assert manager.post("/jobs", taken).status == 201
 
 
-def test_secrets_are_listed_by_name_in_pages(submitter: Caller) -> None:
+def test_secrets_are_listed_by_name_in_pages(manager: Caller) -> None:
     for name in ("c", "a", "b", "d.e"):
-        put(submitter, name)
-    found = pages(submitter, "/secrets?limit=3")
+        put(manager, name)
+    found = pages(manager, "/secrets?limit=3")
     assert [[item["name"] for item in page] for page in found] == [["a", "b", "c"], ["d.e"]]
 
 
-def test_submit_scope_allows_writing_and_deleting_secrets(
-    anonymous: Caller, submitter: Caller
+def test_managers_write_and_delete_secrets_and_submitters_read_their_names(
+    anonymous: Caller, manager: Caller
 ) -> None:
-    onlooker = make_caller("otto")
+    viewer, submitter = make_caller("otto"), make_caller("sue", Role.SUBMITTER)
     assert put(anonymous).status == anonymous.get("/secrets/token").status == 401
-    assert put(onlooker).status == 403
-    assert put(submitter).status == 201
-    assert onlooker.get("/secrets/token").status == 200
-    assert onlooker.send("DELETE", "/secrets/token").status == 403
-    assert submitter.send("DELETE", "/secrets/token").status == 204
-    assert submitter.send("DELETE", "/secrets/token").status == 404
+    assert put(viewer).status == put(submitter).status == 403
+    assert put(manager).status == 201
+    assert submitter.get("/secrets/token").status == submitter.get("/secrets").status == 200
+    assert viewer.get("/secrets/token").status == viewer.get("/secrets").status == 403
+    for caller in (viewer, submitter):
+        assert caller.send("DELETE", "/secrets/token").status == 403
+    assert manager.send("DELETE", "/secrets/token").status == 204
+    assert manager.send("DELETE", "/secrets/token").status == 404
 
 
-def test_job_with_a_missing_secret_is_refused_unless_allowed(submitter: Caller) -> None:
+def test_job_with_a_missing_secret_is_refused_unless_allowed(manager: Caller) -> None:
     spec = {**JOB, "secrets": [SHORT], "registry_secret": "hub"}
-    refused = submitter.post("/jobs", spec)
+    refused = manager.post("/jobs", spec)
     assert refused.status == 422
     assert set(refused.faults) == {"secrets[0].name", "registry_secret"}
     assert refused.faults["registry_secret"] == (
         "the project default/default has no secret hub: write it first"
     )
     group = {key: value for key, value in spec.items() if key != "name"}
-    refused = submitter.post("/jobs", {"name": "two", "groups": [{**group, "name": "g"}]})
+    refused = manager.post("/jobs", {"name": "two", "groups": [{**group, "name": "g"}]})
     assert set(refused.faults) == {"groups[0].secrets[0].name", "groups[0].registry_secret"}
-    assert submitter.post("/jobs:dry-run", spec).status == 422
-    assert submitter.post("/jobs", {**spec, "allow_unsatisfiable": True}).status == 201
-    put(submitter)
-    put(submitter, "hub", {"registry": {"username": "ann", "password": VALUE}})
-    answer = submitter.post("/jobs", spec)
+    assert manager.post("/jobs:dry-run", spec).status == 422
+    assert manager.post("/jobs", {**spec, "allow_unsatisfiable": True}).status == 201
+    put(manager)
+    put(manager, "hub", {"registry": {"username": "ann", "password": VALUE}})
+    answer = manager.post("/jobs", spec)
     assert answer.status == 201
     assert VALUE.encode() not in answer.content
     assert VALUE not in str(list(Job.objects.values()))
 
 
-def test_login_is_refused_for_images_of_another_registry(submitter: Caller) -> None:
+def test_login_is_refused_for_images_of_another_registry(manager: Caller) -> None:
     login = {"username": "ann", "password": VALUE}
     spec = {**JOB, "image": "registry.example.com/team/tool:1", "registry_secret": "hub"}
-    assert put(submitter, "hub", {"registry": login}).json["registry_server"] == "docker.io"
-    for answer in (submitter.post("/jobs", spec), submitter.post("/jobs:dry-run", spec)):
+    assert put(manager, "hub", {"registry": login}).json["registry_server"] == "docker.io"
+    for answer in (manager.post("/jobs", spec), manager.post("/jobs:dry-run", spec)):
         assert answer.status == 422
         assert answer.faults["registry_secret"] == (
             "the secret hub is a login to docker.io, but registry.example.com/team/tool:1 is an"
             " image of registry.example.com"
         )
-    assert submitter.post("/jobs", {**spec, "image": "team/tool:1"}).status == 201
-    shown = put(submitter, "hub", {"registry": {**login, "server": "Registry.Example.com"}}).json
+    assert manager.post("/jobs", {**spec, "image": "team/tool:1"}).status == 201
+    shown = put(manager, "hub", {"registry": {**login, "server": "Registry.Example.com"}}).json
     assert shown["registry_server"] == "registry.example.com"
-    assert submitter.get("/secrets/hub").json == shown
-    assert submitter.post("/jobs", spec).status == 201
-    assert "registry_secret" in submitter.post("/jobs", {**spec, "image": "team/tool:1"}).faults
-    assert put(submitter, "hub").json["registry_server"] == "", "no longer a login"
+    assert manager.get("/secrets/hub").json == shown
+    assert manager.post("/jobs", spec).status == 201
+    assert "registry_secret" in manager.post("/jobs", {**spec, "image": "team/tool:1"}).faults
+    assert put(manager, "hub").json["registry_server"] == "", "no longer a login"
 
 
-def test_login_written_without_a_server_is_for_docker_hub_only(submitter: Caller) -> None:
+def test_login_written_without_a_server_is_for_docker_hub_only(manager: Caller) -> None:
     text = json.dumps({"username": "ann", "password": VALUE})
-    assert put(submitter, "hub", {"value": text}).json["registry_server"] == "docker.io"
+    assert put(manager, "hub", {"value": text}).json["registry_server"] == "docker.io"
     Secret.objects.update(registry_server="")  # as a migrated row
     image = "registry.example.com/team/tool:1"
-    refused = submitter.post("/jobs", {**JOB, "image": image, "registry_secret": "hub"})
+    refused = manager.post("/jobs", {**JOB, "image": image, "registry_secret": "hub"})
     assert "has no server" in refused.faults["registry_secret"]
-    assert submitter.post("/jobs", {**JOB, "registry_secret": "hub"}).status == 201
+    assert manager.post("/jobs", {**JOB, "registry_secret": "hub"}).status == 201
 
 
 def test_cell_receives_only_the_secrets_named_by_the_task(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
     for name in ("token", "key", "other"):
-        put(submitter, name, {"value": f"{VALUE}-{name}"})
+        put(manager, name, {"value": f"{VALUE}-{name}"})
     login = {"username": "ann", "password": "pass", "server": "registry.example.com:5000"}
-    put(submitter, "hub", {"registry": login})
+    put(manager, "hub", {"registry": login})
     uses = [SHORT, {"name": "token", "path": "/run/t"}, {"name": "key", "path": "/run/k"}]
     image = "registry.example.com:5000/tool"
     cell, attempt = run(secrets=uses, registry_secret="hub", image=image)
@@ -311,14 +314,14 @@ def test_cell_receives_only_the_secrets_named_by_the_task(
 
 
 def test_cell_receives_missing_and_unusable_secret_names(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
-    put(submitter)
-    put(submitter, "key")
+    put(manager)
+    put(manager, "key")
     both = [SHORT, {"name": "key", "path": "/key"}]
     cell, attempt = run(secrets=both, registry_secret="token")
     assert briefed(cell, attempt.uid).unusable == ("token",)
-    submitter.send("DELETE", "/secrets/key")
+    manager.send("DELETE", "/secrets/key")
     context = briefed(cell, attempt.uid)
     assert (context.missing, context.secrets) == (("key",), {})
 
@@ -327,18 +330,18 @@ def test_cell_receives_missing_and_unusable_secret_names(
     "text", ["[" * 60000, "7", '{"username": "a"}', '{"username": "a", "password": 7}', "\0"]
 )
 def test_registry_secret_that_is_no_login_is_reported_unusable(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], text: str
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]], text: str
 ) -> None:
-    put(submitter, "hub", {"value_base64": base64.b64encode(text.encode()).decode()})
+    put(manager, "hub", {"value_base64": base64.b64encode(text.encode()).decode()})
     cell, attempt = run(registry_secret="hub")
     context = briefed(cell, attempt.uid)
     assert (context.registry, context.unusable) == (None, ("hub",))
 
 
 def test_changed_secret_key_needs_the_old_key_as_fallback(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
 ) -> None:
-    put(submitter)
+    put(manager)
     cell, attempt = run(secrets=[SHORT])
     old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of more than 32 characters"
     answer = request(cell, attempt.uid)
@@ -356,17 +359,17 @@ def test_changed_secret_key_needs_the_old_key_as_fallback(
 
 
 def test_reseal_secrets_reseals_all_in_pages(
-    submitter: Caller,
+    manager: Caller,
     settings: Any,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("controlplane.commands.tenancy.secrets.PAGE", 2)
     for number in range(4):
-        put(submitter, f"s{number}")
+        put(manager, f"s{number}")
     old, settings.SECRET_KEY = settings.SECRET_KEY, "another key of more than 32 characters"
     settings.SECRET_KEY_FALLBACKS = ["neither of more than 32 characters", old]
-    put(submitter, "s5")
+    put(manager, "s5")
     call_command("reseal_secrets")
     call_command("reseal_secrets")
     assert capsys.readouterr().out == "4 secrets resealed\n0 secrets resealed\n"

@@ -283,15 +283,15 @@ def test_job_larger_than_every_cell_is_refused_with_the_shortfall(
 
 
 @pytest.mark.parametrize(
-    ("field", "text"),
+    ("given", "field", "text"),
     [
-        ("pool", "there is no pool none"),
-        ("domain", "there is no domain none"),
-        ("project", "there is no project none in domain default"),
+        ("pool", "pool", "there is no pool none"),
+        ("domain", "project", "there is no project none/default"),
+        ("project", "project", "there is no project default/none"),
     ],
 )
-def test_unknown_tenancy_is_named(submitter: Caller, field: str, text: str) -> None:
-    answer = submitter.post("/jobs", {**JOB, field: "none"})
+def test_unknown_tenancy_is_named(submitter: Caller, given: str, field: str, text: str) -> None:
+    answer = submitter.post("/jobs", {**JOB, given: "none"})
     assert (answer.status, answer.faults.get(field)) == (422, text)
 
 

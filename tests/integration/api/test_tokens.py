@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.commands.tenancy.tokens import create_api_token, digest_of
 from controlplane.domain.roles import Role
 from controlplane.models import ApiToken, AuditLine
-from tests.integration.api.conftest import Caller, check_described, make_caller
+from tests.integration.api.conftest import Caller, admit, check_described, make_caller
 
 JOB = {"name": "sweep", "image": "busybox", "command": ["true"]}
 
@@ -84,7 +84,7 @@ def test_operator_grants_tokens_to_others_with_a_longer_life(operator: Caller) -
     refused = operator.post("/tokens", {"name": "x", "user": "bob", "role": "operator"})
     assert (refused.status, refused.json["detail"]) == (
         403,
-        "the user has the role submitter: the token cannot have operator",
+        "the user has the role manager: the token cannot have operator",
     )
     assert operator.post("/tokens", {"name": "x", "user": "carl"}).status == 404
     assert operator.post("/tokens", {"name": "x", "expires_in_days": 3651}).status == 422
@@ -187,13 +187,16 @@ def test_last_use_is_exact_to_an_hour(submitter: Caller) -> None:
     assert token.last_used_at >= first
 
 
-def test_operator_token_of_a_demoted_user_only_submits(
+def test_operator_token_of_a_demoted_user_has_only_the_roles_of_a_member(
     operator: Caller,
 ) -> None:
     User.objects.filter(username="olga").update(is_superuser=False)
-    assert operator.get("/whoami").json["role"] == "submitter"
     assert operator.get("/users").status == 403
+    assert operator.post("/jobs", JOB).status == 422
+    assert operator.user is not None
+    admit(operator.user, Role.SUBMITTER)
     assert operator.post("/jobs", JOB).status == 201
+    assert operator.put("/pools/default", {}).status == 403
 
 
 def test_creation_and_revocation_are_audited_with_the_token_that_did_it(operator: Caller) -> None:

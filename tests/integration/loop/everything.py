@@ -198,6 +198,7 @@ class Planting:
         OneOff.objects.create(
             task=task,
             job_id=task.job_id,
+            project_id=task.job.project_id,
             guid="guid",
             domain="d",
             claim=UNKNOWN_UID,

@@ -283,7 +283,9 @@ def test_end_written_twice_adds_no_second_callback(loop: Loop, on: str, state: s
 def one_off(loop: Loop, job: Job) -> Task:
     """The job's task as a one-off task."""
     [task] = loop.tasks(job)
-    OneOff.objects.create(task=task, job=job, guid=f"guid-{job.pk}", domain="d")
+    OneOff.objects.create(
+        task=task, job=job, project=job.project, guid=f"guid-{job.pk}", domain="d"
+    )
     return task
 
 

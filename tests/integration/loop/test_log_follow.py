@@ -1,4 +1,4 @@
-"""Followers of logs are answered in front of Django: they need a token all the same."""
+"""Followers of logs are answered in front of Django: they need a token and a role."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.api.work.follow import LogFollow
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken
+from controlplane.models import ApiToken, Domain, Membership
 from tests.integration.loop.conftest import Loop
 
 
@@ -56,7 +56,16 @@ def test_follow_refuses_an_expired_token(loop: Loop) -> None:
     assert open_follow(uid, valid) == (True, [])
 
 
-def test_revoked_token_ends_the_stream(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_of_another_project_is_not_admitted(loop: Loop) -> None:
+    uid, token = attempt_and_token(loop)
+    Membership.objects.all().delete()
+    assert open_follow(uid, f"Bearer {token}".encode()) == (True, [])
+
+
+@pytest.mark.parametrize("model", [ApiToken, Membership])
+def test_revoked_token_or_role_ends_the_stream(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, model: type[ApiToken | Membership]
+) -> None:
     monkeypatch.setattr("controlplane.api.work.follow.TOKEN_SECONDS", 0)
     uid, token = attempt_and_token(loop)
     sent: list[dict[str, Any]] = []
@@ -71,7 +80,7 @@ def test_revoked_token_ends_the_stream(loop: Loop, monkeypatch: pytest.MonkeyPat
         sent.append(message)
 
     def revoke() -> None:
-        ApiToken.objects.all().delete()
+        model.objects.all().delete()
         connection.close()
 
     async def pass_on(*_: Any) -> None:
@@ -95,5 +104,9 @@ def attempt_and_token(loop: Loop) -> tuple[object, str]:
     job = loop.submit()
     loop.place()
     [attempt] = loop.attempts(job)
+    domain = Domain.objects.get(name="default")
+    Membership.objects.create(
+        user=loop.owner, domain=domain, role=Role.VIEWER, created_at=clock.now()
+    )
     token = create_api_token(user=loop.owner, name="test", role=Role.SUBMITTER, now=clock.now())
     return attempt.uid, token

@@ -203,7 +203,9 @@ def one_off(loop: Loop, cell: FakeCell, **callback: Any) -> Job:
     job = ended(loop, cell)
     task = loop.tasks(job)[0]
     Job.objects.filter(pk=job.pk).update(is_one_off=True, guid=f"guid-{job.pk}")
-    OneOff.objects.create(task=task, job=job, guid=f"guid-{job.pk}", domain="d")
+    OneOff.objects.create(
+        task=task, job=job, project=job.project, guid=f"guid-{job.pk}", domain="d"
+    )
     if callback:
         call_back(job, task=task, **callback)
     return job

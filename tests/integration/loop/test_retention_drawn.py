@@ -81,7 +81,7 @@ def create(template: Job, item: Drawn, jobs: list[Job]) -> Job:
     task.pk, task._state.adding, task.job, task.group = None, True, job, group
     task.save()
     if item.is_one_off:
-        OneOff.objects.create(task=task, job=job, guid=job.guid, domain="d")
+        OneOff.objects.create(task=task, job=job, project=job.project, guid=job.guid, domain="d")
     if item.callback:
         is_claimed, is_over = item.callback == "claimed", item.callback == "delivered"
         Callback.objects.create(

@@ -47,7 +47,6 @@ FACTS = SubmissionFacts(
     now=NOW,
     pools={"default": POOL},
     projects={("default", "default"): (7, 8)},
-    domains=frozenset({"default"}),
     max_tasks_per_job=10,
 )
 
@@ -113,8 +112,8 @@ def test_unknown_pools_and_projects_are_reported_before_other_faults() -> None:
     elsewhere = {**JOB, "pool": "gpu", "project": "other", "kind": "unknown"}
     assert faults({**JOB, "mounts": [MOUNT]}, elsewhere, {**JOB, "domain": "d"}) == [
         (1, "pool", "there is no pool gpu"),
-        (1, "project", "there is no project other in domain default"),
-        (2, "domain", "there is no domain d"),
+        (1, "project", "there is no project default/other"),
+        (2, "project", "there is no project d/default"),
     ]
 
 
