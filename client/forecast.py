@@ -17,7 +17,9 @@ def forecast(document: Mapping[str, Any]) -> RenderableType:
         )
     lines = [line for group in document["groups"] for line in _lines(group)]
     for victim in document["evicts"]:
-        text = f"would evict {victim['name']} (task {victim['task']}) of job {victim['job']}"
+        text = "would evict a task of another project"
+        if victim["job"] is not None:
+            text = f"would evict {victim['name']} (task {victim['task']}) of job {victim['job']}"
         lines.append(Text(f"{text} on {victim['cell']}", style=COLOURS["PREEMPTED"]))
     if not document["is_complete"]:
         lines.append(

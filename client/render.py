@@ -113,6 +113,8 @@ def task_table(tasks: Iterable[Task]) -> Table:
 def cache_text(task: Task) -> str:
     """Return the use of the cache by a task: `HIT: result of job 12, task 40`."""
     origin, status = task["cache_origin"], task["cache_status"]
+    if origin is not None and origin["job"] is None:
+        return f"{status}: result of a job that is deleted or of another project"
     if origin is not None:
         return f"{status}: result of job {origin['job']}, task {origin['task']}"
     return "" if status == "DISABLED" else status

@@ -91,6 +91,8 @@ def evict_entry(
 
 def _origin(entry: CacheEntry) -> str:
     origin = entry["origin"]
+    if origin["job"] is None:
+        return "a job of another project"
     by = f" of {origin['submitter']}" if origin["submitter"] else ""
     return f"job {origin['job']}, task {origin['task']}{by}"
 
@@ -100,9 +102,9 @@ def _page(entry: CacheEntry) -> RenderableType:
     facts = new_table("FIELD", "VALUE")
     for name, value in (
         ("scope", entry["scope"]),
-        ("project", f"{entry['domain']}/{entry['project']}"),
+        ("project", f"{entry['domain']}/{entry['project'] or '(another project)'}"),
         ("populated by", _origin(entry)),
-        ("attempt", origin["attempt_uid"]),
+        ("attempt", origin["attempt_uid"] or ""),
         ("populated at", instant_text(origin["populated_at"])),
         ("hits", str(entry["hits"])),
         ("last use", instant_text(entry["used_at"])),

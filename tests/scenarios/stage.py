@@ -13,6 +13,7 @@ from controlplane.commands.tenancy.pools import put_pool
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.reports import ReportSender
+from controlplane.domain.roles import Role
 from controlplane.domain.state.effects import Effects
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
@@ -22,6 +23,7 @@ from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.queries.views.tasks import get_task
+from tests.harness.members import admit
 from tests.integration.loop.conftest import FakeCell, Loop
 
 BEGIN = datetime(2031, 5, 4, 12, tzinfo=UTC)
@@ -230,6 +232,7 @@ class Stage(Loop):
     def user(self, name: str) -> "Stage":
         """Return the same stage for another user."""
         owner, _ = create_user(name=name, password=None, is_operator=False)
+        admit(owner, Role.SUBMITTER)
         return replace(self, owner=owner)
 
     def why(self, job: Job) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 import yaml
-from django.contrib.auth.models import User
 from django.test import Client
 from jsonschema import Draft202012Validator
 
@@ -18,8 +17,9 @@ from controlplane.commands.cells.operate import enroll_cell
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import Cell, Domain, Membership, Pool
+from controlplane.models import Cell, Pool
 from controlplane.outbox.wakes import take_wake
+from tests.harness.members import admit
 
 
 @dataclass
@@ -135,13 +135,6 @@ def make_caller(name: str, role: Role = Role.VIEWER, *, project: str | None = No
         admit(user, role, project)
     token = create_api_token(user=user, name="test", role=role, now=clock.now())
     return Caller(token, user)
-
-
-def admit(user: User, role: Role, project: str | None = None, *, domain: str = "default") -> None:
-    """Give a user a role on a project, or on a whole domain."""
-    home = Domain.objects.get(name=domain)
-    scope = {"project": home.projects.get(name=project)} if project else {"domain": home}
-    Membership.objects.create(user=user, role=role, created_at=clock.now(), **scope)
 
 
 @pytest.fixture

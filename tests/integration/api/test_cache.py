@@ -14,7 +14,8 @@ from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Role
 from controlplane.models import AuditLine, CacheEntry, Domain, Project
-from tests.integration.api.conftest import Caller, admit, check_described, make_caller
+from tests.harness.members import admit
+from tests.integration.api.conftest import Caller, check_described, make_caller
 from tests.integration.api.test_metrics import figures
 
 OUTPUT = {"name": "model", "size": 7, "sha256": "ab" * 32}

@@ -18,7 +18,8 @@ from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
 from controlplane.queries.cells.keys import key_of
-from tests.integration.api.conftest import Answer, Caller, admit, check_described, make_caller
+from tests.harness.members import admit
+from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
 from tests.integration.api.test_reading import JOB, pages, place, submit
 
 VALUE = "hunter2-hunter2"

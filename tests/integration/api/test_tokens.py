@@ -10,7 +10,8 @@ from controlplane import clock
 from controlplane.commands.tenancy.tokens import create_api_token, digest_of
 from controlplane.domain.roles import Role
 from controlplane.models import ApiToken, AuditLine
-from tests.integration.api.conftest import Caller, admit, check_described, make_caller
+from tests.harness.members import admit
+from tests.integration.api.conftest import Caller, check_described, make_caller
 
 JOB = {"name": "sweep", "image": "busybox", "command": ["true"]}
 

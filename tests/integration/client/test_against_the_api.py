@@ -20,6 +20,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Task
 from controlplane.storage.folder import append_log
+from tests.harness.members import admit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,6 +29,8 @@ SPEC = {"name": "sweep", "image": "busybox", "command": ["true"], "replicas": 3}
 
 def token_of(name: str, role: Role) -> str:
     user, _ = create_user(name=name, password=None, is_operator=role is Role.OPERATOR)
+    if role is not Role.OPERATOR:
+        admit(user, role)
     return create_api_token(user=user, name="test", role=role, now=clock.now())
 
 

@@ -32,11 +32,13 @@ from controlplane.contract.messages.reports import (
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.domain.roles import Role
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, InboxProbe, Job, Task, TickState
 from controlplane.outbox import transport
 from controlplane.spec import parse_job
 from controlplane.ticks import convergence, placement
+from tests.harness.members import admit
 
 
 @dataclass
@@ -191,6 +193,7 @@ class Loop:
 def loop(transactional_db: None) -> Iterator[Loop]:
     create_default_tenancy()
     owner, _ = create_user(name="owner", password=None, is_operator=False)
+    admit(owner, Role.SUBMITTER)
     wire = Wire()
     transport.use(wire)
     yield Loop(owner, wire, Inbox(sync_seconds=0.0))

@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.api.work.follow import LogFollow
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, Domain, Membership
+from controlplane.models import ApiToken, Membership
 from tests.integration.loop.conftest import Loop
 
 
@@ -104,9 +104,5 @@ def attempt_and_token(loop: Loop) -> tuple[object, str]:
     job = loop.submit()
     loop.place()
     [attempt] = loop.attempts(job)
-    domain = Domain.objects.get(name="default")
-    Membership.objects.create(
-        user=loop.owner, domain=domain, role=Role.VIEWER, created_at=clock.now()
-    )
     token = create_api_token(user=loop.owner, name="test", role=Role.SUBMITTER, now=clock.now())
     return attempt.uid, token
