@@ -70,7 +70,6 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
     # No job that is submitted with this guid later is the same.
     _, job.digest = digest_of(body)
     _refuse_taken(job)
-    put_inputs([job])
 
     def insert() -> int:
         check_cap(owner.pk, [job])
@@ -79,6 +78,7 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
         made = _insert_one_off(job, wanted.domain)
         if not made:
             _refuse_taken(job, is_sure=True)
+        put_inputs([job])
         transaction.on_commit(wakes.wake_placement, robust=True)
         [task_id] = made
         return task_id

@@ -48,7 +48,6 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     Conflict, GuidTaken, JobsRefused; then nothing was created.
     """
     judged = _judge(_find(job_id), guid, now)
-    put_inputs([judged])
     submission = run_in_transaction(lambda: _retry(_find(job_id), judged, actor, now))
     if submission.created:
         log.info("job_retried", job=job_id, retry=submission.job_id, by=actor)
@@ -111,6 +110,7 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     if not insert_jobs([job], actor=actor, now=now):
         # Retries are excluded by the locks: a concurrent submission has taken the guid.
         raise Conflict(f"guid {spec.guid} was given to another job meanwhile")
+    put_inputs([job])
     link_jobs([job], {}, now=now)
     # A group that depends on one without remaining tasks may start: no other event would start it.
     inserted = lock_jobs([job.job_id])
