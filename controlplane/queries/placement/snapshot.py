@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint
 from controlplane.domain.placement.cycle.prefilter import PrefilterResult
+from controlplane.domain.placement.model.binding import binding_quotas
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
     GangFacts,
@@ -184,7 +185,7 @@ def load_snapshot(
         cells=tuple(ready),
         shapes=tuple(shapes),
         unready_cells=dict(unready),
-        quotas=load_quotas(scopes),
+        quotas=binding_quotas(load_quotas(scopes), shapes),
         tokens_used=dict(tokens_used),
         owner_usage=_load_owner_usage([cell.cell_id for cell in cells]) if with_owners else {},
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
@@ -446,7 +447,10 @@ def find_tenants(job_ids: Iterable[int]) -> dict[int, tuple[int, int, int]]:
 
 
 def lock_quotas(job_ids: Iterable[int]) -> bool:
-    """Lock the quotas of the jobs, by id; return whether there are any."""
+    """Lock the quotas of the jobs that limit placements, by id; return whether there are any.
+
+    Default quotas are locked too: they may apply to any job.
+    """
     found = rows(
         """
         WITH tenant AS MATERIALIZED (
@@ -454,9 +458,11 @@ def lock_quotas(job_ids: Iterable[int]) -> bool:
             JOIN controlplane_project p ON p.id = j.project_id WHERE j.id = ANY(%s)
         )
         SELECT q.id FROM controlplane_quota q
-        WHERE q.user_id IN (SELECT owner_id FROM tenant)
+        WHERE (q.user_id IN (SELECT owner_id FROM tenant)
            OR q.project_id IN (SELECT project_id FROM tenant)
            OR q.domain_id IN (SELECT domain_id FROM tenant)
+           OR q.default_for <> '')
+          AND (q.resources <> '{}' OR q.running_tasks IS NOT NULL OR q.running_jobs IS NOT NULL)
         ORDER BY q.id FOR NO KEY UPDATE OF q
         """,
         [sorted(set(job_ids))],

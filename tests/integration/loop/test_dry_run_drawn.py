@@ -51,7 +51,8 @@ def draw_pool(dice: random.Random, loop: Loop) -> None:
         tokens={"licence": 2},
     )
     if dice.random() < 0.4:
-        Quota.objects.create(user=loop.owner, running_tasks=dice.randint(2, 9))
+        limit = dice.randint(2, 9)
+        Quota.objects.create(user=loop.owner, running_tasks=limit, highest_band="production")
     for number in range(dice.randint(1, 4)):
         loop.cell(f"cell-{number}", dice.choice([2000, 4000]))
         if dice.random() < 0.5:

@@ -39,6 +39,7 @@ class _QuotaAccount:
             running_jobs=len(running - {job_id} if job_id in leaving else running),
             leaving_jobs=len(leaving),
             waiting=self.waiting,
+            is_default=self.quota.is_default,
         )
 
 

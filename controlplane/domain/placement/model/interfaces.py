@@ -28,7 +28,8 @@ class QuotaState:
     """A quota with its usage at this point of the pass. `title`: "user alice".
 
     `leaving_jobs`: the `running_jobs` with terminating attempts only. `waiting`: tasks of the scope
-    that were admitted to this pass and could not be placed.
+    that were admitted to this pass and could not be placed. `is_default`: the limits are those of
+    the default quota.
     """
 
     kind: ScopeKind
@@ -39,6 +40,7 @@ class QuotaState:
     running_jobs: int
     leaving_jobs: int = 0
     waiting: int = 0
+    is_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
