@@ -17,6 +17,7 @@ from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import check_links, link_jobs
 from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.errors import CellrunError
 from controlplane.domain.jobs.admission import admit, find_existing, judge_names
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
 from controlplane.outbox import wakes
@@ -29,6 +30,11 @@ from controlplane.queries.jobs.submission import (
 )
 from controlplane.spec import Fault, JobSpec
 from controlplane.storage.current import current_store
+from controlplane.storage.interface import StoreFull
+
+
+class SubmissionsSuspended(CellrunError):
+    """The store has too little free space for the files of new jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,13 @@ def submit_jobs(
 ) -> list[Submission]:
     """Create the jobs `specs`, submitted as `bodies`, for `owner`; return the result of each.
 
-    Raise JobsRefused, GuidTaken, NameTaken; then nothing was created.
+    Raise JobsRefused, GuidTaken, NameTaken, SubmissionsSuspended; then nothing was created.
     """
     facts = load_submission_facts(specs, owner_id=owner.pk, now=now)
     admission = admit(specs, bodies, facts, PreparationHooks())
     planned, existing = admission.planned, admission.existing
+    if planned:
+        check_store()
     created: dict[int, int] = {}
     if planned:
         created, named = run_in_transaction(lambda: _insert(planned, owner, now))
@@ -60,6 +68,14 @@ def submit_jobs(
         Submission(found[admission.repeats.get(position, position)], position in created)
         for position in range(len(specs))
     ]
+
+
+def check_store() -> None:
+    """Check that the store has space for new jobs. Raise SubmissionsSuspended."""
+    try:
+        current_store().check_space()
+    except StoreFull as error:
+        raise SubmissionsSuspended(f"no jobs are accepted now: {error}") from None
 
 
 def find_submitted(jobs: Sequence[PlannedJob]) -> dict[int, int]:
