@@ -15,11 +15,11 @@ DEFAULT_NAME = "default"
 
 
 def create_default_tenancy() -> bool:
-    """Create the default domain, project and pool; return whether the domain is new. Idempotent."""
+    """Create the default domain, project and pool; return whether the pool is new. Idempotent."""
     with transaction.atomic():
-        domain, is_new = Domain.objects.get_or_create(name=DEFAULT_NAME)
+        domain, _ = Domain.objects.get_or_create(name=DEFAULT_NAME)
         Project.objects.get_or_create(domain=domain, name=DEFAULT_NAME)
-        Pool.objects.get_or_create(name=DEFAULT_NAME)
+        _, is_new = Pool.objects.get_or_create(name=DEFAULT_NAME)
     return is_new
 
 

@@ -16,9 +16,13 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.tenancy import accounts
+from controlplane.commands.tenancy.pools import put_pool
 from controlplane.commands.tenancy.quotas import create_shipped_defaults
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
+
+# A user or project with many waiting tasks must not delay all others.
+_SEQUENCER = "fair_projects"
 
 
 class Command(BaseCommand):
@@ -35,6 +39,7 @@ class Command(BaseCommand):
         password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
         with transaction.atomic():  # all objects or none
             if accounts.create_default_tenancy():
+                put_pool(name=accounts.DEFAULT_NAME, changes={"sequencer": _SEQUENCER})
                 create_shipped_defaults()
             generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
             generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")

@@ -165,7 +165,8 @@ def load_snapshot(
 ) -> PoolSnapshot:
     """Run the first step: load the pool's cells and their usage for the waiting `shapes`.
 
-    `with_owners`: also load the usage of each owner; `with_nominations`: also load reservations.
+    `with_owners`: also load the usage of owners and projects; `with_nominations`: also load
+    reservations.
     """
     cells = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
@@ -177,6 +178,7 @@ def load_snapshot(
         for token in policy.tokens:
             tokens_used[token] += cell.used.get(token, 0)
     scopes = {scope for shape in shapes for scope in shape.scopes()}
+    owners, projects = _load_shares([cell.cell_id for cell in cells]) if with_owners else ({}, {})
     return PoolSnapshot(
         pool_id=pool_id,
         name=name,
@@ -187,30 +189,36 @@ def load_snapshot(
         unready_cells=dict(unready),
         quotas=binding_quotas(load_quotas(scopes), shapes),
         tokens_used=dict(tokens_used),
-        owner_usage=_load_owner_usage([cell.cell_id for cell in cells]) if with_owners else {},
+        owner_usage=owners,
+        project_usage=projects,
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
     )
 
 
-def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the usage of the cells by unreleased attempts, by owner."""
+_Usage = dict[int, dict[str, int]]
+
+
+def _load_shares(cell_ids: Sequence[int]) -> tuple[_Usage, _Usage]:
+    """Return the usage of the cells by unreleased attempts, by owner and by project."""
     found = rows(
         """
-        SELECT j.owner_id, g.resources, sum(h.count)::bigint FROM (
+        SELECT j.owner_id, j.project_id, g.resources, sum(h.count)::bigint FROM (
             SELECT group_id, count(*) FROM controlplane_attempt
             WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY group_id
         ) h
         JOIN controlplane_taskgroup g ON g.id = h.group_id
         JOIN controlplane_job j ON j.id = g.job_id
-        GROUP BY 1, 2
+        GROUP BY 1, 2, 3
         """,
         [list(cell_ids)],
     )
-    usage: dict[int, dict[str, int]] = defaultdict(dict)
-    for owner, resources, count in found:
+    owners: _Usage = defaultdict(dict)
+    projects: _Usage = defaultdict(dict)
+    for owner, project, resources, count in found:
         for name, amount in decoded(resources).items():
-            usage[owner][name] = usage[owner].get(name, 0) + amount * count
-    return dict(usage)
+            for usage in (owners[owner], projects[project]):
+                usage[name] = usage.get(name, 0) + amount * count
+    return dict(owners), dict(projects)
 
 
 def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
@@ -267,7 +275,8 @@ ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id
 _OLDEST = "j.band, 2 DESC, g.job_id, g.position"
 _NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
 _EACH_OWNER = """
-    j.band, 2 DESC, row_number() OVER (PARTITION BY j.band, j.owner_id ORDER BY g.job_id)
+    j.band, 2 DESC, row_number() OVER (
+        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY g.job_id)
     """
 
 
@@ -280,7 +289,7 @@ def load_pass_facts(
 ) -> PassFacts:
     """Run the second step: load rows of the placeable shapes, and the gangs among them.
 
-    `by_owner`: if there are more than `limit` rows, some of each owner come first.
+    `by_owner`: if there are more than `limit` rows, some of each owner and project come first.
     """
     now, is_lifo = snapshot.now, snapshot.policy.sequencer == "lifo"
     order = _EACH_OWNER if by_owner else _NEWEST if is_lifo else _OLDEST

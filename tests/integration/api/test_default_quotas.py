@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from controlplane.models import Domain, Project, Quota
+from controlplane.models import Pool, Quota
 from tests.integration.api.conftest import Caller, check_described
 
 JOB: dict[str, Any] = {"name": "a", "image": "busybox", "command": ["true"]}
@@ -77,16 +77,18 @@ def test_wrong_kind_and_caller_are_refused(
     assert not Quota.objects.exists()
 
 
-def test_new_installation_has_default_quotas_that_bootstrap_does_not_restore(
+def test_new_installation_has_defaults_that_bootstrap_does_not_restore(
     monkeypatch: pytest.MonkeyPatch, operator: Caller
 ) -> None:
-    Project.objects.all().delete()
-    Domain.objects.all().delete()
+    Pool.objects.all().delete()
     monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD", "correct horse battery")
     call_command("bootstrap", quiet=True)
     shown = {it["name"]: it["running_tasks"] for it in operator.get("/quotas").json["results"]}
     assert shown == {"user": 10_000, "project": 20_000}
+    assert Pool.objects.get().sequencer == "fair_projects"
+    Pool.objects.update(sequencer="lifo")
     for kind in shown:
         put(operator, f"default/{kind}", running_tasks=None)
     call_command("bootstrap", quiet=True)
     assert operator.get("/quotas").json["results"] == []
+    assert Pool.objects.get().sequencer == "lifo"

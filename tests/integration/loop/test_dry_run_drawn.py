@@ -44,7 +44,7 @@ def draw_job(dice: random.Random) -> dict[str, Any]:
 
 def draw_pool(dice: random.Random, loop: Loop) -> None:
     Pool.objects.update(
-        sequencer=dice.choice(["fifo", "lifo", "drf", "fair_share"]),
+        sequencer=dice.choice(["fifo", "lifo", "drf", "fair_share", "fair_projects"]),
         selector=dice.choice(["dispersed", "concentrated", "round_robin"]),
         strict_fifo=dice.random() < 0.2,
         preemption=dice.random() < 0.5,

@@ -138,6 +138,20 @@ def test_default_quota_limits_a_scope_without_one_and_is_named(
     assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
 
 
+def test_fair_projects_share_the_pool_and_count_running_tasks(loop: Loop) -> None:
+    set_pool(sequencer="fair_projects", max_building_per_cell=None)
+    Project.objects.create(domain=Domain.objects.get(), name="other")
+    loop.cell("cell-1", cpu=2000)
+    first = [loop.submit(replicas=8, project="default") for _ in range(2)]
+    loop.place()
+    second = loop.submit(replicas=8, project="other")
+    loop.cell("cell-2", cpu=4000)
+    loop.place()
+    held = [sum(state == "ASSIGNED" for state in loop.states(job)) for job in (*first, second)]
+    # Two tasks of the first project ran already: each project holds three now.
+    assert (held[0] + held[1], held[2]) == (3, 3)
+
+
 def test_default_quota_limits_each_user_alone(loop: Loop) -> None:
     loop.cell()
     put_default_quota(kind=ScopeKind.USER, changes={"running_tasks": 1})

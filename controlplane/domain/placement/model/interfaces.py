@@ -99,11 +99,12 @@ class Validator(Protocol):
 class Queue(Protocol):
     """The waiting rows of one band, as columns, ordered by job and group.
 
-    `owner`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
+    `owner`, `project`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
     """
 
     job: Vector
     owner: Vector
+    project: Vector
     shape: Vector
     is_child: NDArray[np.bool_]
     left: Vector
@@ -111,11 +112,17 @@ class Queue(Protocol):
     def share_of(self, owner: int) -> float:
         """Return the owner's current dominant share of the pool, from 0 to 1."""
 
+    def share_of_project(self, project: int) -> float:
+        """Return the project's current dominant share of the pool, from 0 to 1."""
+
     def share_of_task(self, row: int) -> float:
         """Return the maximum by which one task of the row changes its owner's dominant share."""
 
     def weight_of(self, owner: int) -> float:
         """Return the owner's weight, by default 1."""
+
+    def weight_of_project(self, project: int) -> float:
+        """Return the project's weight, by default 1."""
 
     def sure_room(self, rows: Vector) -> "GuaranteedCapacity | None":
         """Return the room for tasks of these rows; None: other limits than cells apply, too."""
@@ -146,7 +153,7 @@ class Turn:
 
 
 class Sequencer(Protocol):
-    """Decides the order of rows. `uses_shares`: it reads the shares of owners."""
+    """Decides the order of rows. `uses_shares`: it reads the shares of owners or projects."""
 
     uses_shares: bool
 
