@@ -6,9 +6,15 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.bands import LimitedScope, default_band
+from controlplane.domain.placement.model.binding import (
+    binding_quotas,
+    count_waiting_by_scope,
+    may_bind,
+)
+from controlplane.domain.placement.model.snapshot import ShapeFacts
 from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
-from controlplane.queries.sql import decoded, rows
+from controlplane.queries.sql import decoded, rows, scalar
 
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
 _HELD = """
@@ -80,6 +86,25 @@ def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
         )
         for item, held in ((item, usage[item.scope]) for item in found)
     )
+
+
+def load_binding_quotas(shapes: Iterable[ShapeFacts]) -> tuple[Quota, ...]:
+    """Return the quotas that may limit the placement of `shapes`, with their usage in all pools.
+
+    The usage, which costs a statement over all attempts, is read only if a limit could be reached
+    although all of them count against it.
+    """
+    waiting = count_waiting_by_scope(shapes)
+    found = [item for item in find_limits(waiting) if item.limits.matter_to_placement]
+    if not found:
+        return ()
+    running = scalar("SELECT count(*) FROM controlplane_attempt WHERE released_at IS NULL")
+    near = [
+        item.scope
+        for item in found
+        if may_bind(item.limits, running=running, waiting=waiting[item.scope])
+    ]
+    return binding_quotas(load_quotas(near), waiting)
 
 
 @dataclass(slots=True)

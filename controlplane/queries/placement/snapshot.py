@@ -11,7 +11,6 @@ from typing import Any
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint
 from controlplane.domain.placement.cycle.prefilter import PrefilterResult
-from controlplane.domain.placement.model.binding import binding_quotas
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
     GangFacts,
@@ -26,7 +25,7 @@ from controlplane.domain.state.states import Band, CellState
 from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_cells, load_usage
 from controlplane.queries.locks import load_groups
-from controlplane.queries.placement.quotas import load_quotas
+from controlplane.queries.placement.quotas import load_binding_quotas
 from controlplane.queries.placement.running_attempts import is_any_below
 from controlplane.queries.sql import decoded, rows, scalar
 
@@ -177,7 +176,6 @@ def load_snapshot(
             unready[cell.state] += 1
         for token in policy.tokens:
             tokens_used[token] += cell.used.get(token, 0)
-    scopes = {scope for shape in shapes for scope in shape.scopes()}
     owners, projects = _load_shares([cell.cell_id for cell in cells]) if with_owners else ({}, {})
     return PoolSnapshot(
         pool_id=pool_id,
@@ -187,7 +185,7 @@ def load_snapshot(
         cells=tuple(ready),
         shapes=tuple(shapes),
         unready_cells=dict(unready),
-        quotas=binding_quotas(load_quotas(scopes), shapes),
+        quotas=load_binding_quotas(shapes),
         tokens_used=dict(tokens_used),
         owner_usage=owners,
         project_usage=projects,

@@ -1,16 +1,21 @@
 """A quota that no placement of a pass can exceed does not take part in the pass."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from controlplane.domain.placement.model.binding import binding_quotas
+from controlplane.domain.placement.model.binding import binding_quotas, count_waiting_by_scope
 from controlplane.domain.placement.model.snapshot import ShapeFacts
 from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
 
 SHAPE = ShapeFacts(1, Band.BATCH, 1, 2, 3, 4, {}, "container")
+
+
+def waiting(*shapes: ShapeFacts) -> Mapping[Scope, int]:
+    return count_waiting_by_scope(shapes)
 
 
 def quota(kind: ScopeKind = ScopeKind.USER, key: int = 1, used: int = 0, **limits: Any) -> Quota:
@@ -27,9 +32,9 @@ def test_limit_of_tasks_binds_if_all_waiting_tasks_would_exceed_it(
     kind: ScopeKind, key: int, used: int, limit: int, binds: bool
 ) -> None:
     limited = quota(kind, key, used, running_tasks=limit)
-    assert bool(binding_quotas([limited], [SHAPE])) is binds
+    assert bool(binding_quotas([limited], waiting(SHAPE))) is binds
     halves = [replace(SHAPE, shape_id=number, count=2) for number in (1, 2)]
-    assert bool(binding_quotas([limited], halves)) is binds
+    assert bool(binding_quotas([limited], waiting(*halves))) is binds
 
 
 @pytest.mark.parametrize(
@@ -37,9 +42,9 @@ def test_limit_of_tasks_binds_if_all_waiting_tasks_would_exceed_it(
 )
 def test_other_limits_may_always_bind(limits: dict[str, Any]) -> None:
     limited = quota(**limits)
-    assert binding_quotas([limited], [SHAPE]) == (limited,)
+    assert binding_quotas([limited], waiting(SHAPE)) == (limited,)
 
 
 def test_weight_takes_part_in_the_order() -> None:
     heavy = quota(weight=2.0)
-    assert binding_quotas([heavy, quota(weight=1.0)], [SHAPE]) == (heavy,)
+    assert binding_quotas([heavy, quota(weight=1.0)], waiting(SHAPE)) == (heavy,)
