@@ -163,7 +163,15 @@ def _one_run(stand: Stand, connection: Connection, configuration: Configuration)
 
 
 def _make_queues(connection: Connection, queues: int) -> None:
-    """Projects, each with its quota."""
+    """Projects, each with its quota; the user may use all bands in them."""
+    connection.execute(
+        """
+        INSERT INTO controlplane_quota (default_for, resources, weight, highest_band)
+        VALUES ('user', '{}', 1, 'production')
+        ON CONFLICT (default_for) WHERE default_for <> ''
+        DO UPDATE SET highest_band = EXCLUDED.highest_band, running_tasks = NULL
+        """
+    )
     connection.execute(
         """
         WITH made AS (
@@ -171,8 +179,8 @@ def _make_queues(connection: Connection, queues: int) -> None:
             SELECT d.id, 'queue-' || n FROM controlplane_domain d, generate_series(1, %s) n
             WHERE d.name = 'default' RETURNING id
         )
-        INSERT INTO controlplane_quota (project_id, resources, weight)
-        SELECT id, jsonb_build_object('cpu_millis', %s::int), 1 FROM made
+        INSERT INTO controlplane_quota (project_id, resources, weight, default_for, highest_band)
+        SELECT id, jsonb_build_object('cpu_millis', %s::int), 1, '', 'production' FROM made
         """,
         [queues, QUOTA * 1000],
     )

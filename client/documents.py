@@ -310,7 +310,9 @@ class Quota(TypedDict):
     running_jobs: int | None
     pending_tasks: int | None
     weight: float
-    usage: QuotaUsage
+    highest_band: str
+    is_default: bool
+    usage: QuotaUsage | None
 
 
 class StoredSecret(TypedDict):

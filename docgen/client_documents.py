@@ -86,8 +86,9 @@ def _long(text: str) -> list[str]:
 def _type_of(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"].removeprefix(_PREFIX))
-    if "anyOf" in schema:
-        return " | ".join(map(_type_of, schema["anyOf"]))
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return " | ".join(map(_type_of, schema[choice]))
     kind = schema["type"]
     if isinstance(kind, list):
         return " | ".join(_type_of({**schema, "type": one}) for one in kind)

@@ -49,7 +49,8 @@ of the last pass that considered all pending tasks.
 
 `queue` in an explanation is the position among all tasks in the pool that may start: by band, then
 gangs that have begun, then children, then the sequencer's order. It is an `estimate` if the order
-depends on shares (`drf`, `fair_share`) or on a plugin, and if more than 2,000 groups wait.
+depends on shares (`drf`, `fair_share`, `fair_projects`) or on a plugin, and if more than 2,000
+groups wait.
 Placement tries tasks in this order; in a pool without `strict_fifo`, tasks that fit pass tasks that
 do not.
 

@@ -72,6 +72,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"
         " reseal_secrets` has sealed all secrets again ([secrets](secrets.md)).",
         "CELLRUN_START_SECONDS": "Time in which a cell must accept an order to run an attempt.",
+        "CELLRUN_STORE_MIN_FREE_MIB": "Space that a store in a folder keeps free, in MiB; 0: none"
+        " ([store](store.md#free-space)).",
         "CELLRUN_STORE_URL": "The store of inputs, logs, outputs and checkpoints: an object store"
         " ([the store](store.md)), or a folder instead of `CELLRUN_ARTIFACT_ROOT`.",
         "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers all waiting heartbeats.",

@@ -42,12 +42,15 @@ def pools(
 
 def quota(
     kind: Annotated[
-        str | None, typer.Argument(metavar="[KIND", help="user, project or domain.")
+        str | None,
+        typer.Argument(metavar="[KIND", help="user, project, domain or default."),
     ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME]", help="Name of the user or domain; of a project, domain/name."
+            metavar="NAME]",
+            help="Name of the user or domain; of a project, domain/name; of a default quota: user,"
+            " project or domain.",
         ),
     ] = None,
     changes: Annotated[
@@ -55,8 +58,8 @@ def quota(
         typer.Option(
             "--set",
             metavar="LIMIT=VALUE",
-            help="Set a limit (operators): cpu=4, memory=64Gi, running_tasks=10, weight=2; null"
-            " removes it.",
+            help="Set a limit (operators): cpu=4, memory=64Gi, running_tasks=10, weight=2,"
+            " highest_band=production; null removes it.",
         ),
     ] = None,
     as_json: JsonFlag = False,

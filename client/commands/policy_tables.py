@@ -38,7 +38,7 @@ def pool_page(pool: Pool) -> RenderableType:
 
 def quota_table(quotas: Iterable[Quota]) -> Table:
     """Render one line per quota, with usage and limits."""
-    table = new_table("QUOTA OF", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT")
+    table = new_table("QUOTA OF", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT", "BAND")
     for quota in quotas:
         table.add_row(
             f"{quota['kind']} {quota['name']}",
@@ -48,6 +48,7 @@ def quota_table(quotas: Iterable[Quota]) -> Table:
             _count(quota, "running_jobs"),
             _count(quota, "pending_tasks"),
             f"{quota['weight']:g}",
+            quota["highest_band"],
         )
     return table
 
@@ -57,23 +58,28 @@ def quota_page(quota: Quota) -> RenderableType:
     table = new_table("LIMIT", "IN USE")
     for name in ("running_tasks", "running_jobs", "pending_tasks"):
         table.add_row(name.replace("_", " "), _count(quota, name) or "0")
-    for name in dict.fromkeys([*quota["resources"], *quota["usage"]["resources"]]):
+    used = quota["usage"]["resources"] if quota["usage"] else {}
+    for name in dict.fromkeys([*quota["resources"], *used]):
         table.add_row(name.removesuffix("_mib"), _resource(quota, name))
     head = Text.assemble(
-        f"{quota['kind']} ", (quota["name"], "bold"), f"  weight {quota['weight']:g}"
+        f"{quota['kind']} ",
+        (quota["name"], "bold"),
+        f"  weight {quota['weight']:g}  highest band {quota['highest_band']}",
+        "  (default quota)" if quota["is_default"] and quota["kind"] != "default" else "",
     )
     return Group(head, Text(), table)
 
 
 def _resource(quota: Quota, name: str) -> str:
-    used, limit = quota["usage"]["resources"].get(name, 0), quota["resources"].get(name)
+    used = quota["usage"]["resources"].get(name, 0) if quota["usage"] else 0
+    limit = quota["resources"].get(name)
     return _of(used, limit, _UNITS.get(name, ""))
 
 
 def _count(quota: Quota, name: str) -> str:
     limits: Mapping[str, int | None] = quota  # type: ignore[assignment]
-    usage: Mapping[str, int] = quota["usage"]  # type: ignore[assignment]
-    return _of(usage[name], limits[name], "")
+    usage: Mapping[str, int] | None = quota["usage"]  # type: ignore[assignment]
+    return _of(usage[name] if usage else 0, limits[name], "")
 
 
 def _of(used: float, limit: float | None, unit: str) -> str:

@@ -14,10 +14,11 @@ from controlplane.admin.base import StyledAdmin, loaded_column
 from controlplane.admin.fields import ResourcesField
 from controlplane.commands.tenancy.quotas import drop_quotas, save_quota
 from controlplane.models import Quota
+from controlplane.queries.placement.quotas import ScopeUsage
 from controlplane.queries.views.quotas import QuotaUse, load_uses, scope_of
 from controlplane.spec.limits import in_order
 
-_SCOPES = ("user", "project", "domain")
+_SCOPES = ("user", "project", "domain", "default_for")
 
 
 class QuotaForm(forms.ModelForm):
@@ -48,17 +49,32 @@ class QuotaAdmin(StyledAdmin):
 
     form = QuotaForm
     ordering = ("-id",)
-    list_display = ("whose", "cpu", "memory", "running_tasks_used", "running_jobs_used", "waiting")
+    list_display = (
+        "whose",
+        "cpu",
+        "memory",
+        "running_tasks_used",
+        "running_jobs_used",
+        "waiting",
+        "band",
+    )
     list_select_related = ("user", "project__domain", "domain")
     search_fields = ("user__username", "project__name", "domain__name")
     autocomplete_fields = ("user",)
     fieldsets: ClassVar = (
-        ("Quota of", {"fields": _SCOPES, "description": "Choose one: user, project or domain."}),
+        (
+            "Quota of",
+            {
+                "fields": _SCOPES,
+                "description": "Choose one: user, project, domain, or the kind of the scopes"
+                " without a quota of their own.",
+            },
+        ),
         (
             "Limits over all pools",
             {"fields": ("resources", "running_tasks", "running_jobs", "pending_tasks")},
         ),
-        ("Share", {"fields": ("weight",)}),
+        ("Share and priority", {"fields": ("weight", "highest_band")}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
@@ -86,13 +102,18 @@ class QuotaAdmin(StyledAdmin):
 
     def load(self, rows: list[Any]) -> dict[int, QuotaUse]:
         """Return the usage of each quota."""
-        scopes = {quota.pk: scope_of(quota).scope for quota in rows}
+        scopes = {quota.pk: scope_of(quota).scope for quota in rows if not quota.default_for}
         uses = load_uses(list(scopes.values()))
-        return {key: uses[scope] for key, scope in scopes.items()}
+        nothing = QuotaUse(ScopeUsage(), 0)
+        return {
+            quota.pk: uses[scopes[quota.pk]] if quota.pk in scopes else nothing for quota in rows
+        }
 
     @admin.display(description="quota of")
     def whose(self, quota: Quota) -> SafeString:
         """Return the user, project or domain."""
+        if quota.default_for:
+            return format_html("each {} <b>without a quota</b>", quota.default_for)
         named = scope_of(quota)
         return format_html("{} <b>{}</b>", named.scope.kind, named.name)
 
@@ -107,6 +128,11 @@ class QuotaAdmin(StyledAdmin):
     waiting = loaded_column(
         lambda quota, use: meter("tasks", use.waiting, quota.pending_tasks), "waiting tasks"
     )
+
+    @admin.display(description="highest band")
+    def band(self, quota: Quota) -> str:
+        """Return the highest band of new jobs."""
+        return quota.effective_band.name.lower()
 
     @admin.display(description="In use")
     def in_use(self, quota: Quota) -> SafeString | str:

@@ -33,6 +33,8 @@ _PROBLEMS = {
     416: "The file has fewer bytes than the beginning of the requested range.",
     422: "Fields are invalid or exceed limits; `errors` names all of them.",
     429: "The token, or the address without one, has sent too many or too expensive requests.",
+    503: "The store, or the database, does not accept work now.",
+    507: "The store has too little free space.",
 }
 _RETRY_AFTER = {
     "description": "Seconds after which the request can be repeated.",
@@ -134,7 +136,7 @@ class ApiSchema(AutoSchema):
         problem = {"application/problem+json": {"schema": self._ref(Problem)}}
         for code in sorted(self._problems()):
             bodies[str(code)] = {"content": problem, "description": _PROBLEMS[code]}
-            if code == 429:
+            if code in (429, 503, 507):
                 bodies[str(code)]["headers"] = {"Retry-After": _RETRY_AFTER}
         return bodies
 

@@ -15,11 +15,12 @@ from structlog.contextvars import get_contextvars
 
 from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
 from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
+from controlplane.commands.jobs.submit import SubmissionsSuspended
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
 from controlplane.queries.attempts.artifacts import ExternalArtifact
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
-from controlplane.storage.interface import StoreUnavailable
+from controlplane.storage.interface import StoreFull, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +104,11 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(410, str(error), size=error.size)
         case BadUpload():
             return problem(401, str(error), headers={"WWW-Authenticate": "Cellrun-Mac"})
+        case StoreFull():
+            log.warning("store_full", error=str(error))
+            return problem(507, str(error), headers={"Retry-After": "30"})
+        case SubmissionsSuspended():
+            return problem(503, str(error), headers={"Retry-After": "30"})
         case StoreUnavailable():
             log.warning("store_unavailable", error=str(error))
             return problem(

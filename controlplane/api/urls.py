@@ -27,9 +27,9 @@ class NameConverter(StringConverter):
 
 
 class ScopeKindConverter(StringConverter):
-    """The kind of a scope with a quota."""
+    """The kind of a quota."""
 
-    regex = "user|project|domain"
+    regex = "user|project|domain|default"
 
 
 class ScopeName(StringConverter):

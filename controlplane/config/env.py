@@ -182,6 +182,12 @@ AtOnce = Annotated[
     Field(ge=1, le=1000),
     ExpectedFormat("a whole number from 1 to 1000"),
 ]
+Size = Annotated[
+    int,
+    BeforeValidator(_digits),
+    Field(ge=0, le=1_000_000_000),
+    ExpectedFormat("a whole number from 0 to 1000000000"),
+]
 Days = Annotated[
     int,
     BeforeValidator(_digits),
@@ -245,6 +251,8 @@ class ControlPlaneSettings(BaseModel):
     request_units_per_second: Count = 500
     request_burst_units: Count = 100_000
     max_artifact_mib: Count = 10_240
+    # Of a store in a folder; 0: it may fill its disk.
+    store_min_free_mib: Size = 1024
     # Without a token, only these may read /metrics.
     metrics_networks: Annotated[tuple[Network, ...], BeforeValidator(_listed_networks)] = (
         IPv4Network("127.0.0.0/8"),

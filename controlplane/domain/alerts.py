@@ -15,6 +15,7 @@ QUIET_SECONDS = {
     "rule_failed": 600,
     "tick_late": 600,
     "files_not_deleted": 600,
+    "store_full": 600,
     # A single event: open for a day, so that operators notice it.
     "repaired": 86_400,
 }

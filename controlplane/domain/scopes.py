@@ -44,6 +44,11 @@ class ScopeLimits:
     pending_tasks: int | None = None
     weight: float = 1.0
 
+    @property
+    def matter_to_placement(self) -> bool:
+        """Return whether there is any limit, or a weight."""
+        return self != ScopeLimits()
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -51,7 +56,7 @@ class Quota:
 
     `name`: display name ("alice", "default/default"). `jobs`: ids of jobs with unreleased attempts;
     `leaving_jobs`: those of them whose attempts have all ended. Both are loaded only if
-    `running_jobs` is limited.
+    `running_jobs` is limited. `is_default`: the scope has no quota of its own.
     """
 
     scope: Scope
@@ -61,6 +66,7 @@ class Quota:
     running_tasks: int = 0
     jobs: frozenset[int] = frozenset()
     leaving_jobs: frozenset[int] = frozenset()
+    is_default: bool = False
 
     @property
     def title(self) -> str:

@@ -1,6 +1,7 @@
 """Pools (a policy for a set of cells), quotas (limits of a user, project or domain), shapes."""
 
 import re
+from typing import Any
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -10,8 +11,10 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane import plugins
+from controlplane.domain.jobs.bands import default_band
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
-from controlplane.domain.state.states import MassLoss
+from controlplane.domain.scopes import ScopeKind
+from controlplane.domain.state.states import Band, MassLoss
 from controlplane.spec import InvalidSpec
 from controlplane.spec.limits import MAX_LIMIT, JobLimits
 from controlplane.spec.parsing import parse_part
@@ -215,7 +218,19 @@ class Pool(models.Model):
 
 
 class Quota(models.Model):
-    """The limits of one user, project or domain over all pools. An empty field: no limit."""
+    """The limits of one user, project or domain over all pools. An empty field: no limit.
+
+    A row with `default_for` is the quota of all scopes of that kind without one of their own.
+    """
+
+    LIMITS = (
+        "resources",
+        "running_tasks",
+        "running_jobs",
+        "pending_tasks",
+        "weight",
+        "highest_band",
+    )
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL,
@@ -229,6 +244,13 @@ class Quota(models.Model):
     )
     domain = models.OneToOneField(
         "Domain", on_delete=models.CASCADE, null=True, blank=True, related_name="quota"
+    )
+    default_for = models.CharField(
+        max_length=7,
+        choices=[(kind.value, f"each {kind}") for kind in ScopeKind],
+        default="",
+        blank=True,
+        help_text="Kind of the scopes without a quota of their own to which the limits apply.",
     )
     resources = models.JSONField(
         default=dict,
@@ -249,26 +271,62 @@ class Quota(models.Model):
         validators=[MinValueValidator(0.001)],
         help_text="Share under the sequencer fair_share: weight 2 gets twice as much as weight 1.",
     )
+    highest_band = models.CharField(
+        max_length=11,
+        choices=[(band.name.lower(), band.name.lower()) for band in Band],
+        default="",
+        blank=True,
+        help_text="Highest band of new jobs; empty: interactive, and no limit for a domain.",
+    )
 
     class Meta:
         constraints = (
             models.CheckConstraint(
-                condition=Q(user__isnull=False, project=None, domain=None)
-                | Q(user=None, project__isnull=False, domain=None)
-                | Q(user=None, project=None, domain__isnull=False),
+                condition=Q(user__isnull=False, project=None, domain=None, default_for="")
+                | Q(user=None, project__isnull=False, domain=None, default_for="")
+                | Q(user=None, project=None, domain__isnull=False, default_for="")
+                | (Q(user=None, project=None, domain=None) & ~Q(default_for="")),
                 name="quota_of_one_scope",
+            ),
+            models.UniqueConstraint(
+                fields=("default_for",),
+                condition=~Q(default_for=""),
+                name="one_default_quota_of_each_kind",
             ),
             models.CheckConstraint(condition=Q(weight__gt=0), name="quota_weight_positive"),
         )
 
     def __str__(self) -> str:
-        kind = "user" if self.user_id else "project" if self.project_id else "domain"
-        return f"quota of {kind} {getattr(self, kind)}"
+        if self.default_for:
+            return f"default quota of each {self.default_for}"
+        return f"quota of {self.kind} {getattr(self, self.kind)}"
+
+    @property
+    def kind(self) -> ScopeKind:
+        """Return the kind of the scope, or of the scopes, that the quota limits."""
+        if self.default_for:
+            return ScopeKind(self.default_for)
+        if self.user_id is not None:
+            return ScopeKind.USER
+        return ScopeKind.PROJECT if self.project_id is not None else ScopeKind.DOMAIN
+
+    @property
+    def effective_band(self) -> Band:
+        """Return the highest band of new jobs."""
+        return Band[self.highest_band.upper()] if self.highest_band else default_band(self.kind)
+
+    def limits(self) -> dict[str, Any]:
+        """Return all limits by field."""
+        found = {name: getattr(self, name) for name in self.LIMITS}
+        return {**found, "highest_band": self.effective_band.name.lower()}
 
     def clean(self) -> None:
         """Check that the quota has exactly one scope. Raise ValidationError."""
-        if sum(key is not None for key in (self.user_id, self.project_id, self.domain_id)) != 1:
-            raise ValidationError("a quota belongs to one user, one project or one domain")
+        keys = (self.user_id, self.project_id, self.domain_id, self.default_for or None)
+        if sum(key is not None for key in keys) != 1:
+            raise ValidationError(
+                "a quota belongs to one user, one project or one domain, or is a default"
+            )
 
 
 class Shape(models.Model):

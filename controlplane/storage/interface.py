@@ -30,6 +30,10 @@ class StoreUnavailable(OSError):
     """The store does not answer, or with an error: the request may be repeated."""
 
 
+class StoreFull(Exception):
+    """The store would have less free space than it keeps; it accepts data again once it has."""
+
+
 class WrongOffset(Exception):
     """The stream has another size: `size` is the offset at which to continue."""
 
@@ -129,7 +133,13 @@ class TrashRemainder:
 
 
 class ArtifactStore(Protocol):
-    """The files of the control plane. All functions may raise OSError, such as StoreUnavailable."""
+    """The files of the control plane. All functions may raise OSError, such as StoreUnavailable.
+
+    `append_log`, `announce` and `put_piece` raise StoreFull if too little space would remain free.
+    """
+
+    def check_space(self) -> None:
+        """Raise StoreFull if less space is free than the store keeps."""
 
     def put_input(self, content: bytes) -> str:
         """Store `content` durably, once; return its SHA-256 in hex."""

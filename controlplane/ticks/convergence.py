@@ -11,6 +11,7 @@ from controlplane.commands.cells.probes import find_deaf_since, send_probes
 from controlplane.commands.convergence.cells import count_silence
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import Memory, RuleRunner
+from controlplane.commands.retention.free_space import watch_free_space
 from controlplane.commands.state.tick_alerts import GAP, TickAlerts
 from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.domain.convergence.policy import Policy
@@ -60,6 +61,7 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
     runner = RuleRunner(rules, now, policy, placement.covered_at, memory)
     runner.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
+    runner.guard("free_space", lambda: watch_free_space(memory.alerts, now=now))
     runner.guard("watch", lambda: _watch_others(placement, memory.alerts, now))
     runner.run()
     # After the rules: cells that they declared LOST have their own alerts.

@@ -177,8 +177,11 @@ def test_end_is_reported_even_if_storing_checkpoint_or_log_fails(
     assert (ended.failure_kind, ended.reason) == (FailureKind.SYSTEM, ENGINE)
 
 
-def test_unavailable_output_store_is_a_system_failure(kit: Kit, keeper: Keeper) -> None:
-    keeper.before = lambda request: Answer(503)
+@pytest.mark.parametrize("status", [503, 507])
+def test_unavailable_or_full_output_store_is_a_system_failure(
+    kit: Kit, keeper: Keeper, status: int
+) -> None:
+    keeper.before = lambda request: Answer(status)
     ended = ran(kit, f"echo x > {ROOT}/out/model", MODEL)
     assert (ended.failure_kind, ended.reason, ended.exit_code) == (FailureKind.SYSTEM, OUTPUTS, 0)
     assert keeper.puts() == ["model"] * TRIES

@@ -30,7 +30,7 @@ class WorldOptions:
     nominations: bool = True
     preferences: bool = True
     pending_limits: bool = False
-    sequencers: Sequence[str] = ("fifo", "lifo", "drf", "fair_share")
+    sequencers: Sequence[str] = ("fifo", "lifo", "drf", "fair_share", "fair_projects")
     selectors: Sequence[str] = ("dispersed", "concentrated", "round_robin")
 
 
@@ -219,6 +219,7 @@ def worlds(draw: st.DrawFn, options: WorldOptions = WorldOptions()) -> Pool:
         quotas=draw(_quotas(options)),
         tokens_used={LICENCE: draw(st.integers(0, 2))},
         owner_usage=draw(st.dictionaries(st.integers(1, 3), owners)),
+        project_usage=draw(st.dictionaries(st.integers(1, 3), owners)),
         nominations=tuple(
             Nomination(
                 one.nominated_cell_id,

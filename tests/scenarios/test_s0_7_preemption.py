@@ -182,7 +182,7 @@ def test_job_evicted_for_a_job_quota_waits_until_it_was_released(
     stage: Stage,
 ) -> None:
     stage.cell(cpu=400)
-    Quota.objects.create(user=stage.owner, running_jobs=1)
+    Quota.objects.create(user=stage.owner, running_jobs=1, highest_band="production")
     batch = stage.submit_small(band="batch", replicas=6)
     stage.place()
     running = stage.newest(batch)

@@ -18,7 +18,7 @@ from tests.scenarios.stage import Stage
 
 def quota(stage: Stage, scope: str, **limits: Any) -> None:
     whose = {"user": stage.owner, "project": Project.objects.get(), "domain": Domain.objects.get()}
-    Quota.objects.create(**{scope: whose[scope], **limits})
+    Quota.objects.create(**{scope: whose[scope], "highest_band": "production", **limits})
 
 
 # --------------------------------------------------------------------------- validators

@@ -24,6 +24,7 @@ from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Project
 from controlplane.outbox import transport
 from controlplane.queries.sql import rows
+from tests.harness.bands import grant_production
 from tests.simulation.bus import SimulatedBus
 from tests.simulation.cached import faulty_store, results_to_store
 from tests.simulation.callbacks import Callbacks
@@ -225,6 +226,7 @@ class World:
 
     def _prepare(self) -> None:
         create_default_tenancy()
+        grant_production()
         owners = self.owners
         owners[NAME], _ = create_user(name=NAME, password=None, is_operator=False)
         self.control = ControlPlane(self.around)

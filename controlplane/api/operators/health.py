@@ -14,6 +14,8 @@ from controlplane.api.operators.shared_probe import SharedProbe
 from controlplane.commands.state.tick_alerts import SILENT_SECONDS
 from controlplane.queries.ticks import load_probe_time, load_silence, load_tick
 from controlplane.queries.views.overviews import find_recurring_alert
+from controlplane.storage.current import current_store
+from controlplane.storage.interface import StoreFull
 
 TICK_LATE_SECONDS = 60
 """An idle tick records a run every 10 s; a restart takes some seconds."""
@@ -38,7 +40,7 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Return 200 if database, broker, ticks, inbox and cells work, else 503 with the faults."""
+    """Return 200 if database, broker, store, ticks, inbox and cells work, else 503 with faults."""
     checks = _READINESS.get(max_age_seconds=PROBE_SECONDS)
     ready = all(answer == "ok" for answer in checks.values())
     return HttpResponse(
@@ -50,7 +52,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 def check_readiness() -> dict[str, str]:
     """Return the result of each check: "ok", or the fault."""
-    checks = {"broker": _check_broker()}
+    checks = {"broker": _check_broker(), "store": _check_store()}
     try:
         _greet_database()
         now = clock.now()
@@ -103,6 +105,14 @@ def _check_heartbeats(now: datetime) -> str:
     ):
         silence = (now - last_message_at).total_seconds()
         return f"none of {cells} cells sent a message for {silence:.0f} s"
+    return "ok"
+
+
+def _check_store() -> str:
+    try:
+        current_store().check_space()
+    except (StoreFull, OSError) as fault:
+        return str(fault)
     return "ok"
 
 

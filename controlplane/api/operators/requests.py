@@ -172,17 +172,24 @@ class QuotaRequest(Model):
     running_jobs: _Count | None = None
     pending_tasks: _Count | None = None
     weight: float | None = Field(default=1.0, ge=0.001, le=MAX_COUNT)
+    highest_band: Literal["production", "interactive", "batch"] | None = Field(
+        default=None,
+        description="The highest band of new jobs; null: interactive, and production for a domain.",
+    )
+    is_default: Any = Field(default=None, description="As in the response; ignored.")
     usage: Any = Field(default=None, description="As in the response; ignored.")
 
     def changes(self) -> dict[str, Any]:
         """Return the fields in the body, as columns of the row."""
         found = {name: getattr(self, name) for name in self.model_fields_set}
-        for name in ("kind", "name", "usage"):
+        for name in ("kind", "name", "is_default", "usage"):
             found.pop(name, None)
         if "resources" in found:
             found["resources"] = {} if self.resources is None else self.resources.amounts()
         if "weight" in found and self.weight is None:
             found["weight"] = 1.0
+        if "highest_band" in found:
+            found["highest_band"] = self.highest_band or ""
         return found
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.contrib.auth.models import User
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
-from rest_framework.serializers import CharField, DictField, IntegerField
+from rest_framework.serializers import BooleanField, CharField, DictField, IntegerField
 
 from controlplane.api.openapi import ref
 from controlplane.domain.roles import Role
@@ -122,10 +122,15 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
     listed: no limit. Resources: cpu in cores, memory_mib, disk_mib, gpu, named resources, tokens.
     """
 
-    kind = serializers.ChoiceField([kind.value for kind in ScopeKind])
-    name = CharField(help_text="Name of the user or domain; of a project, domain/name.")
+    kind = serializers.ChoiceField([*(kind.value for kind in ScopeKind), "default"])
+    name = CharField(
+        help_text="Name of the user or domain; of a project, domain/name; of a default quota, the"
+        " kind."
+    )
     resources = DictField(child=_Amount())
-    usage = QuotaUsageSerializer()
+    highest_band = CharField(help_text="The highest band of new jobs.")
+    is_default = BooleanField(help_text="Whether these are the limits of the default quota.")
+    usage = QuotaUsageSerializer(allow_null=True, help_text="Null for a default quota.")
 
     class Meta:
         model = Quota
@@ -137,6 +142,8 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
             "running_jobs",
             "pending_tasks",
             "weight",
+            "highest_band",
+            "is_default",
             "usage",
         )
         extra_kwargs = _texts(

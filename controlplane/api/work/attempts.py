@@ -125,7 +125,7 @@ class AttemptArtifacts(ApiView):
         answer=schemas.UploadState,
         body=bytes,
         parameters=_ANNOUNCED,
-        problems=(401, 409, 413),
+        problems=(401, 409, 413, 507),
     )
     def announce_artifact(self, request: Request, uid: UUID, name: str) -> Response:
         """Announce an artifact (cells only, signed).
@@ -144,7 +144,7 @@ class AttemptArtifacts(ApiView):
             parameter("offset", "Number of bytes of the file before this piece.", int),
             *_ANNOUNCED,
         ],
-        problems=(401, 409, 413),
+        problems=(401, 409, 413, 507),
     )
     def put_artifact(self, request: Request, uid: UUID, name: str) -> Response:
         """Upload a piece of an artifact (cells only, signed). `size`: offset of the next piece."""
@@ -171,7 +171,7 @@ class LogUploads(SignedView):
         answer=schemas.UploadSize,
         body=bytes,
         parameters=[parameter("offset", "Number of bytes of the stream before this piece.", int)],
-        problems=(401, 409, 410, 413),
+        problems=(401, 409, 410, 413, 507),
     )
     def append_logs(self, request: Request, uid: UUID, stream: str) -> Response:
         """Append to a stream (cells only, signed). 409 and 410 have the `size` of the stream."""

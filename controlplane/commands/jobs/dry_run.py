@@ -16,7 +16,7 @@ from django.db import transaction
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import shape_key_of
 from controlplane.commands.jobs.links import forecast_links
-from controlplane.commands.jobs.submit import check_cap, resolve_names
+from controlplane.commands.jobs.submit import check_cap, check_store, resolve_names
 from controlplane.domain.jobs.admission import admit
 from controlplane.domain.jobs.satisfiability import shape_of
 from controlplane.domain.jobs.submission import PlannedGroup, PlannedJob, waits_for_jobs
@@ -78,6 +78,7 @@ def _forecast(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime
     if admission.existing:
         return DryRun(spec.pool, existing_job=admission.existing[0])
     [job] = admission.planned
+    check_store()
     check_cap(owner.pk, [job], is_binding=False)
     existing, replaced = resolve_names(owner.pk, [job])
     if existing:

@@ -62,6 +62,14 @@ def link_jobs(
     transaction.on_commit(wakes.wake_convergence, robust=True)
 
 
+def check_links(jobs: Sequence[PlannedJob], replaced: Mapping[int, Sequence[int]]) -> None:
+    """Check the links of newly inserted jobs without locks. Raise JobsRefused as `link_jobs`."""
+    links = [link for job in jobs for link in _links_of(job, replaced.get(job.position, ()))]
+    if links:
+        ids = _resolve(links)
+        _check(ids, read_jobs(ids.values()))
+
+
 def forecast_links(job: PlannedJob, replaced: Sequence[int]) -> list[dict[str, Any]]:
     """Return the unmet dependencies of a planned job: {"job", "name", "until", "is_vain"}.
 

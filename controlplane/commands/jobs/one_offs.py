@@ -16,7 +16,7 @@ from django.db import transaction
 
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
-from controlplane.commands.jobs.submit import check_cap, put_inputs
+from controlplane.commands.jobs.submit import check_cap, check_store, put_inputs
 from controlplane.commands.state.apply import hide_jobs
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.policy import Policy
@@ -47,7 +47,7 @@ def desire_task(*, wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now
     """Create the one-off task `wanted`, submitted as `body`, for `owner`; return its id.
 
     Of concurrent requests for one guid one wins, even if all are equal. Raise InvalidSpec,
-    TaskGuidTaken; then nothing was created.
+    TaskGuidTaken, SubmissionsSuspended; then nothing was created.
     """
     try:
         return _desire(wanted, body, owner, now)
@@ -70,7 +70,7 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
     # No job that is submitted with this guid later is the same.
     _, job.digest = digest_of(body)
     _refuse_taken(job)
-    put_inputs([job])
+    check_store()
 
     def insert() -> int:
         check_cap(owner.pk, [job])
@@ -79,6 +79,7 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
         made = _insert_one_off(job, wanted.domain)
         if not made:
             _refuse_taken(job, is_sure=True)
+        put_inputs([job])
         transaction.on_commit(wakes.wake_placement, robust=True)
         [task_id] = made
         return task_id

@@ -10,7 +10,13 @@ from django.db import transaction
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import link_jobs
-from controlplane.commands.jobs.submit import Submission, check_cap, find_submitted, put_inputs
+from controlplane.commands.jobs.submit import (
+    Submission,
+    check_cap,
+    check_store,
+    find_submitted,
+    put_inputs,
+)
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import Conflict, NotFound
@@ -45,10 +51,10 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     """Create a new job, of the same owner, from the tasks that did not succeed.
 
     `guid`: of the new job; a call with the same guid returns the same retry. Raise NotFound,
-    Conflict, GuidTaken, JobsRefused; then nothing was created.
+    Conflict, GuidTaken, JobsRefused, SubmissionsSuspended; then nothing was created.
     """
     judged = _judge(_find(job_id), guid, now)
-    put_inputs([judged])
+    check_store()
     submission = run_in_transaction(lambda: _retry(_find(job_id), judged, actor, now))
     if submission.created:
         log.info("job_retried", job=job_id, retry=submission.job_id, by=actor)
@@ -113,6 +119,7 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     if not insert_jobs([job], actor=actor, now=now):
         # Retries are excluded by the locks: a concurrent submission has taken the guid.
         raise Conflict(f"guid {spec.guid} was given to another job meanwhile")
+    put_inputs([job])
     link_jobs([job], {}, now=now)
     # A group that depends on one without remaining tasks may start: no other event would start it.
     inserted = lock_jobs([job.job_id])

@@ -15,8 +15,9 @@ from django.db import transaction
 
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
-from controlplane.commands.jobs.links import link_jobs
+from controlplane.commands.jobs.links import check_links, link_jobs
 from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.errors import CellrunError
 from controlplane.domain.jobs.admission import admit, find_existing, judge_names
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
 from controlplane.outbox import wakes
@@ -29,6 +30,11 @@ from controlplane.queries.jobs.submission import (
 )
 from controlplane.spec import Fault, JobSpec
 from controlplane.storage.current import current_store
+from controlplane.storage.interface import StoreFull
+
+
+class SubmissionsSuspended(CellrunError):
+    """The store has too little free space for the files of new jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,13 @@ def submit_jobs(
 ) -> list[Submission]:
     """Create the jobs `specs`, submitted as `bodies`, for `owner`; return the result of each.
 
-    Raise JobsRefused, GuidTaken, NameTaken; then nothing was created.
+    Raise JobsRefused, GuidTaken, NameTaken, SubmissionsSuspended; then nothing was created.
     """
     facts = load_submission_facts(specs, owner_id=owner.pk, now=now)
     admission = admit(specs, bodies, facts, PreparationHooks())
     planned, existing = admission.planned, admission.existing
-    put_inputs(planned)
+    if planned:
+        check_store()
     created: dict[int, int] = {}
     if planned:
         created, named = run_in_transaction(lambda: _insert(planned, owner, now))
@@ -63,14 +70,31 @@ def submit_jobs(
     ]
 
 
+def check_store() -> None:
+    """Check that the store has space for new jobs. Raise SubmissionsSuspended."""
+    try:
+        current_store().check_space()
+    except StoreFull as error:
+        raise SubmissionsSuspended(f"no jobs are accepted now: {error}") from None
+
+
 def find_submitted(jobs: Sequence[PlannedJob]) -> dict[int, int]:
     """Return the ids of the existing jobs among `jobs`, by position. Raise GuidTaken."""
     guids = [(job.project_id, job.spec.guid) for job in jobs if job.spec.guid is not None]
     return find_existing(jobs, find_guids(guids))
 
 
+def has_contents(jobs: Iterable[PlannedJob]) -> bool:
+    """Return whether any job has inputs to store."""
+    return any(group.contents for job in jobs for group in job.groups)
+
+
 def put_inputs(jobs: Iterable[PlannedJob]) -> None:
-    """Store the contents of the jobs' inputs under their digests."""
+    """Store the contents of the jobs' inputs under their digests.
+
+    Call it in the transaction that inserts the jobs, after the checks that may refuse them: an
+    input of a refused job would stay in the store.
+    """
     for job in jobs:
         for group in job.groups:
             for content in group.contents.values():
@@ -88,7 +112,12 @@ def _insert(
     existing, replaced = resolve_names(owner.pk, jobs)
     new = [job for job in jobs if job.position not in existing]
     inserted = insert_jobs(new, actor=owner.get_username(), now=now)
-    link_jobs([job for job in new if job.job_id in inserted], replaced, now=now)
+    admitted = [job for job in new if job.job_id in inserted]
+    if has_contents(admitted):
+        check_links(admitted, replaced)
+        # Before `link_jobs`, whose locks on other jobs must not wait for the store.
+        put_inputs(admitted)
+    link_jobs(admitted, replaced, now=now)
     if inserted:
         transaction.on_commit(wakes.wake_placement, robust=True)
     if any(group.cache for job in new for group in job.groups):

@@ -14,12 +14,13 @@ DEFAULT_NAME = "default"
 """Domain, project and pool of a job that names none."""
 
 
-def create_default_tenancy() -> None:
-    """Create the default domain, project and pool. Idempotent."""
+def create_default_tenancy() -> bool:
+    """Create the default domain, project and pool; return whether the pool is new. Idempotent."""
     with transaction.atomic():
         domain, _ = Domain.objects.get_or_create(name=DEFAULT_NAME)
         Project.objects.get_or_create(domain=domain, name=DEFAULT_NAME)
-        Pool.objects.get_or_create(name=DEFAULT_NAME)
+        _, is_new = Pool.objects.get_or_create(name=DEFAULT_NAME)
+    return is_new
 
 
 def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[User, bool]:

@@ -1,6 +1,7 @@
 """Set quotas. A change takes effect from the next pass on and ends no running task."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -10,31 +11,52 @@ from django.db.models import Model
 
 from controlplane.commands.tenancy.pools import faults_of
 from controlplane.domain.errors import NotFound
-from controlplane.domain.scopes import Scope, ScopeKind, ScopeLimits
+from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Domain, Project, Quota
 from controlplane.outbox.wakes import wake_placement
 from controlplane.spec import InvalidSpec
 
+# The quotas of scopes without one of their own in a new installation: enough for every ordinary
+# use, so that they stop only a mistake or an abuse before it stops all others.
+SHIPPED_DEFAULTS: Mapping[ScopeKind, Mapping[str, int]] = MappingProxyType(
+    {
+        ScopeKind.USER: {"running_tasks": 10_000},
+        ScopeKind.PROJECT: {"running_tasks": 20_000},
+    }
+)
+
 
 def put_quota(*, scope: Scope, changes: Mapping[str, Any]) -> None:
-    """Set limits of a scope; delete its quota when no limit remains.
+    """Set limits of a scope; the others keep their values, also those of the default quota.
 
-    Raise InvalidSpec with the wrong fields, or NotFound; then nothing was changed.
+    Delete its quota if it equals the default quota afterwards. Raise InvalidSpec with the wrong
+    fields, or NotFound; then nothing was changed.
     """
-    try:
-        with transaction.atomic():
-            _lock(scope)
-            key: dict[str, Any] = {f"{scope.kind}_id": scope.key}
-            quota, _ = Quota.objects.get_or_create(**key)
-            for field, value in changes.items():
-                setattr(quota, field, value)
-            quota.full_clean()
-            if _limits_nothing(quota):
-                drop_quotas([quota.pk])
-            else:
-                save_quota(quota)
-    except ValidationError as error:
-        raise InvalidSpec(faults_of(error)) from None
+    key: dict[str, Any] = {f"{scope.kind}_id": scope.key}
+    with transaction.atomic():
+        _lock(scope)
+        default = Quota.objects.filter(default_for=scope.kind).first() or Quota(**key)
+        quota = Quota.objects.filter(**key).first()
+        if quota is None:
+            quota = Quota(**key, **{name: getattr(default, name) for name in Quota.LIMITS})
+        _put(quota, changes, default)
+
+
+def put_default_quota(*, kind: ScopeKind, changes: Mapping[str, Any]) -> None:
+    """Set limits of all scopes of a kind without a quota of their own.
+
+    Delete the default quota if no limit remains. Raise InvalidSpec with the wrong fields; then
+    nothing was changed.
+    """
+    with transaction.atomic():
+        quota = Quota.objects.select_for_update().filter(default_for=kind).first()
+        _put(quota or Quota(default_for=kind), changes, Quota(default_for=kind))
+
+
+def create_shipped_defaults() -> None:
+    """Create the default quotas of a new installation."""
+    for kind, limits in SHIPPED_DEFAULTS.items():
+        put_default_quota(kind=kind, changes=limits)
 
 
 def save_quota(quota: Quota) -> None:
@@ -49,6 +71,20 @@ def drop_quotas(ids: Sequence[int]) -> None:
     transaction.on_commit(wake_placement, robust=True)
 
 
+def _put(quota: Quota, changes: Mapping[str, Any], default: Quota) -> None:
+    """Write `quota` with the changes, or delete it if it equals `default`. Raise InvalidSpec."""
+    for field, value in changes.items():
+        setattr(quota, field, value)
+    try:
+        quota.full_clean()
+    except ValidationError as error:
+        raise InvalidSpec(faults_of(error)) from None
+    if quota.limits() != default.limits():
+        save_quota(quota)
+    elif quota.pk is not None:
+        drop_quotas([quota.pk])
+
+
 def _lock(scope: Scope) -> None:
     """Lock the owner of the quota, since the quota itself may not exist. Raise NotFound."""
     models: dict[ScopeKind, type[Model]] = {
@@ -59,14 +95,3 @@ def _lock(scope: Scope) -> None:
     owners = models[scope.kind]._default_manager.select_for_update(no_key=True)
     if owners.filter(pk=scope.key).first() is None:
         raise NotFound(f"there is no such {scope.kind}")
-
-
-def _limits_nothing(quota: Quota) -> bool:
-    limits = ScopeLimits(
-        quota.resources,
-        quota.running_tasks,
-        quota.running_jobs,
-        quota.pending_tasks,
-        quota.weight,
-    )
-    return limits == ScopeLimits()

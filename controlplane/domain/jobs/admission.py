@@ -14,6 +14,7 @@ from controlplane.contract.images import DOCKER_HUB, registry_of
 from controlplane.domain.callbacks.addresses import refuse_url
 from controlplane.domain.hooks.interface import HookSource, HookUnavailable, UnknownKind
 from controlplane.domain.hooks.preparing import Changes, name_kind, prepare_job
+from controlplane.domain.jobs.bands import LimitedScope, refuse_band
 from controlplane.domain.jobs.host_policy import find_policy_faults
 from controlplane.domain.jobs.pool_limits import find_limit_faults, limit_defaults
 from controlplane.domain.jobs.satisfiability import HINT, AdmissionPool, find_unsatisfiable
@@ -54,7 +55,7 @@ class SubmissionFacts:
     projects: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     archived: frozenset[int] = frozenset()
     jobs: Mapping[tuple[int, str], ExistingJob] = field(default_factory=dict)
-    quotas: Mapping[Scope, Quota] = field(default_factory=dict)
+    limits: Mapping[Scope, LimitedScope] = field(default_factory=dict)
     secrets: Mapping[tuple[int, str], str | None] = field(default_factory=dict)
     max_tasks_per_job: int = 0
     callback_networks: Sequence[Network] = ()
@@ -197,6 +198,15 @@ def check_access_and_callback(
             yield job, (("callback", "url"), text)
 
 
+def check_bands(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield bands that the user, the project or the domain may not use."""
+    for job in jobs:
+        if text := refuse_band(job.spec.band, _limits_of(job, facts)):
+            yield job, (("band",), text)
+
+
 def check_pool_limits(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
@@ -212,10 +222,10 @@ def check_sizes(
     """Yield jobs that have too many tasks, or exceed all cells, the tokens or a quota."""
     unsatisfiable: dict[int, list[Finding]] = {}
     for pool in {job.pool.pool_id: job.pool for job in jobs}.values():
-        if not pool.cells and not pool.tokens and not facts.quotas:
-            continue
         pool_jobs = [job for job in jobs if job.pool.pool_id == pool.pool_id]
         specs = [(job.spec, _quotas_of(job, facts)) for job in pool_jobs]
+        if not pool.cells and not pool.tokens and not any(quotas for _, quotas in specs):
+            continue
         findings = find_unsatisfiable(specs, pool, now=facts.now)
         unsatisfiable |= {
             job.position: job_findings
@@ -245,8 +255,16 @@ def check_changed_sizes(
 
 
 def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
+    return [
+        Quota(item.scope, item.name, item.limits, is_default=item.is_default)
+        for item in _limits_of(job, facts)
+        if item.limits.matter_to_placement
+    ]
+
+
+def _limits_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[LimitedScope]:
     scopes = scopes_of(facts.owner_id, job.project_id, job.domain_id)
-    return [facts.quotas[scope] for scope in scopes if scope in facts.quotas]
+    return [facts.limits[scope] for scope in scopes if scope in facts.limits]
 
 
 def check_secrets(
@@ -299,18 +317,20 @@ def secrets_of(spec: JobSpec) -> Iterator[Finding]:
 
 
 SUBMISSION_CHECKS: Sequence[Check] = (
+    check_bands,
     check_access_and_callback,
     check_pool_limits,
     check_sizes,
     check_secrets,
 )
 RERUN_CHECKS: Sequence[Check] = (
+    check_bands,
     check_access_and_callback,
     check_pool_limits,
     check_changed_sizes,
     check_secrets,
 )
-"""The pool, secrets and hook may have changed since the submission."""
+"""Limits, the pool, secrets and the hook may have changed since the submission."""
 
 
 # ------------------------------------------------------------------------------------ decision

@@ -129,7 +129,16 @@ class _PoolCandidates:
     ) -> Iterator[ValidationFailure]:
         """Yield the violations of unused quotas by `tasks` concurrent tasks."""
         unused = [
-            QuotaState(quota.scope.kind, quota.title, quota.limits, {}, 0, 0) for quota in quotas
+            QuotaState(
+                quota.scope.kind,
+                quota.title,
+                quota.limits,
+                {},
+                0,
+                0,
+                is_default=quota.is_default,
+            )
+            for quota in quotas
         ]
         now = self._now
         request = Request(shape, tasks, resources, unused, now, now, is_whole=True)

@@ -1,4 +1,4 @@
-"""Initialize a new database: default domain, project and pool, an operator and a submitter.
+"""Initialize a new database: default domain, project, pool and quotas, two users with tokens.
 
     manage.py bootstrap
 
@@ -18,9 +18,14 @@ from django.db import transaction
 from controlplane import clock
 from controlplane.commands.tenancy import accounts
 from controlplane.commands.tenancy.members import MemberScope, put_member
+from controlplane.commands.tenancy.pools import put_pool
+from controlplane.commands.tenancy.quotas import create_shipped_defaults
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
 from controlplane.models import Project
+
+# A user or project with many waiting tasks must not delay all others.
+_SEQUENCER = "fair_projects"
 
 
 class Command(BaseCommand):
@@ -36,7 +41,9 @@ class Command(BaseCommand):
         admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
         password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
         with transaction.atomic():  # all objects or none
-            accounts.create_default_tenancy()
+            if accounts.create_default_tenancy():
+                put_pool(name=accounts.DEFAULT_NAME, changes={"sequencer": _SEQUENCER})
+                create_shipped_defaults()
             generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
             generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
         if not options["quiet"]:

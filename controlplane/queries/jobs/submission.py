@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from django.conf import settings
 
 from controlplane.domain.constraints import Tags
 from controlplane.domain.hooks.built_in import BUILT_IN
 from controlplane.domain.jobs.admission import ExistingJob, SubmissionFacts, secrets_of
+from controlplane.domain.jobs.bands import LimitedScope
 from controlplane.domain.jobs.satisfiability import AdmissionPool
 from controlplane.domain.placement.model.snapshot import CellFacts
-from controlplane.domain.scopes import Quota, Scope, scopes_of
+from controlplane.domain.scopes import Scope, scopes_of
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
@@ -29,7 +29,7 @@ def load_submission_facts(
 ) -> SubmissionFacts:
     """Return the facts to validate `specs`, by one statement for each kind of fact.
 
-    Guids, cells, quotas and secrets are read only if some job must be checked: not those that exist
+    Guids, cells, limits and secrets are read only if some job must be checked: not those that exist
     already or whose pool or project is unknown.
     """
     pools = _load_pools(spec.pool for spec in specs)
@@ -40,12 +40,9 @@ def load_submission_facts(
         if spec.pool in pools and (spec.domain, spec.project) in projects
     ]
     jobs = find_guids([(project, spec.guid) for spec, project, _ in located if spec.guid])
-    checked = [
-        (spec, project_id, domain_id)
-        for spec, project_id, domain_id in located
-        if (project_id, spec.guid) not in jobs and not spec.allow_unsatisfiable
-    ]
-    cells, quotas = _load_capacity(checked, pools, owner_id) if checked else ({}, {})
+    new = [place for place in located if (place[1], place[0].guid) not in jobs]
+    checked = [place for place in new if not place[0].allow_unsatisfiable]
+    cells = _load_capacity(checked, pools) if checked else {}
     named = [(project_id, name) for spec, project_id, _ in checked for _, name in secrets_of(spec)]
     return SubmissionFacts(
         owner_id=owner_id,
@@ -56,7 +53,7 @@ def load_submission_facts(
         projects=projects,
         archived=archived,
         jobs=jobs,
-        quotas=quotas,
+        limits=_load_limits(owner_id, [place for _, *place in new]),
         secrets=find_servers(named),
         max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
         callback_networks=settings.CELLRUN.callback_allowed_networks,
@@ -68,17 +65,17 @@ def load_rerun_facts(
 ) -> tuple[AdmissionPool, SubmissionFacts]:
     """Return the pool of a job, and the facts to validate its retry.
 
-    Cells and quotas are read only if its hook may change what it requires.
+    Cells are read only if its hook may change what it requires.
     """
     pool = _pool_of(Pool.objects.get(pk=job.pool_id))
     secrets = find_servers((job.project_id, name) for _, name in secrets_of(spec))
     is_fixed = spec.kind in BUILT_IN or spec.allow_unsatisfiable
     places = [] if is_fixed else [(spec, job.project_id, job.domain_id)]
-    cells, quotas = _load_capacity(places, {spec.pool: pool}, job.owner_id) if places else ({}, {})
+    cells = _load_capacity(places, {spec.pool: pool}) if places else {}
     facts = SubmissionFacts(
         owner_id=job.owner_id,
         now=now,
-        quotas=quotas,
+        limits=_load_limits(job.owner_id, [(job.project_id, job.domain_id)]),
         secrets=secrets,
         max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
         callback_networks=settings.CELLRUN.callback_allowed_networks,
@@ -121,9 +118,9 @@ def _load_projects(
 
 
 def _load_capacity(
-    jobs: Sequence[tuple[JobSpec, int, int]], pools: Mapping[str, AdmissionPool], owner_id: int
-) -> tuple[dict[int, tuple[CellFacts, ...]], dict[Scope, Quota]]:
-    """Return the quotas, and by pool the cells of pools in which some task may be too large.
+    jobs: Sequence[tuple[JobSpec, int, int]], pools: Mapping[str, AdmissionPool]
+) -> dict[int, tuple[CellFacts, ...]]:
+    """Return by pool the cells of pools in which some task may be too large.
 
     `jobs`: (spec, project id, domain id).
     """
@@ -135,13 +132,13 @@ def _load_capacity(
             shapes += capacity_shapes(spec, pool)
         else:  # Its hook may change the shapes after these facts are loaded.
             pool_ids.add(pool.pool_id)
-    precheck = precheck_capacity(shapes, owner_id, [place for _, *place in jobs])
-    scopes = {scope for _, *place in jobs for scope in scopes_of(owner_id, *place)}
-    limits = find_limits(scopes) if precheck.has_quotas else ()
-    return (
-        find_offered_cells(pool_ids | precheck.pool_ids),
-        {limited.scope: Quota(limited.scope, limited.name, limited.limits) for limited in limits},
-    )
+    return find_offered_cells(pool_ids | precheck_capacity(shapes))
+
+
+def _load_limits(owner_id: int, places: Iterable[Sequence[int]]) -> dict[Scope, LimitedScope]:
+    """Return the limits of the owner, and of the projects and domains of `places`."""
+    scopes = {scope for place in places for scope in scopes_of(owner_id, *place)}
+    return {limited.scope: limited for limited in find_limits(scopes)}
 
 
 Shape = tuple[int, str, str, str, str]
@@ -156,14 +153,6 @@ def capacity_shapes(spec: JobSpec, pool: AdmissionPool) -> Iterator[Shape]:
         tags = json.dumps(spec.tags_of(group))
         required = [item.model_dump() for item in spec.constraints_of(group) if item.required]
         yield pool.pool_id, group.task_type, json.dumps(of_cells), tags, json.dumps(required)
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityPrecheck:
-    """Pools in which a task may be too large, and quotas: these need a closer check."""
-
-    pool_ids: frozenset[int]
-    has_quotas: bool
 
 
 # Cell c satisfies shape s apart from capacity: task type, labels, tags in both directions.
@@ -204,33 +193,20 @@ SELECT
                 WHERE coalesce((c.capacity ->> r.name)::bigint, 0) < r.amount::bigint
             )
         ) AND EXISTS (SELECT FROM controlplane_cell c WHERE {_MATCHES})
-    ),
-    EXISTS (
-        SELECT FROM controlplane_quota q
-        WHERE q.user_id = %(owner_id)s OR q.project_id = ANY (%(project)s::bigint[])
-           OR q.domain_id = ANY (%(domain)s::bigint[])
     )
 """
 
 
-def precheck_capacity(
-    shapes: Iterable[Shape], owner_id: int, places: Sequence[Sequence[int]]
-) -> CapacityPrecheck:
-    """Return quotas, and pools in which some shape exceeds all matching cells, even empty ones.
+def precheck_capacity(shapes: Iterable[Shape]) -> frozenset[int]:
+    """Return the pools in which some shape exceeds all matching cells, even empty ones.
 
-    `places`: (project id, domain id) of the jobs. Usually there is no such pool, and one of the
-    first cells proves it: then a submission needs only this statement.
+    Usually there is no such pool, and one of the first cells proves it.
     """
     distinct = sorted(set(shapes))
     names = ("pool_id", "task_type", "resources", "tags", "constraints")
-    parameters: dict[str, Any] = {
-        **{name: [shape[part] for shape in distinct] for part, name in enumerate(names)},
-        "owner_id": owner_id,
-        "project": sorted({project for project, _ in places}),
-        "domain": sorted({domain for _, domain in places}),
-    }
-    [(pool_ids, has_quotas)] = rows(_PRECHECK, parameters)
-    return CapacityPrecheck(frozenset(pool_ids), has_quotas)
+    parameters = {name: [shape[part] for shape in distinct] for part, name in enumerate(names)}
+    [(pool_ids,)] = rows(_PRECHECK, parameters)
+    return frozenset(pool_ids)
 
 
 def find_offered_cells(pool_ids: Collection[int]) -> dict[int, tuple[CellFacts, ...]]:

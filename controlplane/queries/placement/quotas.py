@@ -5,8 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.jobs.bands import LimitedScope, default_band
+from controlplane.domain.placement.model.binding import (
+    binding_quotas,
+    count_waiting_by_scope,
+    may_bind,
+)
+from controlplane.domain.placement.model.snapshot import ShapeFacts
 from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
-from controlplane.queries.sql import decoded, rows
+from controlplane.domain.state.states import Band
+from controlplane.queries.sql import decoded, rows, scalar
 
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
 _HELD = """
@@ -33,25 +41,36 @@ WHERE j.finished_at IS NULL AND (
 )
 GROUP BY 1, 2, 3
 """
-_QUOTAS = """
-SELECT q.user_id, q.project_id, q.domain_id,
-       coalesce(u.username, home.name || '/' || p.name, d.name),
+# The quota of each scope: its own, otherwise the default one of its kind, otherwise none.
+_LIMITS = """
+SELECT s.kind, s.id, s.name, s.own_id IS NULL, q.highest_band,
        q.resources, q.running_tasks, q.running_jobs, q.pending_tasks, q.weight
-FROM controlplane_quota q
-LEFT JOIN auth_user u ON u.id = q.user_id
-LEFT JOIN controlplane_project p ON p.id = q.project_id
-LEFT JOIN controlplane_domain home ON home.id = p.domain_id
-LEFT JOIN controlplane_domain d ON d.id = q.domain_id
+FROM (
+    SELECT 'user' AS kind, u.id, u.username AS name, own.id AS own_id
+    FROM auth_user u LEFT JOIN controlplane_quota own ON own.user_id = u.id
+    WHERE u.id = ANY(%(user)s)
+    UNION ALL
+    SELECT 'project', p.id, home.name || '/' || p.name, own.id
+    FROM controlplane_project p JOIN controlplane_domain home ON home.id = p.domain_id
+    LEFT JOIN controlplane_quota own ON own.project_id = p.id
+    WHERE p.id = ANY(%(project)s)
+    UNION ALL
+    SELECT 'domain', d.id, d.name, own.id
+    FROM controlplane_domain d LEFT JOIN controlplane_quota own ON own.domain_id = d.id
+    WHERE d.id = ANY(%(domain)s)
+) s
+LEFT JOIN controlplane_quota preset ON s.own_id IS NULL AND preset.default_for = s.kind
+LEFT JOIN controlplane_quota q ON q.id = coalesce(s.own_id, preset.id)
 """
 _KINDS = (ScopeKind.USER, ScopeKind.PROJECT, ScopeKind.DOMAIN)
 
 
 def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
-    """The quotas of those of `scopes` that have one, with what is used of them in all pools.
+    """Return the quotas that limit `scopes`, default ones included, with their usage in all pools.
 
-    One statement where there is none, else two. In order of scope.
+    One statement if there is none, otherwise two. Sorted by scope.
     """
-    found = find_limits(scopes)
+    found = [item for item in find_limits(scopes) if item.limits.matter_to_placement]
     limited_jobs = {item.scope for item in found if item.limits.running_jobs is not None}
     usage = load_scope_usage((item.scope for item in found), with_jobs=bool(limited_jobs))
     return tuple(
@@ -63,18 +82,29 @@ def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
             running_tasks=held.tasks,
             jobs=frozenset(held.jobs if item.scope in limited_jobs else ()),
             leaving_jobs=frozenset(held.leaving_jobs if item.scope in limited_jobs else ()),
+            is_default=item.is_default,
         )
         for item, held in ((item, usage[item.scope]) for item in found)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedScope:
-    """A scope that has a quota, and its limits."""
+def load_binding_quotas(shapes: Iterable[ShapeFacts]) -> tuple[Quota, ...]:
+    """Return the quotas that may limit the placement of `shapes`, with their usage in all pools.
 
-    scope: Scope
-    name: str
-    limits: ScopeLimits
+    The usage, which costs a statement over all attempts, is read only if a limit could be reached
+    although all of them count against it.
+    """
+    waiting = count_waiting_by_scope(shapes)
+    found = [item for item in find_limits(waiting) if item.limits.matter_to_placement]
+    if not found:
+        return ()
+    running = scalar("SELECT count(*) FROM controlplane_attempt WHERE released_at IS NULL")
+    near = [
+        item.scope
+        for item in found
+        if may_bind(item.limits, running=running, waiting=waiting[item.scope])
+    ]
+    return binding_quotas(load_quotas(near), waiting)
 
 
 @dataclass(slots=True)
@@ -96,15 +126,11 @@ class ScopeUsage:
 
 
 def find_limits(scopes: Iterable[Scope]) -> list[LimitedScope]:
-    """The quotas that are there for `scopes`, in order of scope."""
+    """Return the limits of each of `scopes`, sorted by scope."""
     wanted = _keys(scopes)
     if not any(wanted.values()):
         return []
-    condition = " OR ".join(f"q.{kind}_id = ANY(%({kind})s)" for kind in _KINDS)
-    return sorted(
-        (_limited(row) for row in rows(f"{_QUOTAS} WHERE {condition}", wanted)),
-        key=lambda limited: limited.scope,
-    )
+    return sorted((_limited(row) for row in rows(_LIMITS, wanted)), key=lambda item: item.scope)
 
 
 def load_scope_usage(
@@ -153,8 +179,11 @@ def _scopes_of(keys: Sequence[int]) -> list[Scope]:
 
 
 def _limited(row: tuple[Any, ...]) -> LimitedScope:
-    *keys, name, resources, running_tasks, running_jobs, pending_tasks, weight = row
-    [scope] = [Scope(kind, key) for kind, key in zip(_KINDS, keys, strict=True) if key is not None]
+    kind, key, name, is_default, band, resources, tasks, jobs, pending, weight = row
+    scope = Scope(ScopeKind(kind), key)
+    highest_band = Band[band.upper()] if band else default_band(scope.kind)
+    if resources is None:  # there is no quota
+        return LimitedScope(scope, name, ScopeLimits(), highest_band)
     amounts: Mapping[str, int] = decoded(resources)
-    limits = ScopeLimits(amounts, running_tasks, running_jobs, pending_tasks, weight)
-    return LimitedScope(scope, name, limits)
+    limits = ScopeLimits(amounts, tasks, jobs, pending, weight)
+    return LimitedScope(scope, name, limits, highest_band, is_default)

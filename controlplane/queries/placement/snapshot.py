@@ -25,7 +25,7 @@ from controlplane.domain.state.states import Band, CellState
 from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_cells, load_usage
 from controlplane.queries.locks import load_groups
-from controlplane.queries.placement.quotas import load_quotas
+from controlplane.queries.placement.quotas import load_binding_quotas
 from controlplane.queries.placement.running_attempts import is_any_below
 from controlplane.queries.sql import decoded, rows, scalar
 
@@ -164,7 +164,8 @@ def load_snapshot(
 ) -> PoolSnapshot:
     """Run the first step: load the pool's cells and their usage for the waiting `shapes`.
 
-    `with_owners`: also load the usage of each owner; `with_nominations`: also load reservations.
+    `with_owners`: also load the usage of owners and projects; `with_nominations`: also load
+    reservations.
     """
     cells = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
@@ -175,7 +176,7 @@ def load_snapshot(
             unready[cell.state] += 1
         for token in policy.tokens:
             tokens_used[token] += cell.used.get(token, 0)
-    scopes = {scope for shape in shapes for scope in shape.scopes()}
+    owners, projects = _load_shares([cell.cell_id for cell in cells]) if with_owners else ({}, {})
     return PoolSnapshot(
         pool_id=pool_id,
         name=name,
@@ -184,32 +185,38 @@ def load_snapshot(
         cells=tuple(ready),
         shapes=tuple(shapes),
         unready_cells=dict(unready),
-        quotas=load_quotas(scopes),
+        quotas=load_binding_quotas(shapes),
         tokens_used=dict(tokens_used),
-        owner_usage=_load_owner_usage([cell.cell_id for cell in cells]) if with_owners else {},
+        owner_usage=owners,
+        project_usage=projects,
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
     )
 
 
-def _load_owner_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the usage of the cells by unreleased attempts, by owner."""
+_Usage = dict[int, dict[str, int]]
+
+
+def _load_shares(cell_ids: Sequence[int]) -> tuple[_Usage, _Usage]:
+    """Return the usage of the cells by unreleased attempts, by owner and by project."""
     found = rows(
         """
-        SELECT j.owner_id, g.resources, sum(h.count)::bigint FROM (
+        SELECT j.owner_id, j.project_id, g.resources, sum(h.count)::bigint FROM (
             SELECT group_id, count(*) FROM controlplane_attempt
             WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY group_id
         ) h
         JOIN controlplane_taskgroup g ON g.id = h.group_id
         JOIN controlplane_job j ON j.id = g.job_id
-        GROUP BY 1, 2
+        GROUP BY 1, 2, 3
         """,
         [list(cell_ids)],
     )
-    usage: dict[int, dict[str, int]] = defaultdict(dict)
-    for owner, resources, count in found:
+    owners: _Usage = defaultdict(dict)
+    projects: _Usage = defaultdict(dict)
+    for owner, project, resources, count in found:
         for name, amount in decoded(resources).items():
-            usage[owner][name] = usage[owner].get(name, 0) + amount * count
-    return dict(usage)
+            for usage in (owners[owner], projects[project]):
+                usage[name] = usage.get(name, 0) + amount * count
+    return dict(owners), dict(projects)
 
 
 def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
@@ -266,7 +273,8 @@ ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id
 _OLDEST = "j.band, 2 DESC, g.job_id, g.position"
 _NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
 _EACH_OWNER = """
-    j.band, 2 DESC, row_number() OVER (PARTITION BY j.band, j.owner_id ORDER BY g.job_id)
+    j.band, 2 DESC, row_number() OVER (
+        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY g.job_id)
     """
 
 
@@ -279,7 +287,7 @@ def load_pass_facts(
 ) -> PassFacts:
     """Run the second step: load rows of the placeable shapes, and the gangs among them.
 
-    `by_owner`: if there are more than `limit` rows, some of each owner come first.
+    `by_owner`: if there are more than `limit` rows, some of each owner and project come first.
     """
     now, is_lifo = snapshot.now, snapshot.policy.sequencer == "lifo"
     order = _EACH_OWNER if by_owner else _NEWEST if is_lifo else _OLDEST
@@ -446,7 +454,10 @@ def find_tenants(job_ids: Iterable[int]) -> dict[int, tuple[int, int, int]]:
 
 
 def lock_quotas(job_ids: Iterable[int]) -> bool:
-    """Lock the quotas of the jobs, by id; return whether there are any."""
+    """Lock the quotas of the jobs that limit placements, by id; return whether there are any.
+
+    Default quotas are locked too: they may apply to any job.
+    """
     found = rows(
         """
         WITH tenant AS MATERIALIZED (
@@ -454,9 +465,11 @@ def lock_quotas(job_ids: Iterable[int]) -> bool:
             JOIN controlplane_project p ON p.id = j.project_id WHERE j.id = ANY(%s)
         )
         SELECT q.id FROM controlplane_quota q
-        WHERE q.user_id IN (SELECT owner_id FROM tenant)
+        WHERE (q.user_id IN (SELECT owner_id FROM tenant)
            OR q.project_id IN (SELECT project_id FROM tenant)
            OR q.domain_id IN (SELECT domain_id FROM tenant)
+           OR q.default_for <> '')
+          AND (q.resources <> '{}' OR q.running_tasks IS NOT NULL OR q.running_jobs IS NOT NULL)
         ORDER BY q.id FOR NO KEY UPDATE OF q
         """,
         [sorted(set(job_ids))],

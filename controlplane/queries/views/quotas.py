@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from django.contrib.auth import get_user_model
 from django.db.models import Q
@@ -17,6 +17,11 @@ from controlplane.queries.placement.quotas import (
     load_scope_usage,
 )
 from controlplane.queries.views.amounts import shown_amounts
+
+DEFAULT: Final = "default"
+"""The kind of the quotas of scopes without one of their own."""
+
+QuotaKind = ScopeKind | Literal["default"]
 
 # The domain of a project's name without a domain, as in a job.
 _DEFAULT_DOMAIN = "default"
@@ -55,36 +60,65 @@ def find_scope(kind: ScopeKind, name: str) -> NamedScope:
 
 
 def list_quotas(
-    *, kind: ScopeKind | None, reader: Access, before: int | None, limit: int
+    *, kind: QuotaKind | None, reader: Access, before: int | None, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Return at most `limit` quotas older than `before`, newest first, and the next `before`.
 
     They are those of the reader, and of the projects and domains that the reader may read.
     """
     found = Quota.objects.select_related("user", "project__domain", "domain").order_by("-id")
-    if kind is not None:
+    if kind == DEFAULT:
+        found = found.exclude(default_for="")
+    elif kind is not None:
         found = found.filter(**{f"{kind}__isnull": False})
     if not reader.may_audit:
         found = found.filter(
-            Q(user=reader.user_id) | Q(project__in=reader.projects) | Q(domain__in=reader.domains)
+            Q(user=reader.user_id)
+            | Q(project__in=reader.projects)
+            | Q(domain__in=reader.domains)
+            | ~Q(default_for="")
         )
     if before is not None:
         found = found.filter(pk__lt=before)
     quotas = list(found[: limit + 1])
     shown = quotas[:limit]
-    named = [scope_of(quota) for quota in shown]
-    uses = load_uses(item.scope for item in named)
+    named = {quota.pk: scope_of(quota) for quota in shown if not quota.default_for}
+    uses = load_uses(item.scope for item in named.values())
     documents = [
-        _document(item, quota, uses[item.scope]) for item, quota in zip(named, shown, strict=True)
+        _document(named[quota.pk], quota, uses[named[quota.pk].scope])
+        if quota.pk in named
+        else _default_document(quota)
+        for quota in shown
     ]
     return documents, shown[-1].pk if len(quotas) > limit else None
 
 
 def get_quota(kind: ScopeKind, name: str) -> dict[str, Any]:
-    """Return the quota of the scope of that name, also without limits. Raise NotFound."""
+    """Return the limits of the scope of that name, also those of the default quota, or without
+    any. Raise NotFound.
+    """
     named = find_scope(kind, name)
-    quota = Quota.objects.filter(**{f"{kind}_id": named.scope.key}).first()
-    return _document(named, quota or Quota(), load_uses([named.scope])[named.scope])
+    key = {f"{kind}_id": named.scope.key}
+    quota = Quota.objects.filter(**key).first()
+    use = load_uses([named.scope])[named.scope]
+    if quota is not None:
+        return _document(named, quota, use)
+    default = Quota.objects.filter(default_for=kind).first()
+    return {**_document(named, default or Quota(**key), use), "is_default": default is not None}
+
+
+def get_default_quota(kind: ScopeKind) -> dict[str, Any]:
+    """Return the default quota of a kind, also without limits."""
+    return _default_document(
+        Quota.objects.filter(default_for=kind).first() or Quota(default_for=kind)
+    )
+
+
+def find_kind(name: str) -> ScopeKind:
+    """Return the kind of scopes that a default quota is for. Raise NotFound."""
+    if name not in list(ScopeKind):
+        raise NotFound(f"there are default quotas of {', '.join(ScopeKind)}, not of {name}")
+    return ScopeKind(name)
 
 
 def is_readable(scope: Scope, reader: Access) -> bool:
@@ -124,11 +158,8 @@ def _document(named: NamedScope, quota: Quota, use: QuotaUse) -> dict[str, Any]:
     return {
         "kind": named.scope.kind.value,
         "name": named.name,
-        "resources": shown_amounts(quota.resources),
-        "running_tasks": quota.running_tasks,
-        "running_jobs": quota.running_jobs,
-        "pending_tasks": quota.pending_tasks,
-        "weight": quota.weight,
+        **_limits(quota),
+        "is_default": False,
         "usage": {
             "resources": shown_amounts(use.held.resources),
             "running_tasks": use.held.tasks,
@@ -136,3 +167,18 @@ def _document(named: NamedScope, quota: Quota, use: QuotaUse) -> dict[str, Any]:
             "pending_tasks": use.waiting,
         },
     }
+
+
+def _default_document(quota: Quota) -> dict[str, Any]:
+    return {
+        "kind": DEFAULT,
+        "name": quota.default_for,
+        **_limits(quota),
+        "is_default": True,
+        "usage": None,
+    }
+
+
+def _limits(quota: Quota) -> dict[str, Any]:
+    limits = quota.limits()
+    return {**limits, "resources": shown_amounts(limits["resources"])}

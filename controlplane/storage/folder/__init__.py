@@ -18,12 +18,14 @@ from controlplane.storage.folder.contents import (
     remove_logs,
 )
 from controlplane.storage.folder.orphans import is_older, put_away, walk_store
+from controlplane.storage.folder.root import check_space
 from controlplane.storage.folder.trash import delete_discarded, discard_attempts
 
 __all__ = (
     "announce",
     "append_log",
     "check_present",
+    "check_space",
     "delete_discarded",
     "discard_attempts",
     "find_tail",

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from controlplane.contract.artifacts import MANIFEST
-from controlplane.storage.folder.root import root, sync_folder
+from controlplane.storage.folder.root import check_space, root, sync_folder
 from controlplane.storage.interface import (
     MAX_FILES,
     AnnouncedFile,
@@ -32,7 +32,7 @@ _NOT_STORED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENA
 def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
     """Reserve space for a file; return how many bytes of it are stored. Idempotent.
 
-    `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge.
+    `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge, StoreFull.
     """
     draft, target = _paths(file)
     if draft.with_suffix(".done").exists() and target.is_file():
@@ -47,7 +47,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
     """Store a piece if it continues the stored part; return the stored bytes of the file.
 
     The last piece publishes the file durably. Idempotent. `most`: limit in bytes for all artifacts
-    of the attempt. Raise ArtifactsTooLarge, ContentMismatch.
+    of the attempt. Raise ArtifactsTooLarge, ContentMismatch, StoreFull.
     """
     path, target = _paths(file)
     done = path.with_suffix(".done")
@@ -123,13 +123,14 @@ def link_to_artifact(prefix: str, name: str) -> None:
 
 
 def _begin(file: AnnouncedFile, most: int) -> None:
-    """Reserve space for the whole file. Raise ArtifactsTooLarge."""
+    """Reserve space for the whole file. Raise ArtifactsTooLarge, StoreFull."""
     draft, _ = _paths(file)
     folder = draft.parent
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         if draft.exists():
             return
+        check_space(file.size)
         others, taken = _count_others(file, folder)
         if taken + file.size > most:
             raise ArtifactsTooLarge(
@@ -180,10 +181,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def _append(file: AnnouncedFile, draft: BinaryIO, content: bytes, here: int) -> None:
-    """Append a piece after the `here` stored bytes. Raise ContentMismatch."""
+    """Append a piece after the `here` stored bytes. Raise ContentMismatch, StoreFull."""
     if here + len(content) > file.size:
         (root() / file.draft).unlink()
         raise ContentMismatch(f"received more than the announced {file.size} bytes")
+    if content:
+        check_space(len(content))
     draft.write(content)
     draft.flush()
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from uuid import UUID
 
-from controlplane.storage.folder.root import root, sync_folder
+from controlplane.storage.folder.root import check_space, root, sync_folder
 from controlplane.storage.folder.trash import discard
 from controlplane.storage.interface import (
     MAX_STREAM_BYTES,
@@ -63,8 +63,9 @@ def link_to_input(digest: str) -> None:
 def append_log(uid: UUID, stream: str, *, offset: int, content: bytes) -> int:
     """Append `content` if the stream has `offset` bytes; return its new size.
 
-    Raise WrongOffset, or StreamFull after storing the part that fits.
+    Raise StoreFull, WrongOffset, or StreamFull after storing the part that fits.
     """
+    check_space(len(content))
     path = _log_path(uid, stream)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:

@@ -3,6 +3,7 @@
 from controlplane.storage.objects.artifacts import (
     announce,
     check_present,
+    check_space,
     link_to_artifact,
     open_artifact,
     put_manifest,
@@ -24,6 +25,7 @@ __all__ = (
     "announce",
     "append_log",
     "check_present",
+    "check_space",
     "delete_discarded",
     "discard_attempts",
     "find_tail",

@@ -14,6 +14,9 @@ from tests.e2e.work import session_of
 def stack() -> Iterator[RunningStack]:
     with open_folder() as folder:
         with RunningStack(folder / "home", cells=1) as running:
+            with session_of(running, operator=True) as operator:
+                for kind in ("user", "project"):
+                    operator.put_quota("default", kind, {"highest_band": "production"})
             yield running
         remove_containers(running.installation)
         assert remnants(running.home) == []

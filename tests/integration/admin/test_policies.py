@@ -179,6 +179,18 @@ def test_quota_page_shows_its_usage(operator: Client) -> None:
         assert f"{32 * held} MiB" in seen
 
 
+def test_default_quota_is_created_shown_and_unique(operator: Client) -> None:
+    made = {**NO_LIMITS, "default_for": "project", "running_tasks": "7", "highest_band": "batch"}
+    assert operator.post(f"{address_of(Quota)}add/", made).status_code == 302
+    quota = Quota.objects.get(default_for="project")
+    assert (quota.running_tasks, quota.highest_band) == (7, "batch")
+    assert "each project without a quota" in words(page(operator, address_of(Quota)))
+    assert "each project without a quota" in words(page(operator, address_of(Quota, quota)))
+    for again in (made, {**made, "domain": Domain.objects.get().pk, "default_for": "user"}):
+        assert operator.post(f"{address_of(Quota)}add/", again).status_code == 200
+    assert Quota.objects.exclude(default_for="").count() == 1
+
+
 def test_quotas_are_created_changed_and_deleted(operator: Client) -> None:
     home = Domain.objects.get()
     made = {**NO_LIMITS, "domain": home.pk, "resources": "cpu: 4\nmemory: 64Gi\nlicence: 2"}

@@ -15,6 +15,8 @@ NO_LIMITS = {
     "running_jobs": None,
     "pending_tasks": None,
     "weight": 1.0,
+    "highest_band": "interactive",
+    "is_default": False,
 }
 NOTHING = {"resources": {}, "running_tasks": 0, "running_jobs": 0, "pending_tasks": 0}
 
@@ -42,6 +44,7 @@ def test_omitted_limits_are_unchanged_and_null_removes_a_limit(
     assert submitter.get("/quotas/user/ann").json == second.json
     assert put(operator, "user/ann", second.json).json == second.json
     nothing = dict.fromkeys(NO_LIMITS)
+    assert nothing.pop("is_default") is None
     assert {**put(operator, "user/ann", nothing).json, "usage": 0} == {
         "kind": "user",
         "name": "ann",
@@ -92,6 +95,7 @@ def test_resources_are_named_as_in_jobs_and_cells(
         ({"weight": 0}, "weight", "must be at least 0.001"),
         ({"weight": True}, "weight", "must be a number"),
         ({"running": 5}, "running", "unknown field"),
+        ({"highest_band": "highest"}, "highest_band", "must be"),
         ({"kind": "domain"}, "kind", "must be user, as in the URL"),
         ({"name": "bob"}, "name", "must be olga, as in the URL"),
     ],

@@ -75,17 +75,17 @@ def test_gang_stores_its_group_by_label(submitter: Caller) -> None:
     assert Job.objects.get().group_by == "zone"
 
 
-def test_precheck_takes_one_statement_for_a_plain_job(
+def test_precheck_and_limits_take_two_statements_for_a_plain_job(
     submitter: Caller, make_cell: MakeCell
 ) -> None:
     make_cell()
     owner = submitter.user.pk
-    assert statements_of(JOB, owner_id=owner) == 1
-    assert statements_of({**JOB, "allow_unsatisfiable": True}, owner_id=owner) == 0
-    assert statements_of(*([JOB] * 50), owner_id=owner) == 1
+    assert statements_of(JOB, owner_id=owner) == 2
+    assert statements_of({**JOB, "allow_unsatisfiable": True}, owner_id=owner) == 1
+    assert statements_of(*([JOB] * 50), owner_id=owner) == 2
     large, secret = {"resources": {"cpu": 99}}, {"secrets": [{"name": "s", "env": "S"}]}
-    assert statements_of({**JOB, **large}, owner_id=owner) == 2
-    assert statements_of({**JOB, **large, **secret, "guid": "g"}, owner_id=owner) == 4
+    assert statements_of({**JOB, **large}, owner_id=owner) == 3
+    assert statements_of({**JOB, **large, **secret, "guid": "g"}, owner_id=owner) == 5
     Quota.objects.create(project=Project.objects.get(), running_tasks=1)
     assert statements_of(JOB, owner_id=owner) == 2
     constrained = {**JOB, "constraints": [{"key": "zone", "op": "not_exists"}]}
@@ -283,6 +283,6 @@ def test_precheck_statement_agrees_with_the_domain(
     spec = parse_job({"name": "a", **by_type[fields["task_type"]], **fields})
     pool_id = mixed[0].pool_id
     pool = AdmissionPool(pool_id, "default", cells=find_offered_cells([pool_id])[pool_id])
-    precheck = precheck_capacity(list(capacity_shapes(spec, pool)), 0, [(0, 0)])
+    precheck = precheck_capacity(capacity_shapes(spec, pool))
     [refused] = find_unsatisfiable([(spec, ())], pool, now=NOW)
-    assert bool(precheck.pool_ids) is bool(refused)
+    assert bool(precheck) is bool(refused)

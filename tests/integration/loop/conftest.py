@@ -38,6 +38,7 @@ from controlplane.models import Attempt, InboxProbe, Job, Task, TickState
 from controlplane.outbox import transport
 from controlplane.spec import parse_job
 from controlplane.ticks import convergence, placement
+from tests.harness.bands import grant_production
 from tests.harness.members import admit
 
 
@@ -192,6 +193,7 @@ class Loop:
 @pytest.fixture
 def loop(transactional_db: None) -> Iterator[Loop]:
     create_default_tenancy()
+    grant_production()
     owner, _ = create_user(name="owner", password=None, is_operator=False)
     admit(owner, Role.SUBMITTER)
     wire = Wire()

@@ -250,3 +250,12 @@ def test_manually_closed_alert_leaves_an_audit_line_and_can_reopen(
     assert raise_alert("cell_lost").pk != alert.pk
     with pytest.raises(NotFound):
         close_alert(alert_id=0, actor="olga", reason="", now=clock.now())
+
+
+def test_full_store_has_an_alert_until_space_is_free(loop: Loop, settings: Any) -> None:
+    before = settings.CELLRUN
+    for floor in (1_000_000_000, 0):
+        settings.CELLRUN = before.model_copy(update={"store_min_free_mib": floor})
+        loop.converge()
+        texts = Alert.objects.filter(kind="store_full", cleared_at=None).values_list("text")
+        assert [("CELLRUN_STORE_MIN_FREE_MIB" in text) for (text,) in texts] == [True] * bool(floor)

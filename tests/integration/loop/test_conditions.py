@@ -360,6 +360,17 @@ def test_concurrent_plans_stay_within_a_quota(loop: Loop) -> None:
     assert done == (1, 0)
 
 
+def test_concurrent_plans_stay_within_a_default_quota(loop: Loop) -> None:
+    for number in (1, 2):
+        loop.cell(f"cell-{number}")
+    plans = [plan(loop.submit(), f"cell-{number}") for number in (1, 2)]
+    Quota.objects.filter(default_for="user").update(running_tasks=1)
+    done = one_after_the_other(
+        lambda: write(plans[0], has_quotas=True), lambda: write(plans[1], has_quotas=True)
+    )
+    assert done == (1, 0)
+
+
 def test_concurrent_plans_stay_within_the_tokens_of_a_pool(loop: Loop) -> None:
     for number in (1, 2):
         loop.cell(f"cell-{number}")

@@ -44,14 +44,15 @@ def draw_job(dice: random.Random) -> dict[str, Any]:
 
 def draw_pool(dice: random.Random, loop: Loop) -> None:
     Pool.objects.update(
-        sequencer=dice.choice(["fifo", "lifo", "drf", "fair_share"]),
+        sequencer=dice.choice(["fifo", "lifo", "drf", "fair_share", "fair_projects"]),
         selector=dice.choice(["dispersed", "concentrated", "round_robin"]),
         strict_fifo=dice.random() < 0.2,
         preemption=dice.random() < 0.5,
         tokens={"licence": 2},
     )
     if dice.random() < 0.4:
-        Quota.objects.create(user=loop.owner, running_tasks=dice.randint(2, 9))
+        limit = dice.randint(2, 9)
+        Quota.objects.create(user=loop.owner, running_tasks=limit, highest_band="production")
     for number in range(dice.randint(1, 4)):
         loop.cell(f"cell-{number}", dice.choice([2000, 4000]))
         if dice.random() < 0.5:

@@ -218,7 +218,7 @@ def test_uninstalled_plugins_are_skipped_with_alerts(loop: Loop) -> None:
     assert loop.state(job) == "SUCCEEDED"
 
 
-@pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share"])
+@pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share", "fair_projects"])
 def test_pass_at_its_task_limit_raises_no_sequencer_alert(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, sequencer: str
 ) -> None:

@@ -146,8 +146,11 @@ def scene(loop: Loop, count: int) -> tuple[list[User], list[FakeCell]]:
         resources={"cpu_millis": USER_CPU},
         running_tasks=USER_TASKS,
         running_jobs=USER_JOBS,
+        highest_band="production",
     )
-    Quota.objects.create(project=Project.objects.get(), running_tasks=PROJECT_TASKS)
+    Quota.objects.create(
+        project=Project.objects.get(), running_tasks=PROJECT_TASKS, highest_band="production"
+    )
     TickState.objects.get_or_create(name="convergence")
     tick(None)  # type: ignore[arg-type]
     transport.use(Nowhere())

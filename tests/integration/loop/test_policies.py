@@ -1,17 +1,21 @@
 """What operators set is in force from the next pass on: plugins, order, tokens, quotas."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.db import connection
 
+from controlplane import clock
+from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.pools import put_pool
-from controlplane.commands.tenancy.quotas import put_quota
+from controlplane.commands.tenancy.quotas import put_default_quota, put_quota
 from controlplane.contract.states import TaskState
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Attempt, Domain, Job, Pool, Project, Shape, Task
 from controlplane.queries.views.quotas import get_quota
+from controlplane.queries.views.tasks import get_task
 from tests.integration.loop.conftest import Loop
 
 
@@ -110,6 +114,51 @@ def test_a_wider_quota_lets_more_run(
     set_quota(loop, kind, **wide)
     loop.place()
     assert loop.states(job) == ["ASSIGNED"] * 3
+
+
+@pytest.mark.parametrize("kind", list(ScopeKind))
+@pytest.mark.parametrize("limits", [{"running_tasks": 1}, {"resources": {"cpu_millis": 1500}}])
+def test_default_quota_limits_a_scope_without_one_and_is_named(
+    loop: Loop, kind: ScopeKind, limits: dict[str, Any]
+) -> None:
+    loop.cell()
+    put_default_quota(kind=kind, changes=limits)
+    job = loop.submit(replicas=3)
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "PENDING", "PENDING"]
+    [pending, _] = Task.objects.filter(job=job, state=TaskState.PENDING)
+    reason = get_task(pending.pk, now=clock.now())["pending_reason"]
+    assert reason["code"] == "quota_exceeded"
+    assert reason["text"].startswith(f"default quota of {kind} ")
+    set_quota(loop, kind, running_tasks=2, resources={})
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+    put_default_quota(kind=kind, changes=dict.fromkeys(limits) | {"resources": {}})
+    loop.place()
+    assert sorted(loop.states(job)) == ["ASSIGNED", "ASSIGNED", "PENDING"]
+
+
+def test_fair_projects_share_the_pool_and_count_running_tasks(loop: Loop) -> None:
+    set_pool(sequencer="fair_projects", max_building_per_cell=None)
+    Project.objects.create(domain=Domain.objects.get(), name="other")
+    loop.cell("cell-1", cpu=2000)
+    first = [loop.submit(replicas=8, project="default") for _ in range(2)]
+    loop.place()
+    second = loop.submit(replicas=8, project="other")
+    loop.cell("cell-2", cpu=4000)
+    loop.place()
+    held = [sum(state == "ASSIGNED" for state in loop.states(job)) for job in (*first, second)]
+    # Two tasks of the first project ran already: each project holds three now.
+    assert (held[0] + held[1], held[2]) == (3, 3)
+
+
+def test_default_quota_limits_each_user_alone(loop: Loop) -> None:
+    loop.cell()
+    put_default_quota(kind=ScopeKind.USER, changes={"running_tasks": 1})
+    other, _ = create_user(name="other", password=None, is_operator=False)
+    jobs = [loop.submit(replicas=2), replace(loop, owner=other).submit(replicas=2)]
+    loop.place()
+    assert [sorted(loop.states(job)) for job in jobs] == [["ASSIGNED", "PENDING"]] * 2
 
 
 def test_shown_quota_usage_matches_the_blocking_usage(loop: Loop) -> None:

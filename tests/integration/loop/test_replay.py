@@ -30,7 +30,7 @@ def test_recorded_pool_replays_the_decisions_of_the_tick(
     loop: Loop, tmp_path: Path, sequencer: str
 ) -> None:
     Pool.objects.update(sequencer=sequencer)
-    Quota.objects.create(user=loop.owner, running_tasks=9)
+    Quota.objects.create(user=loop.owner, running_tasks=9, highest_band="production")
     for number in range(3):
         loop.cell(f"cell-{number}", 3000)
     loop.submit(replicas=2)

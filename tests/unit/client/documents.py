@@ -142,6 +142,8 @@ def a_quota(**changes: Any) -> Quota:
         "running_jobs": None,
         "pending_tasks": None,
         "weight": 1.0,
+        "highest_band": "interactive",
+        "is_default": False,
         "usage": {
             "resources": {"cpu": 1.5, "memory_mib": 96},
             "running_tasks": 3,

@@ -72,8 +72,8 @@ def test_quotas_are_listed_with_their_usage(environment: Api) -> None:
     environment.answer("GET /api/v1/quotas", a_page(a_quota(), lab))
     listed = rows_of(call("quota"))
     assert listed[1:] == [
-        "user ann 1.5 of 4 96 of 65536 MiB 3 of 7 1 5 1",
-        "project lab/genes 1.5 96 MiB 3 1 5 2",
+        "user ann 1.5 of 4 96 of 65536 MiB 3 of 7 1 5 1 interactive",
+        "project lab/genes 1.5 96 MiB 3 1 5 2 interactive",
     ]
     assert rows_of(call("quota", "user")) == listed
     assert "kind=user" in environment.requests[-1][1]
@@ -84,7 +84,7 @@ def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
     usage = {"resources": used, "running_tasks": 3, "running_jobs": 0, "pending_tasks": 0}
     environment.answer(f"GET {QUOTA}", a_quota(running_jobs=0, usage=usage))
     assert rows_of(call("quota", "user", "ann")) == [
-        "user ann weight 1",
+        "user ann weight 1 highest band interactive",
         "",
         "LIMIT IN USE",
         "running tasks 3 of 7",
@@ -134,3 +134,15 @@ def test_set_without_a_target_is_refused_without_a_request(environment: Api) -> 
 def test_slash_in_a_project_name_is_quoted(environment: Api) -> None:
     environment.answer("GET /api/v1/quotas/project/lab%2Fgenes", a_quota(kind="project"))
     assert call("quota", "project", "lab/genes").exit_code == 0
+
+
+def test_default_quota_is_shown_without_usage_and_named(environment: Api) -> None:
+    default = a_quota(kind="default", name="user", is_default=True, usage=None, resources={})
+    environment.answer("GET /api/v1/quotas/default/user", default)
+    environment.answer("PUT /api/v1/quotas/default/user", default)
+    shown = rows_of(call("quota", "default", "user", "--set", "highest_band=production"))
+    assert shown[0] == "default user weight 1 highest band interactive"
+    assert "running tasks 0 of 7" in shown
+    assert sent(environment, "PUT /api/v1/quotas/default/user") == [{"highest_band": "production"}]
+    environment.answer(f"GET {QUOTA}", a_quota(is_default=True))
+    assert rows_of(call("quota", "user", "ann"))[0].endswith("(default quota)")

@@ -11,6 +11,7 @@ from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import GuaranteedCapacity, Vector
 from controlplane.domain.placement.model.shares import dominant_share
 from controlplane.domain.placement.model.snapshot import ShapeFacts
+from controlplane.domain.scopes import Scope, ScopeKind
 
 
 class BandQueue:
@@ -34,8 +35,9 @@ class BandQueue:
         self.shape: Vector = rows.shape[place]
         self.is_child: NDArray[np.bool_] = rows.is_child[place]
         self.owner: Vector = rows.owner[place]
+        self.project: Vector = rows.project[place]
         self.left: Vector = left[place]
-        for column in (self.job, self.shape, self.is_child, self.owner):
+        for column in (self.job, self.shape, self.is_child, self.owner, self.project):
             column.flags.writeable = False  # sequencers only read
         self._shapes, self._accounting, self._matrix = shapes, accounting, matrix
         self._total, self._limit, self._any_special = matrix.total, limit, rows.any_special
@@ -46,7 +48,13 @@ class BandQueue:
 
     def share_of(self, owner: int) -> float:
         """Return the owner's current dominant share of the pool."""
-        return dominant_share(self._accounting.held_by(owner, self._matrix.names), self._total)
+        held = self._accounting.held_by_owner(owner, self._matrix.names)
+        return dominant_share(held, self._total)
+
+    def share_of_project(self, project: int) -> float:
+        """Return the project's current dominant share of the pool."""
+        held = self._accounting.held_by_project(project, self._matrix.names)
+        return dominant_share(held, self._total)
 
     def share_of_task(self, row: int) -> float:
         """Return the maximum by which one task of the row changes its owner's dominant share."""
@@ -55,7 +63,11 @@ class BandQueue:
 
     def weight_of(self, owner: int) -> float:
         """Return the owner's weight."""
-        return self._accounting.weight_of(owner)
+        return self._accounting.weight_of(Scope(ScopeKind.USER, owner))
+
+    def weight_of_project(self, project: int) -> float:
+        """Return the project's weight."""
+        return self._accounting.weight_of(Scope(ScopeKind.PROJECT, project))
 
     def sure_room(self, rows: Vector) -> GuaranteedCapacity | None:
         """Return the room for tasks of these rows; None if other limits than cells apply.

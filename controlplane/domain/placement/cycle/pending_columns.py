@@ -28,6 +28,7 @@ class PendingColumns:
         self._ordinal: Vector = np.searchsorted(self._ids, self.shape)
         self.band = self._by_shape([int(shape.band) for shape in ordered])
         self.owner = self._by_shape([shape.owner_id for shape in ordered])
+        self.project = self._by_shape([shape.project_id for shape in ordered])
 
     def _by_shape(self, values: Sequence[int]) -> Vector:
         return np.asarray(np.array(values, dtype=np.int64)[self._ordinal])

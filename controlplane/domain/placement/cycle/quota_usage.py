@@ -8,7 +8,7 @@ import numpy as np
 
 from controlplane.domain.placement.model.interfaces import QuotaState, Vector
 from controlplane.domain.placement.model.snapshot import PoolSnapshot, ShapeFacts
-from controlplane.domain.scopes import Quota, Scope, ScopeKind
+from controlplane.domain.scopes import Quota, Scope
 
 
 class _QuotaAccount:
@@ -39,6 +39,7 @@ class _QuotaAccount:
             running_jobs=len(running - {job_id} if job_id in leaving else running),
             leaving_jobs=len(leaving),
             waiting=self.waiting,
+            is_default=self.quota.is_default,
         )
 
 
@@ -53,7 +54,8 @@ class QuotaAccounting:
         self._accounts = {quota.scope: _QuotaAccount(quota) for quota in snapshot.quotas}
         self._tokens = dict(snapshot.policy.tokens)
         self._tokens_used = dict(snapshot.tokens_used)
-        self._owners = {owner: dict(used) for owner, used in snapshot.owner_usage.items()}
+        self._owners = {key: dict(used) for key, used in snapshot.owner_usage.items()}
+        self._projects = {key: dict(used) for key, used in snapshot.project_usage.items()}
         self._kept: dict[int, tuple[ShapeFacts, int, int]] = {}
 
     @property
@@ -130,11 +132,12 @@ class QuotaAccounting:
                 account.jobs.update(job_ids)
                 account.leaving_jobs.difference_update(job_ids)
         self._count(shape, tasks)
-        if shape.owner_id in self._owners:
-            _add(self._owners[shape.owner_id], shape.resources, tasks)
-        elif tasks > 0:
-            self._owners[shape.owner_id] = {}
-            _add(self._owners[shape.owner_id], shape.resources, tasks)
+        for usage, key in (
+            (self._owners, shape.owner_id),
+            (self._projects, shape.project_id),
+        ):
+            if key in usage or tasks > 0:
+                _add(usage.setdefault(key, {}), shape.resources, tasks)
 
     def keep(self, row: int, shape: ShapeFacts, job_id: int, tasks: int) -> None:
         """Charge the nominated `tasks` tasks of the row, until `let_go`."""
@@ -170,15 +173,22 @@ class QuotaAccounting:
         for account in self.accounts_of(shape):
             account.waiting += tasks
 
-    def held_by(self, owner: int, names: Sequence[str]) -> Vector:
+    def held_by_owner(self, owner: int, names: Sequence[str]) -> Vector:
         """Return the amounts that an owner holds in the pool, by resource."""
-        held: Mapping[str, int] = self._owners.get(owner, {})
-        return np.array([held.get(name, 0) for name in names], dtype=np.int64)
+        return _amounts(self._owners.get(owner, {}), names)
 
-    def weight_of(self, owner: int) -> float:
-        """Return the weight of an owner's quota, by default 1."""
-        account = self._accounts.get(Scope(ScopeKind.USER, owner))
+    def held_by_project(self, project: int, names: Sequence[str]) -> Vector:
+        """Return the amounts that a project holds in the pool, by resource."""
+        return _amounts(self._projects.get(project, {}), names)
+
+    def weight_of(self, scope: Scope) -> float:
+        """Return the weight of the scope's quota, by default 1."""
+        account = self._accounts.get(scope)
         return account.quota.limits.weight if account is not None else 1.0
+
+
+def _amounts(held: Mapping[str, int], names: Sequence[str]) -> Vector:
+    return np.array([held.get(name, 0) for name in names], dtype=np.int64)
 
 
 def _add(held: dict[str, int], amounts: Mapping[str, int], tasks: int) -> None:

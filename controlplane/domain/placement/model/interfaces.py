@@ -28,7 +28,8 @@ class QuotaState:
     """A quota with its usage at this point of the pass. `title`: "user alice".
 
     `leaving_jobs`: the `running_jobs` with terminating attempts only. `waiting`: tasks of the scope
-    that were admitted to this pass and could not be placed.
+    that were admitted to this pass and could not be placed. `is_default`: the limits are those of
+    the default quota.
     """
 
     kind: ScopeKind
@@ -39,6 +40,7 @@ class QuotaState:
     running_jobs: int
     leaving_jobs: int = 0
     waiting: int = 0
+    is_default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,12 @@ class Validator(Protocol):
 class Queue(Protocol):
     """The waiting rows of one band, as columns, ordered by job and group.
 
-    `owner`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
+    `owner`, `project`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
     """
 
     job: Vector
     owner: Vector
+    project: Vector
     shape: Vector
     is_child: NDArray[np.bool_]
     left: Vector
@@ -109,11 +112,17 @@ class Queue(Protocol):
     def share_of(self, owner: int) -> float:
         """Return the owner's current dominant share of the pool, from 0 to 1."""
 
+    def share_of_project(self, project: int) -> float:
+        """Return the project's current dominant share of the pool, from 0 to 1."""
+
     def share_of_task(self, row: int) -> float:
         """Return the maximum by which one task of the row changes its owner's dominant share."""
 
     def weight_of(self, owner: int) -> float:
         """Return the owner's weight, by default 1."""
+
+    def weight_of_project(self, project: int) -> float:
+        """Return the project's weight, by default 1."""
 
     def sure_room(self, rows: Vector) -> "GuaranteedCapacity | None":
         """Return the room for tasks of these rows; None: other limits than cells apply, too."""
@@ -144,7 +153,7 @@ class Turn:
 
 
 class Sequencer(Protocol):
-    """Decides the order of rows. `uses_shares`: it reads the shares of owners."""
+    """Decides the order of rows. `uses_shares`: it reads the shares of owners or projects."""
 
     uses_shares: bool
 

@@ -123,7 +123,8 @@ class Nomination:
 class PoolSnapshot:
     """One pool: its READY cells by name, the waiting shapes, and the usage of quotas.
 
-    `owner_usage`: amounts held in this pool, by owner; read only for sequencers that use shares.
+    `owner_usage`, `project_usage`: amounts held in this pool, by owner and project; read only for
+    sequencers that use shares.
     `tokens_used`: by name.
     """
 
@@ -137,6 +138,7 @@ class PoolSnapshot:
     quotas: tuple[Quota, ...] = ()
     tokens_used: Mapping[str, int] = field(default_factory=dict)
     owner_usage: Mapping[int, Resources] = field(default_factory=dict)
+    project_usage: Mapping[int, Resources] = field(default_factory=dict)
     nominations: tuple[Nomination, ...] = ()
 
 

@@ -1,5 +1,6 @@
 """The decision about submitted jobs by facts alone: order of the faults, kinds, names, reruns."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
@@ -17,14 +18,17 @@ from controlplane.domain.hooks.interface import (
 )
 from controlplane.domain.jobs.admission import (
     RERUN_CHECKS,
+    SUBMISSION_CHECKS,
     Admission,
     AdmissionCandidate,
+    Check,
     ExistingJob,
     SubmissionFacts,
     admit,
     judge,
     judge_names,
 )
+from controlplane.domain.jobs.bands import LimitedScope
 from controlplane.domain.jobs.satisfiability import AdmissionPool
 from controlplane.domain.jobs.submission import (
     GuidTaken,
@@ -33,7 +37,8 @@ from controlplane.domain.jobs.submission import (
     PlannedJob,
     digest_of,
 )
-from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
+from controlplane.domain.scopes import Scope, ScopeKind, ScopeLimits
+from controlplane.domain.state.states import Band
 from controlplane.domain.state.transitions import Event
 from controlplane.spec import parse_job
 from tests.harness.domain.facts import NOW
@@ -222,16 +227,50 @@ def test_fault_in_a_field_set_by_the_kind_names_the_kind() -> None:
     assert job.groups[0].prepared == {"mounts": [{**MOUNT, "read_only": True}]}
 
 
+def limited(scope: Scope, band: Band = Band.PRODUCTION, **limits: Any) -> LimitedScope:
+    return LimitedScope(scope, "x", ScopeLimits(**limits), band)
+
+
 def test_only_the_quotas_of_the_owner_and_its_project_and_domain_apply() -> None:
-    def quota(kind: ScopeKind, key: int) -> dict[Scope, Quota]:
-        scope = Scope(kind, key)
-        return {scope: Quota(scope, "x", ScopeLimits(resources={"cpu_millis": 100}))}
+    def quota(kind: ScopeKind, key: int) -> dict[Scope, LimitedScope]:
+        return {Scope(kind, key): limited(Scope(kind, key), resources={"cpu_millis": 100})}
 
     for kind, key, other in ((ScopeKind.USER, 1, 7), (ScopeKind.PROJECT, 7, 8)):
-        [(_, field, detail)] = faults(JOB, facts=replace(FACTS, quotas=quota(kind, key)))
+        [(_, field, detail)] = faults(JOB, facts=replace(FACTS, limits=quota(kind, key)))
         assert (field, f"quota of {kind} x" in detail) == ("resources.cpu", True)
-        assert admitted(JOB, facts=replace(FACTS, quotas=quota(kind, other))).planned
-    assert faults(JOB, facts=replace(FACTS, quotas=quota(ScopeKind.DOMAIN, 8)))
+        assert admitted(JOB, facts=replace(FACTS, limits=quota(kind, other))).planned
+    assert faults(JOB, facts=replace(FACTS, limits=quota(ScopeKind.DOMAIN, 8)))
+
+
+@pytest.mark.parametrize("checks", [SUBMISSION_CHECKS, RERUN_CHECKS])
+def test_band_must_be_within_the_limits_of_user_project_and_domain(
+    checks: Sequence[Check],
+) -> None:
+    def refusals(band: str, limits: Mapping[ScopeKind, Band]) -> str:
+        keys = {ScopeKind.USER: 1, ScopeKind.PROJECT: 7, ScopeKind.DOMAIN: 8}
+        scopes = {kind: Scope(kind, key) for kind, key in keys.items()}
+        found = {scopes[kind]: limited(scopes[kind], of) for kind, of in limits.items()}
+        spec = parse_job({**JOB, "band": band})
+        try:
+            judge(
+                [AdmissionCandidate(0, spec, False, 7, 8, POOL)],
+                replace(FACTS, limits=found),
+                Hooks(),
+                checks=checks,
+            )
+        except JobsRefused as refused:
+            return str(refused)
+        return ""
+
+    every = dict.fromkeys(ScopeKind, Band.PRODUCTION)
+    for kind in ScopeKind:
+        for number, band in enumerate(("production", "interactive", "batch")):
+            for limit in Band:
+                text = refusals(band, {**every, kind: limit})
+                assert bool(text) is (number < limit - 1), (kind, band, limit)
+                if text:
+                    assert text.startswith(f"band: {band} is too high: {limit.name.lower()} is ")
+                    assert f"cellrun quota {kind} x --set highest_band={band}" in text
 
 
 def test_rerun_checks_permissions_but_not_the_submitted_size() -> None:
@@ -254,10 +293,10 @@ def test_rerun_checks_permissions_but_not_the_submitted_size() -> None:
 
 def test_rerun_checks_the_size_if_the_kind_changed_the_job() -> None:
     scope = Scope(ScopeKind.USER, 1)
-    quota = Quota(scope, "x", ScopeLimits(resources={"cpu_millis": 100}))
+    quota = limited(scope, resources={"cpu_millis": 100})
     pool = replace(POOL, allowed_mounts=[{"path": "/data"}])
     candidate = AdmissionCandidate(0, parse_job(JOB), False, 7, 8, pool)
-    facts = replace(FACTS, quotas={scope: quota})
+    facts = replace(FACTS, limits={scope: quota})
     assert judge([candidate], facts, Hooks(), checks=RERUN_CHECKS)
     mounting = replace(candidate, spec=parse_job({**JOB, "kind": "mounting"}))
     with pytest.raises(JobsRefused, match=r"^groups\[0\].resources.cpu: ") as refused:

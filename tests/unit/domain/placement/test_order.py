@@ -26,7 +26,7 @@ def zoned(number: int, zone: str, cores: int = 1, **changes: Any) -> Any:
     return core(number, cores, labels={"zone": zone}, **changes)
 
 
-@pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share"])
+@pytest.mark.parametrize("sequencer", ["fifo", "lifo", "drf", "fair_share", "fair_projects"])
 def test_higher_band_comes_first_regardless_of_order_and_owner(sequencer: str) -> None:
     rows = [
         row(1, band=Band.BATCH),

@@ -131,4 +131,5 @@ def _failure(
         "limit": limit,
     }
     is_final = requested > limit and not request.shape.allow_unsatisfiable
-    return ValidationFailure(QUOTA_EXCEEDED, f"quota of {quota.title}: {text}", figures, is_final)
+    name = "default quota" if quota.is_default else "quota"
+    return ValidationFailure(QUOTA_EXCEEDED, f"{name} of {quota.title}: {text}", figures, is_final)
