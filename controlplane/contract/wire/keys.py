@@ -13,6 +13,7 @@ UPLOAD = b"cellrun mac: upload"
 SEAL = b"cellrun seal: control plane to cell"
 SEAL_ORDERS = b"cellrun seal: orders"
 SEAL_REPORTS = b"cellrun seal: reports"
+REDIS = b"cellrun password: redis"
 
 
 class MalformedKey(ValueError):
@@ -27,7 +28,7 @@ def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
 
 @lru_cache(maxsize=16_384)
 def mac_key(cell_key: bytes, direction: bytes) -> bytes:
-    """Return the key for one use: TO_CONTROL, TO_CELL, UPLOAD, or a SEAL (which is no MAC key)."""
+    """Return the key for one use: TO_CONTROL, TO_CELL, UPLOAD, a SEAL or REDIS."""
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 
