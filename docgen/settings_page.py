@@ -18,7 +18,7 @@ from controlplane.config.env import (
 )
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen.tables import table
-from workers.config import DRIVERS
+from workers.config import BROKER_LOGINS, DRIVERS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -63,6 +63,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_PROCESS": "Name of the process in its logs. With `web`, the process pools its"
         " database connections.",
         "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it.",
+        "CELLRUN_REDIS_USERS": "Enrolment and revocation write the logins of cells into Redis"
+        " ([cells](cells.md#the-logins-at-redis)).",
         "CELLRUN_REQUEST_BURST_UNITS": "[Units](api.md#limits-of-requests) that a token may spend"
         " at once, after a pause.",
         "CELLRUN_REQUEST_UNITS_PER_SECOND": "[Units](api.md#limits-of-requests) that a token may"
@@ -82,6 +84,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " only there.",
         "CELLRUN_CELL_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, from which"
         " inputs may be fetched ([artifacts](artifacts.md#allowed-addresses)).",
+        "CELLRUN_CELL_BROKER_LOGIN": "`key`: the cell uses [logins](cells.md#the-logins-at-redis)"
+        " that follow from its name and key, instead of the one in `CELERY_BROKER_URL`.",
         "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Resources that are not listed: the host's"
         " (memory less 512 MiB).",
         "CELLRUN_CELL_DRIVER": "How attempts run: `docker`, `process` (no isolation), `memory`"
@@ -136,6 +140,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELERY_BROKER_URL": "an address like redis://host:6379/0",
         "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
         "CELLRUN_CELL_ALLOWED_NETWORKS": "networks such as 10.0.0.0/8, separated by commas",
+        "CELLRUN_CELL_BROKER_LOGIN": "one of " + ", ".join(BROKER_LOGINS),
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
         "CELLRUN_CELL_DRIVER": f"one of {', '.join(DRIVERS)}",
         "CELLRUN_CELL_EVACUATE": "true or false",

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 from controlplane.contract import settings_names
 from controlplane.contract.addresses import Network
-from controlplane.contract.wire import keys
+from controlplane.contract.wire import keys, logins
 from workers.runners.discovery import chosen_names
 from workers.secret_folder import is_in_memory
 
 DRIVERS = ("docker", "process", "memory")
+BROKER_LOGINS = ("url", "key")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+-]{0,63}")
@@ -64,7 +65,8 @@ class CellConfig:
     privileged tasks, and extra capabilities, that its pool allows. `mount_roots`: folders that
     tasks may mount; None: those that the pool allows. `runners`: task types of installed packages.
     `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
-    `concurrency`: limit of concurrent engine calls, not of running attempts.
+    `concurrency`: limit of concurrent engine calls, not of running attempts. `has_own_login`:
+    whether it uses the logins of its key at Redis instead of the one in `broker_url`.
     """
 
     name: str
@@ -92,6 +94,22 @@ class CellConfig:
     mount_roots: tuple[Path, ...] | None = None
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
+    has_own_login: bool = False
+
+    @property
+    def receiver_url(self) -> str:
+        """Return the address of Redis with the login for orders and events."""
+        return self._url_of(logins.receiver(self.name))
+
+    @property
+    def sender_url(self) -> str:
+        """Return the address of Redis with the login for messages to the inbox."""
+        return self._url_of(logins.sender(self.name))
+
+    def _url_of(self, user: str) -> str:
+        if not self.has_own_login:
+            return self.broker_url
+        return logins.with_login(self.broker_url, user, self.key)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "CellConfig":
@@ -105,6 +123,7 @@ class CellConfig:
             key=read("CELLRUN_CELL_KEY_FILE", _key_in_file),
             home=home,
             broker_url=read("CELERY_BROKER_URL", _broker_url),
+            has_own_login=read("CELLRUN_CELL_BROKER_LOGIN", _one_of(BROKER_LOGINS), "url") == "key",
             control_url=read("CELLRUN_CONTROL_URL", _http_url),
             installation=read("CELLRUN_INSTALLATION", _name),
             capacity=_capacity(read, home),
@@ -228,7 +247,7 @@ def _url(text: str, schemes: tuple[str, ...]) -> str:
 
 
 def _broker_url(text: str) -> str:
-    return _url(text, ("redis", "rediss", "redis+socket", "unix"))
+    return logins.verified(_url(text, ("redis", "rediss", "redis+socket", "unix")))
 
 
 def _http_url(text: str) -> str:

@@ -86,6 +86,10 @@ class Web:
         """
         return self._send(method, path, body, self._headers(path, body), seconds)
 
+    def sign_link(self, url: str) -> dict[str, str]:
+        """Return the headers with which the cell uses a link of the control plane."""
+        return upload_headers(self._mac_key, self._cell, url, b"", int(self._now()))
+
     def _headers(self, path: str, body: bytes) -> dict[str, str]:
         url, at = self._url + path, int(self._now())
         return upload_headers(self._mac_key, self._cell, url, body, at)

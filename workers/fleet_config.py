@@ -25,6 +25,8 @@ def read_fleet(env: Mapping[str, str]) -> list[CellConfig]:
     shared = {
         **env,
         "CELLRUN_CELL_DRIVER": "memory",
+        # All cells share one connection, which cannot use the logins of each of them.
+        "CELLRUN_CELL_BROKER_LOGIN": "url",
         "CELLRUN_CELL_HOME": env.get("CELLRUN_CELL_HOME") or DEFAULT_HOME,
     }
     return [

@@ -16,7 +16,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -67,11 +67,14 @@ class Storage:
         file_roots: Sequence[Path] = (),
         file_systems: Sequence[str] = (),
         allowed_networks: Sequence[Network] = (),
+        sign: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
         """Create the storage. `file_systems`: allowed protocols of fsspec.
 
         `allowed_networks`: networks that URLs of submitters may access although not public.
+        `sign`: returns the headers that a link of the control plane needs.
         """
+        self._sign = sign
         self._roots = [Path(os.path.realpath(root)) for root in file_roots]
         self._file_systems = frozenset(file_systems) - {*WEB, "file", "local"}
         self._adapter = _checking_adapter(tuple(allowed_networks))
@@ -126,14 +129,15 @@ class Storage:
             raise StorageAway(_error_text(error)) from error
 
     def _read_web(self, url: str, *, named: bool) -> Iterator[bytes]:
-        with requests.Session() as session:
+        with _LinkSession() as session:
             session.trust_env = False
             session.max_redirects = MAX_REDIRECTS
             if named:
                 session.mount("http://", self._adapter)
                 session.mount("https://", self._adapter)
             try:
-                with session.get(url, stream=True, timeout=HTTP_SECONDS) as answer:
+                headers = {} if named else dict(self._sign(url))
+                with session.get(url, stream=True, timeout=HTTP_SECONDS, headers=headers) as answer:
                     if answer.status_code >= 400:
                         is_final = named and answer.status_code < 500
                         is_final = is_final and answer.status_code not in _RETRYABLE
@@ -241,6 +245,18 @@ class Storage:
             raise StorageRefused(str(error)) from error
         except Exception as error:
             raise StorageAway(_error_text(error)) from error
+
+
+class _LinkSession(requests.Session):
+    """Sends the headers that sign a link to the control plane only, not where it redirects to."""
+
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
+        """Remove the headers of a redirected request that authenticate the first one."""
+        for name in [name for name in prepared_request.headers if name.startswith("X-Cellrun-")]:
+            del prepared_request.headers[name]
+        super().rebuild_auth(prepared_request, response)  # type: ignore[no-untyped-call]
 
 
 def scheme_of(url: str) -> str:

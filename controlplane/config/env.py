@@ -20,6 +20,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from controlplane.contract.addresses import Network
 from controlplane.contract.settings_names import unknown_names
+from controlplane.contract.wire.logins import verified
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
 from controlplane.storage.addresses import find_folder, is_object_store, read_store_url
 
@@ -129,7 +130,7 @@ def _redis_url(text: str) -> str:
     known = parts.scheme in ("redis", "rediss") and parts.hostname
     if not (known or (parts.scheme == "redis+socket" and parts.path)):
         raise ValueError(expected)
-    return text
+    return verified(text)
 
 
 def _database(text: str) -> Database:
@@ -220,6 +221,8 @@ class ControlPlaneSettings(BaseModel):
     broker_url: Annotated[str, BeforeValidator(_redis_url)] = Field(
         alias="CELERY_BROKER_URL", repr=False
     )
+    # Enrolment and revocation write the logins of cells into Redis.
+    redis_users: Switch = False
     public_url: HttpUrl = "http://127.0.0.1:8000"
     # The address of Flower for browsers; without it, pages have no links to Flower.
     flower_url: HttpUrl = ""
@@ -352,7 +355,7 @@ def _running_stack(home: Path) -> dict[str, str]:
         return found
     for line in lines:
         name, _, value = line.removeprefix("export ").partition("=")
-        if name in ("DATABASE_URL", "CELERY_BROKER_URL"):
+        if name in ("DATABASE_URL", "CELERY_BROKER_URL", "CELLRUN_REDIS_USERS"):
             found[name] = "".join(shlex.split(value))
         elif name == "CELLRUN_URL":
             found["CELLRUN_PUBLIC_URL"] = "".join(shlex.split(value))

@@ -194,6 +194,8 @@ UNFOLD = {
 
 # Celery carries short commands: JSON, no results, removed as they are read, one at a time.
 CELERY_BROKER_URL = CELLRUN.broker_url
+# Celery prefers the variable CELERY_BROKER_URL to the setting, but not to these.
+CELERY_BROKER_READ_URL = CELERY_BROKER_WRITE_URL = CELERY_BROKER_URL
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_RESULT_BACKEND = None

@@ -27,6 +27,7 @@ from controlplane.contract.messages.reports import (
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.envelope import VERSION, Envelope
 from controlplane.contract.wire.queues import INBOX_QUEUES, INBOX_SHARDS, inbox_queue
+from controlplane.contract.wire.sealing import BadSeal
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.cells.reports import ReportSender
 from controlplane.queries.cells.keys import find_keys
@@ -151,7 +152,7 @@ class Directory:
             raise UnknownCell(f"cell {message.cell!r} is not enrolled")
         cell_id, key, mac_key = known
         message.check(mac_key)
-        return CellAddress(cell_id, message.cell, message.incarnation, key)
+        return CellAddress(cell_id, message.cell, message.incarnation, key, message.version)
 
     def forget(self) -> None:
         """Clear the cache, since keys may have changed."""
@@ -254,7 +255,7 @@ def _newest(items: list[T], sender: Callable[[T], CellAddress], drops: "_DropCou
 
 
 def _sort(message: Envelope, address: CellAddress, found: SortedBatch) -> None:
-    body = read_message(message.content())
+    body = read_message(message.content(keys.mac_key(address.key, keys.SEAL_REPORTS)))
     position = len(found.registrations) + len(found.goodbyes)
     match body:
         case Register():
@@ -311,6 +312,7 @@ _REASONS: Mapping[type[Exception], str] = MappingProxyType(
     {
         MalformedMessage: "malformed",
         envelope.BadMac: "bad_mac",
+        BadSeal: "bad_seal",
         UnknownCell: "unknown_cell",
         WrongShard: "wrong_shard",
         OverLimit: "over_limit",

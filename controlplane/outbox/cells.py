@@ -1,5 +1,6 @@
 """Send orders to cells, sealed with each cell's key, in messages of at most 64 KiB."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from controlplane.contract.messages.orders import (
     StopAttempt,
 )
 from controlplane.contract.wire import broker, envelope, keys, queues
+from controlplane.contract.wire.sealing import NONCE_BYTES
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.outbox import transport
 
@@ -22,16 +24,23 @@ def send(messages: Iterable[tuple[CellAddress, dict[str, Any]]]) -> None:
     """Send each body to its cell, all in one pipeline. They are lost if the broker is down."""
     sealed = []
     for address, body in messages:
+        is_sealed = address.version >= envelope.SEALED_SINCE
         text = envelope.seal(
             keys.mac_key(address.key, keys.TO_CELL),
             cell=address.name,
             incarnation=address.incarnation,
             seq=0,
             body=body,
+            payload_seal=_draw_seal(address.key) if is_sealed else None,
+            version=min(address.version, envelope.VERSION),
         )
         queue = queues.cell_queue(address.name, address.incarnation)
         sealed.append((queue, broker.task_message(queue, queues.ORDERS_TASK, [text])))
     transport.push(sealed)
+
+
+def _draw_seal(key: bytes) -> envelope.Seal:
+    return envelope.Seal(keys.mac_key(key, keys.SEAL_ORDERS), os.urandom(NONCE_BYTES))
 
 
 def split_orders(

@@ -127,7 +127,7 @@ class Bench:
         opened = envelope.parse(text)
         opened.check(keys.mac_key(KEY, keys.TO_CONTROL))
         self.last_seq = opened.seq
-        return read_message(opened.content())
+        return read_message(opened.content(keys.mac_key(KEY, keys.SEAL_REPORTS)))
 
     def wait(self, seconds: float) -> None:
         """Let time pass, in steps of the heartbeat."""

@@ -22,6 +22,7 @@ class OrderReader:
         """Create a reader; `incarnation` returns the current one. Other orders are dropped."""
         self._name = name
         self._key = keys.mac_key(key, keys.TO_CELL)
+        self._seal_key = keys.mac_key(key, keys.SEAL_ORDERS)
         self._incarnation = incarnation
         self.dropped: Counter[str] = Counter()
 
@@ -42,7 +43,7 @@ class OrderReader:
         message.check(self._key)
         if message.cell != self._name or message.incarnation != self._incarnation():
             raise MalformedMessage(f"an order for {message.cell} {message.incarnation}")
-        return read_order(message.content())
+        return read_order(message.content(self._seal_key))
 
     def _drop(self, reason: str, error: Exception) -> None:
         self.dropped[reason] += 1

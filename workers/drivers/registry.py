@@ -84,6 +84,7 @@ def make_pipeline(
         may_be_on_disk=config.secrets_on_disk,
     )
     secrets.sweep(work)
+    web = Web(control_url=config.control_url, cell=config.name, key=config.key)
     context = DriverContext(
         cell=config.name,
         engine=engine,
@@ -93,12 +94,13 @@ def make_pipeline(
         turns=FairSemaphore(config.concurrency),
         pulls=Pulls(engine),
         shipper=shipper,
-        web=Web(control_url=config.control_url, cell=config.name, key=config.key),
+        web=web,
         secrets=secrets,
         storage=Storage(
             file_roots=config.file_roots,
             file_systems=config.file_systems,
             allowed_networks=config.allowed_networks,
+            sign=web.sign_link,
         ),
         max_files_bytes=config.max_files_bytes,
         privileged_allowed=config.privileged_allowed,

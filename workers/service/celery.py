@@ -21,6 +21,9 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
     """Return a Celery app that consumes these queues."""
     app = Celery("cellrun-cell", broker=broker_url, amqp=PromptAmqp, set_as_current=True)
     app.conf.update(
+        # Celery prefers the variable CELERY_BROKER_URL to `broker`, but not to these.
+        broker_read_url=broker_url,
+        broker_write_url=broker_url,
         accept_content=["json"],
         task_serializer="json",
         task_ignore_result=True,

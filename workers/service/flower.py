@@ -1,7 +1,8 @@
 """Events for Flower, which shows each attempt as a task with the attempt's uid.
 
 A short attempt is one event with received, started and runtime; an attempt of more than a second is
-announced while it runs. A thread sends events in groups; they may be lost.
+announced while it runs. A thread sends events in groups; they may be lost. Readers of Redis can
+read them, so they have names and states, and neither results nor error texts.
 """
 
 import queue
@@ -64,10 +65,8 @@ class FlowerEvents:
             "timestamp": finished,
             "runtime": max(finished - started, 0.0),
         }
-        if report.state is TaskState.SUCCEEDED:
-            fields["result"] = repr((report.result or "")[:100])
-        elif report.state is not TaskState.KILLED:
-            fields["exception"] = report.message or f"{report.reason} {report.exit_code}"
+        if report.state not in _TYPES:
+            fields["exception"] = f"{report.reason} {report.exit_code}"
         self._put(_TYPES.get(report.state, "task-failed"), fields)
 
     def _put(self, kind: str, fields: dict[str, Any]) -> None:

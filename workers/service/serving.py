@@ -64,7 +64,7 @@ def serve(
         sys.stderr.write(f"another process runs the cell {config.name} in {config.home}\n")
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
-    host = CellHost(journals, RedisBrokerClient(config.broker_url), schedule)
+    host = CellHost(journals, RedisBrokerClient(config.sender_url), schedule)
     cells, reapers = [], []
     for cell_config in configs:
         driver = make_driver(cell_config, _receiver(host, cell_config.name))
@@ -92,10 +92,10 @@ def _run(
 ) -> None:
     """Run the loop and the Celery worker; return when the worker was stopped."""
     host.prepare()
-    app = make_app(config.broker_url, [cell.queue for cell in cells])
+    app = make_app(config.receiver_url, [cell.queue for cell in cells])
     events = FlowerEvents(app, name)
     host.watch(events)
-    watch = ConsumerWatch(config.broker_url, [cell.queue for cell in cells], host.restart)
+    watch = ConsumerWatch(config.receiver_url, [cell.queue for cell in cells], host.restart)
 
     watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
 

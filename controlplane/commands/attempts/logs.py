@@ -1,19 +1,28 @@
 """Append the output of attempts: only from the cell that runs them, in order, up to a limit."""
 
+import hashlib
 from datetime import datetime
 from uuid import UUID
 
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.queries.attempts.artifacts import is_purged
-from controlplane.queries.views.attempts import find_uploader
+from controlplane.queries.views.attempts import find_key_for_group, find_uploader
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
 
-__all__ = ("BadUpload", "StreamFull", "WrongOffset", "append_output", "check_upload")
+__all__ = (
+    "BadUpload",
+    "StreamFull",
+    "WrongOffset",
+    "append_output",
+    "check_link_use",
+    "check_upload",
+)
 
 # Allows for clock skew, and limits the time in which a recorded upload can be replayed.
 MAX_CLOCK_SKEW_SECONDS = 300
+_NO_BODY = hashlib.sha256().hexdigest()
 
 
 class BadUpload(CellrunError):
@@ -27,22 +36,39 @@ def check_upload(
 
     `path`: with its query; `digest`: SHA-256 of the body in hex.
     """
+    _check_time(time, now)
+    uploader = find_uploader(cell, uid)
+    text = f"{cell}\n{time}\n{path}\n{digest}"
+    if uploader is None or not _is_signed(uploader.key, text, mac):
+        raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
+    if not uploader.owns_attempt:
+        raise NotFound(f"cell {cell} has no attempt {uid}")
+
+
+def check_link_use(
+    *, cell: str, time: str, mac: str, path: str, group_id: int, now: datetime
+) -> None:
+    """Check that `cell` signed a request without a body for a link of a group whose work it has.
+
+    `path`: with its query. Raise BadUpload.
+    """
+    _check_time(time, now)
+    key = find_key_for_group(cell, group_id)
+    if key is None or not _is_signed(key, f"{cell}\n{time}\n{path}\n{_NO_BODY}", mac):
+        raise BadUpload("the link is for cells that run an attempt of the group, and sign requests")
+
+
+def _check_time(time: str, now: datetime) -> None:
     if not (time.isascii() and time.isdigit() and len(time) <= 12):
         raise BadUpload("X-Cellrun-Time is not seconds since 1970")
     if abs(int(time) - now.timestamp()) > MAX_CLOCK_SKEW_SECONDS:
         raise BadUpload(
             f"X-Cellrun-Time is more than {MAX_CLOCK_SKEW_SECONDS} s from the time here"
         )
-    uploader = find_uploader(cell, uid)
-    text = f"{cell}\n{time}\n{path}\n{digest}"
-    if (
-        uploader is None
-        or not mac.isascii()
-        or not keys.is_signed(keys.mac_key(uploader.key, keys.UPLOAD), text, mac)
-    ):
-        raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
-    if not uploader.owns_attempt:
-        raise NotFound(f"cell {cell} has no attempt {uid}")
+
+
+def _is_signed(key: bytes, text: str, mac: str) -> bool:
+    return mac.isascii() and keys.is_signed(keys.mac_key(key, keys.UPLOAD), text, mac)
 
 
 def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:

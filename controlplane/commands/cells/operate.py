@@ -9,6 +9,7 @@ from functools import partial
 from django.db import transaction
 
 from controlplane.commands.cells.enrolment import EnrolmentChange
+from controlplane.commands.cells.redis_users import drop_users_of, put_users_of
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.findings import add_audit_line
 from controlplane.commands.state.transactions import run_in_transaction
@@ -44,10 +45,13 @@ def enroll_cell(
     """Enroll a cell and return its key as text. An enrolled cell keeps its key, unless `renew`.
 
     With a renewed key the old one is invalid at once. Raise NotFound; Conflict if its key
-    is revoked, or the cell is enrolled with other values.
+    is revoked, or the cell is enrolled with other values; RedisUsersFailed if it is enrolled, but
+    has no login at Redis.
     """
     wanted = EnrolmentChange(pool, node_labels, max_capacity)
-    return run_in_transaction(partial(_enroll, name, wanted, renew, actor, now))
+    key = run_in_transaction(partial(_enroll, name, wanted, renew, actor, now))
+    put_users_of(name, disconnect=renew)
+    return key
 
 
 def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: datetime) -> str:
@@ -98,9 +102,11 @@ def revoke_cell(*, name: str, actor: str, reason: str = "", now: datetime) -> No
     """Revoke the key of a cell: ignore its messages, send it none, and release its attempts.
 
     Its attempts are released as those of a LOST cell, exclusive ones not before its lease has
-    ended. A revoked cell does not change. Raise NotFound.
+    ended. A revoked cell does not change. Raise NotFound; RedisUsersFailed if it is revoked, but
+    keeps its login at Redis.
     """
     run_in_transaction(partial(_revoke, name, actor, reason.strip(), now))
+    drop_users_of(name)
 
 
 def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:

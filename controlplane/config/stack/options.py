@@ -73,6 +73,7 @@ def choose_ports(options: Options) -> tuple[int, int]:
 
 
 _DECIDED_BY_THE_STACK = (
+    "CELLRUN_CELL_BROKER_LOGIN",
     "CELLRUN_CELL_DRIVER",
     "CELLRUN_CELL_EVACUATE",
     "CELLRUN_CELL_HOME",
@@ -84,6 +85,7 @@ _DECIDED_BY_THE_STACK = (
     "CELLRUN_INSTALLATION",
     "CELLRUN_PROCESS",
     "CELLRUN_PUBLIC_URL",
+    "CELLRUN_REDIS_USERS",
     "CELLRUN_SECRET_KEY",
 )
 

@@ -67,6 +67,11 @@ class StackPlan:
         return f"http://127.0.0.1:{self.web_port}"
 
     @property
+    def has_redis_users(self) -> bool:
+        """Return whether cells have logins of their own: in the stack's own Redis."""
+        return self.redis_port is not None and self.cells > 0
+
+    @property
     def flower_url(self) -> str:
         """Return the URL of Flower."""
         return f"http://127.0.0.1:{self.flower_port}"
@@ -91,6 +96,7 @@ class StackPlan:
             "CELLRUN_PUBLIC_URL": self.url,
             "CELLRUN_SECRET_KEY": self.credentials.secret_key,
             "CELERY_BROKER_URL": self.broker_url,
+            **({"CELLRUN_REDIS_USERS": "true"} if self.has_redis_users else {}),
             "DATABASE_URL": self.database_url,
             "DJANGO_SETTINGS_MODULE": "controlplane.config.settings",
         }
@@ -186,6 +192,9 @@ def _cell(plan: StackPlan, name: str) -> Process:
         "CELLRUN_INSTALLATION": plan.credentials.installation,
         "CELERY_BROKER_URL": plan.broker_url,
     }
+    if plan.has_redis_users:
+        environment["CELERY_BROKER_URL"] = f"redis://127.0.0.1:{plan.redis_port}/0"
+        environment["CELLRUN_CELL_BROKER_LOGIN"] = "key"
     return Process(
         name,
         "cells",

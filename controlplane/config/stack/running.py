@@ -197,6 +197,7 @@ def shell_environment(plan: StackPlan) -> dict[str, str]:
         "CELLRUN_ADMIN_PASSWORD": secret.admin_password,
         "FLOWER_BASIC_AUTH": plan.flower_login,
         "CELERY_BROKER_URL": plan.broker_url,
+        **({"CELLRUN_REDIS_USERS": "true"} if plan.has_redis_users else {}),
         "DATABASE_URL": plan.database_url,
     }
 

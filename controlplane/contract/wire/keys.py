@@ -11,6 +11,9 @@ TO_CONTROL = b"cellrun mac: cell to control plane"
 TO_CELL = b"cellrun mac: control plane to cell"
 UPLOAD = b"cellrun mac: upload"
 SEAL = b"cellrun seal: control plane to cell"
+SEAL_ORDERS = b"cellrun seal: orders"
+SEAL_REPORTS = b"cellrun seal: reports"
+REDIS = b"cellrun password: redis"
 
 
 class MalformedKey(ValueError):
@@ -23,9 +26,9 @@ def derive_key(secret: bytes, *, salt: bytes, info: bytes) -> bytes:
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16_384)
 def mac_key(cell_key: bytes, direction: bytes) -> bytes:
-    """Return the key for one use: TO_CONTROL, TO_CELL, UPLOAD, or SEAL (which is not a MAC key)."""
+    """Return the key for one use: TO_CONTROL, TO_CELL, UPLOAD, a SEAL or REDIS."""
     return derive_key(cell_key, salt=b"cellrun", info=direction)
 
 

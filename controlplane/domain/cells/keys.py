@@ -3,17 +3,22 @@
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from controlplane.contract.wire.envelope import VERSION
 from controlplane.contract.wire.keys import derive_key
 
 
 @dataclass(frozen=True, slots=True)
 class CellAddress:
-    """Address and key of one incarnation of a cell."""
+    """Address and key of one incarnation of a cell.
+
+    `version`: of the messages that it reads, as it registered.
+    """
 
     cell_id: int
     name: str
     incarnation: str
     key: bytes = field(repr=False)
+    version: int = field(default=VERSION, compare=False)
 
 
 # Cached, because each placement pass uses the keys of all cells that receive work.

@@ -10,6 +10,7 @@ from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.management.actor import actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
+from controlplane.outbox.redis_users import RedisUsersFailed
 
 
 class Command(BaseCommand):
@@ -36,6 +37,6 @@ class Command(BaseCommand):
                 actor=actor_of_process(),
                 now=clock.now(),
             )
-        except (Conflict, NotFound) as error:
+        except (Conflict, NotFound, RedisUsersFailed) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(key)

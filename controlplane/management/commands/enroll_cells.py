@@ -11,6 +11,7 @@ from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
+from controlplane.outbox.redis_users import RedisUsersFailed
 
 
 class Command(BaseCommand):
@@ -31,7 +32,7 @@ class Command(BaseCommand):
         for name in options["name"]:
             try:
                 key = enroll_cell(name=name, **enrolment, now=clock.now())
-            except (Conflict, NotFound) as error:
+            except (Conflict, NotFound, RedisUsersFailed) as error:
                 raise CommandError(str(error)) from error
             with os.fdopen(
                 os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"

@@ -9,6 +9,7 @@ from controlplane import clock
 from controlplane.commands.cells.operate import revoke_cell
 from controlplane.domain.errors import NotFound
 from controlplane.management.actor import actor_of_process
+from controlplane.outbox.redis_users import RedisUsersFailed
 
 
 class Command(BaseCommand):
@@ -31,6 +32,6 @@ class Command(BaseCommand):
                 reason=options["reason"],
                 now=clock.now(),
             )
-        except NotFound as error:
+        except (NotFound, RedisUsersFailed) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"the key of cell {options['name']} is revoked")

@@ -23,10 +23,15 @@ _PAGE = 1_000
 _OUTPUTS_PAGE = 20  # tasks; each may have left a thousand files
 
 
-def is_signed(path: str, *, expires: str, signature: str, at: float) -> bool:
-    """Return whether a link to `path` is correctly signed and valid at `at` (Unix time)."""
+def is_signed(
+    path: str, *, expires: str, signature: str, at: float, group: int | None = None
+) -> bool:
+    """Return whether a link to `path` is correctly signed and valid at `at` (Unix time).
+
+    `group`: for whose cells it was made; None for a browser.
+    """
     return any(
-        is_link_valid(link_key(key), path, expires=expires, signature=signature, at=at)
+        is_link_valid(link_key(key), path, expires=expires, signature=signature, at=at, group=group)
         for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     )
 

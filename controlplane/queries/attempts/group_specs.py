@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,15 +25,23 @@ _NOT_SENT = ("inputs", "output_base")
 _FIELDS = frozenset(it.name for it in fields(GroupSpec))
 
 Link = Callable[[str], str]
-"""Returns a URL for a path, which authorizes every holder to read it."""
+"""Returns a URL for a path, with which a cell that runs an attempt of a group may read it."""
+
+LinkOfGroup = Callable[[int, str], str]
+"""Returns a URL for a group and a path."""
 
 
-def links_at(now: datetime) -> Link:
+def links_at(now: datetime) -> LinkOfGroup:
     """Return a maker of absolute signed links for cells, signed at `now`."""
     key = link_key(settings.SECRET_KEY)
     base = settings.CELLRUN.public_url
     expires = int(now.timestamp()) + VALID_SECONDS
-    return lambda path: base + sign_link(key, path, expires=expires)
+    return lambda group, path: base + sign_link(key, path, expires=expires, group=group)
+
+
+def links_of_group(group_id: int, now: datetime) -> Link:
+    """Return a maker of absolute signed links for the cells of a group, signed at `now`."""
+    return partial(links_at(now), group_id)
 
 
 def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | None:
@@ -52,8 +61,8 @@ class GroupSpecs:
     unreadable: dict[int, str] = field(default_factory=dict)
 
 
-def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> GroupSpecs:
-    """Return the definitions of groups, without unknown ones. `link`: by default signed now."""
+def load_group_specs(group_ids: Iterable[int]) -> GroupSpecs:
+    """Return the definitions of groups, without unknown ones; links are signed now."""
     found = rows(
         """
         SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch
@@ -64,12 +73,11 @@ def load_group_specs(group_ids: Iterable[int], *, link: Link | None = None) -> G
     )
     launches = [(*row[:5], decoded(row[5]), decoded(row[6])) for row in found]
     sources = _find_sources({row[1] for row in launches if _reads_results(row[6])})
-    if link is None and any(_inputs_of(row[6]) for row in launches):
-        link = links_at(clock.now())
+    link = links_at(clock.now())
     specs = GroupSpecs()
     for row in launches:
         try:
-            specs.read[row[0]] = _group_spec(row, link or str, sources)
+            specs.read[row[0]] = _group_spec(row, partial(link, row[0]), sources)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             specs.unreadable[row[0]] = repr(error)
     return specs

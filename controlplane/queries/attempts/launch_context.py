@@ -70,7 +70,7 @@ def _load_checkpoint(attempt: LaunchContextFacts) -> dict[str, Any] | None:
         return None
     found = find_checkpoint(attempt.task_id, attempt.number)
     if found is not None and found["uri"].startswith("/"):
-        found["url"] = links_at(clock.now())(found["uri"])
+        found["url"] = links_at(clock.now())(attempt.group_id, found["uri"])
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from django.conf import settings
 
+from controlplane.contract.wire.envelope import VERSION
 from controlplane.domain.cells.keys import CellAddress, cell_key
 from controlplane.models import Cell
 from controlplane.queries.sql import rows
@@ -16,17 +17,26 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     """
     found = rows(
         """
-        SELECT id, name, incarnation, key_salt FROM controlplane_cell
+        SELECT id, name, incarnation, key_salt, versions ->> 'contract' FROM controlplane_cell
         WHERE id = ANY(%s) AND incarnation <> '' AND revoked_at IS NULL
         """,
         [list(cell_ids)],
     )
     return {
         cell_id: CellAddress(
-            cell_id, name, incarnation, cell_key(settings.SECRET_KEY, name=name, salt=salt)
+            cell_id,
+            name,
+            incarnation,
+            cell_key(settings.SECRET_KEY, name=name, salt=salt),
+            _version(version),
         )
-        for cell_id, name, incarnation, salt in found
+        for cell_id, name, incarnation, salt, version in found
     }
+
+
+def _version(text: str | None) -> int:
+    """Return the version of messages that a cell registered, by default the current one."""
+    return int(text) if text and text.isascii() and text.isdigit() else VERSION
 
 
 def load_current_keys(cell_ids: Iterable[int]) -> dict[int, bytes]:

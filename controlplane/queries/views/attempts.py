@@ -72,6 +72,24 @@ def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
     return _document(row)
 
 
+def find_key_for_group(cell: str, group_id: int) -> bytes | None:
+    """Return the key of a cell that has an unreleased attempt of the group.
+
+    Return None without one, also if its key is revoked.
+    """
+    row = first_row(
+        """
+        SELECT c.key_salt FROM controlplane_cell c
+        WHERE c.name = %s AND c.revoked_at IS NULL AND EXISTS (
+            SELECT FROM controlplane_attempt a
+            WHERE a.cell_id = c.id AND a.group_id = %s AND a.released_at IS NULL
+        )
+        """,
+        [cell, group_id],
+    )
+    return None if row is None else cell_key(settings.SECRET_KEY, name=cell, salt=row.key_salt)
+
+
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     """Return the key of a cell, and whether it owns the attempt.
 

@@ -20,12 +20,13 @@ from controlplane.contract.states import TaskState
 from controlplane.contract.wire import keys
 from controlplane.models import Attempt, Cell, Job, Task
 from controlplane.queries.attempts.artifacts import find_prefix, iterate_outputs
-from controlplane.queries.attempts.group_specs import links_at
+from controlplane.queries.attempts.group_specs import links_at, links_of_group
 from controlplane.queries.attempts.launch_context import load_launch_context
 from controlplane.queries.cells.keys import key_of
 from controlplane.storage.folder import append_log, discard_attempts
 from controlplane.storage.folder.root import sync_folder
 from tests.integration.api.conftest import Answer, Caller, change_setting
+from tests.integration.api.links import use_link
 from tests.integration.api.test_reading import place, submit
 
 
@@ -367,7 +368,9 @@ def test_no_link_is_signed_to_files_outside_the_attempt(
     Task.objects.filter(pk=attempt.task_id).update(
         state=TaskState.SUCCEEDED, finished_at=clock.now()
     )
-    assert not list(iterate_outputs(attempt.group_id, "model", links_at(clock.now())))
+    assert not list(
+        iterate_outputs(attempt.group_id, "model", links_of_group(attempt.group_id, clock.now()))
+    )
     assert load_launch_context(follow_up(attempt).uid).checkpoint is None
 
 
@@ -387,7 +390,7 @@ def test_symlink_out_of_the_store_is_not_followed(
 
 
 def test_launch_context_has_the_output_base_and_the_last_checkpoint(
-    submitter: Caller, anonymous: Caller, cell: Cell
+    submitter: Caller, cell: Cell
 ) -> None:
     submit(submitter, checkpoint_path="/ckpt", output_base="s3://bucket/base/")
     task = Task.objects.get()
@@ -401,9 +404,8 @@ def test_launch_context_has_the_output_base_and_the_last_checkpoint(
     found = load_launch_context(second.uid).checkpoint
     assert found is not None
     assert (found["sha256"], found["size"]) == (digest(b"state"), 5)
-    path = found["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
-    assert anonymous.get(path).content == b"state"
-    assert anonymous.get(path.replace("signature=", "signature=0")).status == 403
+    assert use_link(found["url"], cell).content == b"state"
+    assert use_link(found["url"].replace("signature=", "signature=0"), cell).status == 403
     third = follow_up(second)
     left = load_launch_context(third.uid).checkpoint
     assert left is not None
@@ -436,8 +438,8 @@ def test_group_outputs_are_listed_by_task_index(
             entry(attempt, "model/b", b"far", uri="s3://bucket/b"),
         )
     group_id = Task.objects.all()[0].group_id
-    link = links_at(clock.now())(f"/api/v1/store/outputs/{group_id}/model")
-    answer = anonymous.get(link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1"))
+    link = links_at(clock.now())(group_id, f"/api/v1/store/outputs/{group_id}/model")
+    answer = use_link(link, cell)
     lines = [json.loads(line) for line in answer.content.splitlines()]
     assert [(line["name"], line["named"]) for line in lines] == [
         ("0/model/b", True),
@@ -445,8 +447,7 @@ def test_group_outputs_are_listed_by_task_index(
         ("1/model/b", True),
         ("1/model/ü a", False),
     ]
-    path = lines[3]["url"].removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
-    assert anonymous.get(path).content == b"1"
+    assert use_link(lines[3]["url"], cell).content == b"1"
     assert (lines[0]["url"], lines[0]["sha256"]) == ("s3://bucket/b", digest(b"far"))
 
 

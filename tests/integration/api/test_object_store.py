@@ -33,6 +33,7 @@ from tests.harness.object_store import (
     s3_server,
 )
 from tests.integration.api.conftest import Answer, Caller, change_setting
+from tests.integration.api.links import use_link
 from tests.integration.api.test_artifacts import digest, put, report_outputs, signed
 from tests.integration.api.test_deleted_files import end_and_delete
 from tests.integration.api.test_logs import read, upload
@@ -121,7 +122,7 @@ def failing(status: int, times: int = 1_000_000, method: str = "") -> Callable[.
 
 
 def test_large_artifact_is_sent_to_a_link_and_read_by_redirect(
-    submitter: Caller, anonymous: Caller, attempt: Attempt, cell: Cell, proxy: FaultyProxy
+    submitter: Caller, attempt: Attempt, cell: Cell, proxy: FaultyProxy
 ) -> None:
     answer = announce(cell, attempt, "model/ü a", LARGE)
     assert answer.json["size"] == 0
@@ -135,13 +136,8 @@ def test_large_artifact_is_sent_to_a_link_and_read_by_redirect(
     found = submitter.get(path)
     assert found.headers["X-Cellrun-Sha256"] == digest(LARGE)
     assert fetch(found) == LARGE
-    link = links_at(clock.now())(f"/api/v1/store/artifacts/{attempt.uid}/model/%C3%BC%20a")
-    assert (
-        fetch(
-            anonymous.get(urlsplit(link).path.removeprefix("/api/v1") + "?" + urlsplit(link).query)
-        )
-        == LARGE
-    )
+    path = f"/api/v1/store/artifacts/{attempt.uid}/model/%C3%BC%20a"
+    assert fetch(use_link(links_at(clock.now())(attempt.group_id, path), cell)) == LARGE
     assert f"artifacts/{find_prefix(attempt.uid)}/model/ü a" in keys("artifacts")
 
 
@@ -238,14 +234,13 @@ def test_open_artifact_reads_ranges(attempt: Attempt, cell: Cell) -> None:
 # ----------------------------------------------------------------------------- inputs
 
 
-def test_input_is_stored_once_and_read_by_redirect(anonymous: Caller) -> None:
+def test_input_is_stored_once_and_read_by_redirect(attempt: Attempt, cell: Cell) -> None:
     found = current_store().put_input(b"an input")
     assert current_store().put_input(b"an input") == found
     assert current_store().read_input(found) == b"an input"
     for known, status in ((found, 302), ("0" * 64, 404), ("x", 404)):
-        link = urlsplit(links_at(clock.now())(f"/api/v1/store/inputs/{known}"))
-        answer = anonymous.get(f"{link.path.removeprefix('/api/v1')}?{link.query}")
-        assert answer.status == status
+        link = links_at(clock.now())(attempt.group_id, f"/api/v1/store/inputs/{known}")
+        assert use_link(link, cell).status == status
     assert keys("inputs") == [f"inputs/{found[:2]}/{found}"]
 
 

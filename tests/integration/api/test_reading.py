@@ -15,6 +15,7 @@ from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Job, Task, TaskGroup
 from controlplane.queries.attempts.group_specs import RESULTS_PATH, links_at
 from tests.integration.api.conftest import Answer, Caller, check_described, make_caller
+from tests.integration.api.links import use_link
 
 JOB = {"name": "hello", "image": "busybox", "command": ["true"]}
 
@@ -200,23 +201,25 @@ def test_task_shows_the_outcome_of_its_attempt(
 
 
 def test_group_results_bundle_the_succeeded_tasks(
-    submitter: Caller, anonymous: Caller, make_cell: Callable[..., Cell]
+    submitter: Caller, make_cell: Callable[..., Cell]
 ) -> None:
-    submit(submitter, replicas=3)
+    submit(submitter, replicas=4)
     cell, now = make_cell(), clock.now()
     ended = {"finished_at": now, "released_at": now, "release_kind": "confirmed"}
     for task, state in zip(
-        Task.objects.order_by("index"),
+        Task.objects.order_by("index")[:3],
         (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.SUCCEEDED),
         strict=True,
     ):
         place(task, cell, state=state, result=f"r{task.index}", **ended)
     group = TaskGroup.objects.get()
-    answer = anonymous.get(links_at(now)(f"{RESULTS_PATH}{group.pk}"))
+    place(Task.objects.latest("index"), cell)
+    path = f"{RESULTS_PATH}{group.pk}"
+    answer = use_link(links_at(now)(group.pk, path), cell)
     assert answer.content == (b'{"name": "0", "content": "r0"}\n{"name": "2", "content": "r2"}\n')
-    old = links_at(now - timedelta(days=2))(f"{RESULTS_PATH}{group.pk}")
-    assert anonymous.get(old).status == 403
-    assert anonymous.get(links_at(now)(f"{RESULTS_PATH}{group.pk + 1}")).status == 404
+    assert use_link(links_at(now - timedelta(days=2))(group.pk, path), cell).status == 403
+    missing = links_at(now)(group.pk, f"{RESULTS_PATH}{group.pk + 1}")
+    assert use_link(missing, cell).status == 404
 
 
 def test_cells_show_free_capacity(submitter: Caller, make_cell: Callable[..., Cell]) -> None:

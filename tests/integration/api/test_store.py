@@ -12,9 +12,10 @@ from controlplane.api.agents.store import StreamedLines
 from controlplane.contract.states import TaskState
 from controlplane.models import Cell, Task
 from controlplane.queries.attempts.artifacts import iterate_outputs
-from controlplane.queries.attempts.group_specs import links_at
+from controlplane.queries.attempts.group_specs import links_at, links_of_group
 from controlplane.storage import folder
 from tests.integration.api.conftest import Caller
+from tests.integration.api.links import use_link
 from tests.integration.api.test_artifacts import report_outputs
 from tests.integration.api.test_reading import place, submit
 
@@ -31,8 +32,8 @@ def test_group_outputs_are_read_in_pages(
     for task in Task.objects.order_by("index"):
         report_outputs(place(task, cell), model=b"x")
     Task.objects.update(state=TaskState.SUCCEEDED, finished_at=clock.now())
-    link = links_at(clock.now())
-    lines = iterate_outputs(Task.objects.all()[0].group_id, "model", link)
+    group_id = Task.objects.all()[0].group_id
+    lines = iterate_outputs(group_id, "model", links_of_group(group_id, clock.now()))
     with django_assert_num_queries(2):
         found = [next(lines), next(lines)]
     with django_assert_num_queries(2):
@@ -61,14 +62,15 @@ def test_streamed_lines_are_not_buffered() -> None:
 
 @pytest.mark.parametrize("what", ["input", "results"])
 def test_link_signed_with_a_fallback_key_is_valid(
-    settings: Any, submitter: Caller, anonymous: Caller, what: str
+    settings: Any, submitter: Caller, make_cell: Callable[..., Cell], what: str
 ) -> None:
     submit(submitter)
+    cell = make_cell()
+    place(Task.objects.get(), cell)
     group_id, digest = Task.objects.get().group_id, folder.put_input(b"x")
     paths = {"input": f"inputs/{digest}", "results": f"results/{group_id}"}
-    link = links_at(clock.now())(f"/api/v1/store/{paths[what]}")
-    path = link.removeprefix(settings.CELLRUN.public_url).removeprefix("/api/v1")
+    link = links_at(clock.now())(group_id, f"/api/v1/store/{paths[what]}")
     former, settings.SECRET_KEY = settings.SECRET_KEY, "n" * 50
-    assert anonymous.get(path).status == 403
+    assert use_link(link, cell).status == 403
     settings.SECRET_KEY_FALLBACKS = ["o" * 50, former]
-    assert anonymous.get(path).status == 200
+    assert use_link(link, cell).status == 200

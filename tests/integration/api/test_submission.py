@@ -17,6 +17,8 @@ from controlplane.models import Cell, Domain, Job, Project, Task, TaskGroup, Tra
 from controlplane.queries.attempts.group_specs import load_group_specs
 from controlplane.spec import parse_job
 from tests.integration.api.conftest import Caller, change_setting
+from tests.integration.api.links import use_link
+from tests.integration.api.test_reading import place
 
 JOB = {"name": "hello", "image": "busybox", "command": ["true"], "replicas": 3}
 
@@ -85,7 +87,9 @@ def test_scheduling_deadline_counts_from_start_after(submitter: Caller) -> None:
     assert Job.objects.get().scheduling_timeout_seconds == 30
 
 
-def test_group_specs_contain_signed_links_to_inputs(submitter: Caller, anonymous: Caller) -> None:
+def test_group_specs_contain_signed_links_to_inputs(
+    submitter: Caller, anonymous: Caller, make_cell: Callable[..., Cell]
+) -> None:
     body = {
         "name": "reads",
         "groups": [
@@ -106,15 +110,18 @@ def test_group_specs_contain_signed_links_to_inputs(submitter: Caller, anonymous
     a, b = TaskGroup.objects.order_by("position")
     specs = load_group_specs([a.pk, b.pk, 0]).read
     assert set(specs) == {a.pk, b.pk}
+    cell = make_cell()
+    for task in Task.objects.all():
+        place(task, cell)
     assert specs[a.pk].resources == {"cpu_millis": 100, "memory_mib": 32}
     [text] = specs[a.pk].inputs
     assert (text.path, text.bundle) == ("/in/text", False)
-    assert anonymous.get(text.url).content.decode() == "häßlich"
+    assert use_link(text.url, cell).content.decode() == "häßlich"
     [parts] = specs[b.pk].inputs
     assert (parts.path, parts.bundle, parts.sha256) == ("/in/parts/", True, None)
-    assert anonymous.get(parts.url).content == b""
-    assert anonymous.get(parts.url + "0").status == 403
-    assert anonymous.get(text.url.replace("/inputs/", "/inputs/0")).status == 403
+    assert use_link(parts.url, cell).content == b""
+    assert use_link(parts.url + "0", cell).status == 403
+    assert use_link(text.url.replace("/inputs/", "/inputs/0"), cell).status == 403
     assert anonymous.get(text.url.partition("?")[0]).status == 403
 
 

@@ -121,7 +121,7 @@ class FakeCell:
         (text,), _, _ = json.loads(base64.b64decode(json.loads(message)["body"]))
         opened = envelope.parse(text)
         opened.check(keys.mac_key(self.key, keys.TO_CELL))
-        return read_order(opened.content())
+        return read_order(opened.content(keys.mac_key(self.key, keys.SEAL_ORDERS)))
 
 
 def _fields(report: AttemptReport) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from controlplane.contract.messages import orders, reports
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.states import FailureKind, Phase, TaskState
 from controlplane.contract.wire import broker, envelope, keys, queues
+from controlplane.contract.wire.sealing import BadSeal
 
 KEY = b"k" * 32
 
@@ -28,6 +30,35 @@ def test_envelope_round_trips() -> None:
     message.check(KEY)
     assert (message.cell, message.incarnation, message.seq) == ("a", "one", 4)
     assert message.content() == {"type": "x"}
+
+
+SEAL = envelope.Seal(b"s" * 32, b"n" * 12)
+
+
+def test_sealed_payload_is_read_with_its_key_only() -> None:
+    text = sealed({"type": "x", "odd": "a\ud800"}, payload_seal=SEAL)
+    assert "odd" not in text
+    message = envelope.parse(text)
+    message.check(KEY)
+    assert message.content(SEAL.key) == {"type": "x", "odd": "a\ud800"}
+    with pytest.raises(BadSeal):
+        message.content(b"o" * 32)
+    with pytest.raises(MalformedMessage):
+        message.content()
+
+
+@pytest.mark.parametrize("changes", [{"cell": "b"}, {"incarnation": "two"}, {"seq": 5}])
+def test_sealed_payload_opens_in_its_own_envelope_only(changes: dict[str, Any]) -> None:
+    moved = replace(envelope.parse(sealed({"type": "x"}, payload_seal=SEAL)), **changes)
+    with pytest.raises(BadSeal):
+        moved.content(SEAL.key)
+
+
+@pytest.mark.parametrize("payload", ["sealed:", "sealed:é", "sealed:AAAA", "sealed:" + "A" * 64])
+def test_malformed_sealed_payload_is_refused(payload: str) -> None:
+    message = replace(envelope.parse(sealed({"type": "x"})), payload=payload)
+    with pytest.raises(BadSeal):
+        message.content(SEAL.key)
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,23 @@ def test_submitter_url_to_this_machine_is_not_fetched(web: Web) -> None:
     assert read(Storage(), f"{web.url}/x", named=False) == b"secret", "our own link"
 
 
+def test_only_links_of_the_control_plane_are_signed(web: Web) -> None:
+    """Neither a submitter's server nor the target of a redirect gets the signature of a cell."""
+    storage = Storage(allowed_networks=LOCAL, sign=lambda url: {"X-Cellrun-Mac": url})
+    web.files["/x"] = b"content"
+    read(storage, f"{web.url}/x")
+    assert "X-Cellrun-Mac" not in web.requests[-1].headers
+    target = f"{web.url}/object"
+    web.route = lambda request: (
+        Answer(302, headers={"Location": target}) if request.path == "/link" else Answer(200)
+    )
+    read(storage, f"{web.url}/link", named=False)
+    link, redirected = web.requests[-2:]
+    assert link.headers["X-Cellrun-Mac"] == f"{web.url}/link"
+    assert redirected.path == "/object"
+    assert not [name for name in redirected.headers if name.lower().startswith("x-cellrun")]
+
+
 def test_redirect_to_a_forbidden_address_is_not_followed(web: Web, names: Names) -> None:
     names.addresses["other.example"] = [["127.0.0.1"]]
     other = f"http://other.example:{port_of(web)}/x"

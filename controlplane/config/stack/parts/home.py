@@ -89,7 +89,7 @@ class StackHome:
 
     def forget_run(self) -> None:
         """Remove the files that are valid only while the stack runs."""
-        files = ("supervisord.conf", "redis.conf")
+        files = ("supervisord.conf", "redis.conf", "redis-users.acl")
         gone = (self.environment_file, self.prepared_mark, *(self.run / name for name in files))
         for path in (*self.run.glob("*.pid"), *gone):
             path.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Run a Redis that stores nothing on disk, since its content can be rebuilt."""
 
+import hashlib
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.parts.home import write_private
 
 CONFIGURATION = "redis.conf"
+USERS = "redis-users.acl"
 
 
 def binary() -> str:
@@ -32,8 +34,13 @@ def broker_url(*, port: int, password: str) -> str:
 
 
 def write_password(folder: Path, password: str) -> None:
-    """Write the password to the configuration file: a command line would reveal it."""
-    write_private(folder / CONFIGURATION, f"requirepass {password}\n")
+    """Write the password to files of the server: a command line would reveal it.
+
+    The server writes the users of cells to the same file, and has them after its own restart.
+    """
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    write_private(folder / USERS, f"user default on #{digest} ~* &* +@all\n")
+    write_private(folder / CONFIGURATION, f"aclfile {folder / USERS}\n")
 
 
 def server_command(*, port: int, folder: Path) -> list[str]:

@@ -46,7 +46,14 @@ def test_report_messages_stay_within_the_envelope_limit(large: dict[str, Any]) -
         reporter.add(AttemptReport(f"uid-{number}", 0, TaskState.SUCCEEDED, **large))
     messages = list(reporter.flush())
     for message in messages:
-        text = envelope.seal(b"k" * 32, cell="a", incarnation="i", seq=1, body=message.body())
+        text = envelope.seal(
+            b"k" * 32,
+            cell="a",
+            incarnation="i",
+            seq=1,
+            body=message.body(),
+            payload_seal=envelope.Seal(b"s" * 32, b"n" * 12),
+        )
         assert len(text) <= envelope.MAX_BYTES
     uids = [report.uid for message in messages for report in message.reports]
     assert uids == [f"uid-{number}" for number in range(MAX_REPORTS + 1)]

@@ -18,7 +18,7 @@ from controlplane.contract.messages.reports import (
     Reports,
     read_message,
 )
-from controlplane.contract.wire import envelope
+from controlplane.contract.wire import envelope, keys
 from tests.harness.cell_bench import KEY, sealed_for, spec
 from tests.harness.power_cut import Disk
 from workers.agent.cell import Cell
@@ -184,7 +184,8 @@ class Site:
 
     def messages(self, kind: type[CellMessage]) -> list[tuple[CellMessage, bytes]]:
         """The messages of a kind, each with what was kept when it left."""
-        found = [(read_message(item.content()), kept) for item, kept in self.pushed]
+        seal_key = keys.mac_key(KEY, keys.SEAL_REPORTS)
+        found = [(read_message(item.content(seal_key)), kept) for item, kept in self.pushed]
         return [(message, kept) for message, kept in found if isinstance(message, kind)]
 
     def ends(self) -> list[bytes]:

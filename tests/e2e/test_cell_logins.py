@@ -1,0 +1,110 @@
+"""Cells of the stack use logins of their own at Redis, which end with a revocation."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from client import Session
+from controlplane.contract.wire import logins
+from tests.architecture.source import ROOT
+from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.work import run_to_end, session_of
+
+pytestmark = [pytest.mark.stack]
+
+JOB = {"name": "x", "task_type": "process", "command": ["true"]}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[RunningStack]:
+    with open_folder() as folder:
+        with RunningStack(folder / "home", cells=2, engine="process") as running:
+            yield running
+        assert remnants(running.home) == []
+
+
+@pytest.fixture
+def session(stack: RunningStack) -> Iterator[Session]:
+    with session_of(stack, operator=True) as session:
+        yield session
+
+
+@pytest.fixture
+def operator(stack: RunningStack) -> Iterator["redis.Redis[str]"]:
+    url = stack.environment["CELERY_BROKER_URL"]
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        yield client
+
+
+def users_of(name: str) -> set[str]:
+    return {logins.receiver(name), logins.sender(name)}
+
+
+def connected(operator: "redis.Redis[str]") -> set[str]:
+    return {client["user"] for client in operator.client_list()}
+
+
+def manage(stack: RunningStack, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "CELLRUN_HOME": str(stack.home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_cell_works_with_its_own_logins_and_needs_no_more(
+    stack: RunningStack, session: Session, operator: "redis.Redis[str]"
+) -> None:
+    password = stack.environment["CELERY_BROKER_URL"].split(":")[2].split("@")[0]
+    assert password not in str(stack.environment_of("cell-1"))
+    assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"
+    assert users_of("cell-1") | users_of("cell-2") <= connected(operator)
+    # The client library describes itself with CLIENT, and tolerates the refusal.
+    refused = {(item["username"], item["object"]) for item in operator.acl_log()}
+    assert {entry for entry in refused if entry[1] != "client"} == set()
+
+
+def test_logins_survive_a_restart_of_redis(
+    stack: RunningStack, session: Session, operator: "redis.Redis[str]"
+) -> None:
+    stack.kill_and_await("redis")
+    assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"
+    wait_until(
+        lambda: users_of("cell-1") | users_of("cell-2") <= connected(operator),
+        seconds=30,
+        what="both cells are connected",
+    )
+
+
+def test_login_ends_with_the_revocation_and_returns_with_a_new_key(
+    stack: RunningStack, session: Session, operator: "redis.Redis[str]"
+) -> None:
+    manage(stack, "revoke_cell", "cell-2")
+    assert not users_of("cell-2") & set(operator.acl_users())
+    assert not users_of("cell-2") & connected(operator)
+    key = manage(stack, "enroll_cell", "cell-2", "--renew")
+    (stack.home / "cells" / "cell-2" / "key").write_text(key + "\n")
+    stack.kill_and_await("cell-2")
+    wait_until(
+        lambda: session.cell("cell-2")["state"] == "READY", seconds=60, what="cell-2 is READY"
+    )
+    # Its first process had another incarnation, and restarts.
+    wait_until(
+        lambda: users_of("cell-2") <= connected(operator), seconds=30, what="cell-2 is connected"
+    )
+
+
+def test_lost_users_are_written_again(stack: RunningStack, operator: "redis.Redis[str]") -> None:
+    users = users_of("cell-1") | users_of("cell-2")
+    operator.acl_deluser(*users)
+    assert manage(stack, "redis_users") == "Redis has the users of 2 cells"
+    assert users <= set(operator.acl_users())
+    wait_until(lambda: users <= connected(operator), seconds=30, what="both cells are connected")
