@@ -3,11 +3,14 @@
     manage.py bootstrap
 
 Password and tokens may come from the environment (CELLRUN_ADMIN_USER, CELLRUN_ADMIN_PASSWORD,
-CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN); others are generated and printed once. Idempotent.
+CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN) or from files (CELLRUN_ADMIN_PASSWORD_FILE, …); others are
+generated and printed once. Idempotent.
 """
 
 import os
 import secrets
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -17,7 +20,10 @@ from django.db import transaction
 from controlplane import clock
 from controlplane.commands.tenancy import accounts
 from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.domain.roles import Role
+
+SECRETS = ("CELLRUN_ADMIN_PASSWORD", "CELLRUN_OPERATOR_TOKEN", "CELLRUN_TOKEN")
 
 
 class Command(BaseCommand):
@@ -30,17 +36,30 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create missing objects and print generated values."""
-        admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
-        password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
+        given, faults = resolve_secret_files(
+            os.environ, SECRETS, lambda path: Path(path).read_text()
+        )
+        if faults:
+            raise CommandError("\n".join(faults))
+        admin = given.get("CELLRUN_ADMIN_USER") or "admin"
+        password = given.get("CELLRUN_ADMIN_PASSWORD")
+        tokens = {name: given.get(name) or None for name in SECRETS}
         with transaction.atomic():  # all objects or none
             accounts.create_default_tenancy()
-            generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
-            generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
+            generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN", tokens)
+            generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN", tokens)
         if not options["quiet"]:
             for line in generated or ["no password or token was generated"]:
                 self.stdout.write(line)
 
-    def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
+    def _account(
+        self,
+        role: str,
+        name: str,
+        password: str | None,
+        token_name: str,
+        tokens: Mapping[str, str | None],
+    ) -> list[str]:
         """Create one account with its token; return lines with generated values."""
         is_operator = role == "operator"
         try:
@@ -54,7 +73,7 @@ class Command(BaseCommand):
             password = secrets.token_urlsafe(12)
             accounts.create_user(name=name, password=password, is_operator=True)
             generated.append(f"{role}'s login {name} / {password}")
-        given = os.environ.get(token_name) or None
+        given = tokens[token_name]
         if given or is_new:
             try:
                 token = create_api_token(
