@@ -50,7 +50,10 @@ def _read_unit(name: str, text: str) -> Unit:
         key, sign, value = line.partition("=")
         if not sign or line.startswith("#"):
             continue
-        if key == "Environment":
+        if key == "EnvironmentFile":
+            # The first has the usual settings, of all cells of a host in the case of a cell.
+            settings.setdefault(key, _specified(value).removeprefix("-"))
+        elif key == "Environment":
             environment |= dict(word.split("=", 1) for word in shlex.split(_specified(value)))
         else:
             settings[key] = _specified(value)
