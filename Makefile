@@ -24,7 +24,7 @@ help: ## list these commands
 
 setup: $(STAMP) ## install everything into .venv (does nothing when it is up to date)
 
-$(STAMP): requirements/dev.txt
+$(STAMP): requirements/dev.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 or newer"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Cellrun needs Python 3.11 or newer"; exit 1; }

@@ -29,7 +29,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> ClientSettings:
     """Return the current settings. Raise NotConfigured for a missing one, BadInput."""
     stored = _read(settings_path(environ))
     url = environ.get("CELLRUN_URL") or stored.get("url")
-    token = environ.get("CELLRUN_TOKEN") or stored.get("token")
+    token = _given_token(environ) or stored.get("token")
     if not url:
         raise NotConfigured("no server is configured: run `cellrun login URL`, or set CELLRUN_URL")
     if not token:
@@ -57,6 +57,22 @@ def check_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise BadInput(f"{url!r} is not a URL such as http://127.0.0.1:8000")
     return url.rstrip("/")
+
+
+def _given_token(environ: Mapping[str, str]) -> str | None:
+    path = environ.get("CELLRUN_TOKEN_FILE")
+    if not path:
+        return environ.get("CELLRUN_TOKEN")
+    if environ.get("CELLRUN_TOKEN"):
+        raise BadInput("CELLRUN_TOKEN: set CELLRUN_TOKEN or CELLRUN_TOKEN_FILE, not both")
+    try:
+        text = Path(path).expanduser().read_text()
+    except (OSError, ValueError) as fault:
+        raise BadInput(f"CELLRUN_TOKEN_FILE: {path} cannot be used: {fault}") from None
+    token = text.removesuffix("\n").removesuffix("\r")
+    if not token or "\n" in token:
+        raise BadInput(f"CELLRUN_TOKEN_FILE: {path} cannot be used: it does not hold one line")
+    return token
 
 
 def _read(path: Path) -> dict[str, str]:

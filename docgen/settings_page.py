@@ -6,7 +6,7 @@ formats of the control plane's settings come from its validation errors.
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +16,8 @@ from controlplane.config.env import (
     InvalidSettings,
     load_settings,
 )
+from controlplane.config.process_settings import READ_BY, REQUIRED, secrets_of
+from controlplane.contract.secret_files import SECRET_SETTINGS
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen.tables import table
 from workers.config import BROKER_LOGINS, DRIVERS
@@ -199,6 +201,21 @@ def write() -> str:
                 "Error messages do not repeat values that contain a password (`DATABASE_URL`,"
                 " `CELERY_BROKER_URL`, `CELLRUN_SECRET_KEY`\nand its fallbacks). Missing settings"
                 " are taken from the stack that runs in `CELLRUN_HOME`, if any.",
+                "## Secrets in files",
+                "A secret may be in a file instead: `NAME_FILE` is the path of a file that"
+                " contains the value of `NAME`. One line\nbreak at its end is not part of the"
+                " value. `NAME` and `NAME_FILE` together, a file that cannot be read and an empty"
+                " file\nare errors. Unlike variables, files are shown neither by `docker inspect`"
+                " nor in `/proc`. These settings have this form:",
+                "\n".join(f"* `{name}_FILE`" for name in SECRET_SETTINGS)
+                + "\n* `CELLRUN_CELL_KEY_FILE`, the only form of a cell's key",
+                "## The settings of each process",
+                "Each process ignores settings that it does not read, and files of secrets that it"
+                " does not read stay closed. Beat and\nFlower read neither the secret key nor the"
+                " address of the database. A cell reads the address of the broker and its\nown"
+                " key. The stack of `make up`, and the files in `deploy/`, give each process only"
+                " what it reads.",
+                table(("process", "secrets", "other settings"), _process_rows()),
                 "## Cell",
                 _table(cell, defaults("workers/config.py"), CELL_EXPECTS),
                 "`DOCKER_HOST` is Docker's own setting: the address of the engine. Without it the"
@@ -214,13 +231,33 @@ def write() -> str:
     )
 
 
+def _process_rows() -> Iterator[tuple[str, str, str]]:
+    """Yield process, secrets and other settings."""
+    for process, names in READ_BY.items():
+        secrets = ", ".join(f"`{name}`" for name in sorted(secrets_of(process)))
+        others = sorted(names - set(SECRET_SETTINGS))
+        unread = sorted(set(CONTROL_PLANE) - set(SECRET_SETTINGS) - names)
+        if not unread:
+            shown = "all of the control plane"
+        elif len(unread) < len(others):
+            shown = "all except " + ", ".join(f"`{name}`" for name in unread)
+        else:
+            shown = ", ".join(f"`{name}`" for name in others)
+        yield "`manage.py`" if process == "command" else process, secrets, shown
+    yield (
+        "cell",
+        "`CELERY_BROKER_URL`, the key in `CELLRUN_CELL_KEY_FILE`",
+        "all [of the cell](#cell)",
+    )
+
+
 def _table(
     names: tuple[str, ...], default_of: Mapping[str, str], expects: Mapping[str, str]
 ) -> str:
     rows = (
         (
             f"`{name}`",
-            DERIVED.get(name) or _shown(default_of.get(name)),
+            DERIVED.get(name) or _shown(None if name in REQUIRED else default_of.get(name)),
             expects.get(name, ""),
             MEANINGS[name],
         )

@@ -4,7 +4,7 @@ import ipaddress
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from controlplane.contract import settings_names
 from controlplane.contract.addresses import Network
+from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.contract.wire import keys, logins
 from workers.runners.discovery import chosen_names
 from workers.secret_folder import is_in_memory
@@ -114,7 +115,9 @@ class CellConfig:
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "CellConfig":
         """Read the settings in `env`, and the key file. Raise MalformedSettings."""
-        read = _Reader(env)
+        # The key is always in a file.
+        resolved, faults = resolve_secret_files(env, ["CELERY_BROKER_URL"], _text_of)
+        read = _Reader(resolved, faults)
         name = read("CELLRUN_CELL_NAME", _name)
         home = read("CELLRUN_CELL_HOME", _folder, f".cellrun/cells/{name or 'unnamed'}")
         on_disk = bool(read("CELLRUN_CELL_SECRETS_ON_DISK", _flag, "false"))
@@ -152,9 +155,11 @@ class CellConfig:
 class _Reader:
     """Reads settings one by one and collects problems."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], faults: Sequence[str] = ()) -> None:
         self.env = env
         self.problems = [f"{name} is not a setting" for name in settings_names.unknown_names(env)]
+        self.problems += faults
+        self._reported = {fault.partition(":")[0].removesuffix("_FILE") for fault in faults}
 
     def __call__(self, name: str, parse: Callable[[str], Any], default: str | None = None) -> Any:
         """Return the value of `name`; record a problem and return None if it is missing or invalid.
@@ -162,6 +167,8 @@ class _Reader:
         A setting without a default must be set.
         """
         text = self.env.get(name, "").strip() or default
+        if name in self._reported:
+            return None
         if text is None:
             self.problems.append(f"{name} is not set")
             return None
@@ -233,6 +240,10 @@ def _secret_folder(may_be_on_disk: bool) -> Callable[[str], Path | None]:
         return folder
 
     return parse
+
+
+def _text_of(path: str) -> str:
+    return Path(path).expanduser().read_text()
 
 
 def _key_in_file(text: str) -> bytes:

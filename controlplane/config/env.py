@@ -18,7 +18,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
+from controlplane.config.process_settings import REQUIRED, Process, secrets_of, select_for
 from controlplane.contract.addresses import Network
+from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.contract.settings_names import unknown_names
 from controlplane.contract.wire.logins import verified
 from controlplane.domain.callbacks.delivery import MAX_TRY_SECONDS
@@ -27,9 +29,6 @@ from controlplane.storage.addresses import find_folder, is_object_store, read_st
 MIN_SECRET_KEY_LENGTH = 32
 """The keys of the cells are derived from it with HMAC-SHA256, which uses 32 bytes."""
 
-Process = Literal[
-    "web", "placement", "convergence", "inbox", "callbacks", "beat", "flower", "command"
-]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
@@ -50,6 +49,10 @@ class Database:
     host: str
     port: str
     options: Mapping[str, str]
+
+
+NO_DATABASE = Database(name="", user="", password="", host="", port="", options={})
+"""The address in a process that uses no database."""
 
 
 def _networks(text: str) -> tuple[Network, ...]:
@@ -210,13 +213,14 @@ class ControlPlaneSettings(BaseModel):
     )
 
     home: Path
-    secret_key: Annotated[str, BeforeValidator(_secret_key)] = Field(repr=False)
+    # Empty in the processes that do not read it; the same for `database`.
+    secret_key: Annotated[str, BeforeValidator(_secret_key)] = Field(default="", repr=False)
     # Former keys, which still verify signatures and open sealed secrets.
     secret_key_fallbacks: Annotated[tuple[str, ...], BeforeValidator(_secret_keys)] = Field(
         default=(), repr=False
     )
     database: Annotated[Database, BeforeValidator(_database)] = Field(
-        alias="DATABASE_URL", repr=False
+        default=NO_DATABASE, alias="DATABASE_URL", repr=False
     )
     broker_url: Annotated[str, BeforeValidator(_redis_url)] = Field(
         alias="CELERY_BROKER_URL", repr=False
@@ -304,16 +308,20 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     Missing settings are taken from the stack that runs in CELLRUN_HOME, if any, so that `manage.py`
     in a shell uses the database of `make up`.
     """
-    faults = [f"{name}: unknown setting" for name in unknown_names(environ)]
+    process = environ.get("CELLRUN_PROCESS") or "command"
+    resolved, unusable = resolve_secret_files(environ, secrets_of(process), read_secret_file)
+    faults = [f"{name}: unknown setting" for name in unknown_names(environ)] + unusable
     home = Path(environ.get("CELLRUN_HOME") or ".cellrun").absolute()
-    if environ.get("CELLRUN_PROCESS") == "flower" and not environ.get("FLOWER_BASIC_AUTH"):
+    if process == "flower" and not resolved.get("FLOWER_BASIC_AUTH") and not unusable:
         faults.append("FLOWER_BASIC_AUTH: Flower needs a login: set it to user:password")
-    found = {**_running_stack(home), **environ}
-    # A required setting that is missing is reported like an invalid value.
+    found = select_for(process, {**_running_stack(home), **resolved})
+    # A required setting that is missing is reported like an invalid value, unless its file is.
+    required = select_for(process, dict.fromkeys(REQUIRED, ""))
+    reported = {fault.partition(":")[0].removesuffix("_FILE") for fault in unusable}
     texts = {
         name: found.get(name, "")
-        for name, known in SETTING_NAMES.items()
-        if found.get(name) or ControlPlaneSettings.model_fields[known].is_required()
+        for name in SETTING_NAMES
+        if found.get(name) or (name in required and name not in reported)
     }
     try:
         settings = ControlPlaneSettings.model_validate({**texts, "CELLRUN_HOME": str(home)})
@@ -365,6 +373,11 @@ def _running_stack(home: Path) -> dict[str, str]:
 def _local_hosts(public_url: str) -> tuple[str, ...]:
     host = urlsplit(public_url).hostname or "localhost"
     return tuple(dict.fromkeys(["localhost", "127.0.0.1", host]))
+
+
+def read_secret_file(path: str) -> str:
+    """Return the text of a file with a secret. Raise OSError or ValueError."""
+    return Path(path).expanduser().read_text()
 
 
 def load_from_process() -> ControlPlaneSettings:

@@ -92,8 +92,10 @@ if _POOLED:
     # 16 bounds concurrent statements of the web process; more would only queue in PostgreSQL.
     _DATABASE_OPTIONS["pool"] = {"min_size": 2, "max_size": 16, "timeout": 10}
 
-DATABASES = {
-    "default": {
+# Beat and Flower have no database: Django raises an error if one of them uses it.
+DATABASES: dict[str, dict[str, Any]] = {}
+if CELLRUN.database.name:
+    DATABASES["default"] = {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": CELLRUN.database.name,
         "USER": CELLRUN.database.user,
@@ -104,7 +106,6 @@ DATABASES = {
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": _DATABASE_OPTIONS,
     }
-}
 
 _RULES = "django.contrib.auth.password_validation"
 AUTH_PASSWORD_VALIDATORS = [

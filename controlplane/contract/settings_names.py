@@ -6,6 +6,8 @@ own and ignores the other's; a name in none of these tuples is rejected at start
 
 from collections.abc import Iterable
 
+from controlplane.contract.secret_files import FILE_NAMES
+
 CONTROL_PLANE = (
     "CELLRUN_ADVISORY_LOCKS",
     "CELLRUN_ALLOWED_HOSTS",
@@ -116,7 +118,7 @@ TASK_PREFIXES = ("CELLRUN_PORT_",)
 
 def unknown_names(names: Iterable[str]) -> list[str]:
     """Return the undefined names among `names` that start with CELLRUN_, sorted."""
-    known = ALL_NAMES | TASK_NAMES
+    known = ALL_NAMES | FILE_NAMES | TASK_NAMES
     return sorted(
         name
         for name in names

@@ -119,12 +119,11 @@ class Kit:
         uid = uid or str(uuid.uuid4())
         group = GroupSpec(
             id=1,
-            job_id=7,
             job_name="suite",
             group="main",
             replicas=1,
             command=command,
-            **{"image": IMAGE, "network": "none", **spec},
+            **{"job_id": 7, "image": IMAGE, "network": "none", **spec},
         )
         run = RunAttempt(uid, 1, 11, 0, number, clock.wall_seconds() + 60)
         return Launch(run, group, {"CELLRUN_ATTEMPT_UID": uid})

@@ -46,6 +46,7 @@ def test_container_labels_identify_job_task_and_attempt(docker_kit: DockerKit) -
         "cellrun.attempt": ended.uid,
         "cellrun.gang": "",
         "cellrun.gpus": "",
+        "cellrun.network": "",
     }
     assert ended.container_id == docker_kit.inspect(ended.uid)["Id"]
 

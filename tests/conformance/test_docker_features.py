@@ -1,5 +1,7 @@
 """Options of a task's container, each compared with what the container shows."""
 
+import re
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +19,7 @@ from workers.attempt.capture import Capture
 from workers.attempt.events import Launch
 from workers.attempt.runtime import ContainerStatus, CreateResult, PlacedFile
 from workers.drivers.docker.driver import DockerEngine
+from workers.drivers.docker.networks import CellNetworks
 
 pytestmark = pytest.mark.engine
 
@@ -94,15 +97,123 @@ def test_gang_members_resolve_each_other_by_name_in_a_private_network(
     assert docker_kit.events.ended(first.uid).exit_code == 0
     assert docker_kit.log(first.uid) == "main-0\n"
     assert docker_kit.events.ended(outsider.uid).exit_code != 0
-    assert networks_of(docker_kit) == [f"cellrun-{docker_kit.installation}-cell-1-gang-7"]
+    docker_kit.driver.remove(outsider.uid)
+    gang = f"cellrun-{docker_kit.installation}-cell-1-gang-7"
+    until(lambda: networks_of(docker_kit) == [gang])
     # It goes with the last one, also when another process of the cell removes that.
     docker_kit.driver.remove(first.uid)
     until(lambda: first.uid not in {found.uid for found in docker_kit.driver.find()})
     assert len(networks_of(docker_kit)) == 1
     docker_kit.begin_again()
-    assert len(list(docker_kit.driver.find())) == 2
+    assert len(list(docker_kit.driver.find())) == 1
     docker_kit.driver.remove(second.uid)
     until(lambda: networks_of(docker_kit) == [])
+
+
+def address_of(kit: DockerKit, launch: Launch) -> str:
+    """The address of a running container in its only network."""
+    [network] = kit.inspect(launch.uid)["NetworkSettings"]["Networks"].values()
+    return str(network["IPAddress"])
+
+
+def greeting_of(address: str) -> bytes:
+    try:
+        with socket.create_connection((address, 7000), timeout=2) as line:
+            return line.recv(16)
+    except OSError:
+        return b""
+
+
+SERVE = "while :; do echo hello | nc -l -p 7000; done"
+
+
+def test_task_cannot_connect_to_a_task_of_another_job_on_its_cell(docker_kit: DockerKit) -> None:
+    server = docker_kit.launch("sh", "-c", SERVE, network="default", job_id=7)
+    docker_kit.driver.start(server)
+    docker_kit.events.started(server.uid)
+    address = address_of(docker_kit, server)
+    # It serves: the host, which is no task, can connect.
+    until(lambda: greeting_of(address) == b"hello\n")
+    script = (
+        f"nc -w 2 {address} 7000 < /dev/null; ping -c 1 -W 2 {address} > /dev/null && echo echoed"
+    )
+    for job_id in (7, 8):
+        client = docker_kit.launch(
+            *("sh", "-c", script), network="default", job_id=job_id, number=job_id
+        )
+        docker_kit.driver.start(client)
+        assert docker_kit.events.ended(client.uid).exit_code != 0
+        assert docker_kit.log(client.uid) == ""
+    assert greeting_of(address) == b"hello\n"
+
+
+def test_task_reaches_its_host_and_published_ports_of_other_tasks(docker_kit: DockerKit) -> None:
+    config = docker_kit.config()
+    # Other hosts reach its ports, so they are published at all addresses of this one.
+    with closing(
+        DockerEngine(
+            installation=config.installation,
+            cell=config.name,
+            home=config.home,
+            address=lambda: "cell.example.com",
+        )
+    ) as engine:
+        script = SERVE.replace("7000", "$CELLRUN_PORT_HTTP")
+        server = docker_kit.launch("sh", "-c", script, network="default", ports=("http",))
+        engine.create(server, [])
+        engine.start(server.uid)
+        shown = docker_kit.inspect(server.uid)["NetworkSettings"]
+        [network], [ports] = shown["Networks"].values(), shown["Ports"].values()
+        address = f"{network['Gateway']} {ports[0]['HostPort']}"
+        script = f"until nc -w 2 {address} < /dev/null | grep hello; do :; done"
+        client = docker_kit.launch("sh", "-c", script, network="default")
+        docker_kit.driver.start(client)
+        assert docker_kit.events.ended(client.uid).exit_code == 0
+
+
+def test_network_of_tasks_is_shared_and_removed_with_the_last(docker_kit: DockerKit) -> None:
+    launches = [docker_kit.launch("true", network="default", job_id=n) for n in (7, 8, 9)]
+    for launch in launches:
+        docker_kit.driver.start(launch)
+    for launch in launches:
+        assert docker_kit.events.ended(launch.uid).exit_code == 0
+    expected = f"cellrun-{docker_kit.installation}-cell-1-tasks"
+    assert networks_of(docker_kit) == [expected]
+    # Firewalls of operators match the name of the interface.
+    options = docker_kit.outside.inspect_network(expected)["Options"]
+    assert re.fullmatch("cr-[0-9a-f]{12}", options["com.docker.network.bridge.name"])
+    for launch in launches[:2]:
+        docker_kit.driver.remove(launch.uid)
+    until(lambda: {found.uid for found in docker_kit.driver.find()} == {launches[2].uid})
+    assert networks_of(docker_kit) == [expected]
+    # Also by another process of the cell.
+    docker_kit.begin_again()
+    assert len(list(docker_kit.driver.find())) == 1
+    docker_kit.driver.remove(launches[2].uid)
+    until(lambda: networks_of(docker_kit) == [])
+
+
+def test_removal_of_the_network_waits_for_containers_that_are_being_created(
+    docker_kit: DockerKit,
+) -> None:
+    launch = docker_kit.launch("true", network="default")
+    networks = CellNetworks(installation=docker_kit.installation, cell="cell-1")
+    with networks.joined(docker_kit.outside, launch):
+        networks.sweep(docker_kit.outside)
+        assert len(networks_of(docker_kit)) == 1
+    networks.sweep(docker_kit.outside)
+    assert networks_of(docker_kit) == []
+
+
+def test_engine_that_cannot_separate_containers_uses_its_own_network(
+    docker_kit: DockerKit,
+) -> None:
+    """Podman refuses the option."""
+    launch = docker_kit.launch("true", network="default")
+    networks = CellNetworks(installation=docker_kit.installation, cell="cell-1")
+    with networks.joined(docker_kit.outside, launch, can_separate=False) as parts:
+        assert parts is None
+    assert networks_of(docker_kit) == []
 
 
 def test_gang_network_is_created_when_engine_address_pools_are_exhausted(

@@ -286,8 +286,8 @@ def test_only_gang_members_publish_ports_on_the_gateway_address(
     for made in (member, alone):
         docker_kit.driver.start(made)
         docker_kit.events.started(made.uid)
-    bridge = docker_kit.inspect(alone.uid)["NetworkSettings"]["Networks"]["bridge"]
-    for made, host in ((member, bridge["Gateway"]), (alone, "127.0.0.1")):
+    [config] = docker_kit.outside.inspect_network("bridge")["IPAM"]["Config"]
+    for made, host in ((member, config["Gateway"]), (alone, "127.0.0.1")):
         addresses = docker_kit.events.started(made.uid).addresses
         assert addresses is not None
         assert addresses["http"].startswith(f"{host}:")

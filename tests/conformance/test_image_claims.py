@@ -10,13 +10,14 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import IMAGE, DockerKit, until
 from workers.attempt.outcome import DISK_LIMIT
 from workers.drivers.docker.driver import DockerEngine
-from workers.drivers.docker.networks import GangNetworks
+from workers.drivers.docker.networks import CellNetworks
 from workers.drivers.docker.volumes import volume_bytes
 
 pytestmark = pytest.mark.engine
 
 CHANGES = [
-    "LABEL cellrun.gpus=0,1,2 cellrun.gang=77 cellrun.job=1 cellrun.attempt=stranger",
+    "LABEL cellrun.gpus=0,1,2 cellrun.gang=77 cellrun.network=tasks cellrun.job=1"
+    " cellrun.attempt=stranger",
     "VOLUME /data",
 ]
 
@@ -53,9 +54,10 @@ def test_image_labels_cannot_forge_a_gang_or_an_attempt(
     assert docker_kit.events.ended(launch.uid).exit_code == 0
     labels = docker_kit.inspect(launch.uid)["Config"]["Labels"]
     ours = {name: text for name, text in labels.items() if name.startswith("cellrun.")}
-    assert (ours["cellrun.gang"], ours["cellrun.gpus"]) == ("", "")
+    masked = ("cellrun.gang", "cellrun.gpus", "cellrun.network")
+    assert [ours[name] for name in masked] == ["", "", ""]
     assert (ours["cellrun.job"], ours["cellrun.attempt"]) == ("7", launch.uid)
-    networks = GangNetworks(installation=docker_kit.installation, cell="cell-1")
+    networks = CellNetworks(installation=docker_kit.installation, cell="cell-1")
     rows = docker_kit.outside.containers(all=True, filters={"name": launch.uid})
     assert len(rows) == 1
     assert list(networks._note_members(rows)) == []

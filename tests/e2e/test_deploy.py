@@ -19,6 +19,7 @@ import redis
 
 from client import Session
 from client.settings import ClientSettings
+from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.parts.ports import free_port
 from tests.architecture.source import ROOT
 from tests.e2e.stack import is_running, wait_until
@@ -56,7 +57,7 @@ class Deployment:
                 key: filled_in.get(key, value)
                 for key, value in read_example(f"{name}.example").items()
             }
-            for name in ("control.env", "cell.env")
+            for name in ("control.env", "beat.env", "flower.env", "cell.env")
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -81,6 +82,8 @@ class Deployment:
         """What comes before the first start."""
         self.manage("migrate", "--no-input", "--verbosity=0")
         self.manage("bootstrap", "--quiet", CELLRUN_OPERATOR_TOKEN=TOKEN)
+        # systemd's StateDirectory= of beat.
+        StackHome(self.folder).beat.mkdir()
         key = self.folder / f"{CELL}.key"
         key.write_text(self.manage("enroll_cell", CELL))
 
@@ -200,6 +203,28 @@ def test_deployment_runs_a_job(deployment: Deployment) -> None:
     with deployment.session() as session:
         job, task = run_to_end(session, spec)
     assert (job["state"], task["result"], task["cell_id"]) == ("SUCCEEDED", "fine\n", CELL)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((name, {"secret key", "database", "broker"}) for name in ("web", *WORKERS)),
+        ("beat", {"broker"}),
+        ("flower", {"broker", "login of Flower"}),
+        (CELL, {"broker"}),
+    ],
+)
+def test_environment_of_a_unit_holds_only_its_secrets(
+    deployment: Deployment, name: str, expected: set[str]
+) -> None:
+    secrets = {
+        "secret key": deployment.examples["/etc/cellrun/control.env"]["CELLRUN_SECRET_KEY"],
+        "database": deployment.examples["/etc/cellrun/control.env"]["DATABASE_URL"],
+        "broker": deployment.examples["/etc/cellrun/control.env"]["CELERY_BROKER_URL"],
+        "login of Flower": deployment.examples["/etc/cellrun/flower.env"]["FLOWER_BASIC_AUTH"],
+    }
+    environment = Path(f"/proc/{deployment.processes[name].pid}/environ").read_text()
+    assert {label for label, secret in secrets.items() if secret in environment} == expected
 
 
 def test_no_unit_has_exited(deployment: Deployment) -> None:

@@ -60,7 +60,7 @@ def session(stack: RunningStack) -> Iterator[Session]:
 
 def duplicate_of(stack: RunningStack, name: str) -> Companion:
     """A second process like one of the stack's, under a name of its own."""
-    schedule = str(stack.home / "beat-schedule")
+    schedule = str(stack.home / "beat" / "schedule")
     command = [
         word.replace(f"{name}@", f"{name}-duplicate@").replace(schedule, f"{schedule}-duplicate")
         for word in stack.command_of(name)
@@ -75,7 +75,7 @@ def log_of(stack: RunningStack, name: str) -> Path:
 
 def all_work(stack: RunningStack) -> bool:
     """Whether the duplicates have begun to work."""
-    beats = any(stack.home.glob("beat-schedule-duplicate*"))
+    beats = any((stack.home / "beat").glob("schedule-duplicate*"))
     return beats and all(
         "ready." in log_of(stack, name).read_text() for name in ("placement", "convergence")
     )

@@ -97,6 +97,7 @@ def test_labels_of_a_container_name_job_task_and_attempt(
         "cellrun.attempt": task["attempt_uid"],
         "cellrun.gang": "",
         "cellrun.gpus": "",
+        "cellrun.network": "tasks",
     }
     assert container["Labels"] == expected
     assert container["Names"] == [f"/cellrun-{task['attempt_uid']}"]

@@ -11,9 +11,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
+from controlplane.contract.secret_files import FILE_NAMES
 from tests.architecture.source import ROOT
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 
@@ -67,6 +70,41 @@ def test_no_secret_is_on_a_command_line_or_in_a_log(stack: RunningStack) -> None
     }
     shown |= {path.name: path.read_text() for path in (stack.home / "log").iterdir()}
     assert [name for name, text in shown.items() if any(secret in text for secret in secrets)] == []
+
+
+@pytest.mark.parametrize("name", [*CONTROL, "cell-1"])
+def test_environment_of_a_process_holds_only_its_secrets(stack: RunningStack, name: str) -> None:
+    """By value, so that a secret under another name, or in a file that it names, is found."""
+    secrets = {
+        "secret key": (stack.home / "secret-key").read_text().strip(),
+        "database password": urlsplit(stack.environment["DATABASE_URL"]).password,
+        "broker password": urlsplit(stack.environment["CELERY_BROKER_URL"]).password,
+        "login of Flower": stack.environment["FLOWER_BASIC_AUTH"].split(":")[1],
+        "operator's token": stack.environment["CELLRUN_OPERATOR_TOKEN"],
+        "submitter's token": stack.environment["CELLRUN_TOKEN"],
+        "admin's password": stack.environment["CELLRUN_ADMIN_PASSWORD"],
+    }
+    usual = {"secret key", "database password", "broker password"}
+    expected = {
+        "beat": {"broker password"},
+        "flower": {"broker password", "login of Flower"},
+        "cell-1": {"broker password"},
+    }.get(name, usual)
+    environment = stack.environment_of(name)
+    text = "\n".join(environment.values())
+    assert {label for label, secret in secrets.items() if secret and secret in text} == expected
+    named = [
+        word for word in environment if word in FILE_NAMES or word.startswith("CELLRUN_CELL_KEY")
+    ]
+    assert named == (["CELLRUN_CELL_KEY_FILE"] if name == "cell-1" else [])
+    assert all(secrets.values())
+
+
+@pytest.mark.parametrize("name", ["beat", "flower"])
+def test_beat_and_flower_have_no_connection_to_the_database(stack: RunningStack, name: str) -> None:
+    with psycopg.connect(stack.environment["DATABASE_URL"]) as connection:
+        rows = connection.execute("SELECT application_name FROM pg_stat_activity").fetchall()
+    assert f"cellrun-{name}" not in {row[0] for row in rows}
 
 
 def test_manage_py_connects_to_the_running_stack(stack: RunningStack) -> None:

@@ -18,6 +18,7 @@ from tests.architecture.source import ROOT
 DEPLOY = ROOT / "deploy"
 INSTALLED_PYTHON = "/opt/cellrun/.venv/bin/python"
 INSTALLED_HOME = "/var/lib/cellrun"
+INSTALLED_BEAT = "/var/lib/cellrun-beat"
 CELL = "cell-1"
 WEB_PORT, FLOWER_PORT = 8000, 5555
 
@@ -49,7 +50,10 @@ def _read_unit(name: str, text: str) -> Unit:
         key, sign, value = line.partition("=")
         if not sign or line.startswith("#"):
             continue
-        if key == "Environment":
+        if key == "EnvironmentFile":
+            # The first has the usual settings, of all cells of a host in the case of a cell.
+            settings.setdefault(key, _specified(value).removeprefix("-"))
+        elif key == "Environment":
             environment |= dict(word.split("=", 1) for word in shlex.split(_specified(value)))
         else:
             settings[key] = _specified(value)
@@ -99,13 +103,21 @@ def list_supervised(folder: Path) -> dict[str, Process]:
 
 def as_installed(command: list[str], folder: Path) -> list[str]:
     """A command of the stack as it reads where Cellrun is installed."""
-    places = {sys.executable: INSTALLED_PYTHON, str(folder): INSTALLED_HOME}
+    places = {
+        sys.executable: INSTALLED_PYTHON,
+        str(StackHome(folder).beat): INSTALLED_BEAT,
+        str(folder): INSTALLED_HOME,
+    }
     return [_replaced(word, places) for word in command]
 
 
 def as_here(command: list[str], folder: Path, *, web_port: int, flower_port: int) -> list[str]:
     """A command of a unit as it can be run here: this Python, that folder, these ports."""
-    places = {INSTALLED_PYTHON: sys.executable, INSTALLED_HOME: str(folder)}
+    places = {
+        INSTALLED_PYTHON: sys.executable,
+        INSTALLED_BEAT: str(StackHome(folder).beat),
+        INSTALLED_HOME: str(folder),
+    }
     found = [_replaced(word, places) for word in command]
     ports = {str(WEB_PORT): str(web_port), f"--port={FLOWER_PORT}": f"--port={flower_port}"}
     return [ports.get(word, word) for word in found]

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
@@ -27,6 +28,7 @@ def bootstrap() -> str:
 def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ADMIN_USER", "ADMIN_PASSWORD", "OPERATOR_TOKEN", "TOKEN"):
         monkeypatch.delenv(f"CELLRUN_{name}", raising=False)
+        monkeypatch.delenv(f"CELLRUN_{name}_FILE", raising=False)
 
 
 def test_token_is_stored_as_a_digest_only() -> None:
@@ -57,6 +59,24 @@ def test_bootstrap_prints_generated_credentials_once() -> None:
     assert list(ApiToken.objects.values_list("digest", flat=True)) == before
     assert User.objects.get(username="admin").password == password
     assert (Domain.objects.count(), Project.objects.count(), Pool.objects.count()) == (1, 1, 1)
+
+
+def test_bootstrap_takes_credentials_from_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in (("ADMIN_PASSWORD", "one password"), ("OPERATOR_TOKEN", "o" * 40)):
+        (tmp_path / name).write_text(value + "\n")
+        monkeypatch.setenv(f"CELLRUN_{name}_FILE", str(tmp_path / name))
+    bootstrap()
+    assert User.objects.get(username="admin").check_password("one password")
+    assert ApiToken.objects.get(role="operator").digest == digest_of("o" * 40)
+
+
+def test_bootstrap_does_nothing_if_a_file_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLRUN_ADMIN_PASSWORD_FILE", "/nonexistent/password")
+    with pytest.raises(CommandError, match="CELLRUN_ADMIN_PASSWORD_FILE: /nonexistent/password"):
+        bootstrap()
+    assert not User.objects.exists()
 
 
 def test_bootstrap_uses_credentials_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

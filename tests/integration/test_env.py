@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.env import ControlPlaneSettings, InvalidSettings, load_settings
+from controlplane.config.env import (
+    NO_DATABASE,
+    ControlPlaneSettings,
+    InvalidSettings,
+    load_settings,
+)
 
 GOOD = {
     "CELLRUN_HOME": "/nonexistent/cellrun",
@@ -151,3 +156,67 @@ def test_flower_does_not_start_without_a_login() -> None:
     with pytest.raises(InvalidSettings, match="FLOWER_BASIC_AUTH: Flower needs a login"):
         load_settings(environ)
     load_settings({**environ, "FLOWER_BASIC_AUTH": "oncall:x"})
+
+
+def test_secrets_are_read_from_files(tmp_path: Path) -> None:
+    values = {
+        "CELLRUN_SECRET_KEY": "f" * 40,
+        "CELLRUN_SECRET_KEY_FALLBACKS": "g" * 40,
+        "DATABASE_URL": "postgresql://file@db/cells",
+        "CELERY_BROKER_URL": "redis://from-file:6379/0",
+    }
+    environ = {"CELLRUN_HOME": "/nonexistent/cellrun"}
+    for name, value in values.items():
+        (tmp_path / name).write_text(value + "\n")
+        environ[f"{name}_FILE"] = str(tmp_path / name)
+    settings = load_settings(environ)
+    assert settings.secret_key == "f" * 40
+    assert settings.secret_key_fallbacks == ("g" * 40,)
+    assert settings.database.user == "file"
+    assert settings.broker_url == "redis://from-file:6379/0"
+
+
+def test_unreadable_file_of_a_secret_is_the_only_fault_of_its_setting() -> None:
+    environ = {name: value for name, value in GOOD.items() if name != "DATABASE_URL"}
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings({**environ, "DATABASE_URL_FILE": "/nonexistent/url"})
+    assert str(refused.value).splitlines()[1:] == [
+        "  DATABASE_URL_FILE: /nonexistent/url cannot be used: No such file or directory"
+    ]
+
+
+def test_file_of_a_setting_that_is_no_secret_is_unknown() -> None:
+    assert "CELLRUN_LEASE_SECONDS_FILE: unknown setting" in refusal(CELLRUN_LEASE_SECONDS_FILE="x")
+
+
+@pytest.mark.parametrize("process", ["beat", "flower"])
+def test_beat_and_flower_neither_need_nor_read_database_and_secret_key(
+    process: str, tmp_path: Path
+) -> None:
+    environ = {"CELLRUN_PROCESS": process, "FLOWER_BASIC_AUTH": "oncall:x", **GOOD}
+    unread = {"CELLRUN_SECRET_KEY", "DATABASE_URL"}
+    without = {name: value for name, value in environ.items() if name not in unread}
+    # Nor those of a stack in its folder, as manage.py does.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret-key").write_text("s" * 40)
+    (tmp_path / "run" / "env").write_text("DATABASE_URL=postgresql://u:p@127.0.0.1:9/cellrun\n")
+    for given in (environ, without, {**without, "CELLRUN_HOME": str(tmp_path)}):
+        settings = load_settings(given)
+        assert settings.secret_key == ""
+        assert settings.database == NO_DATABASE
+        assert settings.broker_url == GOOD["CELERY_BROKER_URL"]
+
+
+@pytest.mark.parametrize("process", ["web", "placement", "convergence", "inbox", "callbacks"])
+@pytest.mark.parametrize("name", ["CELLRUN_SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL"])
+def test_other_processes_do_not_start_without_a_secret(process: str, name: str) -> None:
+    assert f"{name}: expected" in refusal(**{"CELLRUN_PROCESS": process, name: ""})
+
+
+def test_login_of_flower_may_be_in_a_file(tmp_path: Path) -> None:
+    environ = {"CELLRUN_PROCESS": "flower", "CELERY_BROKER_URL": "redis://broker:6379/0"}
+    (tmp_path / "login").write_text("oncall:x\n")
+    load_settings({**environ, "FLOWER_BASIC_AUTH_FILE": str(tmp_path / "login")})
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings({**environ, "FLOWER_BASIC_AUTH_FILE": str(tmp_path / "absent")})
+    assert str(refused.value).count("FLOWER_BASIC_AUTH") == 1

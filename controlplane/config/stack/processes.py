@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from controlplane.config.process_settings import READ_BY
 from controlplane.config.stack.parts import host, postgres, redis
 from controlplane.config.stack.parts.credentials import Credentials
 from controlplane.config.stack.parts.home import StackHome
@@ -87,8 +88,8 @@ class StackPlan:
         return [f"cell-{number}" for number in range(1, self.cells + 1)]
 
     def control_environment(self, process: str) -> dict[str, str]:
-        """Return the environment of a process of the control plane."""
-        return {
+        """Return the environment of a process of the control plane: only what it reads."""
+        settings = {
             "CELLRUN_FLOWER_URL": self.flower_url,
             **self.overrides,
             "CELLRUN_HOME": str(self.home.root),
@@ -98,8 +99,12 @@ class StackPlan:
             "CELERY_BROKER_URL": self.broker_url,
             **({"CELLRUN_REDIS_USERS": "true"} if self.has_redis_users else {}),
             "DATABASE_URL": self.database_url,
-            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings",
+            # In the environment, since command lines are public. With a login, Flower's API also
+            # refuses requests from other sites.
+            "FLOWER_BASIC_AUTH": self.flower_login,
         }
+        read = {name: value for name, value in settings.items() if name in READ_BY[process]}
+        return {**read, "DJANGO_SETTINGS_MODULE": "controlplane.config.settings"}
 
 
 def list_processes(plan: StackPlan) -> list[Process]:
@@ -138,7 +143,7 @@ def _control(plan: StackPlan) -> list[Process]:
     web += ["--http", "controlplane.config.http_protocol:PromptHeaders"]
     web += ["--timeout-keep-alive", "5", "--limit-concurrency", str(WEB_CONNECTIONS)]
     beat = [*_celery("controlplane.config.celery"), "beat"]
-    beat += ["--schedule", str(plan.home.root / "beat-schedule"), "--pidfile="]
+    beat += ["--schedule", str(plan.home.beat / "schedule"), "--pidfile="]
     flower = [*_celery("controlplane.config.flower"), "flower", "--address=127.0.0.1"]
     flower += [f"--port={plan.flower_port}", f"--max_tasks={FLOWER_MAX_TASKS}"]
     flower += ["--read_only=true"]
@@ -147,10 +152,6 @@ def _control(plan: StackPlan) -> list[Process]:
     def control(name: str, command: list[str], needs: tuple[str, ...]) -> Process:
         return Process(name, "control", command, needs, plan.control_environment(name))
 
-    flower_process = control("flower", flower, ("broker", "preparation"))
-    # In its environment, since command lines are public. With a login, its API also refuses
-    # requests from other sites.
-    flower_process.environment["FLOWER_BASIC_AUTH"] = plan.flower_login
     return [
         control("web", web, all_needs),
         control("placement", _worker("controlplane.config.celery", "placement"), all_needs),
@@ -158,7 +159,7 @@ def _control(plan: StackPlan) -> list[Process]:
         control("inbox", _worker("controlplane.config.inbox", "inbox", "inbox.control"), all_needs),
         control("callbacks", _worker("controlplane.config.celery", "callbacks"), all_needs),
         control("beat", beat, ("broker", "preparation")),
-        flower_process,
+        control("flower", flower, ("broker", "preparation")),
     ]
 
 

@@ -20,7 +20,7 @@ USUAL_CAPABILITIES = (
 )
 # Defaults of the engine that Cellrun drops, but every task may request: with the usual ones, the
 # capabilities of Kubernetes' policy "Baseline". NET_RAW is not among them, because containers of
-# all users share the engine's bridge, where it allows to answer for other addresses.
+# all users of a cell share a bridge, where it allows to answer for other addresses.
 HARMLESS_CAPABILITIES = frozenset({"AUDIT_WRITE", "MKNOD", "SETFCAP", "SETPCAP"})
 
 

@@ -3,11 +3,14 @@
     manage.py bootstrap
 
 Password and tokens may come from the environment (CELLRUN_ADMIN_USER, CELLRUN_ADMIN_PASSWORD,
-CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN); others are generated and printed once. Idempotent.
+CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN) or from files (CELLRUN_ADMIN_PASSWORD_FILE, …); others are
+generated and printed once. Idempotent.
 """
 
 import os
 import secrets
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -21,11 +24,14 @@ from controlplane.commands.tenancy.members import MemberScope, put_member
 from controlplane.commands.tenancy.pools import put_pool
 from controlplane.commands.tenancy.quotas import create_shipped_defaults
 from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.domain.roles import Role
 from controlplane.models import Project
 
 # A user or project with many waiting tasks must not delay all others.
 _SEQUENCER = "fair_projects"
+
+SECRETS = ("CELLRUN_ADMIN_PASSWORD", "CELLRUN_OPERATOR_TOKEN", "CELLRUN_TOKEN")
 
 
 class Command(BaseCommand):
@@ -38,19 +44,32 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create missing objects and print generated values."""
-        admin = os.environ.get("CELLRUN_ADMIN_USER") or "admin"
-        password = os.environ.get("CELLRUN_ADMIN_PASSWORD")
+        given, faults = resolve_secret_files(
+            os.environ, SECRETS, lambda path: Path(path).read_text()
+        )
+        if faults:
+            raise CommandError("\n".join(faults))
+        admin = given.get("CELLRUN_ADMIN_USER") or "admin"
+        password = given.get("CELLRUN_ADMIN_PASSWORD")
+        tokens = {name: given.get(name) or None for name in SECRETS}
         with transaction.atomic():  # all objects or none
             if accounts.create_default_tenancy():
                 put_pool(name=accounts.DEFAULT_NAME, changes={"sequencer": _SEQUENCER})
                 create_shipped_defaults()
-            generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN")
-            generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN")
+            generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN", tokens)
+            generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN", tokens)
         if not options["quiet"]:
             for line in generated or ["no password or token was generated"]:
                 self.stdout.write(line)
 
-    def _account(self, role: str, name: str, password: str | None, token_name: str) -> list[str]:
+    def _account(
+        self,
+        role: str,
+        name: str,
+        password: str | None,
+        token_name: str,
+        tokens: Mapping[str, str | None],
+    ) -> list[str]:
         """Create one account with its token; return lines with generated values."""
         is_operator = role == "operator"
         try:
@@ -66,7 +85,7 @@ class Command(BaseCommand):
             password = secrets.token_urlsafe(12)
             accounts.create_user(name=name, password=password, is_operator=True)
             generated.append(f"{role}'s login {name} / {password}")
-        given = os.environ.get(token_name) or None
+        given = tokens[token_name]
         if given or is_new:
             try:
                 token = create_api_token(

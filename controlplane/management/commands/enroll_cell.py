@@ -1,12 +1,15 @@
-"""`manage.py enroll_cell NAME`: enroll a cell and print its key, or renew the key."""
+"""`manage.py enroll_cell NAME`: enroll a cell and print its key or join token, or renew the key."""
 
 from argparse import ArgumentParser
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
+from controlplane.contract.wire.join_token import JoinToken
+from controlplane.contract.wire.keys import decode_key
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.management.actor import actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
@@ -27,6 +30,17 @@ class Command(BaseCommand):
             help="draw a new key, also for a revoked cell; the old one is invalid at once",
         )
 
+        parser.add_argument(
+            "--join-token",
+            action="store_true",
+            help="print a token for `cellrun-cell join` instead of the key; it contains the"
+            " secrets of a cell: its key and the address of the broker",
+        )
+        parser.add_argument(
+            "--broker-url",
+            help="address of the broker in the token; default: that of the control plane",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         enrolment = read_enrolment_options(options)
         try:
@@ -39,4 +53,7 @@ class Command(BaseCommand):
             )
         except (Conflict, NotFound, RedisUsersFailed) as error:
             raise CommandError(str(error)) from error
+        if options["join_token"]:
+            broker_url = options["broker_url"] or settings.CELLRUN.broker_url
+            key = JoinToken(options["name"], decode_key(key), broker_url).encode()
         self.stdout.write(key)

@@ -63,3 +63,13 @@ def test_malformed_address_is_refused(url: str) -> None:
 
 def test_token_is_not_in_the_repr() -> None:
     assert "geheim" not in repr(ClientSettings("http://h", "geheim"))
+
+
+def test_token_may_be_in_a_file(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("cr_mine\n")
+    here = {**environ, "CELLRUN_URL": "http://h", "CELLRUN_TOKEN_FILE": str(tmp_path / "token")}
+    assert load_settings(here) == ClientSettings("http://h", "cr_mine")
+    with pytest.raises(BadInput, match="CELLRUN_TOKEN_FILE, not both"):
+        load_settings({**here, "CELLRUN_TOKEN": "other"})
+    with pytest.raises(BadInput, match="CELLRUN_TOKEN_FILE: /nonexistent/token cannot be used"):
+        load_settings({**here, "CELLRUN_TOKEN_FILE": "/nonexistent/token"})

@@ -141,3 +141,17 @@ def test_all_invalid_settings_are_reported_together() -> None:
 )
 def test_cpu_capacity_is_parsed_to_millicores(text: str, millis: int) -> None:
     assert parse_capacity(f"cpu={text}") == {"cpu_millis": millis}
+
+
+def test_address_of_the_broker_may_be_in_a_file(env: dict[str, str], tmp_path: Path) -> None:
+    url = env.pop("CELERY_BROKER_URL")
+    (tmp_path / "broker").write_text(url + "\n")
+    in_file = {**env, "CELERY_BROKER_URL_FILE": str(tmp_path / "broker")}
+    assert CellConfig.from_env(in_file).broker_url == url
+    with pytest.raises(MalformedSettings, match="CELERY_BROKER_URL_FILE, not both"):
+        CellConfig.from_env({**in_file, "CELERY_BROKER_URL": url})
+    with pytest.raises(MalformedSettings) as raised:
+        CellConfig.from_env({**env, "CELERY_BROKER_URL_FILE": "/nonexistent/broker"})
+    assert str(raised.value) == (
+        "CELERY_BROKER_URL_FILE: /nonexistent/broker cannot be used: No such file or directory"
+    )

@@ -54,6 +54,11 @@ def connect(call_seconds: float = CALL_SECONDS) -> docker.APIClient:
     )
 
 
+def engine_address() -> str:
+    """Return the address that `connect` uses."""
+    return os.environ.get("DOCKER_HOST") or f"unix://{find_socket()}"
+
+
 def find_socket() -> str:
     """Return the path of the engine's socket; Docker's default if none exists."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")

@@ -35,7 +35,7 @@ def container_body(
     """Return the body of POST /containers/create for `launch`.
 
     `publish_on`: the host address on which ports are published; empty: all. `gpus`: the numbers of
-    its GPUs. `network`: the parts of the body that join its gang's network. `cgroup_parent`: empty
+    its GPUs. `network`: the parts of the body that join its network. `cgroup_parent`: empty
     for the engine's default.
     """
     spec = launch.spec

@@ -53,7 +53,7 @@ from workers.drivers.docker.container import (
     without_host_paths,
 )
 from workers.drivers.docker.gateway import Gateway, is_loopback
-from workers.drivers.docker.networks import GANG_LABEL, GangNetworks
+from workers.drivers.docker.networks import CellNetworks, network_labels
 from workers.drivers.docker.volumes import volume_bytes
 
 FOLLOW_SECONDS = 120.0  # without output, before the stream is reopened, in case it hangs
@@ -90,7 +90,7 @@ class DockerEngine:
         self._ids: dict[str, str] = {}  # container ids by attempt
         self._checks = RunningChecks()
         self._gateway = Gateway()
-        self._networks = GangNetworks(installation=installation, cell=cell)
+        self._networks = CellNetworks(installation=installation, cell=cell)
         self._cgroups = Cgroups(installation=installation, cell=cell)
         self._samples = CgroupSamples()
         self._installation = installation
@@ -124,18 +124,19 @@ class DockerEngine:
         files = without_host_paths(launch.spec, placed)
         mounts = mounts_for(files, folders, read_only=launch.spec.read_only)
         # Every label that the driver reads is set, if only to "": else the image's own applies.
+        api = self._api
+        can_separate = not self._is_podman
         labels = {
             **attempt_labels(launch, installation=self._installation, cell=self._cell),
-            GANG_LABEL: str(launch.spec.job_id) if launch.spec.network == "gang" else "",
+            **network_labels(launch, can_separate=can_separate),
             GPUS_LABEL: "",
         }
         publish_on = self._publish_on(launch)
-        api = self._api
         try:
             with (
                 self._reserve_gpus(launch) as gpus,
                 translated_errors(),
-                self._networks.joined(api, launch) as network,
+                self._networks.joined(api, launch, can_separate=can_separate) as network,
             ):
                 body = container_body(
                     launch,

@@ -27,6 +27,11 @@ class StackHome:
         return self.root / "log"
 
     @property
+    def beat(self) -> Path:
+        """Return the folder of beat's schedule, which only beat uses: the file is a pickle."""
+        return self.root / "beat"
+
+    @property
     def environment_file(self) -> Path:
         """Return the file with addresses and tokens as shell lines."""
         return self.run / "env"
@@ -52,7 +57,7 @@ class StackHome:
     def create(self) -> None:
         """Create the folders; another user needs access to PostgreSQL's data only."""
         self.root.mkdir(parents=True, exist_ok=True)
-        for folder in (self.run, self.logs, self.root / "cells"):
+        for folder in (self.run, self.logs, self.beat, self.root / "cells"):
             folder.mkdir(exist_ok=True, mode=0o700)
 
     def hold(self) -> IO[str]:

@@ -1,0 +1,51 @@
+"""Define which settings each process of the control plane reads; it ignores all others.
+
+Beat and Flower read neither the database's address nor the secret key: a fault in Flower, a program
+of others with a web page, reveals neither.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from controlplane.contract.secret_files import SECRET_SETTINGS
+from controlplane.contract.settings_names import CONTROL_PLANE
+
+Process = Literal[
+    "web", "placement", "convergence", "inbox", "callbacks", "beat", "flower", "command"
+]
+
+REQUIRED = ("CELERY_BROKER_URL", "CELLRUN_SECRET_KEY", "DATABASE_URL")
+
+_EVERYWHERE = frozenset(
+    {"CELERY_BROKER_URL", "CELLRUN_HOME", "CELLRUN_LOG_LEVEL", "CELLRUN_PROCESS"}
+)
+# Flower's own setting, which no other process needs.
+_FLOWER_LOGIN = "FLOWER_BASIC_AUTH"
+_ALL = frozenset({*CONTROL_PLANE, *REQUIRED})
+
+READ_BY: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "web": _ALL,
+        "placement": _ALL - {"CELLRUN_FLOWER_URL"},
+        "convergence": _ALL - {"CELLRUN_FLOWER_URL"},
+        "inbox": _ALL - {"CELLRUN_FLOWER_URL"},
+        "callbacks": _ALL - {"CELLRUN_FLOWER_URL"},
+        "beat": _EVERYWHERE
+        | {"CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "CELLRUN_PLACEMENT_INTERVAL_SECONDS"},
+        "flower": _EVERYWHERE | {_FLOWER_LOGIN},
+        "command": _ALL,
+    }
+)
+"""Name of a process -> the settings that it reads."""
+
+
+def secrets_of(process: str) -> frozenset[str]:
+    """Return the secrets that a process reads."""
+    return READ_BY.get(process, _ALL) & set(SECRET_SETTINGS)
+
+
+def select_for(process: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without the settings of Cellrun that the process does not read."""
+    unread = _ALL - READ_BY.get(process, _ALL)
+    return {name: value for name, value in environ.items() if name not in unread}

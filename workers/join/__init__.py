@@ -1,0 +1,1 @@
+"""Join a host to an installation: check what a cell needs, then write its settings and key."""
