@@ -2,8 +2,18 @@
 
 from django.contrib import admin
 
-from controlplane.admin import accounts, cells, operations, overview, pools, quotas, secrets, ticks
-from controlplane.admin.login import LoginForm
+from controlplane.admin import (
+    accounts,
+    cells,
+    operations,
+    overview,
+    pools,
+    quotas,
+    secrets,
+    ticks,
+)
+from controlplane.admin.login import identities
+from controlplane.admin.login.form import LoginForm
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
@@ -12,6 +22,7 @@ __all__ = [
     "cache",
     "callbacks",
     "cells",
+    "identities",
     "jobs",
     "one_offs",
     "operations",

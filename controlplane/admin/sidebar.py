@@ -38,6 +38,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Secrets", "lock", "controlplane_secret"),
             ("API tokens", "key", "controlplane_apitoken"),
             ("Users", "group", "auth_user"),
+            ("OpenID identities", "badge", "controlplane_oidcidentity"),
         ),
     ),
 )

@@ -1,6 +1,6 @@
 """Tables and constraints, without signals. Only `commands.state.apply` writes state columns."""
 
-from controlplane.models.accounts import ApiToken
+from controlplane.models.accounts import ApiToken, OidcIdentity
 from controlplane.models.attempts import Attempt
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
@@ -40,6 +40,7 @@ __all__ = [
     "InboxProbe",
     "Job",
     "JobDependency",
+    "OidcIdentity",
     "OneOff",
     "Pool",
     "Project",

@@ -1,8 +1,9 @@
-"""Credentials of the API: hashed tokens of Django's users."""
+"""Credentials of Django's users: hashed tokens of the API, links to users of a provider."""
 
 from django.conf import settings
 from django.db import models
 
+from controlplane.domain.identities import MAX_ISSUER, MAX_SUBJECT
 from controlplane.domain.roles import Role
 
 
@@ -38,3 +39,29 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class OidcIdentity(models.Model):
+    """The user of a provider (`issuer` and `subject`) that logs in as a user of Cellrun."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="oidc_identities"
+    )
+    issuer = models.CharField(max_length=MAX_ISSUER, help_text="The address of the provider.")
+    subject = models.CharField(
+        max_length=MAX_SUBJECT, help_text="The claim `sub` of the user at the provider."
+    )
+    created_at = models.DateTimeField()
+    last_login_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = "OpenID identity"
+        verbose_name_plural = "OpenID identities"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("issuer", "subject"), name="oidc_subject_once_per_issuer"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"
