@@ -79,6 +79,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " at once, after a pause.",
         "CELLRUN_REQUEST_UNITS_PER_SECOND": "[Units](api.md#limits-of-requests) that a token may"
         " spend in a second, for each web process.",
+        "CELLRUN_REQUIRE_TOTP": "`true`: users that log in with a password must set up a second"
+        " factor before they can use the admin ([login](login.md#the-second-factor)).",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
         " it.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"

@@ -14,6 +14,7 @@ from controlplane.admin import (
 )
 from controlplane.admin.login import identities
 from controlplane.admin.login.form import LoginForm
+from controlplane.admin.login.sessions import has_permission
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 admin.site.login_form = LoginForm
+admin.site.has_permission = has_permission  # type: ignore[method-assign]
 admin.site.site_title = "Cellrun"
 admin.site.site_header = "Cellrun"
 admin.site.index_title = "Overview"

@@ -304,6 +304,8 @@ class ControlPlaneSettings(BaseModel):
     # A value of the claim -> a group of Django. Groups that are not listed are left alone.
     oidc_groups: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_group_pairs)] = ()
     oidc_operator_groups: Annotated[tuple[str, ...], BeforeValidator(_items)] = ()
+    # Logins with a password need a second factor.
+    require_totp: Switch = False
     audit_days: Days = 365
     cache_days: Days = 30
     max_cache_mib: Count = 102_400

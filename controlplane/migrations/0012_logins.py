@@ -1,4 +1,4 @@
-"""Add links between users of an OpenID provider and users."""
+"""Add links between users of an OpenID provider and users, and second factors."""
 
 import django.db.models.deletion
 from django.conf import settings
@@ -48,6 +48,62 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("issuer", "subject"), name="oidc_subject_once_per_issuer"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="TotpDevice",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("sealed", models.BinaryField()),
+                (
+                    "last_step",
+                    models.BigIntegerField(
+                        help_text="The step of time of the last accepted code: only codes of later"
+                        " steps are valid."
+                    ),
+                ),
+                ("created_at", models.DateTimeField()),
+                (
+                    "user",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="totp_device",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+            ],
+            options={"verbose_name": "second factor"},
+        ),
+        migrations.CreateModel(
+            name="RecoveryCode",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("digest", models.CharField(max_length=64)),
+                (
+                    "device",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="recovery_codes",
+                        to="controlplane.totpdevice",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("device", "digest"), name="recovery_code_once_per_device"
                     )
                 ],
             },

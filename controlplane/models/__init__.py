@@ -1,6 +1,6 @@
 """Tables and constraints, without signals. Only `commands.state.apply` writes state columns."""
 
-from controlplane.models.accounts import ApiToken, OidcIdentity
+from controlplane.models.accounts import ApiToken, OidcIdentity, RecoveryCode, TotpDevice
 from controlplane.models.attempts import Attempt
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
@@ -45,12 +45,14 @@ __all__ = [
     "Pool",
     "Project",
     "Quota",
+    "RecoveryCode",
     "Secret",
     "Shape",
     "Task",
     "TaskGroup",
     "TickRun",
     "TickState",
+    "TotpDevice",
     "Transition",
     "Walk",
 ]

@@ -65,3 +65,39 @@ class OidcIdentity(models.Model):
 
     def __str__(self) -> str:
         return f"{self.subject} of {self.issuer}"
+
+
+class TotpDevice(models.Model):
+    """The second factor of a user. `sealed`: its key, sealed as secrets are."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="totp_device"
+    )
+    sealed = models.BinaryField()
+    last_step = models.BigIntegerField(
+        help_text="The step of time of the last accepted code: only codes of later steps are valid."
+    )
+    created_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = "second factor"
+
+    def __str__(self) -> str:
+        return f"second factor of {self.user}"
+
+
+class RecoveryCode(models.Model):
+    """An unused recovery code, stored as its SHA-256."""
+
+    device = models.ForeignKey(TotpDevice, on_delete=models.CASCADE, related_name="recovery_codes")
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("device", "digest"), name="recovery_code_once_per_device"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"recovery code {self.pk}"

@@ -1,4 +1,5 @@
-"""Logins: by password (`form`, `pages`) and with an OpenID provider (`oidc`, `provider`).
+"""Logins: by password (`form`, `pages`), second factor (`totp`), OpenID (`oidc`, `provider`).
 
-`urls` has their addresses, `identities` the admin pages of users of a provider.
+`sessions` starts sessions, `urls` has the addresses, `identities` the admin pages of users of a
+provider.
 """

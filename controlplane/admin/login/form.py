@@ -7,7 +7,7 @@ from django.apps import apps
 from django.core.exceptions import ValidationError
 
 from controlplane import clock
-from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
+from controlplane.commands.tenancy.logins import record_login
 from controlplane.limits.addresses import find_address, find_network
 from controlplane.limits.buckets import Buckets, Limit
 
@@ -46,10 +46,6 @@ class LoginForm(AuthenticationForm):
             record_login(name=name, address=address, succeeded=False, now=clock.now())
             raise
         give_back_login(network, name)
-        log.info("logged_in", user=name, address=address)
-        now = clock.now()
-        record_login(name=name, address=address, succeeded=True, now=now)
-        delete_expired_sessions(now=now)
         return found
 
 

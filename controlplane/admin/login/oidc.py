@@ -3,16 +3,15 @@
 import structlog
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import login as start_session
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from controlplane import clock
 from controlplane.admin.login.form import give_back_login, take_login
 from controlplane.admin.login.provider import ProviderFault, begin_login, finish_login
+from controlplane.admin.login.sessions import open_session
 from controlplane.commands.tenancy.identities import log_in_identity
 from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
 from controlplane.domain.errors import NotPermitted
@@ -21,7 +20,6 @@ from controlplane.limits.addresses import find_address, find_network
 
 log = structlog.get_logger(__name__)
 
-BACKEND = "django.contrib.auth.backends.ModelBackend"
 UNKNOWN = "unknown (OpenID)"
 """The actor of a failed login without a verified user."""
 
@@ -76,18 +74,9 @@ def callback(request: HttpRequest) -> HttpResponse:
     except NotPermitted as refusal:
         text = REFUSED.format(reason=refusal)
         return _fail(request, text, str(refusal), identity=identity)
-    start_session(request, user, backend=BACKEND)
-    request.session.set_expiry(None)
     give_back_login(network)  # what this page took, and what the page before it took
     give_back_login(network)
-    name, address = user.get_username(), str(find_address(request))
-    log.info("logged_in", user=name, address=address, method="oidc")
-    record_login(name=name, address=address, succeeded=True, now=now, detail="with OpenID")
-    if not url_has_allowed_host_and_scheme(
-        following, {request.get_host()}, require_https=request.is_secure()
-    ):
-        following = reverse("admin:index")
-    return HttpResponseRedirect(following)
+    return open_session(request, user, following=following, detail="with OpenID", has_factor=True)
 
 
 def _require_oidc() -> None:
