@@ -56,6 +56,20 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_MAX_UNFINISHED_TASKS_PER_USER": "Maximum number of unfinished tasks of one user.",
         "CELLRUN_METRICS_NETWORKS": "Networks from which `/metrics` may be read without a token"
         " ([operations](operations.md#monitoring)).",
+        "CELLRUN_OIDC_CLIENT_ID": "Client id of web at the OpenID provider.",
+        "CELLRUN_OIDC_CLIENT_SECRET": "Secret of that client.",
+        "CELLRUN_OIDC_CREATE_USERS": "`false`: the provider's users log in only if an operator has"
+        " linked them to a user ([login](login.md#users)).",
+        "CELLRUN_OIDC_GROUPS": "Values of the claim and the groups of Cellrun that their users"
+        " join at each login; without the value, users leave the group"
+        " ([login](login.md#groups)).",
+        "CELLRUN_OIDC_GROUPS_CLAIM": "The claim that contains the user's groups at the provider.",
+        "CELLRUN_OIDC_ISSUER": "Address of the OpenID provider. With the client id and the client"
+        " secret, users can log in with it ([login](login.md)).",
+        "CELLRUN_OIDC_OPERATOR_GROUPS": "Values of the claim whose users are operators, until a"
+        " login without them. Unset: logins change no operators.",
+        "CELLRUN_OIDC_SCOPES": "Scopes that web requests from the provider. Some providers send"
+        " groups only with a scope of its own.",
         "CELLRUN_ONE_OFF_SCHEDULING_SECONDS": "Scheduling timeout of one-off tasks in a pool"
         " without its own pending timeout.",
         "CELLRUN_OPEN_READING": "Whether every user may read the work of all projects"
@@ -71,6 +85,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " at once, after a pause.",
         "CELLRUN_REQUEST_UNITS_PER_SECOND": "[Units](api.md#limits-of-requests) that a token may"
         " spend in a second, for each web process.",
+        "CELLRUN_REQUIRE_TOTP": "`true`: users that log in with a password must set up a second"
+        " factor before they can use the admin ([login](login.md#the-second-factor)).",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
         " it.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"
@@ -199,7 +215,8 @@ def write() -> str:
                 "## Control plane",
                 _table(control, control_plane_defaults(), expects),
                 "Error messages do not repeat values that contain a password (`DATABASE_URL`,"
-                " `CELERY_BROKER_URL`, `CELLRUN_SECRET_KEY`\nand its fallbacks). Missing settings"
+                " `CELERY_BROKER_URL`, `CELLRUN_SECRET_KEY`\nand its fallbacks,"
+                " `CELLRUN_OIDC_CLIENT_SECRET`). Missing settings"
                 " are taken from the stack that runs in `CELLRUN_HOME`, if any.",
                 "## Secrets in files",
                 "A secret may be in a file instead: `NAME_FILE` is the path of a file that"

@@ -2,8 +2,19 @@
 
 from django.contrib import admin
 
-from controlplane.admin import accounts, cells, operations, overview, pools, quotas, secrets, ticks
-from controlplane.admin.login import LoginForm
+from controlplane.admin import (
+    accounts,
+    cells,
+    operations,
+    overview,
+    pools,
+    quotas,
+    secrets,
+    ticks,
+)
+from controlplane.admin.login import identities
+from controlplane.admin.login.form import LoginForm
+from controlplane.admin.login.sessions import has_permission
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
@@ -12,6 +23,7 @@ __all__ = [
     "cache",
     "callbacks",
     "cells",
+    "identities",
     "jobs",
     "one_offs",
     "operations",
@@ -24,6 +36,7 @@ __all__ = [
 ]
 
 admin.site.login_form = LoginForm
+admin.site.has_permission = has_permission  # type: ignore[method-assign]
 admin.site.site_title = "Cellrun"
 admin.site.site_header = "Cellrun"
 admin.site.index_title = "Overview"

@@ -1,5 +1,6 @@
 """Admin pages of users and of their API tokens, which lists show by prefix only."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -14,8 +15,15 @@ from django.template.response import TemplateResponse
 
 from controlplane import clock
 from controlplane.admin.badges import instant
-from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin, column, confirmed_action
+from controlplane.admin.base import (
+    ReadOnlyAdmin,
+    StyledAdmin,
+    column,
+    confirmed_action,
+    loaded_column,
+)
 from controlplane.commands.tenancy.tokens import grant_token, revoke_token
+from controlplane.commands.tenancy.totp import reset_totp
 from controlplane.domain.errors import NotPermitted
 from controlplane.domain.roles import (
     DEFAULT_DAYS,
@@ -24,7 +32,12 @@ from controlplane.domain.roles import (
     check_grant,
 )
 from controlplane.models import ApiToken
-from controlplane.queries.tenancy.accounts import Credential, find_role, session_credential
+from controlplane.queries.tenancy.accounts import (
+    Credential,
+    find_role,
+    find_totp_users,
+    session_credential,
+)
 
 if apps.is_installed("unfold"):
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -48,7 +61,37 @@ class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    list_display = ("username", "is_staff", "is_superuser", "is_active", "last_login")
+    list_display = (
+        "username",
+        "is_staff",
+        "is_superuser",
+        "is_active",
+        "second_factor",
+        "last_login",
+    )
+    actions = ("reset_second_factor",)
+
+    second_factor = loaded_column(lambda user, loaded: "yes" if loaded else None, "second factor")
+
+    def load(self, rows: list[Any]) -> Mapping[Any, Any]:
+        """Return the ids of users with a second factor."""
+        return dict.fromkeys(find_totp_users(user.pk for user in rows), True)
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user is an operator."""
+        return bool(request.user.is_active and request.user.is_superuser)
+
+    @confirmed_action(
+        "Reset the second factor",
+        title="Reset the second factor of these users?",
+        text="They can log in with their passwords alone until they set up a new second factor."
+        " Make sure that the request came from the user.",
+        button="Reset",
+        done="Second factors reset",
+    )
+    def reset_second_factor(self, request: HttpRequest, user: User) -> None:
+        """Delete the second factor of a user."""
+        reset_totp(user=user, actor=request.user.get_username(), now=clock.now())
 
 
 class TokenForm(forms.ModelForm):

@@ -1,7 +1,8 @@
-"""The sidebar of the admin: Work, Cells, System (SIDEBAR of unfold in the settings)."""
+"""The sidebar (Work, Cells, System) and the user's menu: SIDEBAR and ACCOUNT of unfold."""
 
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -38,6 +39,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Secrets", "lock", "controlplane_secret"),
             ("API tokens", "key", "controlplane_apitoken"),
             ("Users", "group", "auth_user"),
+            ("OpenID identities", "badge", "controlplane_oidcidentity"),
         ),
     ),
 )
@@ -67,3 +69,13 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
 def _view_permission(model: str) -> str:
     app, _, name = model.partition("_")
     return f"{app}.view_{name}"
+
+
+def account_links(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the links of the user's menu; users of a provider change both there."""
+    if not isinstance(request.user, User) or not request.user.has_usable_password():
+        return []
+    return [
+        {"title": "Change password", "link": reverse("admin:password_change")},
+        {"title": "Second factor", "link": reverse("totp_enroll")},
+    ]

@@ -29,6 +29,9 @@ from controlplane.storage.addresses import find_folder, is_object_store, read_st
 MIN_SECRET_KEY_LENGTH = 32
 """The keys of the cells are derived from it with HMAC-SHA256, which uses 32 bytes."""
 
+MAX_GROUP_NAME = 150
+"""Of Django's groups."""
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
@@ -125,6 +128,47 @@ def _http_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise ValueError(expected)
     return text.rstrip("/")
+
+
+def _issuer(text: str) -> str:
+    expected = "an address like https://login.example.org (http only for this host)"
+    parts = _split(text, expected)
+    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.scheme not in (("http", "https") if is_local else ("https",)) or not parts.hostname:
+        raise ValueError(expected)
+    if parts.query or parts.fragment or not text.isprintable():
+        raise ValueError(expected)
+    return text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("printable characters")
+    return text
+
+
+def _scopes(text: str) -> str:
+    words = text.split()
+    if "openid" not in words or not text.isprintable():
+        raise ValueError("words separated by spaces, with openid among them")
+    return " ".join(words)
+
+
+def _items(text: str) -> tuple[str, ...]:
+    items = tuple(item.strip() for item in text.split(","))
+    if not all(items) or not text.isprintable():
+        raise ValueError("names separated by commas")
+    return items
+
+
+def _group_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [item.rpartition("=") for item in text.split(",")]
+    found = tuple((claim.strip(), group.strip()) for claim, _, group in pairs)
+    if not text.isprintable() or any(
+        not claim or not 0 < len(group) <= MAX_GROUP_NAME for claim, group in found
+    ):
+        raise ValueError("pairs like team-a=research,team-b=operations")
+    return found
 
 
 def _redis_url(text: str) -> str:
@@ -267,6 +311,18 @@ class ControlPlaneSettings(BaseModel):
     )
     # Every user may read the work of all projects.
     open_reading: Switch = False
+    # Login with an OpenID provider, which needs the first three.
+    oidc_issuer: Annotated[str, BeforeValidator(_issuer)] = ""
+    oidc_client_id: Annotated[str, BeforeValidator(_printable)] = ""
+    oidc_client_secret: Annotated[str, BeforeValidator(_printable)] = Field(default="", repr=False)
+    oidc_scopes: Annotated[str, BeforeValidator(_scopes)] = "openid profile"
+    oidc_create_users: Switch = True
+    oidc_groups_claim: Annotated[str, BeforeValidator(_printable)] = "groups"
+    # A value of the claim -> a group of Django. Groups that are not listed are left alone.
+    oidc_groups: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_group_pairs)] = ()
+    oidc_operator_groups: Annotated[tuple[str, ...], BeforeValidator(_items)] = ()
+    # Logins with a password need a second factor.
+    require_totp: Switch = False
     audit_days: Days = 365
     cache_days: Days = 30
     max_cache_mib: Count = 102_400
@@ -274,6 +330,11 @@ class ControlPlaneSettings(BaseModel):
     callback_seconds: TrySeconds = 10.0
     callbacks_at_once: AtOnce = 256
     callbacks_per_host: AtOnce = 8
+
+    @property
+    def has_oidc(self) -> bool:
+        """Return whether users may log in with an OpenID provider."""
+        return bool(self.oidc_issuer and self.oidc_client_id and self.oidc_client_secret)
 
     @property
     def has_object_store(self) -> bool:
@@ -315,6 +376,8 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     if process == "flower" and not resolved.get("FLOWER_BASIC_AUTH") and not unusable:
         faults.append("FLOWER_BASIC_AUTH: Flower needs a login: set it to user:password")
     found = select_for(process, {**_running_stack(home), **resolved})
+    if process == "web":  # Other processes need none of them.
+        faults += _incomplete_oidc(found)
     # A required setting that is missing is reported like an invalid value, unless its file is.
     required = select_for(process, dict.fromkeys(REQUIRED, ""))
     reported = {fault.partition(":")[0].removesuffix("_FILE") for fault in unusable}
@@ -335,6 +398,15 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     if faults:
         raise InvalidSettings("\n".join(["settings refused:", *("  " + f for f in faults)]))
     return settings
+
+
+def _incomplete_oidc(found: Mapping[str, str]) -> list[str]:
+    """Return a fault for each missing setting of a login with OpenID that is partly set."""
+    needed = [f"CELLRUN_OIDC_{name}" for name in ("ISSUER", "CLIENT_ID", "CLIENT_SECRET")]
+    missing = [name for name in needed if not found.get(name)]
+    if len(missing) == len(needed):
+        return []
+    return [f"{name}: must be set with the other settings of CELLRUN_OIDC" for name in missing]
 
 
 def _describe(fault: ErrorDetails, texts: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ from controlplane.contract import log_lines
 
 QUIET = (
     "amqp",
+    "authlib",  # logs secrets of a login at DEBUG
     "celery.app.trace",
     "celery.beat",
     "celery.worker.strategy",

@@ -23,14 +23,23 @@ _EVERYWHERE = frozenset(
 # Flower's own setting, which no other process needs.
 _FLOWER_LOGIN = "FLOWER_BASIC_AUTH"
 _ALL = frozenset({*CONTROL_PLANE, *REQUIRED})
+# Settings of the admin's pages and logins, which only web serves.
+_OF_WEB = frozenset(
+    {
+        "CELLRUN_FLOWER_URL",
+        "CELLRUN_OPEN_READING",
+        "CELLRUN_REQUIRE_TOTP",
+        *(name for name in CONTROL_PLANE if name.startswith("CELLRUN_OIDC_")),
+    }
+)
 
 READ_BY: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "web": _ALL,
-        "placement": _ALL - {"CELLRUN_FLOWER_URL"},
-        "convergence": _ALL - {"CELLRUN_FLOWER_URL"},
-        "inbox": _ALL - {"CELLRUN_FLOWER_URL"},
-        "callbacks": _ALL - {"CELLRUN_FLOWER_URL"},
+        "placement": _ALL - _OF_WEB,
+        "convergence": _ALL - _OF_WEB,
+        "inbox": _ALL - _OF_WEB,
+        "callbacks": _ALL - _OF_WEB,
         "beat": _EVERYWHERE
         | {"CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "CELLRUN_PLACEMENT_INTERVAL_SECONDS"},
         "flower": _EVERYWHERE | {_FLOWER_LOGIN},

@@ -19,5 +19,6 @@ urlpatterns = [
     path("api/v1/", include("controlplane.api.urls")),
     path("api/schema/", Description.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("admin/login/", include("controlplane.admin.login.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 SECRET_SETTINGS = (
     "CELERY_BROKER_URL",
     "CELLRUN_ADMIN_PASSWORD",
+    "CELLRUN_OIDC_CLIENT_SECRET",
     "CELLRUN_OPERATOR_TOKEN",
     "CELLRUN_SECRET_KEY",
     "CELLRUN_SECRET_KEY_FALLBACKS",

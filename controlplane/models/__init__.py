@@ -1,6 +1,13 @@
 """Tables and constraints, without signals. Only `commands.state.apply` writes state columns."""
 
-from controlplane.models.accounts import ApiToken, Membership, ServiceAccount
+from controlplane.models.accounts import (
+    ApiToken,
+    Membership,
+    OidcIdentity,
+    RecoveryCode,
+    ServiceAccount,
+    TotpDevice,
+)
 from controlplane.models.attempts import Attempt
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
@@ -41,10 +48,12 @@ __all__ = [
     "Job",
     "JobDependency",
     "Membership",
+    "OidcIdentity",
     "OneOff",
     "Pool",
     "Project",
     "Quota",
+    "RecoveryCode",
     "Secret",
     "ServiceAccount",
     "Shape",
@@ -52,6 +61,7 @@ __all__ = [
     "TaskGroup",
     "TickRun",
     "TickState",
+    "TotpDevice",
     "Transition",
     "Walk",
 ]

@@ -1,10 +1,11 @@
-"""Roles of users and groups, service accounts, and hashed tokens of the API."""
+"""Roles of users and groups, service accounts, tokens of the API, and logins of providers."""
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
+from controlplane.domain.identities import MAX_ISSUER, MAX_SUBJECT
 from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
 
 
@@ -112,3 +113,65 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class OidcIdentity(models.Model):
+    """The user of a provider (`issuer` and `subject`) that logs in as a user of Cellrun."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="oidc_identities"
+    )
+    issuer = models.CharField(max_length=MAX_ISSUER, help_text="The address of the provider.")
+    subject = models.CharField(
+        max_length=MAX_SUBJECT, help_text="The claim `sub` of the user at the provider."
+    )
+    created_at = models.DateTimeField()
+    last_login_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name = "OpenID identity"
+        verbose_name_plural = "OpenID identities"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("issuer", "subject"), name="oidc_subject_once_per_issuer"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"
+
+
+class TotpDevice(models.Model):
+    """The second factor of a user. `sealed`: its key, sealed as secrets are."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="totp_device"
+    )
+    sealed = models.BinaryField()
+    last_step = models.BigIntegerField(
+        help_text="The step of time of the last accepted code: only codes of later steps are valid."
+    )
+    created_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = "second factor"
+
+    def __str__(self) -> str:
+        return f"second factor of {self.user}"
+
+
+class RecoveryCode(models.Model):
+    """An unused recovery code, stored as its SHA-256."""
+
+    device = models.ForeignKey(TotpDevice, on_delete=models.CASCADE, related_name="recovery_codes")
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("device", "digest"), name="recovery_code_once_per_device"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"recovery code {self.pk}"

@@ -90,6 +90,15 @@ def test_names_of_a_cell_and_of_a_task_are_accepted() -> None:
         ("CELLRUN_ARTIFACT_ROOT", __file__, "a folder"),
         ("CELLRUN_LOG_LEVEL", "loud", "one of DEBUG, INFO, WARNING, ERROR"),
         ("CELLRUN_PROCESS", "cell", "one of web,"),
+        ("CELLRUN_OIDC_ISSUER", "http://login.example.org", "an address like https://"),
+        ("CELLRUN_OIDC_ISSUER", "https://login.example.org/?a=b", "an address like https://"),
+        ("CELLRUN_OIDC_ISSUER", "login.example.org", "an address like https://"),
+        ("CELLRUN_OIDC_SCOPES", "profile groups", "with openid among them"),
+        ("CELLRUN_OIDC_GROUPS", "team-a", "pairs like team-a=research"),
+        ("CELLRUN_OIDC_GROUPS", "team-a=", "pairs like team-a=research"),
+        ("CELLRUN_OIDC_GROUPS", "=research", "pairs like team-a=research"),
+        ("CELLRUN_OIDC_GROUPS", "a=" + "g" * 151, "pairs like team-a=research"),
+        ("CELLRUN_OIDC_OPERATOR_GROUPS", "a,,b", "names separated by commas"),
         ("DATABASE_URL", "mysql://db/x", "an address like postgresql://"),
         ("DATABASE_URL", "postgresql://db:port/x", "an address like postgresql://"),
         ("CELERY_BROKER_URL", "amqp://broker", "an address like redis://"),
@@ -116,6 +125,35 @@ def test_all_faults_are_reported_together() -> None:
     message = refusal(CELLRUN_DEBUG="1", CELLRUN_FOO="2", CELLRUN_SECRET_KEY="")
     for name in ("CELLRUN_DEBUG", "CELLRUN_FOO", "CELLRUN_SECRET_KEY"):
         assert name in message
+
+
+OIDC = {
+    "CELLRUN_OIDC_ISSUER": "https://login.example.org/realms/a/",
+    "CELLRUN_OIDC_CLIENT_ID": "cellrun",
+    "CELLRUN_OIDC_CLIENT_SECRET": "hunter2, and more",
+}
+
+
+def test_the_login_with_openid_is_on_with_three_settings() -> None:
+    settings = load(
+        **OIDC,
+        CELLRUN_OIDC_GROUPS="/team a=research, cn=b=operations",
+        CELLRUN_OIDC_OPERATOR_GROUPS="/ops, admins",
+    )
+    assert settings.has_oidc
+    assert settings.oidc_issuer == OIDC["CELLRUN_OIDC_ISSUER"]  # the last slash belongs to it
+    assert settings.oidc_groups == (("/team a", "research"), ("cn=b", "operations"))
+    assert settings.oidc_operator_groups == ("/ops", "admins")
+    assert "hunter2" not in repr(settings)
+    assert not load().has_oidc
+    assert load(CELLRUN_OIDC_ISSUER="http://127.0.0.1:8080").oidc_issuer
+
+
+@pytest.mark.parametrize("missing", OIDC)
+def test_web_refuses_an_incomplete_login_with_openid_and_others_ignore_it(missing: str) -> None:
+    partial = {name: value for name, value in OIDC.items() if name != missing}
+    assert f"{missing}: must be set" in refusal(**partial, CELLRUN_PROCESS="web")
+    assert not load(**partial, CELLRUN_PROCESS="inbox").has_oidc
 
 
 def test_secrets_are_omitted_from_errors_and_the_settings_repr() -> None:

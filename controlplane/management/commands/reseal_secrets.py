@@ -1,4 +1,6 @@
-"""`manage.py reseal_secrets`: seal all secrets with a new CELLRUN_SECRET_KEY to retire the old one.
+"""`manage.py reseal_secrets`: seal values with a new CELLRUN_SECRET_KEY to retire the old one.
+
+The values are secrets of projects and keys of second factors.
 
 Exit with 1, naming the secret, if one was sealed with an unknown key. Idempotent.
 """
@@ -8,6 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.commands.tenancy.secrets import reseal_page
+from controlplane.commands.tenancy.totp import reseal_totp_keys
+from controlplane.domain.errors import Conflict
 from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
@@ -30,3 +34,9 @@ class Command(BaseCommand):
                 break
             after = following
         self.stdout.write(f"{resealed} secrets resealed")
+        try:
+            keys = reseal_totp_keys()
+        except Conflict as error:
+            raise CommandError(str(error)) from None
+        if keys:
+            self.stdout.write(f"{keys} second factors resealed")

@@ -1,5 +1,6 @@
 """Load credentials, tokens without their values, and users."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +10,7 @@ from django.db.models import QuerySet
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken
+from controlplane.models import ApiToken, RecoveryCode, TotpDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,22 @@ def session_credential(user: User) -> Credential:
 def find_role(user: User) -> Role:
     """Return the role of a user, which limits the roles of the user's tokens."""
     return Role.OPERATOR if user.is_superuser else Role.MANAGER
+
+
+def has_totp(user_id: int) -> bool:
+    """Return whether the user has a second factor."""
+    return TotpDevice.objects.filter(user_id=user_id).exists()
+
+
+def find_totp_users(user_ids: Iterable[int]) -> set[int]:
+    """Return the ids of those users that have a second factor."""
+    found = TotpDevice.objects.filter(user_id__in=list(user_ids))
+    return set(found.values_list("user_id", flat=True))
+
+
+def count_recovery_codes(user_id: int) -> int:
+    """Return how many recovery codes the user has left."""
+    return RecoveryCode.objects.filter(device__user_id=user_id).count()
 
 
 def find_user(name: str) -> User:

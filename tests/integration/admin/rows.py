@@ -31,6 +31,7 @@ from controlplane.models import (
     Delivery,
     Domain,
     Job,
+    OidcIdentity,
     OneOff,
     Pool,
     Project,
@@ -94,6 +95,9 @@ def make_installation() -> None:
     owner = User.objects.create_user("ann")
     ApiToken.objects.create(
         user=owner, name="laptop", prefix="cr_12345", digest="d" * 64, created_at=NOW
+    )
+    OidcIdentity.objects.create(
+        user=owner, issuer="https://login.example.org", subject="s-1", created_at=NOW
     )
     Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
     put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)

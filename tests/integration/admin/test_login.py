@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.test import Client
 
-from controlplane.admin import login
+from controlplane.admin.login import form as login
 from controlplane.limits.buckets import Buckets
 from controlplane.models import AuditLine
 

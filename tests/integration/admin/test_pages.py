@@ -25,6 +25,7 @@ from controlplane.models import (
     Cell,
     CellLease,
     Job,
+    OidcIdentity,
     OneOff,
     Pool,
     Project,
@@ -79,6 +80,7 @@ def test_registered_models_are_the_expected_ones() -> None:
         "Cell",
         "DeadLetter",
         "Job",
+        "OidcIdentity",
         "OneOff",
         "Pool",
         "Quota",
@@ -324,7 +326,7 @@ def test_read_only_models_cannot_be_added_changed_or_deleted(operator: Client) -
             continue
         row = model._default_manager.first()
         assert row is not None
-        if model is not ApiToken:
+        if model not in (ApiToken, OidcIdentity):
             assert operator.get(f"{address_of(model)}add/").status_code == 403
         delete = address_of(model, row).replace("/change/", "/delete/")
         assert operator.post(delete, {"post": "yes"}).status_code == 403

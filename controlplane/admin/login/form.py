@@ -34,7 +34,7 @@ class LoginForm(AuthenticationForm):
         address, network = str(find_address(self.request)), find_network(self.request)
         if name is None or not self.cleaned_data.get("password"):
             return dict(super().clean())
-        if seconds := _take(name, network):
+        if seconds := take_login(network, name):
             log.warning("login_throttled", user=name, address=address)
             raise ValidationError(
                 f"Too many failed logins. Try again in {seconds:.0f} s.", code="throttled"
@@ -45,26 +45,26 @@ class LoginForm(AuthenticationForm):
             log.warning("login_failed", user=name, address=address)
             record_login(name=name, address=address, succeeded=False, now=clock.now())
             raise
-        _give_back(name, network)
-        log.info("logged_in", user=name, address=address)
-        record_login(name=name, address=address, succeeded=True, now=clock.now())
+        give_back_login(network, name)
         return found
 
 
-def _take(name: str, network: str) -> float:
-    """Take one login of the address and of the name, and return 0; or return the time to wait.
+def take_login(network: str, name: str | None = None) -> float:
+    """Take one login of the network and of the name, and return 0; or return the time to wait.
 
-    The address comes first, so that an address without logins cannot use up those of a name.
+    The network comes first, so that a network without logins cannot use up those of a name.
     """
     seconds = _attempts.take(f"address {network}", 1, BY_ADDRESS)
-    seconds = seconds or _attempts.take(_key_of(name), 1, BY_NAME)
+    if name is not None:
+        seconds = seconds or _attempts.take(_key_of(name), 1, BY_NAME)
     return max(seconds, 1.0) if seconds else 0.0
 
 
-def _give_back(name: str, network: str) -> None:
+def give_back_login(network: str, name: str | None = None) -> None:
     """Give back what a successful login took."""
     _attempts.charge(f"address {network}", -1, BY_ADDRESS)
-    _attempts.charge(_key_of(name), -1, BY_NAME)
+    if name is not None:
+        _attempts.charge(_key_of(name), -1, BY_NAME)
 
 
 def _key_of(name: str) -> str:

@@ -1,0 +1,100 @@
+"""Sessions of the admin: started after all factors, and, between two factors, pending logins."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+from django.conf import settings
+from django.contrib.auth import login as start_session
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from controlplane import clock
+from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
+from controlplane.limits.addresses import find_address
+from controlplane.queries.tenancy.accounts import has_totp
+
+log = structlog.get_logger(__name__)
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+PENDING_SECONDS = 600
+"""The time that a user has between password and code, or for the setup of a second factor."""
+
+SECOND_FACTOR = "second_factor"
+"""Set in sessions that began with a second factor, or with a provider, which may require one."""
+
+_PENDING = "pending_login"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLogin:
+    """A user whose password was verified, and the page that was requested."""
+
+    user: User
+    following: str
+
+
+def open_session(
+    request: HttpRequest, user: User, *, following: str, detail: str = "", has_factor: bool
+) -> HttpResponse:
+    """Start the session of a user, log and record it, and return a redirect to `following`."""
+    start_session(request, user, backend=BACKEND)
+    request.session.pop(_PENDING, None)
+    request.session.set_expiry(None)  # a pending login may have set its own
+    if has_factor:
+        request.session[SECOND_FACTOR] = True
+    now, name, address = clock.now(), user.get_username(), str(find_address(request))
+    log.info("logged_in", user=name, address=address, detail=detail)
+    record_login(name=name, address=address, succeeded=True, now=now, detail=detail)
+    delete_expired_sessions(now=now)
+    return HttpResponseRedirect(own_path(request, following))
+
+
+def begin_second_step(request: HttpRequest, user: User, *, following: str) -> HttpResponse | None:
+    """Return a redirect to the page of the second factor; None if the user needs none."""
+    if has_totp(user.pk):
+        page = "totp_code"
+    elif settings.CELLRUN.require_totp:
+        page = "totp_enroll"
+    else:
+        return None
+    request.session[_PENDING] = {
+        "user": user.pk,
+        # Of the password: a login does not outlive its change.
+        "hash": user.get_session_auth_hash(),
+        "until": clock.now().timestamp() + PENDING_SECONDS,
+        "following": following,
+    }
+    if not request.user.is_authenticated:
+        request.session.set_expiry(PENDING_SECONDS)
+    return HttpResponseRedirect(reverse(page))
+
+
+def find_pending_login(request: HttpRequest) -> PendingLogin | None:
+    """Return the login that waits for its second factor; None if there is none or it expired."""
+    found = cast(dict[str, Any] | None, request.session.get(_PENDING))
+    if found is None or found["until"] <= clock.now().timestamp():
+        return None
+    user = User.objects.filter(pk=found["user"], is_active=True, is_staff=True).first()
+    if user is None or user.get_session_auth_hash() != found["hash"]:
+        return None
+    return PendingLogin(user, found["following"])
+
+
+def has_permission(request: HttpRequest) -> bool:
+    """Return whether the session may use the admin; it may need a second factor for that."""
+    user = request.user
+    if not (user.is_active and user.is_staff):
+        return False
+    return not settings.CELLRUN.require_totp or bool(request.session.get(SECOND_FACTOR))
+
+
+def own_path(request: HttpRequest, following: str) -> str:
+    """Return `following` if it is an address of this site, or the address of the overview."""
+    is_own = url_has_allowed_host_and_scheme(
+        following, {request.get_host()}, require_https=request.is_secure()
+    )
+    return following if is_own else reverse("admin:index")
