@@ -11,6 +11,8 @@ from controlplane.api.operators import health, metrics
 # Here and not at app setup, since workers serve no pages.
 admin.autodiscover()
 
+from controlplane.admin.accounts import change_own_password  # noqa: E402  (needs autodiscover)
+
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
     path("healthz", health.healthz),
@@ -19,5 +21,6 @@ urlpatterns = [
     path("api/v1/", include("controlplane.api.urls")),
     path("api/schema/", Description.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("admin/password_change/", admin.site.admin_view(change_own_password)),
     path("admin/", admin.site.urls),
 ]

@@ -2,19 +2,14 @@
 
 from datetime import datetime
 
-from controlplane.contract.codec import clean_text
-from controlplane.models import AuditLine
+from django.db import transaction
 
-LOGGED_IN = "logged in"
-LOGIN_FAILED = "login failed"
+from controlplane.commands.audit import Action, AuditEntry, Via, record
 
 
 def record_login(*, name: str, address: str, succeeded: bool, now: datetime) -> None:
     """Write an audit line about a login as `name` from `address`."""
-    AuditLine.objects.create(
-        at=now,
-        actor=clean_text(name, 150),
-        action=LOGGED_IN if succeeded else LOGIN_FAILED,
-        subject="admin",
-        text=f"from {address}",
-    )
+    action = Action.LOG_IN_USER if succeeded else Action.REFUSE_LOGIN
+    entry = AuditEntry(action, f"user {name}", f"in the admin, from {address}")
+    with transaction.atomic():
+        record(entry, actor=name, via=Via.SESSION, now=now)

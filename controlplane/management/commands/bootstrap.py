@@ -11,16 +11,17 @@ import secrets
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.tenancy import accounts
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
+from controlplane.management.actor import AuditedCommand
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """`manage.py bootstrap`."""
 
     help = "Create the default domain, project and pool, an operator and a submitter."

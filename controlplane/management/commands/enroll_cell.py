@@ -3,16 +3,16 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.management.actor import actor_of_process
+from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Enrolls a cell; another call prints the same key, with `--renew` a new one."""
 
     help = "Enroll a cell and print its key."

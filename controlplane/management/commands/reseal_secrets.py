@@ -5,13 +5,14 @@ Exit with 1, naming the secret, if one was sealed with an unknown key. Idempoten
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane.commands.tenancy.secrets import reseal_page
+from controlplane.management.actor import AuditedCommand
 from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Seals all secrets with the current key."""
 
     help = (
