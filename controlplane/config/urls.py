@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from controlplane.api.description import Description
 from controlplane.api.operators import health, metrics
@@ -20,7 +20,7 @@ urlpatterns = [
     path("metrics", metrics.Metrics.as_view()),
     path("api/v1/", include("controlplane.api.urls")),
     path("api/schema/", Description.as_view(), name="schema"),
-    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("admin/password_change/", admin.site.admin_view(change_own_password)),
     path("admin/", admin.site.urls),
 ]
