@@ -183,14 +183,15 @@ WITH own AS MATERIALIZED (SELECT pg_current_xact_id()::text::bigint AS xid), wri
         xid, at, actor, via, token, address, request_id,
         action, subject, text, project_id, domain_id, before, after)
     SELECT own.xid, %(at)s, %(actor)s, %(via)s, %(token)s, %(address)s, %(request_id)s,
-           r.action, r.subject, r.text, coalesce(r.project_id, j.project_id), r.domain_id,
+           r.action, r.subject, r.text,
+           coalesce(r.project_id, (SELECT project_id FROM controlplane_job WHERE id = r.job_id)),
+           r.domain_id,
            r.before::jsonb, r.after::jsonb
     FROM own CROSS JOIN unnest(
         %(action)s::text[], %(subject)s::text[], %(text)s::text[], %(project_id)s::bigint[],
         %(domain_id)s::bigint[], %(job_id)s::bigint[], %(before)s::text[], %(after)s::text[]
     ) WITH ORDINALITY AS r (
         action, subject, text, project_id, domain_id, job_id, before, after, n)
-    LEFT JOIN controlplane_job j ON j.id = r.job_id AND r.project_id IS NULL
     ORDER BY r.n
     RETURNING id, project_id, domain_id
 )
