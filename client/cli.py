@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from client.commands import (
     artifacts,
+    audit,
     cache,
     change,
     history,
@@ -96,6 +97,7 @@ for command in (
     policies.quota,
     change.release,
     tokens.whoami,
+    audit.audit,
 ):
     app.command()(command)
 app.add_typer(cache.app, name="cache")

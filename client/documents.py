@@ -372,3 +372,22 @@ class Whoami(TypedDict):
     user: str
     role: str
     token: Token
+
+
+class AuditLine(TypedDict):
+    """A line of the audit log."""
+
+    id: int
+    at: str
+    actor: str
+    via: str
+    token: str
+    address: str
+    request_id: str
+    action: str
+    subject: str
+    text: str
+    project: str | None
+    domain: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None

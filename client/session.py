@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 from urllib.parse import quote
 
 from client.documents import (
     Artifact,
     Attempt,
+    AuditLine,
     CacheEntry,
     Cell,
     Change,
@@ -297,6 +299,13 @@ class Session(ApiTransport):
     def delete_secret(self, name: str, *, project: str = "default") -> None:
         """Delete a secret."""
         self._call("DELETE", _path("secrets", name), query=_project_query(project))
+
+    # ----------------------------------------------------------------- audit
+
+    def audit(self, *, limit: int | None = None, **filters: str | int | None) -> list[AuditLine]:
+        """Return lines of the audit log, newest first; with `after` (an id), oldest first."""
+        found = self._pages("/audit", filters)
+        return list(found if limit is None else islice(found, limit))
 
     # -------------------------------------------------------- tokens, users
 

@@ -26,6 +26,7 @@ MODELS = (
     "GrantedToken",
     "User",
     "Whoami",
+    "AuditLine",
 )
 _PREFIX = "#/components/schemas/"
 _TYPES = {

@@ -6,10 +6,12 @@ from typing import Any
 from django import forms
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.admin import UserAdmin as StockUserAdmin
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.db import transaction
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
@@ -22,6 +24,7 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
+from controlplane.commands.tenancy.accounts import delete_users, describe_user, record_user
 from controlplane.commands.tenancy.tokens import grant_token, revoke_token
 from controlplane.commands.tenancy.totp import reset_totp
 from controlplane.domain.errors import NotPermitted
@@ -92,6 +95,68 @@ class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
     def reset_second_factor(self, request: HttpRequest, user: User) -> None:
         """Delete the second factor of a user."""
         reset_totp(user=user, actor=request.user.get_username(), now=clock.now())
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Return the form; the audit log gets the changes that it saves."""
+        with transaction.atomic():
+            before = None
+            if request.method == "POST" and object_id is not None:
+                before = self._find(request, object_id)
+            response: HttpResponse = super().changeform_view(
+                request, object_id, form_url, extra_context
+            )
+            self._record(before)
+        return response
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save groups and permissions, after which a new user is complete."""
+        super().save_related(request, form, formsets, change)
+        if not change:
+            record_user(form.instance, {})
+
+    def user_change_password(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Return the form of a user's password; the audit log gets the change, not the password."""
+        with transaction.atomic():
+            before = self._find(request, kwargs["id"]) if request.method == "POST" else None
+            response: HttpResponse = super().user_change_password(request, *args, **kwargs)
+            self._record(before)
+        return response
+
+    def delete_model(self, request: HttpRequest, obj: User) -> None:
+        """Delete a user."""
+        delete_users([obj.pk])
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        """Delete users."""
+        delete_users(list(queryset.values_list("pk", flat=True)))
+
+    def _find(self, request: HttpRequest, object_id: str) -> tuple[int, dict[str, Any]] | None:
+        user = self.get_object(request, unquote(object_id))
+        return None if user is None else (user.pk, describe_user(user))
+
+    def _record(self, before: tuple[int, dict[str, Any]] | None) -> None:
+        if before is not None:
+            user = User.objects.filter(pk=before[0]).first()
+            if user is not None:
+                record_user(user, before[1])
+
+
+def change_own_password(request: HttpRequest) -> HttpResponse:
+    """Return Django's form of the own password; the audit log gets the change."""
+    with transaction.atomic():
+        user = User.objects.filter(pk=request.user.pk or 0).first()
+        before = None if user is None else describe_user(user)
+        response = admin.site.password_change(request)
+        if user is not None and before is not None:
+            user.refresh_from_db()
+            record_user(user, before)
+    return response
 
 
 class TokenForm(forms.ModelForm):

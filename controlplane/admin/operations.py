@@ -1,21 +1,25 @@
 """Admin pages of alerts, dead letters and the audit log."""
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from controlplane import clock
-from controlplane.admin.badges import flag_badge, instant
+from controlplane.admin.badges import NOTHING, flag_badge, instant
 from controlplane.admin.base import (
     IndexedFilter,
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    Table,
     column,
     confirmed_action,
 )
+from controlplane.commands.audit import Action
 from controlplane.commands.state.findings import close_alert
 from controlplane.models import Alert, AuditLine, DeadLetter
 
@@ -100,29 +104,68 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         return [MonospaceText("Error", text=obj.error), MonospaceText("Message", text=obj.body)]
 
 
+class ActionFilter(admin.SimpleListFilter):
+    """A filter for one action."""
+
+    title = "action"
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """Return all actions."""
+        return [(action.value, action.value) for action in sorted(Action)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the lines of the selected action."""
+        return queryset.filter(action=self.value()) if self.value() else queryset
+
+
 @admin.register(AuditLine)
 class AuditAdmin(ReadOnlyAdmin):
-    """Audit lines, newest first: logins, deletions and closed alerts, with their actors."""
+    """Audit lines, newest first."""
 
-    list_display = ("number", "when", "action", "subject", "actor", "text")
+    list_display = ("number", "when", "action", "subject", "actor", "through", "address", "text")
     list_display_links = ("number", "subject")
+    list_filter = (ActionFilter, "via")
+    list_select_related = ("project__domain", "domain")
     search_fields = ("subject",)
-    search_help_text = "A part of the subject, or the whole name of the actor"
+    search_help_text = "A part of the subject, or a whole actor, token, address or request id"
 
     def matching(self, term: str) -> Q:
         """Match parts of subjects, without an index: a search reads every line and may be slow."""
-        return Q(subject__icontains=term) | Q(actor=term)
+        whole = Q(actor=term) | Q(token=term) | Q(address=term) | Q(request_id=term)
+        return whole | Q(subject__icontains=term)
 
     number = column(lambda line: line.pk, "line", ordering="pk")
     when = column(lambda line: instant(line.at), "when", ordering="pk")
+    through = column(lambda line: f"token {line.token}" if line.token else line.via, "through")
 
     def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
+        domain = obj.domain or (obj.project and obj.project.domain)
         return [
             ("when", instant(obj.at)),
             ("actor", obj.actor),
+            ("through", self.through(obj)),
+            ("address", obj.address),
+            ("request id", obj.request_id),
             ("action", obj.action),
             ("subject", obj.subject),
+            ("domain", domain and domain.name),
+            ("project", obj.project and obj.project.name),
         ]
 
     def sections(self, obj: AuditLine) -> list[Section]:
-        return [MonospaceText("Details", text=obj.text)] if obj.text else []
+        before, after = obj.before or {}, obj.after or {}
+        rows = [(name, _shown(before, name), _shown(after, name)) for name in {**before, **after}]
+        found: list[Section] = []
+        if obj.text:
+            found.append(MonospaceText("Details", text=obj.text))
+        if rows:
+            found.append(Table("Change", columns=("field", "before", "after"), rows=rows))
+        return found
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    if name not in values:
+        return NOTHING
+    value = values[name]
+    return value if isinstance(value, str) else json.dumps(value)

@@ -8,7 +8,7 @@ from django.urls.converters import IntConverter, StringConverter
 from rest_framework.routers import SimpleRouter
 
 from controlplane.api.agents import attempt_requests, store
-from controlplane.api.operators import callbacks, cells, pools, quotas, secrets, tokens
+from controlplane.api.operators import audit, callbacks, cells, pools, quotas, secrets, tokens
 from controlplane.api.problems import nothing_here
 from controlplane.api.work import attempts, cache, jobs, tasks
 from controlplane.spec.one_off import ONE_OFF_GUID
@@ -108,6 +108,7 @@ urlpatterns = [
         "tasks/<task:task>/artifacts/<path:name>",
         tasks.Tasks.as_view({"get": "read_artifact_of_task"}),
     ),
+    path("audit", audit.AuditLog.as_view({"get": "list"})),
     path("whoami", tokens.Identity.as_view({"get": "get_whoami"})),
     path("quotas", _QUOTAS({"get": "list"})),
     path(

@@ -11,6 +11,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.jobs.one_offs import claim_tasks, delete_resolved_task, release_claim
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks import delivery as domain
@@ -387,14 +388,11 @@ def repeat_callback(*, callback_id: int, actor: str, now: datetime) -> None:
             """,
             [now, now + domain.GIVE_UP_AFTER, callback_id],
         )
-        execute(
-            """
-            INSERT INTO controlplane_auditline (at, actor, action, subject, text)
-            VALUES (%s, %s, 'repeated', %s, %s)
-            """,
-            # The host only: the URL may contain credentials.
-            [now, actor, f"callback {callback_id}", f"was {state}, of job {job_id}, to {host}"],
-        )
+        # The host only: the URL may contain credentials.
+        text = f"was {state}, of job {job_id}, to {host}"
+        subject = f"callback {callback_id}"
+        entry = AuditEntry(Action.REPEAT_CALLBACK, subject, text, job_id=job_id)
+        record(entry, actor=actor, now=now)
         transaction.on_commit(wakes.wake_callbacks, robust=True)
 
     run_in_transaction(repeat)

@@ -23,6 +23,8 @@ def build_logging(level: str, process: str) -> dict[str, Any]:
     """Return Django's LOGGING: everything at `level` as JSON, libraries at warning and above."""
     loggers = {
         **{name: {"level": "WARNING"} for name in QUIET},
+        # The stream of the audit log does not depend on the level of the other lines.
+        "cellrun.audit": {"level": "INFO"},
         # Without uvicorn's own handlers, its lines have the common format.
         **{name: {"handlers": [], "propagate": True} for name in ("uvicorn", "uvicorn.error")},
     }

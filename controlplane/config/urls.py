@@ -3,13 +3,15 @@
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from controlplane.api.description import Description
 from controlplane.api.operators import health, metrics
 
 # Here and not at app setup, since workers serve no pages.
 admin.autodiscover()
+
+from controlplane.admin.accounts import change_own_password  # noqa: E402  (needs autodiscover)
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
@@ -18,7 +20,8 @@ urlpatterns = [
     path("metrics", metrics.Metrics.as_view()),
     path("api/v1/", include("controlplane.api.urls")),
     path("api/schema/", Description.as_view(), name="schema"),
-    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     path("admin/login/", include("controlplane.admin.login.urls")),
+    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("admin/password_change/", admin.site.admin_view(change_own_password)),
     path("admin/", admin.site.urls),
 ]

@@ -121,16 +121,54 @@ class Alert(models.Model):
 
 
 class AuditLine(models.Model):
-    """An action without another record, such as a deletion: actor, time and reason."""
+    """An action of a person, token, command or cell. A trigger refuses changes and deletions.
+
+    Only retention deletes lines, with the setting `cellrun.retention` in its transaction.
+    """
 
     at = models.DateTimeField()
-    actor = models.CharField(max_length=150)
-    action = models.CharField(max_length=32)
+    actor = models.CharField(max_length=150, help_text="Name of the user, or of the component.")
+    via = models.CharField(
+        max_length=16, default="", blank=True, help_text="token, session, command, cell or system."
+    )
+    token = models.CharField(
+        max_length=100, default="", blank=True, help_text="Name of the token of the request."
+    )
+    address = models.CharField(
+        max_length=45, default="", blank=True, help_text="Address of the caller, if it is known."
+    )
+    request_id = models.CharField(
+        max_length=64, default="", blank=True, help_text="X-Request-Id of the request."
+    )
+    action = models.CharField(max_length=32, help_text="Verb and noun, such as cancel.job.")
     subject = models.CharField(max_length=400)
-    text = models.TextField(default="", blank=True)
+    text = models.TextField(default="", blank=True, help_text="A reason or a description.")
+    project = models.ForeignKey(
+        "Project", models.DO_NOTHING, null=True, blank=True, db_constraint=False, related_name="+"
+    )
+    domain = models.ForeignKey(
+        "Domain",
+        models.DO_NOTHING,
+        null=True,
+        blank=True,
+        db_constraint=False,
+        db_index=False,
+        related_name="+",
+        help_text="Of a line about a domain; the domain of another line is that of its project.",
+    )
+    before = models.JSONField(null=True, blank=True, help_text="Changed fields, as they were.")
+    after = models.JSONField(null=True, blank=True, help_text="Changed fields, as they are now.")
+    xid = models.BigIntegerField(
+        default=0, db_default=0, help_text="Number of the transaction that wrote the line."
+    )
 
     class Meta:
-        indexes = (models.Index(fields=("at",), name="audit_line_at"),)
+        indexes = (
+            models.Index(fields=("at",), name="audit_line_at"),
+            models.Index(fields=("actor", "id"), name="audit_line_actor"),
+            models.Index(fields=("action", "id"), name="audit_line_action"),
+            models.Index(fields=("subject", "id"), name="audit_line_subject"),
+        )
 
     def __str__(self) -> str:
         return f"{self.action}: {self.subject}"

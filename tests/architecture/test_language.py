@@ -55,6 +55,7 @@ ONE_NAME_MANY_LAYERS = {
     **dict.fromkeys(
         [
             "Attempt",
+            "AuditLine",
             "CacheEntry",
             "Callback",
             "Cell",

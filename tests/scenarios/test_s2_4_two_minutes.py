@@ -21,7 +21,7 @@ def test_task_is_deleted_two_minutes_after_completion(stage: Stage) -> None:
     stage.converge()
     with pytest.raises(NotFound):
         fetch(stage)
-    [line] = AuditLine.objects.all()
+    line = AuditLine.objects.get(action="delete.task")
     assert (line.subject, line.actor) == ("task one", "convergence")
     desire(stage)
     stage.settle()

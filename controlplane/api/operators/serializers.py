@@ -10,7 +10,7 @@ from rest_framework.serializers import BooleanField, CharField, DictField, Integ
 from controlplane.api.openapi import ref
 from controlplane.domain.roles import Role
 from controlplane.domain.scopes import ScopeKind
-from controlplane.models import ApiToken, Callback, Cell, Delivery, Pool, Quota, Secret
+from controlplane.models import ApiToken, AuditLine, Callback, Cell, Delivery, Pool, Quota, Secret
 from controlplane.queries.tenancy.accounts import find_role
 from controlplane.queries.views import pools
 from controlplane.spec.limits import JobLimits
@@ -37,6 +37,11 @@ class _JobLimits(serializers.JSONField):
     def to_representation(self, value: Any) -> Any:
         """Return the limits in force."""
         return JobLimits.model_validate(value).model_dump()
+
+
+@extend_schema_field({"type": ["object", "null"]})
+class _ChangedFields(serializers.JSONField):
+    """Values by field; null: there are none."""
 
 
 class CellSerializer(serializers.ModelSerializer[Cell]):
@@ -248,6 +253,44 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             expires_at="Null: never.",
             last_used_at="Exact to an hour; null: never used.",
         )
+
+
+class AuditLineSerializer(serializers.ModelSerializer[AuditLine]):
+    """A line of the audit log."""
+
+    project = serializers.SerializerMethodField(help_text="domain/name; null: of no project.")
+    domain = serializers.SerializerMethodField(help_text="Of the project, or of the subject.")
+    before = _ChangedFields(help_text="Changed fields, as they were.")
+    after = _ChangedFields(help_text="Changed fields, as they are now.")
+
+    class Meta:
+        model = AuditLine
+        fields: ClassVar[tuple[str, ...]] = (
+            "id",
+            "at",
+            "actor",
+            "via",
+            "token",
+            "address",
+            "request_id",
+            "action",
+            "subject",
+            "text",
+            "project",
+            "domain",
+            "before",
+            "after",
+        )
+
+    def get_project(self, line: AuditLine) -> str | None:
+        """Return the project with its domain."""
+        project = line.project
+        return None if project is None else f"{project.domain.name}/{project.name}"
+
+    def get_domain(self, line: AuditLine) -> str | None:
+        """Return the domain."""
+        found = line.domain or (line.project and line.project.domain)
+        return found.name if found else None
 
 
 class GrantedTokenSerializer(TokenSerializer):

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
+
+from controlplane.commands.audit import Action, AuditEntry, Via, record
 from controlplane.contract.codec import compact_json
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from controlplane.domain.errors import NotFound
 from controlplane.queries.attempts.gang import find_gang_of, load_gang
-from controlplane.queries.attempts.launch_context import load_launch_context
+from controlplane.queries.attempts.launch_context import find_revealed_secrets, load_launch_context
 from controlplane.queries.views.attempts import find_uploader
 
 
@@ -19,7 +22,18 @@ def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
 
     `mac`: of the request, whose signature was verified; the response is bound to it.
     """
-    return _seal(cell, uid, "briefing", mac, load_launch_context(uid).body())
+    context = load_launch_context(uid)
+    sealed = _seal(cell, uid, "briefing", mac, context.body())
+    used = find_revealed_secrets(uid, context)
+    if used is not None:
+        text = f"by attempt {uid} of job {used.job_id}"
+        entries = [
+            AuditEntry(Action.USE_SECRET, f"secret {name}", text, project_id=used.project_id)
+            for name in used.names
+        ]
+        with transaction.atomic():
+            record(*entries, actor=cell, via=Via.CELL)
+    return sealed
 
 
 def seal_gang(*, cell: str, uid: UUID, mac: str) -> bytes:

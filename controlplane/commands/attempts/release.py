@@ -5,6 +5,7 @@ from uuid import UUID
 
 import structlog
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.lost_cells import HELD
@@ -45,6 +46,8 @@ def release_attempt(*, uid: UUID, reason: str, actor: str, now: datetime) -> Non
         )
         effects = Effects([change], cleared=[ClearAlert(HELD, f"attempt {uid}")])
         apply(effects, jobs=jobs, now=now, actor=actor)
+        entry = AuditEntry(Action.RELEASE_ATTEMPT, f"attempt {uid}", reason, job_id=job_id)
+        record(entry, actor=actor, now=now)
 
     run_in_transaction(release)
     log.info("attempt_released", attempt=str(uid), job=job_id, by=actor, reason=reason)

@@ -2,13 +2,14 @@
 
 from datetime import datetime
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.cache.evict import evict_entries
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.errors import NotFound
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import rows
 
 _DESCRIBE = """
-SELECT e.key, concat_ws(', ',
+SELECT e.key, e.project_id, concat_ws(', ',
            CASE WHEN e.is_shared THEN 'of domain ' || d.name
                 ELSE 'of project ' || d.name || '/' || p.name END,
            'populated by job ' || e.job_id, 'task ' || e.task_id, 'hits: ' || e.hits)
@@ -32,18 +33,13 @@ def evict_entry(*, entry_id: int, actor: str, reason: str = "", now: datetime) -
             raise NotFound(f"there is no cache entry {entry_id}")
         if not evict_entries([entry_id], why, now=now):
             return
-        [(key, text)] = found
-        execute(
-            """
-            INSERT INTO controlplane_auditline (at, actor, action, subject, text)
-            VALUES (%s, %s, 'evicted', %s, %s)
-            """,
-            [
-                now,
-                actor[:150],
-                f"cache entry {key}",
-                "; ".join(filter(None, (reason.strip(), text))),
-            ],
+        [(key, project_id, text)] = found
+        entry = AuditEntry(
+            Action.EVICT_CACHE_ENTRY,
+            f"cache entry {key}",
+            "; ".join(filter(None, (reason.strip(), text))),
+            project_id=project_id,
         )
+        record(entry, actor=actor, now=now)
 
     run_in_transaction(work)

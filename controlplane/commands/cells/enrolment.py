@@ -6,8 +6,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from controlplane.commands.audit import Action, AuditEntry, changed_fields, record
 from controlplane.commands.state.apply import apply, register_cell
-from controlplane.commands.state.findings import add_audit_line
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.cells.enrolment import (
     MISMATCH,
@@ -42,16 +42,27 @@ class EnrolmentChange:
         """Return old and new values of the fields that would change, as text."""
         return "; ".join(f"{name}: {old} -> {new}" for name, old, new in self._compared(cell))
 
+    def changes(self, cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields that would change, as they are and as they would be."""
+        wanted = {item.name: getattr(self, item.name) for item in fields(self)}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        present = _present(cell)
+        return changed_fields({name: present[name] for name in given}, given)
+
     def _compared(self, cell: Cell) -> Iterator[tuple[str, Any, Any]]:
-        present = {
-            "pool": cell.pool.name,
-            "node_labels": cell.node_labels,
-            "max_capacity": cell.max_capacity,
-        }
+        present = _present(cell)
         for item in fields(self):
             wanted = getattr(self, item.name)
             if wanted is not None and wanted != present[item.name]:
                 yield item.name, _shown(present[item.name]), _shown(wanted)
+
+
+def _present(cell: Cell) -> dict[str, Any]:
+    return {
+        "pool": cell.pool.name,
+        "node_labels": cell.node_labels,
+        "max_capacity": cell.max_capacity,
+    }
 
 
 def _shown(value: Any) -> str:
@@ -111,4 +122,6 @@ def _change(name: str, change: EnrolmentChange, actor: str, now: datetime) -> No
     else:
         effects = Effects(cleared=[ClearAlert(MISMATCH, name)], frees=True)
     apply(effects, now=now)
-    add_audit_line("changed", f"enrolment of cell {name}", text, actor=actor, now=now)
+    before, after = change.changes(cell)
+    entry = AuditEntry(Action.CHANGE_CELL, f"cell {name}", text, before=before, after=after)
+    record(entry, actor=actor, now=now)

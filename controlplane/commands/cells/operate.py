@@ -8,10 +8,10 @@ from functools import partial
 
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, changed_fields, record
 from controlplane.commands.cells.enrolment import EnrolmentChange
 from controlplane.commands.cells.redis_users import drop_users_of, put_users_of
 from controlplane.commands.state.apply import apply
-from controlplane.commands.state.findings import add_audit_line
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.wire.keys import encode_key
 from controlplane.contract.wire.queues import cell_queue
@@ -83,6 +83,16 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
             f"the key of cell {name} was revoked at {cell.revoked_at:%Y-%m-%d %H:%M:%S} UTC: enroll"
             " the cell with a new key (--renew)"
         )
+    elif is_new:
+        after = {
+            "pool": pool,
+            "node_labels": dict(wanted.node_labels or {}),
+            "max_capacity": dict(wanted.max_capacity or {}),
+        }
+        entry = AuditEntry(Action.ENROLL_CELL, f"cell {name}", after=after)
+        record(entry, actor=actor, now=now)
+    else:
+        record(AuditEntry(Action.SHOW_CELL_KEY, f"cell {name}"), actor=actor, now=now)
     return encode_key(key_of(cell))
 
 
@@ -95,7 +105,8 @@ def _renew_key(cell: Cell, actor: str, now: datetime) -> None:
         reason = "its key is renewed, and it has not registered since"
         apply(Effects(cells=[ChangeCell(cell.pk, lost, CellState.LOST, reason)]), now=now)
     text = "its key was revoked before" if was_revoked else "the old key is invalid"
-    add_audit_line("renewed", f"key of cell {cell.name}", text, actor=actor, now=now)
+    entry = AuditEntry(Action.RENEW_CELL_KEY, f"cell {cell.name}", text)
+    record(entry, actor=actor, now=now)
 
 
 def revoke_cell(*, name: str, actor: str, reason: str = "", now: datetime) -> None:
@@ -128,7 +139,8 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
         ),
     )
     apply(Effects(cells=[change]), now=now)
-    add_audit_line("revoked", f"key of cell {name}", reason, actor=actor, now=now)
+    entry = AuditEntry(Action.REVOKE_CELL_KEY, f"cell {name}", reason)
+    record(entry, actor=actor, now=now)
     if cell.incarnation:
         queue = cell_queue(name, cell.incarnation)
         transaction.on_commit(partial(transport.drop, queue), robust=True)
@@ -138,7 +150,8 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
 def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
     """Give the cell no new work; running attempts continue. Raise NotFound, Conflict."""
     states = frozenset({CellState.READY, CellState.DRAINING, CellState.QUARANTINED})
-    _order(name, states, CellState.CORDONED, f"cordoned by {actor}", now=now)
+    reason = f"cordoned by {actor}"
+    _order(name, states, CellState.CORDONED, reason, Action.CORDON_CELL, actor=actor, now=now)
 
 
 def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
@@ -147,7 +160,8 @@ def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
     if cell.mismatch and cell.state != CellState.LOST:
         raise Conflict(f"cell {name} gets no work: {describe_hold(cell.mismatch)}")
     states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
-    _order(name, states, CellState.READY, f"uncordoned by {actor}", now=now)
+    reason = f"uncordoned by {actor}"
+    _order(name, states, CellState.READY, reason, Action.UNCORDON_CELL, actor=actor, now=now)
 
 
 def drain_cell(
@@ -160,8 +174,16 @@ def drain_cell(
     """
     states = frozenset(set(CellState) - {CellState.LOST})
     until = None if deadline_seconds is None else now + timedelta(seconds=deadline_seconds)
-    reason = f"drained by {actor}"
-    _order(name, states, CellState.DRAINING, reason, now=now, drain_deadline_at=until)
+    _order(
+        name,
+        states,
+        CellState.DRAINING,
+        f"drained by {actor}",
+        Action.DRAIN_CELL,
+        actor=actor,
+        now=now,
+        drain_deadline_at=until,
+    )
 
 
 def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
@@ -173,7 +195,12 @@ def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
     ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
     states = frozenset({CellState.QUARANTINED})
     change = ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)
-    apply(Effects(cells=[change], cleared=clear_suspicions(name), frees=True), now=now)
+    effects = Effects(cells=[change], cleared=clear_suspicions(name), frees=True)
+    with transaction.atomic():
+        if apply(effects, now=now).moved:
+            before, after = changed_fields({"state": cell.state}, {"state": str(ordered)})
+            entry = AuditEntry(Action.UNQUARANTINE_CELL, f"cell {name}", before=before, after=after)
+            record(entry, actor=actor, now=now)
 
 
 def _order(
@@ -181,7 +208,9 @@ def _order(
     states: frozenset[CellState],
     state: CellState,
     reason: str,
+    action: Action,
     *,
+    actor: str,
     now: datetime,
     drain_deadline_at: datetime | None = None,
 ) -> None:
@@ -203,8 +232,22 @@ def _order(
     waits = replace(
         change, states=frozenset({lost}), state=lost, reason=cell.state_reason, trusted_at=None
     )
-    if not apply(Effects(cells=[change, waits]), now=now).moved:
-        raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+    with transaction.atomic():
+        if not apply(Effects(cells=[change, waits]), now=now).moved:
+            raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+        before, after = changed_fields(
+            {"ordered_state": cell.ordered_state, "drain_deadline_at": _deadline_of(cell)},
+            {
+                "ordered_state": str(state),
+                "drain_deadline_at": drain_deadline_at and drain_deadline_at.isoformat(),
+            },
+        )
+        entry = AuditEntry(action, f"cell {name}", before=before, after=after)
+        record(entry, actor=actor, now=now)
+
+
+def _deadline_of(cell: Cell) -> str | None:
+    return None if cell.drain_deadline_at is None else cell.drain_deadline_at.isoformat()
 
 
 def _find(name: str) -> Cell:

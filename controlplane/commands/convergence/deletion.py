@@ -7,6 +7,8 @@ ticks (`ticks.retention`), so that neither a million rows nor cells wait for the
 import time
 from collections.abc import Callable, Mapping
 
+from django.db import transaction
+
 from controlplane.commands.cache.evict import evict_above, evict_old
 from controlplane.commands.cache.reservations import forget_reservations
 from controlplane.commands.convergence.orphan_files import sweep_orphan_files
@@ -80,7 +82,9 @@ def forget_records(context: RuleContext) -> Mapping[str, int]:
             """
         page = _PAGE
         while page == _PAGE and not is_over():
-            page = execute(statement, parameters)
+            with transaction.atomic():
+                execute("SELECT set_config('cellrun.retention', 'on', true)")
+                page = execute(statement, parameters)
             deleted += page
     _go_on_unless(not is_over())
     return {"records_forgotten": deleted}

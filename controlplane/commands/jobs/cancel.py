@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.states import TaskState
@@ -34,7 +35,9 @@ def cancel_job(*, job_id: int, reason: str, force: bool, actor: str, now: dateti
         ending = EndJob(job_id, TaskState.KILLED, Reason.CANCELLED, message, force)
         effects = Effects(endings=[ending], stops=[ForceStops(job_id)] if force else ())
         apply(effects, jobs=jobs, now=now, actor=actor)
+        record(entry, actor=actor, now=now)
 
+    entry = _entry(Action.CANCEL_JOB, f"job {job_id}", reason, force, job_id)
     run_in_transaction(cancel)
     end_page(job_id, now=now, actor=actor)
 
@@ -56,12 +59,20 @@ def cancel_task(*, task_id: int, reason: str, force: bool, actor: str, now: date
             stops = [ForceStops(job_id, task_id)] if force else []
             if not apply(Effects(stops=stops), now=now).stops:
                 raise Conflict(f"task {task_id} has ended already")
+            record(entry, actor=actor, now=now)
             return
         cause = ChangeCause(Reason.CANCELLED, reason, force=force)
         change = change_task(facts[0], Event.KILLED, cause, now=now)
         apply(Effects([change]), jobs=jobs, now=now, actor=actor)
+        record(entry, actor=actor, now=now)
 
+    entry = _entry(Action.CANCEL_TASK, f"task {task_id}", reason, force, job_id)
     run_in_transaction(cancel)
+
+
+def _entry(action: Action, subject: str, reason: str, force: bool, job_id: int) -> AuditEntry:
+    after = {"force": True} if force else None
+    return AuditEntry(action, subject, reason, job_id=job_id, after=after)
 
 
 def end_page(job_id: int, *, now: datetime, actor: str = "convergence") -> int:

@@ -14,9 +14,15 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
-from controlplane.commands.jobs.submit import check_cap, check_store, put_inputs
+from controlplane.commands.jobs.submit import (
+    check_cap,
+    check_store,
+    describe_submission,
+    put_inputs,
+)
 from controlplane.commands.state.apply import hide_jobs
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.convergence.policy import Policy
@@ -80,6 +86,8 @@ def _desire(wanted: OneOffSpec, body: Mapping[str, Any], owner: User, now: datet
         if not made:
             _refuse_taken(job, is_sure=True)
         put_inputs([job])
+        entry = describe_submission(Action.SUBMIT_TASK, job, f"task {job.spec.guid}")
+        record(entry, actor=owner.get_username(), now=now)
         transaction.on_commit(wakes.wake_placement, robust=True)
         [task_id] = made
         return task_id
@@ -116,16 +124,21 @@ def claim_task(*, task_id: int, by: str, now: datetime) -> UUID:
     convergence clears the claim.
     """
     claim = uuid4()
-    claimed = execute(
-        """
-        UPDATE controlplane_oneoff SET claim = %s, claimed_at = %s, claimed_by = %s
-        WHERE task_id = %s AND (claim IS NULL OR claimed_at <= %s) AND EXISTS (
-            SELECT 1 FROM controlplane_task t WHERE t.id = task_id AND t.finished_at IS NOT NULL)
-        """,
-        [claim, now, by[:150], task_id, now - _CLAIM],
-    )
-    if claimed:
-        return claim
+    with transaction.atomic():
+        claimed = first_row(
+            """
+            UPDATE controlplane_oneoff SET claim = %s, claimed_at = %s, claimed_by = %s
+            WHERE task_id = %s AND (claim IS NULL OR claimed_at <= %s) AND EXISTS (
+                SELECT 1 FROM controlplane_task t
+                WHERE t.id = task_id AND t.finished_at IS NOT NULL)
+            RETURNING job_id, guid
+            """,
+            [claim, now, by[:150], task_id, now - _CLAIM],
+        )
+        if claimed is not None:
+            entry = AuditEntry(Action.CLAIM_TASK, f"task {claimed.guid}", job_id=claimed.job_id)
+            record(entry, actor=by, now=now)
+            return claim
     held = first_row(
         "SELECT guid, claimed_by FROM controlplane_oneoff WHERE task_id = %s", [task_id]
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 import structlog
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import link_jobs
@@ -124,6 +125,11 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     # A group that depends on one without remaining tasks may start: no other event would start it.
     inserted = lock_jobs([job.job_id])
     apply(Effects(derived=[job.job_id]), jobs=inserted, now=now, actor="submission")
+    after = {"retry": job.job_id}
+    entry = AuditEntry(
+        Action.RETRY_JOB, f"job {old.job_id}", project_id=old.project_id, after=after
+    )
+    record(entry, actor=actor, now=now)
     transaction.on_commit(wakes.wake_placement, robust=True)
     return Submission(job.job_id, True)
 

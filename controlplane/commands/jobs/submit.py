@@ -13,6 +13,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import check_links, link_jobs
@@ -118,11 +119,22 @@ def _insert(
         # Before `link_jobs`, whose locks on other jobs must not wait for the store.
         put_inputs(admitted)
     link_jobs(admitted, replaced, now=now)
+    entries = [describe_submission(Action.SUBMIT_JOB, job) for job in admitted]
+    record(*entries, actor=owner.get_username(), now=now)
     if inserted:
         transaction.on_commit(wakes.wake_placement, robust=True)
     if any(group.cache for job in new for group in job.groups):
         transaction.on_commit(wakes.wake_convergence, robust=True)
     return {job.position: job.job_id for job in new if job.job_id in inserted}, existing
+
+
+def describe_submission(action: Action, job: PlannedJob, subject: str = "") -> AuditEntry:
+    """Return the audit entry of a new job, without its document, which may contain passwords."""
+    tasks = sum(len(group.indices) for group in job.groups)
+    after = {"name": job.spec.name, "tasks": tasks}
+    return AuditEntry(
+        action, subject or f"job {job.job_id}", project_id=job.project_id, after=after
+    )
 
 
 def resolve_names(

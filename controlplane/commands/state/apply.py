@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.models import TextField, Value
 from django.db.models.functions import Concat, Left
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
@@ -44,7 +45,7 @@ from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
 from controlplane.queries.cells.keys import load_addresses
 from controlplane.queries.cells.stops import load_stops
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import execute, named_rows, rows
 
 # Fields of `ChangeTask` that `CHANGE_TASKS` takes unchanged.
 _TASK_FIELDS = (
@@ -209,12 +210,22 @@ def hide_jobs(job_ids: Sequence[int], *, actor: str, why: str, now: datetime) ->
     states = ["", *(state.name for state in S)]
     parameters = {
         "ids": list(job_ids),
-        "actor": actor[:150],
         "why": why,
         "now": now,
         "states": states,
     }
-    return [job_id for (job_id,) in rows(apply_sql.HIDE_JOBS, parameters)]
+    found = named_rows(apply_sql.HIDE_JOBS, parameters)
+    entries = [
+        AuditEntry(
+            Action.DELETE_TASK if job.is_one_off else Action.DELETE_JOB,
+            f"task {job.guid}" if job.is_one_off else f"job {job.id}",
+            job.text,
+            project_id=job.project_id,
+        )
+        for job in found
+    ]
+    record(*entries, actor=actor, now=now)
+    return [job.id for job in found]
 
 
 def _force_stops(stops: ForceStops, now: datetime) -> list[UUID]:

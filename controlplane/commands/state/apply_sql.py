@@ -183,7 +183,7 @@ HIDE_JOBS = """
 WITH hidden AS (
     UPDATE controlplane_job SET deleted_at = %(now)s
     WHERE id = ANY(%(ids)s) AND finished_at IS NOT NULL AND deleted_at IS NULL
-    RETURNING id, name, guid, state, owner_id, is_one_off, finished_at
+    RETURNING id, name, guid, state, owner_id, project_id, is_one_off, finished_at
 ), freed AS (
     DELETE FROM controlplane_oneoff o USING hidden h WHERE o.job_id = h.id
 ), untold AS MATERIALIZED (
@@ -193,17 +193,13 @@ WITH hidden AS (
     UPDATE controlplane_callback k SET state = 'abandoned', ended_at = %(now)s, claim = NULL,
            claimed_until = NULL, last_error = 'what it tells of was deleted'
     FROM untold u WHERE k.id = u.id
-), noted AS (
-    INSERT INTO controlplane_auditline (at, actor, action, subject, text)
-    SELECT %(now)s, %(actor)s, 'deleted',
-           CASE WHEN h.is_one_off THEN 'task ' || h.guid ELSE 'job ' || h.id || ' ' || h.name END,
-           concat_ws(', ', %(why)s, 'job ' || h.id, 'submitted by ' || u.username,
-                     (%(states)s::text[])[h.state + 1] || ' since '
-                     || to_char(h.finished_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
-                     'guid ' || h.guid)
-    FROM hidden h JOIN auth_user u ON u.id = h.owner_id
 )
-SELECT id FROM hidden ORDER BY id
+SELECT h.id, h.project_id, h.is_one_off, h.guid,
+       concat_ws(', ', %(why)s, 'job ' || h.id, h.name, 'submitted by ' || u.username,
+                 (%(states)s::text[])[h.state + 1] || ' since '
+                 || to_char(h.finished_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'),
+                 'guid ' || h.guid) AS text
+FROM hidden h JOIN auth_user u ON u.id = h.owner_id ORDER BY h.id
 """
 
 CHOOSE_TASKS = f"""

@@ -1,12 +1,13 @@
-"""Store dead letters and audit lines, and close alerts manually."""
+"""Store dead letters, and close alerts manually."""
 
 from datetime import datetime
 
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.contract.codec import clean_text
 from controlplane.domain.errors import NotFound
-from controlplane.models import Alert, AuditLine, DeadLetter
+from controlplane.models import Alert, DeadLetter
 
 
 def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> None:
@@ -22,20 +23,9 @@ def close_alert(*, alert_id: int, actor: str, reason: str, now: datetime) -> Non
             return
         found.cleared_at = now
         found.save(update_fields=["cleared_at"])
-        AuditLine.objects.create(
-            at=now,
-            actor=actor[:150],
-            action="closed",
-            subject=f"alert {found}"[:400],
-            text="; ".join(filter(None, (reason.strip(), found.text))),
-        )
-
-
-def add_audit_line(action: str, subject: str, text: str, *, actor: str, now: datetime) -> None:
-    """Write an audit line about an action of `actor`."""
-    AuditLine.objects.create(
-        at=now, actor=actor[:150], action=action, subject=subject[:400], text=text
-    )
+        text = "; ".join(filter(None, (reason.strip(), found.text)))
+        entry = AuditEntry(Action.CLOSE_ALERT, f"alert {found}", text)
+        record(entry, actor=actor, now=now)
 
 
 def add_dead_letter(*, source: str, error: str, body: str, now: datetime) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.state.apply import apply, repair_flag, write_counts
 from controlplane.commands.state.apply_sql import REPAIR_FLAG
 from controlplane.commands.state.transactions import run_in_transaction
@@ -23,7 +24,7 @@ ACTOR = "recount"
 
 
 def recount_jobs(
-    job_ids: Sequence[int], *, repair: bool, now: datetime
+    job_ids: Sequence[int], *, repair: bool, by_command: bool = False, now: datetime
 ) -> list[InvariantViolation]:
     """Return the violations of the jobs, read in one transaction. With `repair`, repair them.
 
@@ -47,6 +48,10 @@ def recount_jobs(
             again = sorted({item.job_id for item in found})
             jobs = lock_jobs(job_ids)  # read the repaired flags
             apply(Effects(derived=again), jobs=jobs, now=now, actor=ACTOR)
+            repaired = "; ".join(map(str, found))[:1000]
+            entries = [AuditEntry(Action.REPAIR_JOB, f"job {it}", repaired, it) for it in again]
+            if by_command:  # those of convergence have alerts
+                record(*entries, now=now)
         return found
 
     return run_in_transaction(work) if job_ids else []

@@ -1,14 +1,17 @@
 """Users of the API and of the admin, and the default tenancy."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, changed_fields, fields_of, record
 from controlplane.domain.errors import Conflict
-from controlplane.models import AuditLine, Domain, Pool, Project
+from controlplane.models import Domain, Pool, Project
 
 DEFAULT_NAME = "default"
 """Domain, project and pool of a job that names none."""
@@ -17,10 +20,20 @@ DEFAULT_NAME = "default"
 def create_default_tenancy() -> bool:
     """Create the default domain, project and pool; return whether the pool is new. Idempotent."""
     with transaction.atomic():
-        domain, _ = Domain.objects.get_or_create(name=DEFAULT_NAME)
-        Project.objects.get_or_create(domain=domain, name=DEFAULT_NAME)
-        _, is_new = Pool.objects.get_or_create(name=DEFAULT_NAME)
-    return is_new
+        domain, is_new_domain = Domain.objects.get_or_create(name=DEFAULT_NAME)
+        project, is_new_project = Project.objects.get_or_create(domain=domain, name=DEFAULT_NAME)
+        _, is_new_pool = Pool.objects.get_or_create(name=DEFAULT_NAME)
+        made = []
+        if is_new_domain:
+            subject = f"domain {domain.name}"
+            made.append(AuditEntry(Action.CREATE_DOMAIN, subject, domain_id=domain.pk))
+        if is_new_project:
+            subject = f"project {domain.name}/{project.name}"
+            made.append(AuditEntry(Action.CREATE_PROJECT, subject, project_id=project.pk))
+        if is_new_pool:
+            made.append(AuditEntry(Action.CREATE_POOL, f"pool {DEFAULT_NAME}"))
+        record(*made)
+    return is_new_pool
 
 
 def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[User, bool]:
@@ -32,6 +45,7 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
     """
     with transaction.atomic():
         user, is_new = _lock_user(name)
+        before = {} if is_new else describe_user(user)
         user.is_staff = user.is_superuser = is_operator
         if password is None and is_new:
             user.set_unusable_password()
@@ -39,6 +53,7 @@ def create_user(*, name: str, password: str | None, is_operator: bool) -> tuple[
             validate_password(password, user)
             user.set_password(password)
         user.save()
+        record_user(user, before)
     return user, is_new
 
 
@@ -55,15 +70,59 @@ def put_user(*, name: str, is_active: bool, actor: str, now: datetime) -> bool:
         if is_new:
             user.set_unusable_password()
         if is_new or user.is_active is not is_active:
+            before = {} if is_new else describe_user(user)
             user.is_active = is_active
             user.save()
-            AuditLine.objects.create(
-                at=now,
-                actor=actor[:150],
-                action="created" if is_new else "activated" if is_active else "deactivated",
-                subject=f"user {name}"[:400],
-            )
+            record_user(user, before, actor=actor, now=now)
     return is_new
+
+
+def delete_users(ids: Sequence[int]) -> None:
+    """Delete users by id, with their tokens."""
+    with transaction.atomic():
+        users = list(get_user_model().objects.select_for_update().filter(pk__in=ids))
+        for user in users:
+            before = describe_user(user)
+            before.pop(_PASSWORD)
+            record(AuditEntry(Action.DELETE_USER, f"user {user.get_username()}", before=before))
+            user.delete()
+
+
+def describe_user(user: User) -> dict[str, Any]:
+    """Return what the audit log compares: fields, permissions, and whether the password is new."""
+    found = fields_of(user, without=_NOT_AUDITED)
+    if user.pk is not None:
+        found["groups"] = sorted(user.groups.values_list("name", flat=True))
+        permissions = user.user_permissions.values_list("content_type__app_label", "codename")
+        found["user_permissions"] = sorted(".".join(names) for names in permissions)
+    return {**found, _PASSWORD: user.password}
+
+
+def record_user(
+    user: User,
+    before: Mapping[str, Any],
+    *,
+    actor: str | None = None,
+    now: datetime | None = None,
+) -> None:
+    """Write an audit line if the user differs from `before` (of a new one: empty)."""
+    old, new = changed_fields(before, describe_user(user))
+    if old or new:
+        has_new_password = before and new.pop(_PASSWORD, None) is not None
+        for values in (old, new):
+            values.pop(_PASSWORD, None)
+        action = Action.CHANGE_USER if before else Action.CREATE_USER
+        text = "new password" if has_new_password else ""
+        subject = f"user {user.get_username()}"
+        record(
+            AuditEntry(action, subject, text, before=old or None, after=new or None),
+            actor=actor,
+            now=now,
+        )
+
+
+_PASSWORD = "password"
+_NOT_AUDITED = frozenset({_PASSWORD, "last_login", "date_joined"})
 
 
 def _lock_user(name: str) -> tuple[User, bool]:

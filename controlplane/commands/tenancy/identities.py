@@ -5,10 +5,10 @@ from datetime import datetime
 from django.contrib.auth.models import Group, User
 from django.db import IntegrityError, transaction
 
-from controlplane.contract.codec import clean_text
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.identities import GroupRules, ProviderUser, unique_name
-from controlplane.models import AuditLine, OidcIdentity
+from controlplane.models import OidcIdentity
 
 ACTOR = "OpenID login"
 """The actor of audit lines about changes that a login causes."""
@@ -37,7 +37,7 @@ def link_identity(
             link = OidcIdentity.objects.create(
                 user=user, issuer=issuer, subject=subject, created_at=now
             )
-            _audit(actor, "linked", user, f"to {link}", now)
+            _audit(actor, Action.LINK_IDENTITY, user, f"to {link}", now)
     except IntegrityError:
         raise Conflict(f"{subject} of {issuer} is linked to a user already") from None
     return link
@@ -49,7 +49,7 @@ def unlink_identity(*, link_id: int, actor: str, now: datetime) -> None:
         link = OidcIdentity.objects.select_related("user").filter(pk=link_id).first()
         if link is None:
             raise NotFound(f"there is no OpenID identity {link_id}")
-        _audit(actor, "unlinked", link.user, f"from {link}", now)
+        _audit(actor, Action.UNLINK_IDENTITY, link.user, f"from {link}", now)
         link.delete()
 
 
@@ -77,7 +77,7 @@ def _create(identity: ProviderUser, now: datetime) -> OidcIdentity:
     link = OidcIdentity.objects.create(
         user=user, issuer=identity.issuer, subject=identity.subject, created_at=now
     )
-    _audit(ACTOR, "created", user, f"for {link}", now)
+    _audit(ACTOR, Action.CREATE_USER, user, f"for {link}", now)
     return link
 
 
@@ -91,7 +91,7 @@ def _set_groups(user: User, identity: ProviderUser, rules: GroupRules, now: date
     user.groups.remove(*Group.objects.filter(name__in=left))
     if joined or left:
         texts = [f"joined {name}" for name in joined] + [f"left {name}" for name in left]
-        _audit(ACTOR, "groups changed", user, ", ".join(texts), now)
+        _audit(ACTOR, Action.CHANGE_USER, user, ", ".join(texts), now)
 
 
 def _set_operator(user: User, is_operator: bool | None, now: datetime) -> None:
@@ -103,14 +103,8 @@ def _set_operator(user: User, is_operator: bool | None, now: datetime) -> None:
     user.is_superuser = user.is_staff = is_operator
     user.save(update_fields=["is_superuser", "is_staff"])
     text = "is an operator now" if is_operator else "is no longer an operator"
-    _audit(ACTOR, "role changed", user, text, now)
+    _audit(ACTOR, Action.CHANGE_USER, user, text, now)
 
 
-def _audit(actor: str, action: str, user: User, text: str, now: datetime) -> None:
-    AuditLine.objects.create(
-        at=now,
-        actor=actor[:150],
-        action=action,
-        subject=f"user {user.get_username()}"[:400],
-        text=clean_text(text),
-    )
+def _audit(actor: str, action: Action, user: User, text: str, now: datetime) -> None:
+    record(AuditEntry(action, f"user {user.get_username()}", text), actor=actor, now=now)

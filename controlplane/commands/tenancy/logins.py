@@ -3,12 +3,9 @@
 from datetime import datetime
 
 from django.contrib.sessions.models import Session
+from django.db import transaction
 
-from controlplane.contract.codec import clean_text
-from controlplane.models import AuditLine
-
-LOGGED_IN = "logged in"
-LOGIN_FAILED = "login failed"
+from controlplane.commands.audit import Action, AuditEntry, Via, record
 
 SESSIONS = 100
 """Expired sessions that one login deletes."""
@@ -21,13 +18,10 @@ def record_login(
 
     `detail`: the kind of login if it was not by password, the cause of a failure.
     """
-    AuditLine.objects.create(
-        at=now,
-        actor=clean_text(name, 150),
-        action=LOGGED_IN if succeeded else LOGIN_FAILED,
-        subject="admin",
-        text=clean_text(f"from {address}, {detail}" if detail else f"from {address}"),
-    )
+    action = Action.LOG_IN_USER if succeeded else Action.REFUSE_LOGIN
+    text = ", ".join(part for part in ("in the admin", f"from {address}", detail) if part)
+    with transaction.atomic():
+        record(AuditEntry(action, f"user {name}", text), actor=name, via=Via.SESSION, now=now)
 
 
 def delete_expired_sessions(*, now: datetime) -> None:

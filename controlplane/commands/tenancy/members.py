@@ -6,9 +6,10 @@ from datetime import datetime
 from django.contrib.auth.models import Group, User
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import AUDITOR, Role
-from controlplane.models import AuditLine, Domain, Membership, Project
+from controlplane.models import Domain, Membership, Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def put_member(
         before = None if is_new else membership.role
         if before != name:
             Membership.objects.filter(pk=membership.pk).update(role=name)
-            _audit("granted", scope, member, f"{before or 'no role'} -> {name}", actor, now)
+            _audit(Action.GRANT_ROLE, scope, member, before, name, actor, now)
     return is_new
 
 
@@ -51,7 +52,7 @@ def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: 
         if found is None:
             raise NotFound(f"{member} has no role there")
         found.delete()
-        _audit("removed", scope, member, f"{found.role} -> no role", actor, now)
+        _audit(Action.REMOVE_ROLE, scope, member, found.role, None, actor, now)
 
 
 def _key(scope: MemberScope, member: User | Group) -> dict[str, object]:
@@ -64,9 +65,22 @@ def _key(scope: MemberScope, member: User | Group) -> dict[str, object]:
 
 
 def _audit(
-    action: str, scope: MemberScope, member: User | Group, text: str, actor: str, now: datetime
+    action: Action,
+    scope: MemberScope,
+    member: User | Group,
+    before: str | None,
+    after: str | None,
+    actor: str,
+    now: datetime,
 ) -> None:
     kind = "user" if isinstance(member, User) else "group"
     where = "the installation" if scope == INSTALLATION else str(scope)
-    subject = f"role of {kind} {member} on {where}"[:400]
-    AuditLine.objects.create(at=now, actor=actor[:150], action=action, subject=subject, text=text)
+    entry = AuditEntry(
+        action,
+        f"role of {kind} {member} on {where}",
+        project_id=None if scope.project is None else scope.project.pk,
+        domain_id=None if scope.domain is None else scope.domain.pk,
+        before=None if before is None else {"role": before},
+        after=None if after is None else {"role": after},
+    )
+    record(entry, actor=actor, now=now)

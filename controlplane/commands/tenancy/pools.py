@@ -7,11 +7,12 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from controlplane.commands.audit import Action, AuditEntry, changed_fields, fields_of, record
 from controlplane.commands.state.apply import apply
 from controlplane.domain.convergence.lost_cells import MASS_LOSS
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.state.effects import ClearAlert, Effects
-from controlplane.models import AuditLine, Pool
+from controlplane.models import Pool
 from controlplane.outbox.wakes import wake_placement
 from controlplane.queries.convergence.lost_cells import list_silent_cells
 from controlplane.spec import Fault, InvalidSpec
@@ -31,19 +32,28 @@ def put_pool(*, name: str, changes: Mapping[str, Any]) -> bool:
             for field, value in changes.items():
                 setattr(pool, field, value)
             pool.full_clean()
-            save_pool(pool)
+            save_pool(pool, is_new=is_new)
     except ValidationError as error:
         raise InvalidSpec(faults_of(error)) from None
     return is_new
 
 
-def save_pool(pool: Pool) -> None:
-    """Write a validated pool, and wake placement."""
+def save_pool(pool: Pool, *, is_new: bool = False) -> None:
+    """Write a validated pool, and wake placement. `is_new`: its row was created for this call."""
     fields = None
     if pool.pk is not None:
         own = {*_TICKS_OWN, "id"}
         fields = [field.name for field in pool._meta.concrete_fields if field.name not in own]
-    pool.save(update_fields=fields)
+    with transaction.atomic():
+        present = Pool.objects.select_for_update(no_key=True).filter(pk=pool.pk).first()
+        pool.save(update_fields=fields)
+        old = None if is_new or present is None else fields_of(present, without=_TICKS_OWN)
+        before, after = changed_fields(old or {}, fields_of(pool, without=_TICKS_OWN))
+        if old is None:
+            record(AuditEntry(Action.CREATE_POOL, f"pool {pool.name}", after=after))
+        elif after:
+            subject = f"pool {pool.name}"
+            record(AuditEntry(Action.CHANGE_POOL, subject, before=before, after=after))
     transaction.on_commit(wake_placement, robust=True)
 
 
@@ -60,14 +70,8 @@ def confirm_loss(*, name: str, actor: str, now: datetime) -> None:
         if pool.loss_held_at is None:
             raise Conflict(f"no mass loss is suppressed in pool {name}")
         silent = list_silent_cells(pool.pk)
-        line = AuditLine(
-            at=now,
-            actor=actor[:150],
-            action="confirmed",
-            subject=f"loss in pool {name}",
-            text=f"suppressed since {pool.loss_held_at:%Y-%m-%d %H:%M:%S} UTC: {', '.join(silent)}",
-        )
-        line.save(force_insert=True)
+        text = f"suppressed since {pool.loss_held_at:%Y-%m-%d %H:%M:%S} UTC: {', '.join(silent)}"
+        record(AuditEntry(Action.CONFIRM_LOSS, f"pool {name}", text), actor=actor, now=now)
         pool.loss_held_at, pool.loss_confirmed_at = None, now
         pool.save(update_fields=["loss_held_at", "loss_confirmed_at"])
         apply(Effects(cleared=[ClearAlert(MASS_LOSS, name)]), now=now)

@@ -9,11 +9,13 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model
 
+from controlplane.commands.audit import Action, AuditEntry, changed_fields, fields_of, record
 from controlplane.commands.tenancy.pools import faults_of
 from controlplane.domain.errors import NotFound
 from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Domain, Project, Quota
 from controlplane.outbox.wakes import wake_placement
+from controlplane.queries.views.quotas import scope_of
 from controlplane.spec import InvalidSpec
 
 # The quotas of scopes without one of their own in a new installation: enough for every ordinary
@@ -59,15 +61,30 @@ def create_shipped_defaults() -> None:
         put_default_quota(kind=kind, changes=limits)
 
 
-def save_quota(quota: Quota) -> None:
-    """Write a validated quota, and wake placement."""
-    quota.save()
+def save_quota(quota: Quota, *, is_new: bool = False) -> None:
+    """Write a validated quota, and wake placement. `is_new`: its row was created for this call."""
+    with transaction.atomic():
+        present = Quota.objects.select_for_update().filter(pk=quota.pk).first()
+        quota.save()
+        old = None if is_new or present is None else fields_of(present)
+        before, after = changed_fields(old or {}, fields_of(quota))
+        if old is None:
+            record(_entry(Action.CREATE_QUOTA, quota, after=after))
+        elif after:
+            record(_entry(Action.CHANGE_QUOTA, quota, before=before, after=after))
     transaction.on_commit(wake_placement, robust=True)
 
 
 def drop_quotas(ids: Sequence[int]) -> None:
     """Delete quotas by id, and wake placement."""
-    Quota.objects.filter(pk__in=ids).delete()
+    with transaction.atomic():
+        named = Quota.objects.select_for_update(of=("self",)).select_related(
+            "user", "project__domain", "domain"
+        )
+        found = list(named.filter(pk__in=ids))
+        entries = [_entry(Action.DELETE_QUOTA, it, before=fields_of(it)) for it in found]
+        Quota.objects.filter(pk__in=ids).delete()
+        record(*entries)
     transaction.on_commit(wake_placement, robust=True)
 
 
@@ -83,6 +100,28 @@ def _put(quota: Quota, changes: Mapping[str, Any], default: Quota) -> None:
         save_quota(quota)
     elif quota.pk is not None:
         drop_quotas([quota.pk])
+
+
+def _entry(
+    action: Action,
+    quota: Quota,
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> AuditEntry:
+    if quota.default_for:
+        subject = f"default quota of a {quota.default_for}"
+    else:
+        named = scope_of(quota)
+        subject = f"quota of {named.scope.kind} {named.name}"
+    return AuditEntry(
+        action,
+        subject,
+        project_id=quota.project_id,
+        domain_id=quota.domain_id,
+        before=before,
+        after=after,
+    )
 
 
 def _lock(scope: Scope) -> None:

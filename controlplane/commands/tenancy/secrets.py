@@ -6,7 +6,9 @@ from datetime import datetime
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import QuerySet
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, seal, unseal
 from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, about_secret, read_registry
@@ -39,19 +41,43 @@ def put_secret(
         )
         if not is_new:
             Secret.objects.filter(pk=secret.pk).update(**written, version=secret.version + 1)
+        action = Action.CREATE_SECRET if is_new else Action.CHANGE_SECRET
+        after = {"version": 1 if is_new else secret.version + 1}
+        before = None if is_new else {"version": secret.version}
+        entry = AuditEntry(
+            action, f"secret {name}", project_id=project_id, before=before, after=after
+        )
+        record(entry, actor=None if writer is None else writer.get_username(), now=now)
     return is_new
 
 
 def delete_secret(*, project_id: int, name: str) -> None:
     """Delete a secret; pending tasks that name it will fail. Raise NotFound."""
-    deleted, _ = Secret.objects.filter(project_id=project_id, name=name).delete()
-    if not deleted:
+    if not _delete(Secret.objects.filter(project_id=project_id, name=name)):
         raise NotFound(f"the project has no secret {name}")
 
 
 def drop_secrets(ids: Sequence[int]) -> None:
     """Delete secrets by id."""
-    Secret.objects.filter(pk__in=ids).delete()
+    _delete(Secret.objects.filter(pk__in=ids))
+
+
+def _delete(found: QuerySet[Secret]) -> int:
+    with transaction.atomic():
+        secrets = list(found.select_for_update().only("id", "project_id", "name", "version"))
+        Secret.objects.filter(pk__in=[secret.pk for secret in secrets]).delete()
+        record(
+            *(
+                AuditEntry(
+                    Action.DELETE_SECRET,
+                    f"secret {secret.name}",
+                    project_id=secret.project_id,
+                    before={"version": secret.version},
+                )
+                for secret in secrets
+            )
+        )
+    return len(secrets)
 
 
 def reseal_page(*, after: int) -> tuple[int | None, int]:
@@ -61,7 +87,7 @@ def reseal_page(*, after: int) -> tuple[int | None, int]:
     secrets. Raise SealedOtherwise; then nothing of the page was changed.
     """
     keys = rest_keys()
-    resealed = 0
+    resealed: list[AuditEntry] = []
     with transaction.atomic():
         page = list(
             Secret.objects.select_for_update(no_key=True).filter(pk__gt=after).order_by("pk")[:PAGE]
@@ -74,8 +100,16 @@ def reseal_page(*, after: int) -> tuple[int | None, int]:
                 value = open_value(keys[1:], sealed, secret.project_id, secret.name)
                 secret.sealed = _seal(value, secret.project_id, secret.name)
                 secret.save(update_fields=["sealed"])
-                resealed += 1
-    return (page[-1].pk if len(page) == PAGE else None), resealed
+                resealed.append(
+                    AuditEntry(
+                        Action.RESEAL_SECRET,
+                        f"secret {secret.name}",
+                        "with the current key",
+                        project_id=secret.project_id,
+                    )
+                )
+        record(*resealed)
+    return (page[-1].pk if len(page) == PAGE else None), len(resealed)
 
 
 def _seal(value: bytes, project_id: int, name: str) -> bytes:

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.roles import Role, check_grant
-from controlplane.models import ApiToken, AuditLine
+from controlplane.models import ApiToken
 from controlplane.queries.tenancy.accounts import Credential, find_role
 
 TOKEN_MARK = "cr_"
@@ -43,7 +44,7 @@ def create_api_token(
         with transaction.atomic():
             if token is not None:
                 ApiToken.objects.filter(user=user, name=name).delete()
-            ApiToken.objects.create(
+            made = ApiToken.objects.create(
                 user=user,
                 name=name,
                 prefix=clear[:PREFIX_LENGTH],
@@ -52,6 +53,7 @@ def create_api_token(
                 created_at=now,
                 expires_at=expires_at,
             )
+            record(_describe(Action.CREATE_TOKEN, made), now=now)
     except IntegrityError:
         raise Conflict(f"{user.get_username()} has a token with the name {name} already") from None
     return clear
@@ -74,7 +76,6 @@ def grant_token(
     with transaction.atomic():
         clear = create_api_token(user=user, name=name, role=role, now=now, expires_at=now + life)
         made = ApiToken.objects.get(user=user, name=name)
-        _audit("created", made, by=by, now=now)
     return made.pk, clear
 
 
@@ -89,7 +90,7 @@ def revoke_token(*, token_id: int, by: Credential, now: datetime) -> None:
         is_own = token is not None and token.user_id == by.user.pk
         if token is None or not (is_own or by.role is Role.OPERATOR):
             raise NotFound(f"there is no token {token_id}")
-        _audit("revoked", token, by=by, now=now)
+        record(_describe(Action.REVOKE_TOKEN, token), actor=by.user.get_username(), now=now)
         token.delete()
 
 
@@ -107,13 +108,13 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _audit(action: str, token: ApiToken, *, by: Credential, now: datetime) -> None:
-    ends = "never" if token.expires_at is None else f"{token.expires_at:%Y-%m-%d %H:%M} UTC"
-    through = f"the token {by.token_name}" if by.token_id else "the admin"
-    AuditLine.objects.create(
-        at=now,
-        actor=by.user.get_username(),
-        action=action,
-        subject=f"token {token.name} of {token.user.get_username()}",
-        text=f"{token.prefix}…, role {token.role}, expires {ends}; through {through}",
-    )
+def _describe(action: Action, token: ApiToken) -> AuditEntry:
+    facts = {
+        "prefix": token.prefix,
+        "role": token.role,
+        "expires_at": None if token.expires_at is None else token.expires_at.isoformat(),
+    }
+    subject = f"token {token.name} of {token.user.get_username()}"
+    if action is Action.CREATE_TOKEN:
+        return AuditEntry(action, subject, after=facts)
+    return AuditEntry(action, subject, before=facts)

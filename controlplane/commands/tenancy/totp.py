@@ -6,6 +6,7 @@ from datetime import datetime
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
+from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, seal, unseal
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.totp import (
@@ -18,7 +19,7 @@ from controlplane.domain.totp import (
     recovery_code,
     recovery_digest,
 )
-from controlplane.models import AuditLine, RecoveryCode, TotpDevice
+from controlplane.models import RecoveryCode, TotpDevice
 from controlplane.queries.tenancy.secrets import rest_keys
 
 
@@ -58,7 +59,7 @@ def enroll_totp(*, user: User, key: bytes, code: str, now: datetime) -> list[str
             RecoveryCode.objects.bulk_create(
                 RecoveryCode(device=device, digest=recovery_digest(each)) for each in codes
             )
-            _audit(user.get_username(), "second factor added", user, now)
+            _audit(user.get_username(), Action.SET_UP_SECOND_FACTOR, user, now)
     except IntegrityError:
         raise Conflict("the user has a second factor already") from None
     return codes
@@ -91,7 +92,7 @@ def reset_totp(*, user: User, actor: str, now: datetime) -> None:
         deleted, _ = TotpDevice.objects.filter(user=user).delete()
         if not deleted:
             raise NotFound(f"{user.get_username()} has no second factor")
-        _audit(actor, "second factor reset", user, now)
+        _audit(actor, Action.RESET_SECOND_FACTOR, user, now)
 
 
 def reseal_totp_keys() -> int:
@@ -113,7 +114,5 @@ def reseal_totp_keys() -> int:
     return resealed
 
 
-def _audit(actor: str, action: str, user: User, now: datetime) -> None:
-    AuditLine.objects.create(
-        at=now, actor=actor[:150], action=action, subject=f"user {user.get_username()}"[:400]
-    )
+def _audit(actor: str, action: Action, user: User, now: datetime) -> None:
+    record(AuditEntry(action, f"user {user.get_username()}"), actor=actor, now=now)

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from controlplane import clock
@@ -26,6 +26,7 @@ from controlplane.commands.tenancy.quotas import create_shipped_defaults
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.domain.roles import Role
+from controlplane.management.actor import AuditedCommand
 from controlplane.models import Project
 
 # A user or project with many waiting tasks must not delay all others.
@@ -34,7 +35,7 @@ _SEQUENCER = "fair_projects"
 SECRETS = ("CELLRUN_ADMIN_PASSWORD", "CELLRUN_OPERATOR_TOKEN", "CELLRUN_TOKEN")
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """`manage.py bootstrap`."""
 
     help = "Create the default domain, project and pool, an operator and a submitter."

@@ -4,19 +4,19 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.contract.wire.join_token import JoinToken
 from controlplane.contract.wire.keys import decode_key
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.management.actor import actor_of_process
+from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 from controlplane.outbox.redis_users import RedisUsersFailed
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Enrolls a cell; another call prints the same key, with `--renew` a new one."""
 
     help = "Enroll a cell and print its key."

@@ -5,16 +5,17 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 from controlplane.outbox.redis_users import RedisUsersFailed
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Enrolls cells; another call writes the same keys."""
 
     help = "Enroll cells and write their keys into a folder, one file each."
@@ -31,7 +32,7 @@ class Command(BaseCommand):
         enrolment = read_enrolment_options(options)
         for name in options["name"]:
             try:
-                key = enroll_cell(name=name, **enrolment, now=clock.now())
+                key = enroll_cell(name=name, **enrolment, actor=actor_of_process(), now=clock.now())
             except (Conflict, NotFound, RedisUsersFailed) as error:
                 raise CommandError(str(error)) from error
             with os.fdopen(

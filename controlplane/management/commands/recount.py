@@ -6,14 +6,15 @@ Exit with 0 if all are right or repaired, with 1 if a difference remains.
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from controlplane import clock
 from controlplane.commands.state.recount import recount_jobs
+from controlplane.management.actor import AuditedCommand
 from controlplane.queries.integrity.invariants import find_page
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Prints every difference with its ids; repairs them with `--repair`."""
 
     help = "Derive counts and job states again from the tasks; exit with 1 if a difference remains."
@@ -30,7 +31,9 @@ class Command(BaseCommand):
         while after is not None:
             page = find_page(after)
             jobs, after = jobs + len(page.job_ids), page.reached
-            for violation in recount_jobs(page.job_ids, repair=repair, now=clock.now()):
+            for violation in recount_jobs(
+                page.job_ids, repair=repair, by_command=True, now=clock.now()
+            ):
                 found += 1
                 is_repaired = repair and violation.repair is not None
                 repaired += is_repaired

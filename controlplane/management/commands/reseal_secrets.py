@@ -7,15 +7,16 @@ Exit with 1, naming the secret, if one was sealed with an unknown key. Idempoten
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane.commands.tenancy.secrets import reseal_page
 from controlplane.commands.tenancy.totp import reseal_totp_keys
 from controlplane.domain.errors import Conflict
+from controlplane.management.actor import AuditedCommand
 from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Seals all secrets with the current key."""
 
     help = (

@@ -3,16 +3,16 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import revoke_cell
 from controlplane.domain.errors import NotFound
-from controlplane.management.actor import actor_of_process
+from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.outbox.redis_users import RedisUsersFailed
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Revokes the key of a cell; its tasks run elsewhere."""
 
     help = (

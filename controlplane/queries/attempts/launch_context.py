@@ -47,6 +47,25 @@ def load_launch_context(uid: UUID) -> LaunchContext:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RevealedSecrets:
+    """The names of the secrets whose values a launch context has, of `project_id`."""
+
+    job_id: int
+    project_id: int
+    names: tuple[str, ...]
+
+
+def find_revealed_secrets(uid: UUID, context: LaunchContext) -> RevealedSecrets | None:
+    """Return which secrets `context`, that of attempt `uid`, reveals; None if it reveals none."""
+    if not context.secrets and context.registry is None:
+        return None
+    attempt = _load_attempt(uid)
+    login = attempt.launch.get("registry_secret") if context.registry is not None else None
+    names = {*context.secrets, *filter(None, [login])}
+    return RevealedSecrets(attempt.job_id, attempt.project_id, tuple(sorted(names)))
+
+
 def _load_secrets(attempt: LaunchContextFacts) -> dict[str, Any]:
     """Return the secrets that the group names, and the login to its image's registry."""
     used = {item["name"] for item in attempt.launch.get("secrets", ())}

@@ -1,1 +1,1 @@
-"""Tokens and secrets of users and projects."""
+"""Tokens and secrets of users and projects, and the audit log."""

@@ -96,7 +96,7 @@ def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
     assert (cell.max_capacity, cell.state) == ({"cpu_millis": 500}, "CORDONED")
     shown = text_of(operator.get(page))
     assert shown.count("it differs from its enrolment") == 1
-    assert AuditLine.objects.get(action="changed").actor == "olga"
+    assert AuditLine.objects.get(action="change.cell").actor == "olga"
     again = act(operator, CELLS, "enrolment", cell.pk).content.decode()
     assert "node/zone=a" in again
     assert "cpu: 0.5" in again
@@ -188,7 +188,7 @@ def test_closing_an_alert_writes_an_audit_line(operator: Client) -> None:
     done = act(operator, alerts, "close_alerts", alert.pk, confirmed="yes", reason="they are off")
     assert "Alerts closed: 1" in text_of(done)
     assert Alert.objects.get().cleared_at is not None
-    line = AuditLine.objects.get(action="closed")
+    line = AuditLine.objects.get(action="close.alert")
     assert (line.actor, line.text) == ("olga", "they are off; 5 of 8")
     assert "Close alert …" not in text_of(operator.get(page))
     lines = "/admin/controlplane/auditline/?q=mass_loss"
@@ -252,5 +252,5 @@ def test_confirming_a_mass_loss_requires_confirmation(operator: Client) -> None:
     assert "no mass loss is suppressed in pool gpu" in done
     pool.refresh_from_db()
     assert (pool.loss_held_at, pool.loss_confirmed_at is not None) == (None, True)
-    assert AuditLine.objects.get(action="confirmed").actor == "olga"
+    assert AuditLine.objects.get(action="confirm.loss").actor == "olga"
     assert not Alert.objects.filter(cleared_at=None).exists()

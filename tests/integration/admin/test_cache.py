@@ -90,7 +90,7 @@ def test_eviction_requires_confirmation_and_is_audited(operator: Client) -> None
     line = AuditLine.objects.latest("id")
     assert (line.actor, line.action, line.subject) == (
         "olga",
-        "evicted",
+        "evict.cache_entry",
         "cache entry model:2031@1",
     )
     shown = text_of(operator.get(address_of(CacheEntry, entry)))

@@ -28,7 +28,7 @@ def test_operator_changes_the_enrolment(operator: Caller, make_cell: Callable[..
         "it reports a capacity of 2 cores, but is enrolled with at most 1.5 cores; it reports a"
         " capacity of 2048 MiB of memory, but is enrolled with at most 1024 MiB of memory"
     )
-    assert AuditLine.objects.get().text == (
+    assert AuditLine.objects.get(action="change.cell").text == (
         "pool: default -> gpu; node_labels: none -> node/zone=a; max_capacity: none ->"
         " cpu=1.5, licence=2, memory=1Gi"
     )

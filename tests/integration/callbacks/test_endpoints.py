@@ -139,7 +139,7 @@ def test_deliveries_are_listed_and_an_operator_repeats_a_callback(
     assert "callbacks" in {queue for queue, _ in loop.wire.sent}
     delivery.poll()
     receiver.wait_until(lambda: states_of(job) == ["delivered"], "it is delivered")
-    line = AuditLine.objects.get(action="repeated")
+    line = AuditLine.objects.get(action="repeat.callback")
     assert (line.actor, line.subject) == ("olga", f"callback {found['id']}")
     assert receiver.url("503") not in line.text
     assert f"to 127.0.0.1:{receiver.server_address[1]}" in line.text

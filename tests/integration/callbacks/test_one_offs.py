@@ -54,7 +54,7 @@ def test_a_delivered_callback_resolves_and_deletes_the_task(
     assert states_of(job) == ["delivered"]
     with pytest.raises(NotFound):
         get_task(task.pk, now=clock.now())
-    line = AuditLine.objects.get(action="deleted")
+    line = AuditLine.objects.get(action="delete.task")
     assert (line.actor, line.subject) == ("callback", "task mine")
     assert "its callback was delivered" in line.text
     assert ended_task(loop, receiver.url("200")).pk != task.pk

@@ -54,3 +54,15 @@ def test_revocation_requires_confirmation(command: CliRunner) -> None:
     token = ApiToken.objects.get(name="laptop")
     call(command, "token", "revoke", str(token.pk), typed="n\n")
     assert ApiToken.objects.filter(pk=token.pk).exists()
+
+
+def test_operator_lists_the_audit_log(command: CliRunner) -> None:
+    call(command, "user", "create", "bob")
+    call(command, "user", "deactivate", "bob")
+    done = call(command, "audit", "--subject", "user bob")
+    assert done.exit_code == 0
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[line.index("token") + 3] for line in lines[1:]] == ["change.user", "create.user"]
+    listed = call(command, "audit", "--action", "change.user", "--json")
+    assert '"is_active": false' in listed.stdout
+    assert call(command, "audit", "--actor", "nemo").stdout == "no lines\n"

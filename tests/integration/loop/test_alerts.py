@@ -244,8 +244,8 @@ def test_manually_closed_alert_leaves_an_audit_line_and_can_reopen(
     alert = raise_alert("cell_lost", "cell it is lost")
     for _ in range(2):
         close_alert(alert_id=alert.pk, actor="olga", reason="scrapped", now=clock.now())
-    (line,) = AuditLine.objects.all()
-    assert (line.actor, line.action, line.subject) == ("olga", "closed", "alert cell_lost: it")
+    line = AuditLine.objects.get(action="close.alert")
+    assert (line.actor, line.subject) == ("olga", "alert cell_lost: it")
     assert line.text == "scrapped; cell it is lost"
     assert raise_alert("cell_lost").pk != alert.pk
     with pytest.raises(NotFound):

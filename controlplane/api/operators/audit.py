@@ -1,0 +1,74 @@
+"""Endpoint of the audit log: operators list it, and programs follow it."""
+
+from datetime import datetime
+from functools import partial
+
+from django.utils.dateparse import parse_datetime
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from controlplane.api.base import ApiView, MayOperate
+from controlplane.api.openapi import Operation, parameter
+from controlplane.api.operators.serializers import AuditLineSerializer
+from controlplane.api.problems import BadQuery
+from controlplane.queries.tenancy.audit import AuditFilter, follow_audit_lines, list_audit_lines
+
+
+class AuditLog(ApiView):
+    """The audit log."""
+
+    permission_classes = (IsAuthenticated, MayOperate)
+    serializer_class = AuditLineSerializer
+
+    @Operation(
+        id="list_audit_lines",
+        page=True,
+        parameters=[
+            parameter("actor", "Name of the user, cell or component."),
+            parameter("action", "Name of the action, such as cancel.job."),
+            parameter("subject", "The whole subject, such as `job 17`."),
+            parameter("token", "Name of the token."),
+            parameter("project", "`domain/name`; `name` alone is in the domain `default`."),
+            parameter("since", "Only lines from this instant on, in ISO 8601 with time zone."),
+            parameter("until", "Only lines before this instant."),
+            parameter(
+                "after",
+                "List oldest first, after the line with this id (0: from the first one on). Lines"
+                " appear when all earlier ones are known, so that a follower misses none.",
+                int,
+            ),
+        ],
+        problems=(403,),
+    )
+    def list(self, request: Request) -> Response:
+        """List audit lines, newest first; with `after`, oldest first (operators)."""
+        wanted = AuditFilter(
+            actor=self.query.text("actor"),
+            action=self.query.text("action"),
+            subject=self.query.text("subject"),
+            token=self.query.text("token"),
+            project=self.query.text("project"),
+            since=self._instant("since"),
+            until=self._instant("until"),
+        )
+        after = self.query.number("after", least=0)
+        if after is None:
+            return self.answer_page(partial(list_audit_lines, wanted), "pk")
+
+        def follow(*, after: int | None, limit: int, first: int = after) -> list[object]:
+            return list(follow_audit_lines(wanted, after=after or first, limit=limit))
+
+        return self.answer_page(follow, "pk", "after")
+
+    def _instant(self, name: str) -> datetime | None:
+        text = self.query.text(name)
+        if text is None:
+            return None
+        try:
+            found = parse_datetime(text)
+        except ValueError:
+            found = None
+        if found is None or found.tzinfo is None:
+            raise BadQuery(name, "must be an instant such as 2031-05-04T12:00:00Z")
+        return found

@@ -1,0 +1,121 @@
+"""Each response has a Content-Security-Policy that allows no inline script, and pages obey it."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.test import Client
+from playwright.sync_api import Page, sync_playwright
+from pytest_django.live_server_helper import LiveServer
+
+from tests.integration.admin.rows import make_installation
+from tests.integration.admin.test_artifacts_in_browser import BROWSERS
+from tests.integration.admin.test_pages import address_of
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+
+def directives(answer: object) -> dict[str, list[str]]:
+    text = answer.headers["Content-Security-Policy"]  # type: ignore[attr-defined]
+    return {words[0]: words[1:] for words in map(str.split, text.split(";"))}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/login/",
+        "/admin/",
+        "/api/docs/",
+        "/api/schema/",
+        "/healthz",
+        "/api/v1/jobs",
+        "/api/v1/none",
+        "/none",
+        "/static/controlplane/admin.css",
+    ],
+)
+def test_no_response_allows_inline_scripts(path: str) -> None:
+    found = directives(Client().get(path))
+    scripts = found.get("script-src", found["default-src"])
+    assert set(scripts) <= {"'self'", "'unsafe-eval'", "'none'"}
+    assert found["frame-ancestors"] == ["'none'"]
+
+
+@dataclass
+class Visit:
+    """A page of a browser, the paths of the site, and the violations that the browser reports."""
+
+    page: Page
+    url: str
+    paths: list[str]
+    refused: list[str]
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.url + path, wait_until="load")
+
+    def note(self, text: str) -> None:
+        if "Content Security Policy" in text:
+            self.refused.append(f"{self.page.url}: {text}")
+
+
+@pytest.fixture
+def visit(live_server: LiveServer) -> Iterator[Visit]:
+    make_installation()
+    login = Client()
+    login.force_login(User.objects.create_superuser("olga", password="x"))
+    # No query is possible while the browser's event loop runs.
+    paths = list(all_paths(login.get("/admin/").wsgi_request))
+    name = django_settings.SESSION_COOKIE_NAME
+    executable = next(filter(None, map(shutil.which, BROWSERS)))
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        context = started.new_context()
+        session = login.cookies[name].value
+        context.add_cookies([{"name": name, "value": session, "url": live_server.url}])
+        found = Visit(context.new_page(), live_server.url, paths, [])
+        found.page.on("console", lambda message: found.note(message.text))
+        found.page.on("pageerror", lambda error: found.refused.append(str(error)))
+        yield found
+        started.close()
+
+
+def all_paths(request: HttpRequest) -> Iterator[str]:
+    """The list, a row and the form of each model, and other pages; the login is the last."""
+    yield from ("/admin/", "/admin/password_change/", "/api/docs/")
+    for model, pages in admin.site._registry.items():
+        base = address_of(model).replace("controlplane/user", "auth/user")
+        row = model._default_manager.first()
+        assert row is not None
+        yield from (base, f"{base}{row.pk}/change/")
+        if pages.has_add_permission(request):
+            yield f"{base}add/"
+    yield "/admin/login/?next=/admin/"
+
+
+@pytest.mark.browser
+def test_pages_load_without_violations(visit: Visit) -> None:
+    for path in visit.paths[:-1]:
+        visit.open(path)
+    visit.page.context.clear_cookies()
+    visit.open(visit.paths[-1])
+    assert visit.page.locator("input[name=password]").is_visible()
+    assert visit.refused == []
+
+
+@pytest.mark.browser
+def test_an_injected_inline_script_does_not_run(visit: Visit) -> None:
+    visit.open("/admin/")
+    visit.page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            script.textContent = "window.injected = true";
+            document.body.append(script);
+        }"""
+    )
+    assert visit.page.evaluate("window.injected") is None
+    assert len(visit.refused) == 1

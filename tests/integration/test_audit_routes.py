@@ -1,0 +1,373 @@
+"""Every route that writes leaves an audit line: a table of requests by operation of the API."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase as fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.auth.models import User
+from django.test import Client
+
+from controlplane import clock
+from controlplane.contract.states import TaskState
+from controlplane.domain.cache.keys import identity_of
+from controlplane.domain.roles import Role
+from controlplane.domain.state.states import CallbackState
+from controlplane.models import (
+    Alert,
+    ApiToken,
+    Attempt,
+    AuditLine,
+    CacheEntry,
+    Callback,
+    Cell,
+    Job,
+    Pool,
+    Project,
+    Quota,
+    Secret,
+    Task,
+)
+from tests.integration.admin.rows import make_installation
+from tests.integration.api.conftest import Answer, Caller, change_setting, make_caller
+
+# Commands lock rows and send after commit.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+JOB = {"name": "one", "image": "busybox", "command": ["true"], "allow_unsatisfiable": True}
+ONE_OFF = {
+    "guid": "one",
+    "domain": "d",
+    "definition": {"image": "busybox", "command": ["true"], "resources": {"cpu": 0.1}},
+}
+FROM_CELLS = {"announce_artifact", "put_artifact", "get_launch_context", "get_gang", "append_logs"}
+"""Operations of cells about their own attempts. The use of a secret has a test of its own."""
+
+WRITES_NOTHING = {"dry_run_job"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request that writes, and the line that it leaves.
+
+    `subject`: with wildcards. `path`: a function makes the rows that the request needs.
+    """
+
+    method: str
+    path: str | Callable[[Caller], str]
+    action: str
+    subject: str
+    body: Any = None
+
+
+def finished(caller: Caller) -> str:
+    job = caller.post("/jobs", JOB).json["id"]
+    caller.post(f"/jobs/{job}/cancel", {})
+    return f"/jobs/{job}"
+
+
+def completed(caller: Caller) -> str:
+    caller.post("/tasks", ONE_OFF)
+    caller.post("/tasks/one/cancel", {})
+    return "/tasks/one"
+
+
+def resolving(caller: Caller) -> str:
+    path = completed(caller)
+    return f"{path}?claim={caller.post(f'{path}/resolving').json['claim']}"
+
+
+def held(caller: Caller) -> str:
+    Pool.objects.filter(name="default").update(loss_held_at=clock.now())
+    return "/pools/default/confirm-loss"
+
+
+def unconfirmed(caller: Caller) -> str:
+    attempt = Attempt.objects.get(task__state=TaskState.KILLED)
+    Attempt.objects.filter(pk=attempt.pk).update(released_at=None, release_kind="")
+    Task.objects.filter(pk=attempt.task_id).update(attempt_open=True)
+    return f"/attempts/{attempt.pk}/release"
+
+
+def callback(caller: Caller) -> str:
+    return f"/callbacks/{Callback.objects.get(state=CallbackState.ABANDONED).pk}/repeat"
+
+
+def cached(caller: Caller) -> str:
+    project = Project.objects.get()
+    identity = identity_of(f"project {project.pk}", "model:2031@1")
+    CacheEntry.objects.update(identity=identity)
+    return "/cache/model:2031@1"
+
+
+CASES = {
+    "submit_job": Case("POST", "/jobs", "submit.job", "job *", JOB),
+    "submit_jobs": Case("POST", "/jobs:batch", "submit.job", "job *", [JOB]),
+    "cancel_job": Case("POST", "/jobs/{job}/cancel", "cancel.job", "job *", {"reason": "wrong"}),
+    "retry_job": Case("POST", lambda by: finished(by) + "/retry", "retry.job", "job *"),
+    "delete_job": Case("DELETE", finished, "delete.job", "job *"),
+    "desire_task": Case("POST", "/tasks", "submit.task", "task one", ONE_OFF),
+    "cancel_task": Case("POST", "/tasks/{task}/cancel", "cancel.task", "task *", {"force": True}),
+    "resolve_task": Case("POST", lambda by: completed(by) + "/resolving", "claim.task", "task one"),
+    "delete_task": Case("DELETE", resolving, "delete.task", "task one"),
+    "release_attempt": Case(
+        "POST", unconfirmed, "release.attempt", "attempt *", {"reason": "burnt"}
+    ),
+    "evict_cache_entry": Case("DELETE", cached, "evict.cache_entry", "cache entry model:2031@1"),
+    "repeat_callback": Case("POST", callback, "repeat.callback", "callback *"),
+    "put_cell": Case("PUT", "/cells/cell-ready", "change.cell", "cell cell-ready", {"pool": "gpu"}),
+    "cordon_cell": Case("POST", "/cells/cell-ready/cordon", "cordon.cell", "cell cell-ready"),
+    "uncordon_cell": Case(
+        "POST", "/cells/cell-cordoned/uncordon", "uncordon.cell", "cell cell-cordoned"
+    ),
+    "drain_cell": Case("POST", "/cells/cell-ready/drain", "drain.cell", "cell cell-ready"),
+    "unquarantine_cell": Case(
+        "POST",
+        "/cells/cell-quarantined/unquarantine",
+        "unquarantine.cell",
+        "cell cell-quarantined",
+    ),
+    "put_pool": Case("PUT", "/pools/gpu", "change.pool", "pool gpu", {"strict_fifo": True}),
+    "confirm_loss": Case("POST", held, "confirm.loss", "pool default"),
+    "put_quota": Case(
+        "PUT", "/quotas/user/ann", "change.quota", "quota of user ann", {"running_tasks": 7}
+    ),
+    "put_secret": Case("PUT", "/secrets/token", "change.secret", "secret token", {"value": "x9y"}),
+    "delete_secret": Case("DELETE", "/secrets/token", "delete.secret", "secret token"),
+    "create_token": Case(
+        "POST", "/tokens", "create.token", "token ci of olga", {"name": "ci", "role": "viewer"}
+    ),
+    "revoke_token": Case("DELETE", "/tokens/{token}", "revoke.token", "token laptop of ann"),
+    "put_user": Case("PUT", "/users/ann", "change.user", "user ann", {"active": False}),
+}
+"""operationId -> a request that writes. A new operation needs a row here."""
+
+
+@pytest.fixture
+def operator(settings: Any, tmp_path: Path) -> Caller:
+    make_installation()
+    Cell.objects.update(task_types=["container"])
+    change_setting(settings, artifact_root=tmp_path / "artifacts")
+    return make_caller("olga", Role.OPERATOR)
+
+
+def send(caller: Caller, case: Case) -> Answer:
+    known = {
+        "job": Job.objects.get(name="sweep").pk,
+        "task": Task.objects.get(job__name="sweep", state=TaskState.RUNNING).pk,
+        "token": ApiToken.objects.get(name="laptop").pk,
+    }
+    path = case.path(caller) if callable(case.path) else case.path.format(**known)
+    if case.body is None:
+        return caller.send(case.method, path)
+    return caller.post(path, case.body) if case.method == "POST" else caller.put(path, case.body)
+
+
+def operations() -> dict[str, tuple[str, str]]:
+    text = (Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text()
+    paths = yaml.load(text, Loader=yaml.CSafeLoader)["paths"]
+    return {
+        found["operationId"]: (method, path)
+        for path, methods in paths.items()
+        for method, found in methods.items()
+        if method in ("post", "put", "patch", "delete")
+    }
+
+
+def test_every_operation_that_is_no_read_has_a_row() -> None:
+    assert set(operations()) == set(CASES) | FROM_CELLS | WRITES_NOTHING
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_write_leaves_an_audit_line(operator: Caller, name: str) -> None:
+    case = CASES[name]
+    answer = send(operator, case)
+    assert answer.status in (200, 201, 202, 204), answer.content
+    line = AuditLine.objects.order_by("pk").last()
+    assert line is not None
+    assert line.action == case.action
+    assert fnmatch(line.subject, case.subject)
+    assert (line.actor, line.via, line.token) == ("olga", "token", "test")
+    assert line.address == "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A POST of the admin about the rows `which`, and the action of the line that it leaves."""
+
+    which: Callable[[], Any]
+    action: str
+
+
+def ended_job() -> int:
+    path = finished(make_caller("olga-2", Role.OPERATOR))
+    return int(path.removeprefix("/jobs/"))
+
+
+def unreleased() -> Any:
+    unconfirmed(Caller(None))
+    return Attempt.objects.get(task__state=TaskState.KILLED).pk
+
+
+def held_pool() -> int:
+    held(Caller(None))
+    return Pool.objects.get(name="default").pk
+
+
+def cell(state: str) -> Callable[[], int]:
+    return lambda: Cell.objects.get(name=f"cell-{state}").pk
+
+
+ACTIONS = {
+    ("job", "cancel_jobs"): Action(lambda: Job.objects.get(name="sweep").pk, "cancel.job"),
+    ("job", "retry_jobs"): Action(ended_job, "retry.job"),
+    ("job", "delete_jobs"): Action(ended_job, "delete.job"),
+    ("attempt", "release_attempts"): Action(unreleased, "release.attempt"),
+    ("callback", "deliver_again"): Action(
+        lambda: Callback.objects.get(state=CallbackState.ABANDONED).pk, "repeat.callback"
+    ),
+    ("cacheentry", "evict_entries"): Action(
+        lambda: CacheEntry.objects.get().pk, "evict.cache_entry"
+    ),
+    ("cell", "drain"): Action(cell("ready"), "drain.cell"),
+    ("cell", "cordon"): Action(cell("ready"), "cordon.cell"),
+    ("cell", "uncordon"): Action(cell("cordoned"), "uncordon.cell"),
+    ("cell", "unquarantine"): Action(cell("quarantined"), "unquarantine.cell"),
+    ("cell", "revoke"): Action(cell("ready"), "revoke.cell_key"),
+    ("pool", "confirm_losses"): Action(held_pool, "confirm.loss"),
+    ("alert", "close_alerts"): Action(lambda: Alert.objects.get().pk, "close.alert"),
+    ("apitoken", "revoke"): Action(lambda: ApiToken.objects.get(name="laptop").pk, "revoke.token"),
+    ("secret", "delete_selected"): Action(lambda: Secret.objects.get().pk, "delete.secret"),
+    ("quota", "delete_selected"): Action(lambda: Quota.objects.get().pk, "delete.quota"),
+    ("user", "delete_selected"): Action(lambda: User.objects.create_user("bob").pk, "delete.user"),
+}
+"""(model, action) -> a POST that writes. A new action of the admin needs a row here."""
+
+OTHER_TESTS = {("cell", "enrolment")}
+"""Its form has a test in `tests/integration/admin/test_actions.py`."""
+
+
+@pytest.fixture
+def browser(operator: Caller) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("otto"))
+    return client
+
+
+def last_line() -> AuditLine:
+    line = AuditLine.objects.order_by("pk").last()
+    assert line is not None
+    return line
+
+
+def test_every_action_of_the_admin_has_a_row(browser: Client) -> None:
+    request = browser.get("/admin/").wsgi_request
+    found = {
+        (model._meta.model_name, name)
+        for model, page in admin.site._registry.items()
+        for name in page.get_actions(request)
+    }
+    assert found == set(ACTIONS) | OTHER_TESTS
+
+
+@pytest.mark.parametrize(("model", "name"), ACTIONS)
+def test_an_action_of_the_admin_leaves_an_audit_line(
+    browser: Client, model: str, name: str
+) -> None:
+    case = ACTIONS[model, name]
+    label = "auth" if model == "user" else "controlplane"
+    sent = {"action": name, ACTION_CHECKBOX_NAME: [str(case.which())]}
+    confirmed = {"post": "yes"} if name == "delete_selected" else {"confirmed": "yes"}
+    browser.post(f"/admin/{label}/{model}/", {**sent, **confirmed, "reason": "burnt"})
+    line = last_line()
+    assert (line.action, line.actor, line.via) == (case.action, "otto", "session")
+
+
+FORMS = {
+    "/admin/controlplane/secret/add/": ({"name": "new", "value": "x9y"}, "create.secret"),
+    "/admin/controlplane/secret/{secret}/change/": ({"value": "x9y"}, "change.secret"),
+    "/admin/controlplane/secret/{secret}/delete/": ({"post": "yes"}, "delete.secret"),
+    "/admin/controlplane/quota/add/": ({"running_jobs": "3"}, "create.quota"),
+    "/admin/controlplane/quota/{quota}/change/": ({"running_jobs": "3"}, "change.quota"),
+    "/admin/controlplane/quota/{quota}/delete/": ({"post": "yes"}, "delete.quota"),
+    "/admin/controlplane/pool/add/": ({"name": "third"}, "create.pool"),
+    "/admin/controlplane/pool/{pool}/change/": ({"strict_fifo": "on"}, "change.pool"),
+    "/admin/controlplane/apitoken/add/": ({"name": "ci"}, "create.token"),
+    "/admin/auth/user/add/": (
+        {"username": "bob", "password1": "x9y x9y x9y x9y", "password2": "x9y x9y x9y x9y"},
+        "create.user",
+    ),
+    "/admin/auth/user/{user}/change/": (
+        {"is_staff": "on", "date_joined_0": "2031-05-04", "date_joined_1": "12:00:00"},
+        "change.user",
+    ),
+    "/admin/auth/user/{user}/password/": (
+        {"password1": "x9y x9y x9y x9y", "password2": "x9y x9y x9y x9y"},
+        "change.user",
+    ),
+    "/admin/auth/user/{user}/delete/": ({"post": "yes"}, "delete.user"),
+    "/admin/password_change/": (
+        {
+            "old_password": "horse horse horse",
+            "new_password1": "x9y x9y x9y x9y",
+            "new_password2": "x9y x9y x9y x9y",
+        },
+        "change.user",
+    ),
+}
+"""Forms of the admin: what is entered, and the action of the line that it leaves."""
+
+
+def test_every_writable_page_of_the_admin_has_a_row(browser: Client) -> None:
+    request = browser.get("/admin/").wsgi_request
+    writable = set()
+    for model, page in admin.site._registry.items():
+        permissions = page.get_model_perms(request)
+        for name in ("add", "change", "delete"):
+            if permissions[name]:
+                writable.add((model._meta.model_name, name))
+    parts = [path.split("/") for path in FORMS]
+    rows = {(names[3], names[-2]) for names in parts}
+    assert writable <= rows
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_a_form_of_the_admin_leaves_an_audit_line_without_passwords(
+    browser: Client, path: str
+) -> None:
+    entered, action = FORMS[path]
+    otto = User.objects.get(username="otto")
+    otto.set_password("horse horse horse")
+    otto.save()
+    browser.force_login(otto)
+    url = path.format(
+        secret=Secret.objects.get().pk,
+        quota=Quota.objects.get().pk,
+        pool=Pool.objects.get(name="gpu").pk,
+        user=User.objects.create_user("otto-2").pk,
+    )
+    shown = browser.get(url)
+    form = shown.context["adminform"].form if "adminform" in shown.context else None
+    fields = {} if form is None else {it.html_name: it.value() for it in form}
+    fields = {name: value for name, value in fields.items() if value not in (None, False)}
+    if "secret/add" in path:
+        fields["project"] = Project.objects.get().pk
+    if "quota/add" in path or "apitoken/add" in path:
+        fields["user"] = otto.pk
+    answer = browser.post(url, {**fields, **entered})
+    line = last_line()
+    assert (line.action, line.actor, line.via) == (action, "otto", "session"), errors_of(answer)
+    everything = json.dumps(list(AuditLine.objects.values()), default=str)
+    assert "x9y" not in everything
+    assert "pbkdf2" not in everything
+
+
+def errors_of(answer: Any) -> Any:
+    context = answer.context
+    return context["adminform"].form.errors if context and "adminform" in context else answer
