@@ -59,7 +59,7 @@ demo: setup ## run the examples on an own stack: ENGINE=docker, process
 
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: test soak check format docs bench lock tools
+.PHONY: test soak check format docs bench lock sbom tools
 test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an engine
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
@@ -81,12 +81,13 @@ soak: setup ## the long suite: thousands of seeds, all mutants, full-length outa
 	exit $$code
 	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
 
-check: setup ## linters, types, import contracts, migrations
+check: setup ## linters, types, import contracts, migrations, known vulnerabilities
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "run make format"; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@DJANGO_SETTINGS_MODULE=tests.lint_settings $(BIN)/python -W ignore manage.py makemigrations --check --dry-run
+	@$(BIN)/python -m tests.harness.audit requirements/run.txt
 
 format: setup ## write the code the way `make check` wants it
 	@$(BIN)/ruff check --quiet --fix-only .
@@ -105,6 +106,16 @@ tools: setup
 	@grep -rqs 'mark.browser' tests && $(TOOLS) browser || true
 	@test "$(ENGINE)" = none || $(TOOLS) registry || true
 	@test "$(ENGINE)" = none || $(TOOLS) dropbear
+
+SBOM ?= build/sbom
+
+sbom: setup ## write CycloneDX bills of materials of control plane and cell to SBOM (build/sbom)
+	@mkdir -p $(SBOM)
+	@for part in run cell; do \
+		$(BIN)/python -W ignore -m cyclonedx_py requirements requirements/$$part.txt \
+			--pyproject pyproject.toml --output-reproducible --of JSON -o $(SBOM)/$$part.cdx.json; \
+	done
+	@echo "wrote $(SBOM)/run.cdx.json (control plane) and $(SBOM)/cell.cdx.json"
 
 lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes newer versions
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv

@@ -1,5 +1,6 @@
 """Each extra of the built wheel installs one part, and no package that only another part needs."""
 
+import json
 import os
 import re
 import shutil
@@ -131,3 +132,15 @@ def run(command: list[str], settings: Mapping[str, str] = MappingProxyType({})) 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_bills_of_materials_list_exactly_the_pinned_packages(tmp_path: Path) -> None:
+    run(["make", "--silent", "--directory", str(ROOT), "sbom", f"SBOM={tmp_path}"])
+    for part in ("run", "cell"):
+        text = (ROOT / "requirements" / f"{part}.txt").read_text()
+        pinned = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", text, re.MULTILINE)
+        document = json.loads((tmp_path / f"{part}.cdx.json").read_text())
+        assert document["bomFormat"] == "CycloneDX"
+        listed = [(one["name"], one["version"]) for one in document["components"]]
+        assert sorted(listed) == sorted(pinned)
+        assert all(one["externalReferences"][0]["hashes"] for one in document["components"])
