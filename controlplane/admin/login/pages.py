@@ -61,10 +61,10 @@ class LoginPage(StrictPage, LoginView):
         return answer or open_session(self.request, user, following=following, has_factor=False)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Return what the page needs: `next`, and whether there is a provider."""
+        """Return whether there is a provider, and the user that may not use the admin."""
         return super().get_context_data(
             title="Log in",
             has_oidc=settings.CELLRUN.has_oidc,
-            other_user=self.request.user.get_username(),
+            refused_user="" if has_permission(self.request) else self.request.user.get_username(),
             **kwargs,
         )

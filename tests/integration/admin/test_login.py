@@ -128,6 +128,16 @@ def test_an_incomplete_form_is_no_attempt() -> None:
     assert succeeds()
 
 
+def test_the_page_names_a_user_without_access(client: Client) -> None:
+    note = "You are logged in as user-2, without access to this page."
+    client.force_login(User.objects.get(username="user-2"))
+    assert note in client.get("/admin/login/").content.decode()
+    client.force_login(User.objects.get(username="user-1"))
+    assert client.get("/admin/login/")["Location"] == "/admin/"
+    page = client.post("/admin/login/", {"username": "user-2", "password": "wrong"})
+    assert "You are logged in" not in page.content.decode()
+
+
 def test_a_session_ends_after_12_hours() -> None:
     assert log_in("user-1", PASSWORD).cookies["sessionid"]["max-age"] == 12 * 3600
 

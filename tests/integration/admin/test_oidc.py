@@ -483,7 +483,11 @@ def test_a_login_is_logged_and_audited(
         ("user-7", "logged in", "from 10.0.0.1, with OpenID"),
     ]
     (event,) = events(caplog, "logged_in")
-    assert (event["user"], event["address"], event["method"]) == ("user-7", "10.0.0.1", "oidc")
+    assert (event["user"], event["address"], event["detail"]) == (
+        "user-7",
+        "10.0.0.1",
+        "with OpenID",
+    )
     assert CLIENT_SECRET not in caplog.text
 
 
