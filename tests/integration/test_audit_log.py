@@ -16,10 +16,12 @@ from controlplane import clock
 from controlplane.commands.audit import Action, AuditEntry, bind_origin, record
 from controlplane.commands.audit import Origin as AuditOrigin
 from controlplane.commands.tenancy.pools import put_pool
+from controlplane.config.asgi import application
 from controlplane.management.actor import AuditedCommand
 from controlplane.models import Attempt, AuditLine, Cell, Job, Project
 from controlplane.queries.tenancy.audit import AuditFilter, follow_audit_lines
 from controlplane.spec import InvalidSpec
+from tests.integration.api.asgi import call
 from tests.integration.api.conftest import Caller
 from tests.integration.api.conftest import make_cell as make_cell
 from tests.integration.api.conftest import operator as operator
@@ -218,6 +220,26 @@ def test_the_origin_of_a_request_ends_with_it(operator: Caller) -> None:
     write("pool q")
     line = AuditLine.objects.get(subject="pool q")
     assert (line.via, line.token, line.address) == ("system", "", "")
+
+
+def test_requests_to_the_web_process_have_their_origins(operator: Caller) -> None:
+    """The web process runs views in threads; each line has the origin of its own request."""
+    headers = [(b"authorization", operator.headers["Authorization"].encode())]
+    headers.append((b"content-type", b"application/json"))
+    for number in (1, 2):
+        answer = call(
+            application,
+            "PUT",
+            f"/api/v1/pools/p{number}",
+            *headers,
+            (b"x-request-id", f"r-{number}".encode()),
+            body=b"{}",
+            peer=f"203.0.113.{number}",
+        )
+        assert answer.status == 201
+        line = AuditLine.objects.get(subject=f"pool p{number}")
+        assert (line.actor, line.via, line.token) == ("olga", "token", "test")
+        assert (line.request_id, line.address) == (f"r-{number}", f"203.0.113.{number}")
 
 
 def test_an_unknown_address_is_empty(operator: Caller) -> None:
