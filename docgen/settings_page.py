@@ -67,6 +67,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " at once, after a pause.",
         "CELLRUN_REQUEST_UNITS_PER_SECOND": "[Units](api.md#limits-of-requests) that a token may"
         " spend in a second, for each web process.",
+        "CELLRUN_SEALING_KEY": "Seals stored [secrets](secrets.md#the-keys); without it they are"
+        " sealed with a key that is derived from `CELLRUN_SECRET_KEY`.",
+        "CELLRUN_SEALING_KEY_FALLBACKS": "Former sealing keys, until `manage.py reseal_secrets` has"
+        " sealed all secrets again.",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
         " it.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"

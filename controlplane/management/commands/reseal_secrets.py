@@ -1,4 +1,4 @@
-"""`manage.py reseal_secrets`: seal all secrets with a new CELLRUN_SECRET_KEY to retire the old one.
+"""`manage.py reseal_secrets`: seal all secrets with the present key, to retire a former one.
 
 Exit with 1, naming the secret, if one was sealed with an unknown key. Idempotent.
 """
@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.commands.tenancy.secrets import reseal_page
+from controlplane.queries.cells.keys import find_cells_of_former_keys
 from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
@@ -15,7 +16,8 @@ class Command(BaseCommand):
     """Seals all secrets with the current key."""
 
     help = (
-        "Seal secrets again with CELLRUN_SECRET_KEY if they are sealed with one of its fallbacks."
+        "Seal secrets again with the present key if they are sealed with a former one, and list the"
+        " cells whose keys need a former CELLRUN_SECRET_KEY."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -30,3 +32,8 @@ class Command(BaseCommand):
                 break
             after = following
         self.stdout.write(f"{resealed} secrets resealed")
+        if cells := find_cells_of_former_keys():
+            self.stdout.write(
+                f"the keys of {len(cells)} cells need CELLRUN_SECRET_KEY_FALLBACKS:"
+                f" {', '.join(cells)}"
+            )
