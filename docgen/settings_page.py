@@ -87,6 +87,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " spend in a second, for each web process.",
         "CELLRUN_REQUIRE_TOTP": "`true`: users that log in with a password must set up a second"
         " factor before they can use the admin ([login](login.md#the-second-factor)).",
+        "CELLRUN_SEALING_KEY": "Seals stored [secrets](secrets.md#the-keys); without it they are"
+        " sealed with a key that is derived from `CELLRUN_SECRET_KEY`.",
+        "CELLRUN_SEALING_KEY_FALLBACKS": "Former sealing keys, until `manage.py reseal_secrets` has"
+        " sealed all secrets again.",
         "CELLRUN_SECRET_KEY": "Signs sessions and links; the keys of all cells are derived from"
         " it.",
         "CELLRUN_SECRET_KEY_FALLBACKS": "Former secret keys, still accepted until `manage.py"

@@ -263,6 +263,11 @@ class ControlPlaneSettings(BaseModel):
     secret_key_fallbacks: Annotated[tuple[str, ...], BeforeValidator(_secret_keys)] = Field(
         default=(), repr=False
     )
+    # The key of stored secrets, instead of one that is derived from `secret_key`.
+    sealing_key: Annotated[str, BeforeValidator(_secret_key)] = Field(default="", repr=False)
+    sealing_key_fallbacks: Annotated[tuple[str, ...], BeforeValidator(_secret_keys)] = Field(
+        default=(), repr=False
+    )
     database: Annotated[Database, BeforeValidator(_database)] = Field(
         default=NO_DATABASE, alias="DATABASE_URL", repr=False
     )

@@ -44,6 +44,12 @@ class Cell(models.Model):
     incarnation = models.CharField(max_length=64, default="", blank=True)
     register_seq = models.BigIntegerField(default=0)
     key_salt = models.CharField(max_length=64)
+    secret_key_id = models.CharField(
+        max_length=16,
+        default="",
+        blank=True,
+        help_text="Id of the CELLRUN_SECRET_KEY from which the key of the cell is derived.",
+    )
     revoked_at = models.DateTimeField(
         null=True,
         blank=True,

@@ -55,6 +55,9 @@ class CellChannel(kombu_redis.Channel):
     def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
         """Do nothing: the broker has already removed the message."""
 
+    def basic_reject(self, delivery_tag: Any, requeue: bool = False) -> None:
+        """Do nothing, for the same reason; the login of a cell permits no change of other keys."""
+
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Return a Redis client that drops entries over the size limit."""
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]

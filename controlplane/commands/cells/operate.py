@@ -25,7 +25,7 @@ from controlplane.domain.state.states import CellState
 from controlplane.models import Cell, Pool
 from controlplane.outbox import transport
 from controlplane.outbox.wakes import wake_convergence
-from controlplane.queries.cells.keys import key_of
+from controlplane.queries.cells.keys import key_of, present_key_id
 
 DEFAULT_POOL = "default"
 
@@ -67,6 +67,7 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
             "labels": dict(wanted.node_labels or {}),
             "max_capacity": dict(wanted.max_capacity or {}),
             "key_salt": secrets.token_hex(_SALT_BYTES),
+            "secret_key_id": present_key_id(),
             "state_reason": "never registered",
             "enrolled_at": now,
         },
@@ -99,7 +100,8 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
 def _renew_key(cell: Cell, actor: str, now: datetime) -> None:
     was_revoked = cell.revoked_at is not None
     cell.key_salt, cell.revoked_at = secrets.token_hex(_SALT_BYTES), None
-    cell.save(update_fields=["key_salt", "revoked_at"])
+    cell.secret_key_id = present_key_id()
+    cell.save(update_fields=["key_salt", "secret_key_id", "revoked_at"])
     if was_revoked:
         lost = frozenset({CellState.LOST})
         reason = "its key is renewed, and it has not registered since"

@@ -1,5 +1,6 @@
 """Address and key of a cell; the key is derived from the installation's secret, not stored."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,6 +20,17 @@ class CellAddress:
     incarnation: str
     key: bytes = field(repr=False)
     version: int = field(default=VERSION, compare=False)
+
+
+@lru_cache(maxsize=64)
+def key_id(secret_key: str) -> str:
+    """Return an id of CELLRUN_SECRET_KEY that does not reveal it, in 16 hex digits."""
+    return derive_key(secret_key.encode(), salt=b"cellrun", info=b"cellrun key id")[:8].hex()
+
+
+def choose_secret_key(secret_keys: Sequence[str], wanted: str) -> str:
+    """Return the key with the id `wanted`; the first, if it is none of them."""
+    return next((key for key in secret_keys if key_id(key) == wanted), secret_keys[0])
 
 
 # Cached, because each placement pass uses the keys of all cells that receive work.

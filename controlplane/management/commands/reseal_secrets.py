@@ -1,4 +1,4 @@
-"""`manage.py reseal_secrets`: seal values with a new CELLRUN_SECRET_KEY to retire the old one.
+"""`manage.py reseal_secrets`: seal values with the present key, to retire a former one.
 
 The values are secrets of projects and keys of second factors.
 
@@ -13,6 +13,7 @@ from controlplane.commands.tenancy.secrets import reseal_page
 from controlplane.commands.tenancy.totp import reseal_totp_keys
 from controlplane.domain.errors import Conflict
 from controlplane.management.actor import AuditedCommand
+from controlplane.queries.cells.keys import find_cells_of_former_keys
 from controlplane.queries.tenancy.secrets import SealedOtherwise
 
 
@@ -20,7 +21,8 @@ class Command(AuditedCommand):
     """Seals all secrets with the current key."""
 
     help = (
-        "Seal secrets again with CELLRUN_SECRET_KEY if they are sealed with one of its fallbacks."
+        "Seal secrets again with the present key if they are sealed with a former one, and list the"
+        " cells whose keys need a former CELLRUN_SECRET_KEY."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -41,3 +43,8 @@ class Command(AuditedCommand):
             raise CommandError(str(error)) from None
         if keys:
             self.stdout.write(f"{keys} second factors resealed")
+        if cells := find_cells_of_former_keys():
+            self.stdout.write(
+                f"the keys of {len(cells)} cells need CELLRUN_SECRET_KEY_FALLBACKS:"
+                f" {', '.join(cells)}"
+            )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from django.conf import settings
 
 from controlplane.contract.wire.envelope import VERSION
-from controlplane.domain.cells.keys import CellAddress, cell_key
+from controlplane.domain.cells.keys import CellAddress, cell_key, choose_secret_key, key_id
 from controlplane.models import Cell
 from controlplane.queries.sql import rows
 
@@ -17,7 +17,8 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     """
     found = rows(
         """
-        SELECT id, name, incarnation, key_salt, versions ->> 'contract' FROM controlplane_cell
+        SELECT id, name, incarnation, key_salt, secret_key_id,
+               versions ->> 'contract' FROM controlplane_cell
         WHERE id = ANY(%s) AND incarnation <> '' AND revoked_at IS NULL
         """,
         [list(cell_ids)],
@@ -27,10 +28,10 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
             cell_id,
             name,
             incarnation,
-            cell_key(settings.SECRET_KEY, name=name, salt=salt),
+            derive_cell_key(name, salt, secret_key_id),
             _version(version),
         )
-        for cell_id, name, incarnation, salt, version in found
+        for cell_id, name, incarnation, salt, secret_key_id, version in found
     }
 
 
@@ -43,32 +44,52 @@ def load_current_keys(cell_ids: Iterable[int]) -> dict[int, bytes]:
     """Return the keys of the cells that are not revoked, by id."""
     found = rows(
         """
-        SELECT id, name, key_salt FROM controlplane_cell
+        SELECT id, name, key_salt, secret_key_id FROM controlplane_cell
         WHERE id = ANY(%s) AND revoked_at IS NULL
         """,
         [list(cell_ids)],
     )
     return {
-        cell_id: cell_key(settings.SECRET_KEY, name=name, salt=salt)
-        for cell_id, name, salt in found
+        cell_id: derive_cell_key(name, salt, secret_key_id)
+        for cell_id, name, salt, secret_key_id in found
     }
 
 
 def key_of(cell: Cell) -> bytes:
     """Return the cell's key, derived from the installation's secret."""
-    return cell_key(settings.SECRET_KEY, name=cell.name, salt=cell.key_salt)
+    return derive_cell_key(cell.name, cell.key_salt, cell.secret_key_id)
+
+
+def derive_cell_key(name: str, salt: str, secret_key_id: str) -> bytes:
+    """Return the key of a cell, derived from the CELLRUN_SECRET_KEY with which it was enrolled.
+
+    That is the present one, or one of CELLRUN_SECRET_KEY_FALLBACKS.
+    """
+    secret_keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return cell_key(choose_secret_key(secret_keys, secret_key_id), name=name, salt=salt)
+
+
+def present_key_id() -> str:
+    """Return the id of the present CELLRUN_SECRET_KEY."""
+    return key_id(settings.SECRET_KEY)
+
+
+def find_cells_of_former_keys() -> list[str]:
+    """Return the names of the cells whose valid key needs one of CELLRUN_SECRET_KEY_FALLBACKS."""
+    found = Cell.objects.filter(revoked_at=None).exclude(secret_key_id=present_key_id())
+    return list(found.order_by("name").values_list("name", flat=True))
 
 
 def find_keys(names: Iterable[str]) -> dict[str, tuple[int, bytes]]:
     """Return the ids and keys of the enrolled cells among `names`, without revoked ones."""
     found = rows(
         """
-        SELECT id, name, key_salt FROM controlplane_cell
+        SELECT id, name, key_salt, secret_key_id FROM controlplane_cell
         WHERE name = ANY(%s) AND revoked_at IS NULL
         """,
         [list(names)],
     )
     return {
-        name: (cell_id, cell_key(settings.SECRET_KEY, name=name, salt=salt))
-        for cell_id, name, salt in found
+        name: (cell_id, derive_cell_key(name, salt, secret_key_id))
+        for cell_id, name, salt, secret_key_id in found
     }

@@ -18,8 +18,9 @@ class SealedOtherwise(Conflict):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"the secret {name} cannot be opened: it was sealed with another CELLRUN_SECRET_KEY;"
-            " name that one in CELLRUN_SECRET_KEY_FALLBACKS, or write the secret again"
+            f"the secret {name} cannot be opened: it was sealed with another CELLRUN_SECRET_KEY"
+            " or CELLRUN_SEALING_KEY; name that one in CELLRUN_SECRET_KEY_FALLBACKS or"
+            " CELLRUN_SEALING_KEY_FALLBACKS, or write the secret again"
         )
 
 
@@ -79,7 +80,13 @@ def open_secrets(project_id: int, names: Iterable[str]) -> OpenedSecrets:
 
 def rest_keys() -> tuple[bytes, ...]:
     """Return the keys that secrets may be sealed with, the current one first."""
-    return tuple(map(rest_key, (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)))
+    texts = (
+        settings.CELLRUN.sealing_key or settings.SECRET_KEY,
+        *settings.CELLRUN.sealing_key_fallbacks,
+        settings.SECRET_KEY,
+        *settings.SECRET_KEY_FALLBACKS,
+    )
+    return tuple(map(rest_key, dict.fromkeys(texts)))
 
 
 def open_value(keys: Iterable[bytes], sealed: bytes, project_id: int, name: str) -> bytes:

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
-
 from controlplane.contract.states import TaskState
-from controlplane.domain.cells.keys import cell_key
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import REASONS, TERMINAL, Reason
+from controlplane.queries.cells.keys import derive_cell_key
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 from controlplane.queries.views.tasks import is_task
 
@@ -79,7 +77,7 @@ def find_key_for_group(cell: str, group_id: int) -> bytes | None:
     """
     row = first_row(
         """
-        SELECT c.key_salt FROM controlplane_cell c
+        SELECT c.key_salt, c.secret_key_id FROM controlplane_cell c
         WHERE c.name = %s AND c.revoked_at IS NULL AND EXISTS (
             SELECT FROM controlplane_attempt a
             WHERE a.cell_id = c.id AND a.group_id = %s AND a.released_at IS NULL
@@ -87,7 +85,7 @@ def find_key_for_group(cell: str, group_id: int) -> bytes | None:
         """,
         [cell, group_id],
     )
-    return None if row is None else cell_key(settings.SECRET_KEY, name=cell, salt=row.key_salt)
+    return None if row is None else derive_cell_key(cell, row.key_salt, row.secret_key_id)
 
 
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:
@@ -97,7 +95,7 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     """
     row = first_row(
         """
-        SELECT c.key_salt, EXISTS (
+        SELECT c.key_salt, c.secret_key_id, EXISTS (
             SELECT FROM controlplane_attempt a WHERE a.uid = %s AND a.cell_id = c.id
         ) AS owns_attempt FROM controlplane_cell c WHERE c.name = %s AND c.revoked_at IS NULL
         """,
@@ -105,7 +103,7 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     )
     if row is None:
         return None
-    key = cell_key(settings.SECRET_KEY, name=cell, salt=row.key_salt)
+    key = derive_cell_key(cell, row.key_salt, row.secret_key_id)
     return Uploader(key, row.owns_attempt)
 
 

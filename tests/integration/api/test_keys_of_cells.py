@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from controlplane import clock
 from controlplane.api.agents.attempt_requests import CellRequests
@@ -12,7 +14,7 @@ from controlplane.api.work.attempts import AttemptArtifacts, LogUploads
 from controlplane.commands.cells.operate import enroll_cell, revoke_cell
 from controlplane.contract.wire import keys
 from controlplane.models import Cell, Task
-from controlplane.queries.cells.keys import key_of
+from controlplane.queries.cells.keys import find_keys, key_of, load_addresses, load_current_keys
 from tests.integration.api.conftest import Answer, Caller, check_described
 from tests.integration.api.test_reading import place, submit
 
@@ -62,6 +64,71 @@ def test_request_with_an_invalid_key_is_refused(
     else:
         enroll_cell(name="cell-1", renew=True, actor="op", now=clock.now())
     assert send(key, method, url, content).status == 401
+
+
+OTHER = "another key of more than 32 characters"
+
+
+def rotate(settings: Any) -> None:
+    """Set another CELLRUN_SECRET_KEY, with the present one as a fallback."""
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = OTHER
+
+
+@pytest.fixture
+def running(submitter: Caller, make_cell: Callable[..., Cell]) -> tuple[str, bytes]:
+    """The path of a request of a cell with an attempt, and the key of the cell."""
+    submit(submitter)
+    cell = make_cell()
+    attempt = place(Task.objects.get(), cell)
+    return f"/attempts/{attempt.uid}/briefing", key_of(cell)
+
+
+def test_key_of_a_cell_survives_a_new_secret_key(
+    running: tuple[str, bytes], settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, key = running
+    rotate(settings)
+    assert send(key, "POST", path, b"").status == 200
+    assert enroll_cell(name="cell-1", now=clock.now()) == keys.encode_key(key)
+    call_command("reseal_secrets")
+    assert "the keys of 1 cells need CELLRUN_SECRET_KEY_FALLBACKS: cell-1" in (
+        capsys.readouterr().out
+    )
+
+
+def test_key_of_a_cell_ends_with_the_secret_key_that_it_is_derived_from(
+    running: tuple[str, bytes], settings: Any
+) -> None:
+    path, key = running
+    rotate(settings)
+    settings.SECRET_KEY_FALLBACKS = []
+    assert send(key, "POST", path, b"").status == 401
+
+
+def test_renewed_key_is_derived_from_the_present_secret_key(
+    running: tuple[str, bytes], settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, key = running
+    rotate(settings)
+    renewed = keys.decode_key(enroll_cell(name="cell-1", renew=True, actor="op", now=clock.now()))
+    settings.SECRET_KEY_FALLBACKS = []
+    assert send(renewed, "POST", path, b"").status == 200
+    assert send(key, "POST", path, b"").status == 401
+    call_command("reseal_secrets")
+    assert "cell-1" not in capsys.readouterr().out
+
+
+def test_inbox_and_orders_use_the_key_of_the_enrolment(
+    running: tuple[str, bytes], settings: Any
+) -> None:
+    _, key = running
+    Cell.objects.update(incarnation="i")
+    cell_id = Cell.objects.get().pk
+    rotate(settings)
+    assert load_addresses([cell_id])[cell_id].key == key
+    assert load_current_keys([cell_id]) == {cell_id: key}
+    assert find_keys(["cell-1"]) == {"cell-1": (cell_id, key)}
 
 
 def test_cell_document_has_the_time_of_the_revocation(

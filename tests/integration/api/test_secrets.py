@@ -15,6 +15,7 @@ from controlplane import clock
 from controlplane.contract.messages.launch_context import LaunchContext, Registry
 from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
+from controlplane.domain.jobs.secrets import about_secret
 from controlplane.domain.roles import Role
 from controlplane.models import Attempt, Cell, Domain, Job, Project, Secret, Task
 from controlplane.queries.cells.keys import key_of
@@ -357,6 +358,30 @@ def test_changed_secret_key_needs_the_old_key_as_fallback(
     settings.SECRET_KEY_FALLBACKS = []
     assert base64.b64decode(briefed(cell, attempt.uid).secrets["token"]) == VALUE.encode()
     assert Secret.objects.get().version == 1
+
+
+def test_sealing_key_replaces_the_secret_key_for_stored_secrets(
+    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
+) -> None:
+    put(submitter)
+    cell, attempt = run(secrets=[{"name": "token", "env": "TOKEN"}])
+    own = "the sealing key, of more than 32 characters"
+    settings.CELLRUN = settings.CELLRUN.model_copy(update={"sealing_key": own})
+    assert base64.b64decode(briefed(cell, attempt.uid).secrets["token"]) == VALUE.encode()
+    call_command("reseal_secrets")
+    secret = Secret.objects.get()
+    about = about_secret(secret.project_id, "token")
+    assert unseal(rest_key(own), bytes(secret.sealed), about=about) == VALUE.encode()
+    # A new sealing key opens what the former one sealed.
+    changes = {"sealing_key": "n" * 40, "sealing_key_fallbacks": (own,)}
+    settings.CELLRUN = settings.CELLRUN.model_copy(update=changes)
+    assert base64.b64decode(briefed(cell, attempt.uid).secrets["token"]) == VALUE.encode()
+    # So does an installation that returns to the key that is derived from its secret key.
+    changes = {"sealing_key": "", "sealing_key_fallbacks": (own,)}
+    settings.CELLRUN = settings.CELLRUN.model_copy(update=changes)
+    call_command("reseal_secrets")
+    sealed = bytes(Secret.objects.get().sealed)
+    assert unseal(rest_key(settings.SECRET_KEY), sealed, about=about) == VALUE.encode()
 
 
 def test_reseal_secrets_reseals_all_in_pages(
