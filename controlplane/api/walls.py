@@ -8,7 +8,7 @@ from rest_framework.exceptions import PermissionDenied
 from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.admission import unknown_project
 from controlplane.domain.jobs.submission import JobsRefused
-from controlplane.domain.roles import Access, Action, Place, may
+from controlplane.domain.roles import Access, Action, Place, Role, may
 from controlplane.queries.tenancy import access as places
 from controlplane.spec import Fault, JobSpec
 
@@ -62,6 +62,30 @@ def check_project(access: Access, domain: str, project: str, action: Action = Ac
     place = places.find_project_place(domain, project)
     _check(access, action, place, f"project {domain}/{project}")
     return place
+
+
+def check_domain(access: Access, name: str, action: Action) -> int:
+    """Return the id of a domain. Raise NotFound or PermissionDenied as `check_job`."""
+    domain_id = places.find_domain(name)
+    role = access.role_on_domain(domain_id)
+    if role is None:
+        raise NotFound(f"there is no domain {name}")
+    if action is Action.MANAGE and not role.includes(Role.MANAGER):
+        raise PermissionDenied("the request needs the role manager on the domain")
+    return domain_id
+
+
+def check_new_project(access: Access, domain: str, project: str) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may create a project.
+
+    Managers of the domain may, and operators, also in a new domain.
+    """
+    if access.may_operate:
+        return
+    try:
+        check_domain(access, domain, Action.MANAGE)
+    except NotFound:
+        raise NotFound(f"there is no project {domain}/{project}") from None
 
 
 def check_change(access: Access, place: Place, verb: str) -> None:

@@ -78,6 +78,26 @@ class UserRequest(Model):
     )
 
 
+class ProjectRequest(Model):
+    """A project."""
+
+    archived: bool | None = Field(
+        default=None,
+        description="Whether it accepts no new jobs and secrets. Null: as it is; of a new project,"
+        " false.",
+    )
+
+
+class MemberRequest(Model):
+    """The role of a user or group."""
+
+    role: Literal["viewer", "submitter", "manager"] = Field(
+        description="viewer: read work and its output; submitter: and submit jobs, cancel, retry"
+        " and delete own work, use secrets; manager: and any work, secrets, members, service"
+        " accounts and their tokens.",
+    )
+
+
 class CellRequest(Model):
     """What operators fix of a cell. Omitted fields keep their values."""
 

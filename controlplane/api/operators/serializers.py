@@ -8,9 +8,18 @@ from rest_framework import serializers
 from rest_framework.serializers import CharField, DictField, IntegerField
 
 from controlplane.api.openapi import ref
-from controlplane.domain.roles import Role
+from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
 from controlplane.domain.scopes import ScopeKind
-from controlplane.models import ApiToken, Callback, Cell, Delivery, Pool, Quota, Secret
+from controlplane.models import (
+    ApiToken,
+    Callback,
+    Cell,
+    Delivery,
+    Membership,
+    Pool,
+    Quota,
+    Secret,
+)
 from controlplane.queries.tenancy.accounts import find_role
 from controlplane.queries.views import pools
 from controlplane.spec.limits import JobLimits
@@ -250,6 +259,38 @@ class GrantedTokenSerializer(TokenSerializer):
 
     class Meta(TokenSerializer.Meta):
         fields: ClassVar[tuple[str, ...]] = (*TokenSerializer.Meta.fields, "token")
+
+
+class ProjectSerializer(serializers.Serializer[None]):
+    """A project. `role`: that of the caller, limited by the presented token."""
+
+    name = CharField(help_text="domain/project.")
+    domain = CharField()
+    project = CharField()
+    role = serializers.ChoiceField([role.value for role in Role])
+    archived = serializers.BooleanField(help_text="Whether it accepts no new jobs and secrets.")
+    archived_at = serializers.DateTimeField(allow_null=True)
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    """A user or group with a role."""
+
+    kind = serializers.SerializerMethodField()
+    name = serializers.SerializerMethodField()
+    role = serializers.ChoiceField([*PROJECT_ROLES, AUDITOR])
+
+    class Meta:
+        model = Membership
+        fields = ("kind", "name", "role", "created_at")
+
+    @extend_schema_field(serializers.ChoiceField(["user", "group"]))
+    def get_kind(self, found: Membership) -> str:
+        """Return which of the two it is."""
+        return "group" if found.user is None else "user"
+
+    def get_name(self, found: Membership) -> str:
+        """Return the name of the user or group."""
+        return str(found.user or found.group)
 
 
 class UserSerializer(serializers.ModelSerializer[User]):

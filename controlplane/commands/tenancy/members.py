@@ -6,9 +6,10 @@ from datetime import datetime
 from django.contrib.auth.models import Group, User
 from django.db import transaction
 
+from controlplane.commands.tenancy.audit_lines import add_line
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import AUDITOR, Role
-from controlplane.models import AuditLine, Domain, Membership, Project
+from controlplane.models import Domain, Membership, Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,9 @@ class MemberScope:
     domain: Domain | None = None
 
     def __str__(self) -> str:
-        return f"project {self.project}" if self.project else f"domain {self.domain}"
+        if self.project is not None:
+            return f"project {self.project}"
+        return "the installation" if self.domain is None else f"domain {self.domain}"
 
 
 INSTALLATION = MemberScope()
@@ -49,7 +52,7 @@ def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: 
     with transaction.atomic():
         found = Membership.objects.select_for_update().filter(**_key(scope, member)).first()
         if found is None:
-            raise NotFound(f"{member} has no role there")
+            raise NotFound(f"{member} has no role on {scope}")
         found.delete()
         _audit("removed", scope, member, f"{found.role} -> no role", actor, now)
 
@@ -67,6 +70,4 @@ def _audit(
     action: str, scope: MemberScope, member: User | Group, text: str, actor: str, now: datetime
 ) -> None:
     kind = "user" if isinstance(member, User) else "group"
-    where = "the installation" if scope == INSTALLATION else str(scope)
-    subject = f"role of {kind} {member} on {where}"[:400]
-    AuditLine.objects.create(at=now, actor=actor[:150], action=action, subject=subject, text=text)
+    add_line(action, f"role of {kind} {member} on {scope}", text, actor=actor, now=now)

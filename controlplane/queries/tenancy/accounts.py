@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 
 from controlplane.domain.errors import NotFound
@@ -66,6 +66,14 @@ def get_user(name: str) -> User:
     if user is None:
         raise NotFound(f"there is no user {name}")
     return user
+
+
+def get_group(name: str) -> Group:
+    """Return a group of users. Raise NotFound."""
+    group = Group.objects.filter(name=name).first()
+    if group is None:
+        raise NotFound(f"there is no group {name}")
+    return group
 
 
 def list_tokens(user_id: int | None, *, before: int | None, limit: int) -> list[ApiToken]:

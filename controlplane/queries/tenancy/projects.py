@@ -1,0 +1,89 @@
+"""Load projects, and the members of projects, of domains and of the installation."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.db.models import Q, QuerySet
+
+from controlplane.domain.errors import NotFound
+from controlplane.domain.roles import Access, Place, Role
+from controlplane.models import Domain, Membership, Project
+
+GROUPS, USERS = "groups", "users"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableProject:
+    """A project with the role of its reader."""
+
+    name: str
+    domain: str
+    project: str
+    role: Role
+    archived_at: datetime | None
+
+    @property
+    def archived(self) -> bool:
+        """Return whether the project accepts no new jobs and secrets."""
+        return self.archived_at is not None
+
+
+def list_projects(access: Access, *, after: str | None, limit: int) -> list[ReadableProject]:
+    """Return the projects that the caller may read, by domain and name."""
+    found = Project.objects.select_related("domain").order_by("domain__name", "name")
+    if access.readable is not None:
+        found = found.filter(pk__in=access.readable)
+    if after is not None:
+        domain, _, project = after.partition("/")
+        found = found.filter(Q(domain__name__gt=domain) | Q(domain__name=domain, name__gt=project))
+    return [shown for row in found[:limit] if (shown := _shown(row, access)) is not None]
+
+
+def get_project(access: Access, domain: str, project: str) -> ReadableProject:
+    """Return a project that the caller may read. Raise NotFound."""
+    found = Project.objects.select_related("domain").filter(domain__name=domain, name=project)
+    for row in found:
+        if (shown := _shown(row, access)) is not None:
+            return shown
+    raise NotFound(f"there is no project {domain}/{project}")
+
+
+def _shown(row: Project, access: Access) -> ReadableProject | None:
+    role = access.role_on(Place(row.pk, row.domain_id))
+    if role is None:
+        return None
+    return ReadableProject(str(row), row.domain.name, row.name, role, row.archived_at)
+
+
+def load_project(project_id: int) -> Project:
+    """Return the row of a project, with its domain."""
+    return Project.objects.select_related("domain").get(pk=project_id)
+
+
+def load_domain(domain_id: int) -> Domain:
+    """Return the row of a domain."""
+    return Domain.objects.get(pk=domain_id)
+
+
+def list_members(
+    project_id: int | None, domain_id: int | None, *, after: int | None, limit: int
+) -> list[Membership]:
+    """Return the roles on a project or on a domain, or those of auditors, oldest first."""
+    found = _memberships(project_id, domain_id)
+    if after is not None:
+        found = found.filter(pk__gt=after)
+    return list(found.order_by("pk")[:limit])
+
+
+def get_member(project_id: int | None, domain_id: int | None, member: User | Group) -> Membership:
+    """Return the role of a user or group on a project or on a domain, or that of an auditor."""
+    found = _memberships(project_id, domain_id)
+    return found.get(**{"user" if isinstance(member, User) else "group": member})
+
+
+def _memberships(project_id: int | None, domain_id: int | None) -> QuerySet[Membership]:
+    found = Membership.objects.select_related("user", "group")
+    scope: dict[str, Any] = {"project_id": project_id, "domain_id": domain_id}
+    return found.filter(**scope)
