@@ -334,6 +334,7 @@ class Token(TypedDict):
     name: str
     user: str
     role: str
+    projects: list[str] | None
     prefix: str
     created_at: str
     expires_at: str | None
@@ -347,6 +348,7 @@ class GrantedToken(TypedDict):
     name: str
     user: str
     role: str
+    projects: list[str] | None
     prefix: str
     created_at: str
     expires_at: str | None
@@ -364,9 +366,19 @@ class User(TypedDict):
     last_login: str | None
 
 
+class HeldRole(TypedDict):
+    """A role of the caller on a project or on all projects of a domain."""
+
+    domain: str
+    project: str | None
+    role: str
+
+
 class Whoami(TypedDict):
-    """The caller. `role`: what the presented token permits."""
+    """The caller. `role`: the most that the presented token permits."""
 
     user: str
     role: str
+    installation: str | None
+    roles: list[HeldRole]
     token: Token

@@ -1,5 +1,6 @@
 """Admin pages of users and of their API tokens, which lists show by prefix only."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -14,21 +15,32 @@ from django.template.response import TemplateResponse
 
 from controlplane import clock
 from controlplane.admin.badges import instant
-from controlplane.admin.base import ReadOnlyAdmin, StyledAdmin, column, confirmed_action
-from controlplane.commands.tenancy.tokens import grant_token, revoke_token
-from controlplane.domain.errors import NotPermitted
-from controlplane.domain.roles import (
-    DEFAULT_DAYS,
-    MAX_OPERATOR_DAYS,
-    Role,
-    check_grant,
+from controlplane.admin.base import (
+    ReadOnlyAdmin,
+    StyledAdmin,
+    column,
+    confirmed_action,
+    loaded_column,
 )
-from controlplane.models import ApiToken
-from controlplane.queries.tenancy.accounts import Credential, find_role, session_credential
+from controlplane.commands.tenancy.tokens import (
+    TokenRights,
+    check_rights,
+    grant_token,
+    revoke_token,
+)
+from controlplane.domain.errors import NotFound, NotPermitted
+from controlplane.domain.roles import DEFAULT_DAYS, MAX_OPERATOR_DAYS, Role
+from controlplane.models import ApiToken, Project
+from controlplane.queries.tenancy.accounts import (
+    Credential,
+    name_projects,
+    session_credential,
+)
 
 if apps.is_installed("unfold"):
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from unfold.widgets import UnfoldAdminIntegerFieldWidget as IntegerInput
+    from unfold.widgets import UnfoldAdminSelectMultipleWidget as SelectMultiple
 else:
     from django.contrib.auth.forms import (
         AdminPasswordChangeForm,
@@ -36,6 +48,7 @@ else:
     )
     from django.contrib.auth.forms import AdminUserCreationForm as UserCreationForm
     from django.forms import NumberInput as IntegerInput
+    from django.forms import SelectMultiple
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -62,6 +75,14 @@ class TokenForm(forms.ModelForm):
         widget=IntegerInput(),
     )
 
+    limited_to = forms.ModelMultipleChoiceField(
+        Project.objects.select_related("domain"),
+        label="Limited to projects",
+        required=False,
+        help_text="None: all projects of the user.",
+        widget=SelectMultiple(),
+    )
+
     class Meta:
         model = ApiToken
         fields = ("user", "name", "role")
@@ -73,14 +94,8 @@ class TokenForm(forms.ModelForm):
         found: dict[str, Any] = super().clean() or {}
         if {"user", "role", "days"} <= found.keys():
             try:
-                check_grant(
-                    giver=self.giver.role,
-                    receiver=find_role(found["user"]),
-                    role=Role(found["role"]),
-                    days=found["days"],
-                    is_own=found["user"] == self.giver.user,
-                )
-            except NotPermitted as refusal:
+                check_rights(_rights_of(found), by=self.giver, user=found["user"])
+            except (NotPermitted, NotFound) as refusal:
                 raise forms.ValidationError(str(refusal)) from None
         return found
 
@@ -89,12 +104,13 @@ class TokenForm(forms.ModelForm):
 class ApiTokenAdmin(ReadOnlyAdmin):
     """API tokens by their prefix; the rest of a token is not stored."""
 
-    list_display = ("prefix", "name", "user", "role", "created", "expires", "used")
+    list_display = ("prefix", "name", "user", "role", "limited", "created", "expires", "used")
     list_select_related = ("user",)
     actions = ("revoke",)
     form = TokenForm
     autocomplete_fields = ("user",)
 
+    limited = loaded_column(lambda token, names: ", ".join(names or ()), "limited to")
     created = column(lambda token: instant(token.created_at), "created", ordering="pk")
     expires = column(
         lambda token: instant(token.expires_at) if token.expires_at else "never", "expires"
@@ -102,6 +118,10 @@ class ApiTokenAdmin(ReadOnlyAdmin):
     used = column(
         lambda token: instant(token.last_used_at) if token.last_used_at else "never", "last used"
     )
+
+    def load(self, rows: list[ApiToken]) -> dict[int, Any]:
+        """Return the names of the projects that each token is limited to."""
+        return {token.pk: token.projects for token in name_projects(rows)}
 
     @confirmed_action(
         "Revoke",
@@ -136,8 +156,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
             by=_credential(request),
             user=obj.user,
             name=obj.name,
-            role=Role(obj.role),
-            days=form.cleaned_data["days"],
+            rights=_rights_of(form.cleaned_data),
             now=clock.now(),
         )
 
@@ -162,10 +181,17 @@ class ApiTokenAdmin(ReadOnlyAdmin):
             ("name", obj.name),
             ("user", obj.user),
             ("role", obj.role),
+            ("limited to", self.limited(obj)),
             ("created", instant(obj.created_at)),
             ("expires", self.expires(obj)),
             ("last used", self.used(obj)),
         ]
+
+
+def _rights_of(fields: Mapping[str, Any]) -> TokenRights:
+    """Return what the fields of a form permit."""
+    projects = frozenset(project.pk for project in fields.get("limited_to") or ())
+    return TokenRights(Role(fields["role"]), fields["days"], projects or None)
 
 
 def _credential(request: HttpRequest) -> Credential:

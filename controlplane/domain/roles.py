@@ -92,6 +92,15 @@ class Access:
         return (self.is_operator or self.is_auditor) and self.bound_to is None
 
     @property
+    def on_installation(self) -> str | None:
+        """Return the role on the installation; None: the caller has none."""
+        if self.bound_to is not None:
+            return None
+        if self.is_operator:
+            return Role.OPERATOR.value
+        return AUDITOR if self.is_auditor else None
+
+    @property
     def readable(self) -> Collection[int] | None:
         """Return the ids of the projects whose work the caller may read; None: all projects."""
         if self.is_operator or self.is_auditor or self.has_open_reading:
@@ -99,6 +108,16 @@ class Access:
         if self.bound_to is None:
             return self.projects.keys()
         return self.projects.keys() & self.bound_to
+
+    @property
+    def managed(self) -> Collection[int] | None:
+        """Return the ids of the projects that the caller manages; None: all projects."""
+        if not self.limit.includes(Role.MANAGER):
+            return frozenset()
+        if self.is_operator:
+            return self.bound_to
+        managed = (key for key, role in self.projects.items() if role is Role.MANAGER)
+        return frozenset(key for key in managed if self.bound_to is None or key in self.bound_to)
 
     def role_on(self, place: Place) -> Role | None:
         """Return the role on a project; None: the caller may not know that it exists."""
@@ -135,16 +154,51 @@ def may(access: Access, action: Action, place: Place) -> bool:
     return role.includes(_NEEDED[action])
 
 
-def check_grant(*, giver: Role, receiver: Role, role: Role, days: int, is_own: bool) -> timedelta:
+def may_revoke(access: Access, *, owner_id: int, bound_to: Collection[int] | None) -> bool:
+    """Return whether the caller may list and revoke a token of `owner_id`.
+
+    Operators may revoke every token, managers those that are limited to projects that they manage,
+    and users their own; with a token that is limited to projects, only those limited to these.
+    """
+    if access.may_operate:
+        return True
+    bound = None if bound_to is None else frozenset(bound_to)
+    if access.user_id == owner_id and _is_within(bound, access.bound_to):
+        return True
+    return bound is not None and _is_within(bound, access.managed)
+
+
+def _is_within(bound: frozenset[int] | None, limit: Collection[int] | None) -> bool:
+    """Return whether all projects of a token are in `limit`; None: all projects."""
+    return limit is None or (bound is not None and bound <= frozenset(limit))
+
+
+def check_grant(
+    *,
+    giver: Role,
+    receiver: Role,
+    role: Role,
+    days: int,
+    is_own: bool,
+    is_bound: bool = False,
+    giver_is_bound: bool = False,
+) -> timedelta:
     """Return the life of a token with `role` for a user with the role `receiver`.
 
-    `giver`: the role of the token that requests it. `is_own`: the token is for the caller. Raise
-    NotPermitted.
+    `giver`: the role of the token that requests it. `is_own`: the token is for the caller.
+    `is_bound`: it is limited to projects, which the caller can read. Raise NotPermitted.
     """
     if not giver.includes(Role.SUBMITTER):
         raise NotPermitted("a token with the role viewer cannot create tokens")
     if not is_own and giver is not Role.OPERATOR:
         raise NotPermitted("only operators may create tokens for other users")
+    if giver_is_bound and not is_bound:
+        raise NotPermitted(
+            "a token that is limited to projects can only create tokens that are limited to some of"
+            " them: name the projects"
+        )
+    if is_bound and role is Role.OPERATOR:
+        raise NotPermitted("a token that is limited to projects cannot have the role operator")
     if not giver.includes(role):
         raise NotPermitted(f"a token with the role {giver} cannot create one with the role {role}")
     if not receiver.includes(role):

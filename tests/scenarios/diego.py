@@ -51,4 +51,10 @@ def listed(stage: Stage, **wanted: Any) -> list[str]:
 
 def cancel(stage: Stage, guid: str = "one") -> None:
     """Raises NotFound, Conflict."""
-    cancel_task(task_id=find_task_id(guid, readable=None), reason="", force=False, actor="me", now=stage.now())
+    cancel_task(
+        task_id=find_task_id(guid, readable=None),
+        reason="",
+        force=False,
+        actor="me",
+        now=stage.now(),
+    )

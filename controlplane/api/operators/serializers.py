@@ -232,6 +232,11 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
     user = CharField(source="user.username")
     role = serializers.ChoiceField([role.value for role in Role])
+    projects = serializers.ListField(
+        child=CharField(),
+        allow_null=True,
+        help_text="Projects, as domain/project, that it is limited to; null: all of its user.",
+    )
 
     class Meta:
         model = ApiToken
@@ -240,6 +245,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "name",
             "user",
             "role",
+            "projects",
             "prefix",
             "created_at",
             "expires_at",
@@ -311,9 +317,25 @@ class UserSerializer(serializers.ModelSerializer[User]):
         return find_role(user).value
 
 
+class HeldRoleSerializer(serializers.Serializer[None]):
+    """A role of the caller on a project or on all projects of a domain."""
+
+    domain = CharField()
+    project = CharField(allow_null=True, help_text="Null: all projects of the domain.")
+    role = serializers.ChoiceField([role.value for role in Role])
+
+
 class WhoamiSerializer(serializers.Serializer[None]):
-    """The caller. `role`: what the presented token permits."""
+    """The caller. `role`: the most that the presented token permits."""
 
     user = CharField()
     role = serializers.ChoiceField([role.value for role in Role])
+    installation = serializers.ChoiceField(
+        [Role.OPERATOR.value, AUDITOR],
+        allow_null=True,
+        help_text="The role on the installation; null: none.",
+    )
+    roles = HeldRoleSerializer(
+        many=True, help_text="The roles on domains and projects, limited by the token."
+    )
     token = TokenSerializer()

@@ -2,15 +2,19 @@
 
 import hashlib
 import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
+from controlplane.commands.tenancy.audit_lines import add_line
 from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.roles import Role, check_grant
-from controlplane.models import ApiToken, AuditLine
-from controlplane.queries.tenancy.accounts import Credential, find_role
+from controlplane.domain.roles import Role, check_grant, may_revoke
+from controlplane.models import ApiToken
+from controlplane.queries.tenancy.access import load_access
+from controlplane.queries.tenancy.accounts import Credential, find_role, name_projects
 
 TOKEN_MARK = "cr_"
 """The first characters of every token, so that scanners for leaked secrets recognize it."""
@@ -30,6 +34,7 @@ def create_api_token(
     now: datetime,
     token: str | None = None,
     expires_at: datetime | None = None,
+    bound_to: Collection[int] | None = None,
 ) -> str:
     """Create a token for `user` and return it in clear, which is not possible later.
 
@@ -51,43 +56,75 @@ def create_api_token(
                 role=role,
                 created_at=now,
                 expires_at=expires_at,
+                bound_to=None if bound_to is None else sorted(bound_to),
             )
     except IntegrityError:
         raise Conflict(f"{user.get_username()} has a token with the name {name} already") from None
     return clear
 
 
-def grant_token(
-    *, by: Credential, user: User, name: str, role: Role, days: int, now: datetime
-) -> tuple[int, str]:
-    """Create a token for the caller `by`; return its id, and the token in clear.
+@dataclass(frozen=True, slots=True)
+class TokenRights:
+    """What a new token permits, and for how many days. `bound_to`: ids of projects; None: all."""
 
-    Raise NotPermitted, Conflict.
+    role: Role
+    days: int
+    bound_to: frozenset[int] | None = None
+
+
+def check_rights(rights: TokenRights, *, by: Credential, user: User) -> timedelta:
+    """Return the life of a token that the caller `by` creates for `user`.
+
+    Raise NotPermitted; NotFound for a project that the caller may not read.
     """
     life = check_grant(
         giver=by.role,
         receiver=find_role(user),
-        role=role,
-        days=days,
+        role=rights.role,
+        days=rights.days,
         is_own=user.pk == by.user.pk,
+        is_bound=rights.bound_to is not None,
+        giver_is_bound=by.bound_to is not None,
     )
+    readable = load_access(by).readable
+    if readable is not None and not (rights.bound_to or frozenset()) <= frozenset(readable):
+        raise NotFound("there is no such project")
+    return life
+
+
+def grant_token(
+    *, by: Credential, user: User, name: str, rights: TokenRights, now: datetime
+) -> tuple[int, str]:
+    """Create a token for the caller `by`; return its id, and the token in clear.
+
+    Raise NotPermitted, NotFound, Conflict.
+    """
+    life = check_rights(rights, by=by, user=user)
     with transaction.atomic():
-        clear = create_api_token(user=user, name=name, role=role, now=now, expires_at=now + life)
+        clear = create_api_token(
+            user=user,
+            name=name,
+            role=rights.role,
+            now=now,
+            expires_at=now + life,
+            bound_to=rights.bound_to,
+        )
         made = ApiToken.objects.get(user=user, name=name)
         _audit("created", made, by=by, now=now)
     return made.pk, clear
 
 
 def revoke_token(*, token_id: int, by: Credential, now: datetime) -> None:
-    """Delete a token of the caller, or as an operator any. Raise NotFound.
+    """Delete a token that the caller may revoke. Raise NotFound.
 
     Each request looks up its token, so no process accepts it afterwards.
     """
     with transaction.atomic():
         found = ApiToken.objects.select_for_update(of=("self",)).select_related("user")
         token = found.filter(pk=token_id).first()
-        is_own = token is not None and token.user_id == by.user.pk
-        if token is None or not (is_own or by.role is Role.OPERATOR):
+        if token is None or not may_revoke(
+            load_access(by), owner_id=token.user_id, bound_to=token.bound_to
+        ):
             raise NotFound(f"there is no token {token_id}")
         _audit("revoked", token, by=by, now=now)
         token.delete()
@@ -95,11 +132,11 @@ def revoke_token(*, token_id: int, by: Credential, now: datetime) -> None:
 
 def note_use(credential: Credential, *, now: datetime) -> None:
     """Store the time of the last use, at most once an hour."""
-    token_id, before = credential.token_id, now - timedelta(seconds=USE_SECONDS)
-    is_recent = credential.last_used_at is not None and credential.last_used_at > before
-    if token_id is not None and not is_recent:
-        token = ApiToken.objects.filter(pk=token_id)
-        token.exclude(last_used_at__gt=before).update(last_used_at=now)
+    token, before = credential.token, now - timedelta(seconds=USE_SECONDS)
+    if token is not None and (token.last_used_at is None or token.last_used_at <= before):
+        found = ApiToken.objects.filter(pk=token.pk)
+        found.exclude(last_used_at__gt=before).update(last_used_at=now)
+        token.last_used_at = now
 
 
 def digest_of(token: str) -> str:
@@ -110,10 +147,12 @@ def digest_of(token: str) -> str:
 def _audit(action: str, token: ApiToken, *, by: Credential, now: datetime) -> None:
     ends = "never" if token.expires_at is None else f"{token.expires_at:%Y-%m-%d %H:%M} UTC"
     through = f"the token {by.token_name}" if by.token_id else "the admin"
-    AuditLine.objects.create(
-        at=now,
+    name_projects([token])
+    limit = "" if token.projects is None else f", limited to {', '.join(token.projects)}"
+    add_line(
+        action,
+        f"token {token.name} of {token.user.get_username()}",
+        f"{token.prefix}…, role {token.role}{limit}, expires {ends}; through {through}",
         actor=by.user.get_username(),
-        action=action,
-        subject=f"token {token.name} of {token.user.get_username()}",
-        text=f"{token.prefix}…, role {token.role}, expires {ends}; through {through}",
+        now=now,
     )

@@ -57,6 +57,38 @@ def _shown(row: Project, access: Access) -> ReadableProject | None:
     return ReadableProject(str(row), row.domain.name, row.name, role, row.archived_at)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRole:
+    """A role on a project or, if `project` is None, on all projects of a domain."""
+
+    domain: str
+    project: str | None
+    role: Role
+
+
+def list_roles(access: Access) -> list[HeldRole]:
+    """Return the roles of the caller by name, limited by the presented token.
+
+    Those on projects that follow from a role on the domain are not repeated. Of a token that is
+    limited to projects, they are the roles on these.
+    """
+    wanted = access.projects.keys() if access.bound_to is None else access.bound_to
+    projects = Project.objects.select_related("domain").filter(pk__in=wanted)
+    domains = Domain.objects.filter(pk__in=access.domains if access.bound_to is None else ())
+    found = [
+        HeldRole(domain.name, None, role)
+        for domain in domains
+        if (role := access.role_on_domain(domain.pk)) is not None
+    ]
+    found += [
+        HeldRole(project.domain.name, project.name, role)
+        for project in projects
+        if (role := access.role_on(Place(project.pk, project.domain_id))) is not None
+        and access.role_on_domain(project.domain_id) is not role
+    ]
+    return sorted(found, key=lambda held: (held.domain, held.project or ""))
+
+
 def load_project(project_id: int) -> Project:
     """Return the row of a project, with its domain."""
     return Project.objects.select_related("domain").get(pk=project_id)

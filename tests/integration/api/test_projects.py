@@ -11,7 +11,7 @@ from controlplane.commands.tenancy.members import INSTALLATION, MemberScope, put
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
 from controlplane.models import AuditLine, Domain, Membership, Project
-from tests.integration.api.conftest import Caller, check_described, make_caller
+from tests.integration.api.conftest import Caller, check_described, make_outsider
 
 JOB = {"name": "sweep", "image": "busybox", "command": ["true"]}
 VISION = "/projects/research/vision"
@@ -32,7 +32,7 @@ def vision_manager(vision: Project) -> Caller:
 
 def member_of(scope: MemberScope, name: str, role: Role | None) -> Caller:
     """A new user whose only role is on `scope`, with a token of the role manager."""
-    caller = make_caller(name, Role.MANAGER, project=None)
+    caller = make_outsider(name)
     put_member(scope=scope, member=caller.user, role=role, actor="test", now=clock.now())
     return caller
 
@@ -120,7 +120,7 @@ def test_list_has_the_readable_projects_by_name_with_the_role_on_each(
     viewer = member_of(MemberScope(domain=vision.domain), "viewer-1", Role.VIEWER)
     assert names_of(viewer) == ["research/audio", "research/vision"]
     assert manager.get("/projects").json["results"][0]["role"] == "manager"
-    assert names_of(make_caller("outsider-1", project=None)) == []
+    assert names_of(make_outsider("outsider-1")) == []
 
 
 def test_pages_of_projects_are_whole(operator: Caller) -> None:
@@ -197,7 +197,7 @@ def test_manager_with_a_lesser_token_changes_no_members(manager: Caller) -> None
 
 
 def test_manager_grants_changes_and_removes_a_role(manager: Caller, vision: Project) -> None:
-    user = make_caller("user-1", Role.SUBMITTER, project=None)
+    user = make_outsider("user-1")
     path = f"{VISION}/members/users/user-1"
     assert user.get(VISION).status == 404
     granted = manager.put(path, {"role": "viewer"})
@@ -225,7 +225,7 @@ def test_manager_grants_changes_and_removes_a_role(manager: Caller, vision: Proj
 
 def test_group_with_a_role_gives_it_to_its_users(manager: Caller) -> None:
     group = Group.objects.create(name="Vision team/Zürich")
-    user = make_caller("user-1", project=None)
+    user = make_outsider("user-1")
     user.user.groups.add(group)
     path = f"{VISION}/members/groups/Vision%20team/Z%C3%BCrich"
     assert manager.put(path, {"role": "viewer"}).json["kind"] == "group"
@@ -266,7 +266,7 @@ def test_manager_of_a_domain_manages_its_members_and_those_of_its_projects(
     vision: Project,
 ) -> None:
     manager = member_of(MemberScope(domain=vision.domain), "manager-1", Role.MANAGER)
-    user = make_caller("user-1", project=None)
+    user = make_outsider("user-1")
     path = "/domains/research/members/users/user-1"
     assert manager.put(path, {"role": "viewer"}).status == 201
     assert user.get(VISION).json["role"] == "viewer"
@@ -288,7 +288,7 @@ def test_manager_of_a_project_does_not_manage_its_domain(manager: Caller) -> Non
 
 
 def test_operator_manages_every_domain_and_project(vision: Project, operator: Caller) -> None:
-    make_caller("user-1", project=None)
+    make_outsider("user-1")
     for path in (VISION, "/domains/research"):
         assert operator.put(f"{path}/members/users/user-1", {"role": "manager"}).status == 201
     assert operator.get("/domains/unknown/members").status == 404
@@ -299,7 +299,7 @@ def test_operator_manages_every_domain_and_project(vision: Project, operator: Ca
 
 
 def test_auditor_reads_members_and_changes_nothing(vision: Project, operator: Caller) -> None:
-    auditor = make_caller("auditor-1", Role.MANAGER, project=None)
+    auditor = make_outsider("auditor-1")
     assert auditor.get("/auditors").status == 403
     assert operator.put("/auditors/users/auditor-1").status == 201
     assert operator.put("/auditors/users/auditor-1", {}).status == 200
