@@ -100,6 +100,7 @@ _CELLS = attempt_requests.CellRequests.as_view
 _QUOTAS = partial(quotas.Quotas.as_view, basename="quota")
 _ARTIFACTS = attempts.AttemptArtifacts.as_view
 _PROJECTS = partial(projects.Projects.as_view, basename="project")
+_ACCOUNTS = partial(projects.ServiceAccounts.as_view, basename="service_account")
 _READ: dict[str, Any] = {"get": "retrieve", "put": "update"}
 _CHANGE: dict[str, Any] = {"put": "update", "delete": "destroy"}
 _PROJECT, _MEMBER = (
@@ -147,6 +148,8 @@ urlpatterns = [
     ),
     path("projects", _PROJECTS({"get": "list"})),
     path(_PROJECT, _PROJECTS(_READ)),
+    path(f"{_PROJECT}/service-accounts", _ACCOUNTS({"get": "list"})),
+    path(f"{_PROJECT}/service-accounts/<user_name:name>", _ACCOUNTS({**_READ, **_CHANGE})),
     *_members(f"{_PROJECT}/members", projects.ProjectMembers, "project_member"),
     *_members("domains/<name:domain>/members", projects.DomainMembers, "domain_member"),
     *_members("auditors", projects.Auditors, "auditor"),

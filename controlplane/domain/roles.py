@@ -182,15 +182,17 @@ def check_grant(
     is_own: bool,
     is_bound: bool = False,
     giver_is_bound: bool = False,
+    manages_receiver: bool = False,
 ) -> timedelta:
     """Return the life of a token with `role` for a user with the role `receiver`.
 
     `giver`: the role of the token that requests it. `is_own`: the token is for the caller.
-    `is_bound`: it is limited to projects, which the caller can read. Raise NotPermitted.
+    `is_bound`: it is limited to projects, which the caller can read. `manages_receiver`: it is for
+    a service account of a project that the caller manages. Raise NotPermitted.
     """
     if not giver.includes(Role.SUBMITTER):
         raise NotPermitted("a token with the role viewer cannot create tokens")
-    if not is_own and giver is not Role.OPERATOR:
+    if not (is_own or manages_receiver or giver is Role.OPERATOR):
         raise NotPermitted("only operators may create tokens for other users")
     if giver_is_bound and not is_bound:
         raise NotPermitted(

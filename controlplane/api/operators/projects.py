@@ -10,8 +10,16 @@ from rest_framework.response import Response
 from controlplane import clock
 from controlplane.api.base import READ_METHODS, ApiView, MayAudit
 from controlplane.api.openapi import Operation
-from controlplane.api.operators.requests import MemberRequest, ProjectRequest
-from controlplane.api.operators.serializers import MemberSerializer, ProjectSerializer
+from controlplane.api.operators.requests import (
+    MemberRequest,
+    ProjectRequest,
+    ServiceAccountRequest,
+)
+from controlplane.api.operators.serializers import (
+    MemberSerializer,
+    ProjectSerializer,
+    ServiceAccountSerializer,
+)
 from controlplane.api.requests import read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.api.walls import check_domain, check_new_project, check_project
@@ -22,6 +30,10 @@ from controlplane.commands.tenancy.members import (
     remove_member,
 )
 from controlplane.commands.tenancy.projects import archive_project, create_project
+from controlplane.commands.tenancy.service_accounts import (
+    delete_service_account,
+    put_service_account,
+)
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Action, Role
 from controlplane.queries.tenancy import accounts, projects
@@ -106,10 +118,58 @@ class Members(ApiView):
         """Return what the roles are on. Raise NotFound or PermissionDenied."""
         raise NotImplementedError
 
-    def _needed(self) -> Action:
-        """Return what the caller must be able to do: auditors may read without being managers."""
-        is_audit = self.request.method in READ_METHODS and self.access.may_audit
-        return Action.READ if is_audit else Action.MANAGE
+
+def needed_to_read(view: ApiView) -> Action:
+    """Return what the caller must be able to do: auditors may read without being managers."""
+    is_audit = view.request.method in READ_METHODS and view.access.may_audit
+    return Action.READ if is_audit else Action.MANAGE
+
+
+class ServiceAccounts(ApiView):
+    """Users for machines, which have no password. Managers of their project create their tokens."""
+
+    serializer_class = ServiceAccountSerializer
+
+    @Operation(page=True, problems=(403,))
+    def list(self, request: Request, domain: str, project: str) -> Response:
+        """List the service accounts of a project by name (managers and auditors)."""
+        place = check_project(self.access, domain, project, needed_to_read(self))
+        found = partial(projects.list_service_accounts, place.project_id)
+        return self.answer_page(found, "name", "after")
+
+    @Operation(problems=(403,))
+    def retrieve(self, request: Request, domain: str, project: str, name: str) -> Response:
+        """Show a service account (managers and auditors)."""
+        place = check_project(self.access, domain, project, needed_to_read(self))
+        return self.answer(projects.get_service_account(place.project_id, name))
+
+    @Operation(body=ServiceAccountRequest, codes=(200, 201), problems=(409,))
+    def update(self, request: Request, domain: str, project: str, name: str) -> Response:
+        """Create a service account with a role on its project, or change the role (managers).
+
+        Names of users are unique: that of another user is a conflict.
+        """
+        place = check_project(self.access, domain, project, Action.MANAGE)
+        is_new = put_service_account(
+            project=projects.load_project(place.project_id),
+            name=name,
+            role=Role(read_part(request, ServiceAccountRequest).role),
+            actor=self.actor,
+            now=clock.now(),
+        )
+        found = projects.get_service_account(place.project_id, name)
+        return self.answer(found, status=201 if is_new else 200)
+
+    def destroy(self, request: Request, domain: str, project: str, name: str) -> Response:
+        """Deactivate a service account and revoke its tokens; its jobs remain (managers)."""
+        place = check_project(self.access, domain, project, Action.MANAGE)
+        delete_service_account(
+            project=projects.load_project(place.project_id),
+            name=name,
+            actor=self.actor,
+            now=clock.now(),
+        )
+        return Response(status=204)
 
 
 class ProjectMembers(Members):
@@ -117,7 +177,7 @@ class ProjectMembers(Members):
 
     def _scope(self) -> MemberScope:
         names = self.kwargs["domain"], self.kwargs["project"]
-        place = check_project(self.access, *names, self._needed())
+        place = check_project(self.access, *names, needed_to_read(self))
         return MemberScope(project=projects.load_project(place.project_id))
 
 
@@ -125,7 +185,7 @@ class DomainMembers(Members):
     """Users and groups with a role on all projects of a domain."""
 
     def _scope(self) -> MemberScope:
-        domain_id = check_domain(self.access, self.kwargs["domain"], self._needed())
+        domain_id = check_domain(self.access, self.kwargs["domain"], needed_to_read(self))
         return MemberScope(domain=projects.load_domain(domain_id))
 
 

@@ -56,8 +56,8 @@ class TokenRequest(Model):
     )
     user: Annotated[str, Field(min_length=1, max_length=150)] | None = Field(
         default=None,
-        description="Owner of the token; default: the caller. Only operators can name another"
-        " user.",
+        description="Owner of the token; default: the caller. Operators can name any user, managers"
+        " a service account of their project.",
     )
     role: Literal["viewer", "submitter", "manager", "operator"] = Field(
         default="submitter",
@@ -102,6 +102,14 @@ class MemberRequest(Model):
         description="viewer: read work and its output; submitter: and submit jobs, cancel, retry"
         " and delete own work, use secrets; manager: and any work, secrets, members, service"
         " accounts and their tokens.",
+    )
+
+
+class ServiceAccountRequest(Model):
+    """The role of a service account on its project."""
+
+    role: Literal["viewer", "submitter", "manager"] = Field(
+        default="submitter", description="As that of a member."
     )
 
 

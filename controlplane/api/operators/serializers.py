@@ -299,6 +299,16 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
         return str(found.user or found.group)
 
 
+class ServiceAccountSerializer(serializers.Serializer[None]):
+    """A user for a machine, without a password, of one project."""
+
+    name = CharField()
+    role = serializers.ChoiceField(
+        [*PROJECT_ROLES], allow_null=True, help_text="On its project; null: none."
+    )
+    created_at = serializers.DateTimeField()
+
+
 class UserSerializer(serializers.ModelSerializer[User]):
     """A user. `role`: the most that the user's tokens permit."""
 

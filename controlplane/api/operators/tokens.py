@@ -66,7 +66,8 @@ class ApiTokens(ApiView):
 
         Its role is at most that of the token that requests it. It is limited to `projects` if the
         body names some, which the caller must be able to read. Operators may create tokens for
-        other users, and longer lives.
+        other users, and longer lives; managers for service accounts of their project, which are
+        limited to it.
         """
         wanted = read_part(request, TokenRequest)
         credential = credential_of(request)

@@ -10,11 +10,11 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from controlplane.commands.tenancy.audit_lines import add_line
-from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.roles import Role, check_grant, may_revoke
 from controlplane.models import ApiToken
 from controlplane.queries.tenancy.access import load_access
-from controlplane.queries.tenancy.accounts import Credential, find_role, name_projects
+from controlplane.queries.tenancy.accounts import Credential, find_home, find_role, name_projects
 
 TOKEN_MARK = "cr_"
 """The first characters of every token, so that scanners for leaked secrets recognize it."""
@@ -65,31 +65,42 @@ def create_api_token(
 
 @dataclass(frozen=True, slots=True)
 class TokenRights:
-    """What a new token permits, and for how many days. `bound_to`: ids of projects; None: all."""
+    """What a new token permits, and for how many days.
+
+    `bound_to`: ids of projects; None: all, or of a service account its own project.
+    """
 
     role: Role
     days: int
     bound_to: frozenset[int] | None = None
 
 
-def check_rights(rights: TokenRights, *, by: Credential, user: User) -> timedelta:
-    """Return the life of a token that the caller `by` creates for `user`.
+def check_rights(
+    rights: TokenRights, *, by: Credential, user: User
+) -> tuple[timedelta, frozenset[int] | None]:
+    """Return the life of a token that the caller `by` creates for `user`, and its projects.
 
     Raise NotPermitted; NotFound for a project that the caller may not read.
     """
+    access, home, bound_to = load_access(by), find_home(user), rights.bound_to
+    if home is not None:
+        bound_to = bound_to or frozenset((home,))
+        if bound_to != {home}:
+            raise NotPermitted("the tokens of a service account are limited to its project")
     life = check_grant(
         giver=by.role,
         receiver=find_role(user),
         role=rights.role,
         days=rights.days,
         is_own=user.pk == by.user.pk,
-        is_bound=rights.bound_to is not None,
+        is_bound=bound_to is not None,
         giver_is_bound=by.bound_to is not None,
+        manages_receiver=home is not None and (access.managed is None or home in access.managed),
     )
-    readable = load_access(by).readable
-    if readable is not None and not (rights.bound_to or frozenset()) <= frozenset(readable):
+    readable = access.readable
+    if readable is not None and not (bound_to or frozenset()) <= frozenset(readable):
         raise NotFound("there is no such project")
-    return life
+    return life, bound_to
 
 
 def grant_token(
@@ -99,7 +110,7 @@ def grant_token(
 
     Raise NotPermitted, NotFound, Conflict.
     """
-    life = check_rights(rights, by=by, user=user)
+    life, bound_to = check_rights(rights, by=by, user=user)
     with transaction.atomic():
         clear = create_api_token(
             user=user,
@@ -107,7 +118,7 @@ def grant_token(
             role=rights.role,
             now=now,
             expires_at=now + life,
-            bound_to=rights.bound_to,
+            bound_to=bound_to,
         )
         made = ApiToken.objects.get(user=user, name=name)
         _audit("created", made, by=by, now=now)

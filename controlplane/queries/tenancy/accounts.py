@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, Project
+from controlplane.models import ApiToken, Project, ServiceAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,12 @@ def get_user(name: str) -> User:
     if user is None:
         raise NotFound(f"there is no user {name}")
     return user
+
+
+def find_home(user: User) -> int | None:
+    """Return the id of the project of a service account; None for another user."""
+    found = ServiceAccount.objects.filter(user=user).values_list("project_id", flat=True)
+    return found.first()
 
 
 def get_group(name: str) -> Group:

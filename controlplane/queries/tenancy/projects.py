@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import Group, User
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Access, Place, Role
-from controlplane.models import Domain, Membership, Project
+from controlplane.models import Domain, Membership, Project, ServiceAccount
 
 GROUPS, USERS = "groups", "users"
 
@@ -113,6 +113,44 @@ def get_member(project_id: int | None, domain_id: int | None, member: User | Gro
     """Return the role of a user or group on a project or on a domain, or that of an auditor."""
     found = _memberships(project_id, domain_id)
     return found.get(**{"user" if isinstance(member, User) else "group": member})
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountFacts:
+    """An active service account. `role`: on its project; None: it has none there."""
+
+    name: str
+    role: str | None
+    created_at: datetime
+
+
+def list_service_accounts(
+    project_id: int, *, after: str | None, limit: int
+) -> list[ServiceAccountFacts]:
+    """Return the active service accounts of a project by name."""
+    found = _service_accounts(project_id).filter(user__username__gt=after or "")
+    return [_facts_of(account) for account in found[:limit]]
+
+
+def get_service_account(project_id: int, name: str) -> ServiceAccountFacts:
+    """Return an active service account of a project. Raise NotFound."""
+    for account in _service_accounts(project_id).filter(user__username=name):
+        return _facts_of(account)
+    raise NotFound(f"there is no service account {name}")
+
+
+def _service_accounts(project_id: int) -> QuerySet[ServiceAccount]:
+    role = Membership.objects.filter(user=OuterRef("user"), project=OuterRef("project"))
+    found = ServiceAccount.objects.filter(project_id=project_id, user__is_active=True)
+    return (
+        found.select_related("user")
+        .annotate(role=Subquery(role.values("role")[:1]))
+        .order_by("user__username")
+    )
+
+
+def _facts_of(account: Any) -> ServiceAccountFacts:
+    return ServiceAccountFacts(account.user.username, account.role, account.created_at)
 
 
 def _memberships(project_id: int | None, domain_id: int | None) -> QuerySet[Membership]:

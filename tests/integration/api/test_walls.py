@@ -18,6 +18,7 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.tenancy.secrets import put_secret
+from controlplane.commands.tenancy.service_accounts import put_service_account
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.roles import AUDITOR, Role
@@ -132,6 +133,26 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         "/projects/default/lab/members/users/viewer",
         None,
     ),
+    ("get", "/projects/{domain}/{project}/service-accounts"): (
+        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        "/projects/default/lab/service-accounts",
+        None,
+    ),
+    ("get", "/projects/{domain}/{project}/service-accounts/{name}"): (
+        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        "/projects/default/lab/service-accounts/robot",
+        None,
+    ),
+    ("put", "/projects/{domain}/{project}/service-accounts/{name}"): (
+        MANAGE,
+        "/projects/default/lab/service-accounts/robot",
+        {},
+    ),
+    ("delete", "/projects/{domain}/{project}/service-accounts/{name}"): (
+        MANAGE,
+        "/projects/default/lab/service-accounts/robot",
+        None,
+    ),
     ("get", "/domains/{domain}/members"): (
         (*(ABSENT,) * 5, OK, OK),
         "/domains/default/members",
@@ -214,6 +235,7 @@ def installation(make_cell: Callable[..., Cell]) -> Installation:
     attempt = place(task, make_cell(), state=TaskState.RUNNING)
     now = clock.now()
     put_secret(project_id=lab.pk, name="token", value=b"v", writer=None, now=now)
+    put_service_account(project=lab, name="robot", role=Role.SUBMITTER, actor="test", now=now)
     callback = Callback.objects.create(
         job_id=job,
         owner_id=owner.user.pk,
