@@ -382,3 +382,31 @@ class Whoami(TypedDict):
     installation: str | None
     roles: list[HeldRole]
     token: Token
+
+
+class Project(TypedDict):
+    """A project. `role`: that of the caller, limited by the presented token."""
+
+    name: str
+    domain: str
+    project: str
+    role: str
+    archived: bool
+    archived_at: str | None
+
+
+class Member(TypedDict):
+    """A user or group with a role."""
+
+    kind: str
+    name: str
+    role: str
+    created_at: str
+
+
+class ServiceAccount(TypedDict):
+    """A user for a machine, without a password, of one project."""
+
+    name: str
+    role: str | None
+    created_at: str

@@ -26,6 +26,9 @@ MODELS = (
     "GrantedToken",
     "User",
     "Whoami",
+    "Project",
+    "Member",
+    "ServiceAccount",
 )
 _PREFIX = "#/components/schemas/"
 _TYPES = {

@@ -110,12 +110,12 @@ def test_other_members_control_no_service_accounts(chief: Caller, role: Role) ->
     assert member.post("/tokens", {"name": "x", "user": "robot"}).status == 403
 
 
-def test_strangers_see_no_service_accounts(chief: Caller) -> None:
+def test_outsiders_see_no_service_accounts(chief: Caller) -> None:
     make_account(chief)
-    stranger = make_outsider("user-1")
-    assert stranger.get(ACCOUNTS).status == 404
-    assert stranger.put(f"{ACCOUNTS}/new", {}).status == 404
-    refused = stranger.post("/tokens", {"name": "x", "user": "robot"})
+    outsider = make_outsider("user-1")
+    assert outsider.get(ACCOUNTS).status == 404
+    assert outsider.put(f"{ACCOUNTS}/new", {}).status == 404
+    refused = outsider.post("/tokens", {"name": "x", "user": "robot"})
     assert (refused.status, refused.json["detail"]) == (
         403,
         "only operators may create tokens for other users",
