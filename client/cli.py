@@ -14,6 +14,7 @@ from client.commands import (
     history,
     login,
     policies,
+    projects,
     secrets,
     show,
     submit,
@@ -102,5 +103,8 @@ for command in (
     app.command()(command)
 app.add_typer(cache.app, name="cache")
 app.add_typer(secrets.app, name="secrets")
+app.add_typer(projects.projects, name="project")
+app.add_typer(projects.members, name="member")
+app.add_typer(projects.service_accounts, name="service-account")
 app.add_typer(tokens.tokens, name="token")
 app.add_typer(tokens.users, name="user")

@@ -336,6 +336,7 @@ class Token(TypedDict):
     name: str
     user: str
     role: str
+    projects: list[str] | None
     prefix: str
     created_at: str
     expires_at: str | None
@@ -349,6 +350,7 @@ class GrantedToken(TypedDict):
     name: str
     user: str
     role: str
+    projects: list[str] | None
     prefix: str
     created_at: str
     expires_at: str | None
@@ -366,11 +368,21 @@ class User(TypedDict):
     last_login: str | None
 
 
+class HeldRole(TypedDict):
+    """A role of the caller on a project or on all projects of a domain."""
+
+    domain: str
+    project: str | None
+    role: str
+
+
 class Whoami(TypedDict):
-    """The caller. `role`: what the presented token permits."""
+    """The caller. `role`: the most that the presented token permits."""
 
     user: str
     role: str
+    installation: str | None
+    roles: list[HeldRole]
     token: Token
 
 
@@ -391,3 +403,31 @@ class AuditLine(TypedDict):
     domain: str | None
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+
+
+class Project(TypedDict):
+    """A project. `role`: that of the caller, limited by the presented token."""
+
+    name: str
+    domain: str
+    project: str
+    role: str
+    archived: bool
+    archived_at: str | None
+
+
+class Member(TypedDict):
+    """A user or group with a role."""
+
+    kind: str
+    name: str
+    role: str
+    created_at: str
+
+
+class ServiceAccount(TypedDict):
+    """A user for a machine, without a password, of one project."""
+
+    name: str
+    role: str | None
+    created_at: str

@@ -1,6 +1,6 @@
 """The Python client: one typed method per operation of the API, and `wait`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -16,8 +16,11 @@ from client.documents import (
     Change,
     GrantedToken,
     Job,
+    Member,
     Pool,
+    Project,
     Quota,
+    ServiceAccount,
     StoredSecret,
     Task,
     TaskArtifacts,
@@ -307,22 +310,89 @@ class Session(ApiTransport):
         found = self._pages("/audit", filters)
         return list(found if limit is None else islice(found, limit))
 
+    # -------------------------------------------------------------- projects
+
+    def projects(self) -> list[Project]:
+        """Return the readable projects by name, with the role on each."""
+        return list(self._pages("/projects"))
+
+    def project(self, name: str) -> Project:
+        """Return one project, by domain/name, or by its name in the domain default."""
+        return self._call("GET", _project_path(name))
+
+    def put_project(self, name: str, *, archived: bool | None = None) -> Project:
+        """Create a project, or archive or unarchive it (managers). None: leave that as it is."""
+        return self._call("PUT", _project_path(name), body={"archived": archived})
+
+    def members(self, *, project: str | None = None, domain: str | None = None) -> list[Member]:
+        """Return the members of a project or domain; without both, the auditors."""
+        return list(self._pages(_members_path(project, domain)))
+
+    def put_member(
+        self,
+        kind: Literal["user", "group"],
+        name: str,
+        *,
+        role: str | None,
+        project: str | None = None,
+        domain: str | None = None,
+    ) -> Member:
+        """Give a user or group a role on a project or domain; without both, that of an auditor."""
+        path = _members_path(project, domain) + _path(f"{kind}s", name)
+        return self._call("PUT", path, body={} if role is None else {"role": role})
+
+    def remove_member(
+        self,
+        kind: Literal["user", "group"],
+        name: str,
+        *,
+        project: str | None = None,
+        domain: str | None = None,
+    ) -> None:
+        """Remove the role of a user or group."""
+        self._call("DELETE", _members_path(project, domain) + _path(f"{kind}s", name))
+
+    def service_accounts(self, project: str) -> list[ServiceAccount]:
+        """Return the service accounts of a project by name (managers)."""
+        return list(self._pages(_project_path(project) + "/service-accounts"))
+
+    def put_service_account(
+        self, name: str, *, project: str, role: str = "submitter"
+    ) -> ServiceAccount:
+        """Create a service account, or change its role (managers)."""
+        path = _project_path(project) + _path("service-accounts", name)
+        return self._call("PUT", path, body={"role": role})
+
+    def delete_service_account(self, name: str, *, project: str) -> None:
+        """Deactivate a service account and revoke its tokens (managers)."""
+        self._call("DELETE", _project_path(project) + _path("service-accounts", name))
+
     # -------------------------------------------------------- tokens, users
 
     def whoami(self) -> Whoami:
-        """Return the user, role and token of this session."""
+        """Return the user, roles and token of this session."""
         return self._call("GET", "/whoami")
 
-    def tokens(self, *, user: str | None = None) -> list[Token]:
-        """Return own tokens without values, newest first; as an operator those of all users."""
-        return list(self._pages("/tokens", {"user": user}))
+    def tokens(self, *, user: str | None = None, project: str | None = None) -> list[Token]:
+        """Return own tokens without values, newest first; as an operator those of all users.
+
+        `project`: those of all users that are limited to this project (its managers).
+        """
+        return list(self._pages("/tokens", {"user": user, "project": project}))
 
     def create_token(
-        self, name: str, *, role: str = "submitter", user: str | None = None, expires_in_days: int
+        self,
+        name: str,
+        *,
+        role: str = "submitter",
+        user: str | None = None,
+        projects: Sequence[str] | None = None,
+        expires_in_days: int,
     ) -> GrantedToken:
-        """Create a token. Its value is in this document only."""
+        """Create a token, limited to `projects` if given. Its value is in this document only."""
+        named = projects and ["/".join(_names_of(name)) for name in projects]
         body = {"name": name, "role": role, "user": user, "expires_in_days": expires_in_days}
-        return self._call("POST", "/tokens", body=body)
+        return self._call("POST", "/tokens", body={**body, "projects": named or None})
 
     def revoke_token(self, token_id: int) -> None:
         """Revoke a token."""
@@ -346,6 +416,22 @@ def _project_query(project: str) -> Query:
     """Return the query for a project, `name` or `domain/name`."""
     domain, slash, name = project.partition("/")
     return {"domain": domain, "project": name} if slash else {"project": project}
+
+
+def _names_of(project: str) -> tuple[str, str]:
+    """Return the domain and the name of a project, `name` or `domain/name`."""
+    domain, slash, name = project.partition("/")
+    return (domain, name) if slash else ("default", project)
+
+
+def _project_path(project: str) -> str:
+    return _path("projects", *_names_of(project))
+
+
+def _members_path(project: str | None, domain: str | None) -> str:
+    if project is not None:
+        return _project_path(project) + "/members"
+    return "/auditors" if domain is None else _path("domains", domain, "members")
 
 
 def _path(*parts: str | int) -> str:

@@ -27,6 +27,9 @@ MODELS = (
     "User",
     "Whoami",
     "AuditLine",
+    "Project",
+    "Member",
+    "ServiceAccount",
 )
 _PREFIX = "#/components/schemas/"
 _TYPES = {

@@ -24,25 +24,45 @@ UserName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.
 
 
 def whoami(as_json: JsonFlag = False) -> None:
-    """Show the server, and the user, role and token of these commands."""
+    """Show the server, and the user, roles and token of these commands."""
     with connect() as session:
         found = session.whoami()
         url = session.url
     token = found["token"]
     expires = instant_text(token["expires_at"]) if token["expires_at"] else "never"
     facts = f"role {found['role']} · token {token['name']} · expires {expires}"
-    show(as_json, found, f"{found['user']} at {url}\n{facts}")
+    lines = [f"{found['user']} at {url}", facts]
+    if found["installation"]:
+        lines.append(f"{found['installation']} of the installation")
+    for held in found["roles"]:
+        where = f"project {held['domain']}/{held['project']}"
+        lines.append(
+            f"{held['role']} of {where if held['project'] else 'domain ' + held['domain']}"
+        )
+    if token["projects"]:
+        lines.append(f"token limited to {', '.join(token['projects'])}")
+    show(as_json, found, "\n".join(lines))
 
 
 @tokens.command("create")
 def create_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")],
-    role: Annotated[str, typer.Option(help="viewer, submitter or operator.")] = "submitter",
+    role: Annotated[
+        str, typer.Option(help="viewer, submitter, manager or operator.")
+    ] = "submitter",
     user: Annotated[
         str | None,
         typer.Option(
             metavar="USER",
-            help="Owner of the token; default: you. Only operators can name another user.",
+            help="Owner of the token; default: you. Managers can name a service account of their"
+            " project, operators any user.",
+        ),
+    ] = None,
+    project: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PROJECT",
+            help="Limit the token to this project, as name or domain/name; repeatable.",
         ),
     ] = None,
     days: Annotated[
@@ -52,7 +72,9 @@ def create_token(
 ) -> None:
     """Create a token and print it. It cannot be read again."""
     with connect() as session:
-        made = session.create_token(name, role=role, user=user, expires_in_days=days)
+        made = session.create_token(
+            name, role=role, user=user, projects=project, expires_in_days=days
+        )
     show(as_json, made, made["token"])
 
 
@@ -61,11 +83,18 @@ def list_tokens(
     user: Annotated[
         str | None, typer.Option(metavar="USER", help="Only tokens of this user.")
     ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROJECT",
+            help="Tokens of all users that are limited to this project (its managers).",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List your tokens, or as an operator those of all users."""
     with connect() as session:
-        found = session.tokens(user=user)
+        found = session.tokens(user=user, project=project)
     show(as_json, found, _token_table(found) if found else "no tokens")
 
 
@@ -117,13 +146,16 @@ def _put_user(name: str, *, active: bool, as_json: bool) -> None:
 
 
 def _token_table(found: Iterable[Token]) -> Table:
-    table = new_table("ID", "TOKEN", "USER", "ROLE", "BEGINS WITH", "EXPIRES", "LAST USED")
+    table = new_table(
+        "ID", "TOKEN", "USER", "ROLE", "PROJECTS", "BEGINS WITH", "EXPIRES", "LAST USED"
+    )
     for token in found:
         table.add_row(
             str(token["id"]),
             token["name"],
             token["user"],
             token["role"],
+            "all" if token["projects"] is None else " ".join(token["projects"]),
             token["prefix"],
             instant_text(token["expires_at"]) if token["expires_at"] else "never",
             instant_text(token["last_used_at"]) if token["last_used_at"] else "never",

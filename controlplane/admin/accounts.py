@@ -25,26 +25,31 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.commands.tenancy.accounts import delete_users, describe_user, record_user
-from controlplane.commands.tenancy.tokens import grant_token, revoke_token
+from controlplane.commands.tenancy.tokens import (
+    TokenRights,
+    check_rights,
+    grant_token,
+    revoke_token,
+)
 from controlplane.commands.tenancy.totp import reset_totp
-from controlplane.domain.errors import NotPermitted
+from controlplane.domain.errors import NotFound, NotPermitted
 from controlplane.domain.roles import (
     DEFAULT_DAYS,
     MAX_OPERATOR_DAYS,
     Role,
-    check_grant,
 )
-from controlplane.models import ApiToken
+from controlplane.models import ApiToken, Project
 from controlplane.queries.tenancy.accounts import (
     Credential,
-    find_role,
     find_totp_users,
+    name_projects,
     session_credential,
 )
 
 if apps.is_installed("unfold"):
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from unfold.widgets import UnfoldAdminIntegerFieldWidget as IntegerInput
+    from unfold.widgets import UnfoldAdminSelectMultipleWidget as SelectMultiple
 else:
     from django.contrib.auth.forms import (
         AdminPasswordChangeForm,
@@ -52,6 +57,7 @@ else:
     )
     from django.contrib.auth.forms import AdminUserCreationForm as UserCreationForm
     from django.forms import NumberInput as IntegerInput
+    from django.forms import SelectMultiple
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -170,6 +176,14 @@ class TokenForm(forms.ModelForm):
         widget=IntegerInput(),
     )
 
+    limited_to = forms.ModelMultipleChoiceField(
+        Project.objects.select_related("domain"),
+        label="Limited to projects",
+        required=False,
+        help_text="None: all projects of the user.",
+        widget=SelectMultiple(),
+    )
+
     class Meta:
         model = ApiToken
         fields = ("user", "name", "role")
@@ -181,14 +195,8 @@ class TokenForm(forms.ModelForm):
         found: dict[str, Any] = super().clean() or {}
         if {"user", "role", "days"} <= found.keys():
             try:
-                check_grant(
-                    giver=self.giver.role,
-                    receiver=find_role(found["user"]),
-                    role=Role(found["role"]),
-                    days=found["days"],
-                    is_own=found["user"] == self.giver.user,
-                )
-            except NotPermitted as refusal:
+                check_rights(_rights_of(found), by=self.giver, user=found["user"])
+            except (NotPermitted, NotFound) as refusal:
                 raise forms.ValidationError(str(refusal)) from None
         return found
 
@@ -197,12 +205,13 @@ class TokenForm(forms.ModelForm):
 class ApiTokenAdmin(ReadOnlyAdmin):
     """API tokens by their prefix; the rest of a token is not stored."""
 
-    list_display = ("prefix", "name", "user", "role", "created", "expires", "used")
+    list_display = ("prefix", "name", "user", "role", "limited", "created", "expires", "used")
     list_select_related = ("user",)
     actions = ("revoke",)
     form = TokenForm
     autocomplete_fields = ("user",)
 
+    limited = loaded_column(lambda token, names: ", ".join(names or ()), "limited to")
     created = column(lambda token: instant(token.created_at), "created", ordering="pk")
     expires = column(
         lambda token: instant(token.expires_at) if token.expires_at else "never", "expires"
@@ -210,6 +219,10 @@ class ApiTokenAdmin(ReadOnlyAdmin):
     used = column(
         lambda token: instant(token.last_used_at) if token.last_used_at else "never", "last used"
     )
+
+    def load(self, rows: list[ApiToken]) -> dict[int, Any]:
+        """Return the names of the projects that each token is limited to."""
+        return {token.pk: token.projects for token in name_projects(rows)}
 
     @confirmed_action(
         "Revoke",
@@ -244,8 +257,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
             by=_credential(request),
             user=obj.user,
             name=obj.name,
-            role=Role(obj.role),
-            days=form.cleaned_data["days"],
+            rights=_rights_of(form.cleaned_data),
             now=clock.now(),
         )
 
@@ -270,10 +282,17 @@ class ApiTokenAdmin(ReadOnlyAdmin):
             ("name", obj.name),
             ("user", obj.user),
             ("role", obj.role),
+            ("limited to", self.limited(obj)),
             ("created", instant(obj.created_at)),
             ("expires", self.expires(obj)),
             ("last used", self.used(obj)),
         ]
+
+
+def _rights_of(fields: Mapping[str, Any]) -> TokenRights:
+    """Return what the fields of a form permit."""
+    projects = frozenset(project.pk for project in fields.get("limited_to") or ())
+    return TokenRights(Role(fields["role"]), fields["days"], projects or None)
 
 
 def _credential(request: HttpRequest) -> Credential:

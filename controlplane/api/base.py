@@ -24,10 +24,10 @@ from controlplane.commands.tenancy.tokens import digest_of, note_use
 from controlplane.domain.roles import Access, Role
 from controlplane.queries.tenancy.access import load_access
 from controlplane.queries.tenancy.accounts import Credential, find_credential
-from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
+from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 
 MAX_TOKEN_LENGTH = 512
-_READ_METHODS = ("GET", "HEAD", "OPTIONS")
+READ_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class BearerAuthentication(BaseAuthentication):
@@ -68,7 +68,7 @@ class MaySubmit(BasePermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the request only reads, or the caller is a submitter."""
-        return request.method in _READ_METHODS or has_role(request, Role.SUBMITTER)
+        return request.method in READ_METHODS or has_role(request, Role.SUBMITTER)
 
 
 class MayOperate(BasePermission):
@@ -88,7 +88,7 @@ class MayAudit(BasePermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether an auditor or operator reads, or the caller is an operator."""
-        if request.method not in _READ_METHODS:
+        if request.method not in READ_METHODS:
             return has_role(request, Role.OPERATOR)
         credential = request.auth
         return isinstance(credential, Credential) and load_access(credential).may_audit
@@ -99,7 +99,7 @@ class ReadOrOperate(MayOperate):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the request only reads, or the caller is an operator."""
-        return request.method in _READ_METHODS or super().has_permission(request, view)
+        return request.method in READ_METHODS or super().has_permission(request, view)
 
 
 class IgnoreAccept(DefaultContentNegotiation):

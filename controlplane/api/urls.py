@@ -2,13 +2,23 @@
 
 import re
 from functools import partial
+from typing import Any
 
-from django.urls import path, re_path, register_converter
+from django.urls import URLPattern, path, re_path, register_converter
 from django.urls.converters import IntConverter, StringConverter
 from rest_framework.routers import SimpleRouter
 
 from controlplane.api.agents import attempt_requests, store
-from controlplane.api.operators import audit, callbacks, cells, pools, quotas, secrets, tokens
+from controlplane.api.operators import (
+    audit,
+    callbacks,
+    cells,
+    pools,
+    projects,
+    quotas,
+    secrets,
+    tokens,
+)
 from controlplane.api.problems import nothing_here
 from controlplane.api.work import attempts, cache, jobs, tasks
 from controlplane.spec.one_off import ONE_OFF_GUID
@@ -21,7 +31,7 @@ class IdConverter(IntConverter):
 
 
 class NameConverter(StringConverter):
-    """A name of a cell, pool or secret."""
+    """A name of a cell, pool, secret, domain or project."""
 
     regex = "[a-z0-9][a-z0-9._-]{0,62}"
 
@@ -44,6 +54,18 @@ class UserName(StringConverter):
     regex = r"[\w.@+-]{1,150}"
 
 
+class MemberKind(StringConverter):
+    """Whether a member is a user or a group."""
+
+    regex = "users|groups"
+
+
+class MemberName(StringConverter):
+    """The name of a user or a group."""
+
+    regex = r"[^\x00]{1,150}"
+
+
 class TaskReference(StringConverter):
     """The id of a task, or its guid, which never consists of digits only."""
 
@@ -62,6 +84,8 @@ class CacheKeyConverter(StringConverter):
 
 register_converter(CacheKeyConverter, "cache_key")
 register_converter(IdConverter, "id")
+register_converter(MemberKind, "member_kind")
+register_converter(MemberName, "member_name")
 register_converter(NameConverter, "name")
 register_converter(ScopeKindConverter, "scope_kind")
 register_converter(ScopeName, "scope_name")
@@ -84,6 +108,23 @@ _JOBS, _STORE = jobs.Jobs.as_view, store.Store.as_view
 _CELLS = attempt_requests.CellRequests.as_view
 _QUOTAS = partial(quotas.Quotas.as_view, basename="quota")
 _ARTIFACTS = attempts.AttemptArtifacts.as_view
+_PROJECTS = partial(projects.Projects.as_view, basename="project")
+_ACCOUNTS = partial(projects.ServiceAccounts.as_view, basename="service_account")
+_READ: dict[str, Any] = {"get": "retrieve", "put": "update"}
+_CHANGE: dict[str, Any] = {"put": "update", "delete": "destroy"}
+_PROJECT, _MEMBER = (
+    "projects/<name:domain>/<name:project>",
+    "<member_kind:members>/<member_name:name>",
+)
+
+
+def _members(prefix: str, view: type[projects.Members], basename: str) -> list[URLPattern]:
+    """Return the URLs of a list of members and of each member."""
+    return [
+        path(prefix, view.as_view({"get": "list"}, basename=basename)),
+        path(f"{prefix}/{_MEMBER}", view.as_view(_CHANGE, basename=basename)),
+    ]
+
 
 urlpatterns = [
     *router.urls,
@@ -115,6 +156,13 @@ urlpatterns = [
         "quotas/<scope_kind:kind>/<scope_name:name>",
         _QUOTAS({"get": "retrieve", "put": "update"}),
     ),
+    path("projects", _PROJECTS({"get": "list"})),
+    path(_PROJECT, _PROJECTS(_READ)),
+    path(f"{_PROJECT}/service-accounts", _ACCOUNTS({"get": "list"})),
+    path(f"{_PROJECT}/service-accounts/<user_name:name>", _ACCOUNTS({**_READ, **_CHANGE})),
+    *_members(f"{_PROJECT}/members", projects.ProjectMembers, "project_member"),
+    *_members("domains/<name:domain>/members", projects.DomainMembers, "domain_member"),
+    *_members("auditors", projects.Auditors, "auditor"),
     path("store/inputs/<slug:digest>", _STORE({"get": "read_input"})),
     path("store/results/<id:group_id>", _STORE({"get": "read_results"})),
     path("store/outputs/<id:group_id>/<path:name>", _STORE({"get": "read_outputs"})),

@@ -8,38 +8,40 @@ from rest_framework.exceptions import PermissionDenied
 from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.admission import unknown_project
 from controlplane.domain.jobs.submission import JobsRefused
-from controlplane.domain.roles import Access, Action, Place, may
+from controlplane.domain.roles import Access, Permission, Place, Role, may
 from controlplane.queries.tenancy import access as places
 from controlplane.spec import Fault, JobSpec
 
 _REFUSALS = {
-    Action.SUBMIT: "the request needs the role submitter on the project",
-    Action.CHANGE: "only its submitter or a manager of its project may {verb} it",
-    Action.MANAGE: "the request needs the role manager on the project",
+    Permission.SUBMIT: "the request needs the role submitter on the project",
+    Permission.CHANGE: "only its submitter or a manager of its project may {verb} it",
+    Permission.MANAGE: "the request needs the role manager on the project",
 }
 
 
 def check_job(
     access: Access,
     job_id: int,
-    action: Action = Action.READ,
+    wanted: Permission = Permission.READ,
     verb: str = "",
     *,
     though_stopping: bool = False,
 ) -> None:
-    """Raise NotFound or PermissionDenied unless the caller may do `action` on a job."""
+    """Raise NotFound or PermissionDenied unless the caller may do `wanted` on a job."""
     place = places.find_job_place(job_id, though_stopping=though_stopping)
-    _check(access, action, place, f"job {job_id}", verb)
+    _check(access, wanted, place, f"job {job_id}", verb)
 
 
-def check_task(access: Access, task_id: int, action: Action = Action.READ, verb: str = "") -> None:
-    """Raise NotFound or PermissionDenied unless the caller may do `action` on a task."""
-    _check(access, action, places.find_task_place(task_id), f"task {task_id}", verb)
+def check_task(
+    access: Access, task_id: int, wanted: Permission = Permission.READ, verb: str = ""
+) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may do `wanted` on a task."""
+    _check(access, wanted, places.find_task_place(task_id), f"task {task_id}", verb)
 
 
 def check_attempt(access: Access, uid: UUID) -> None:
     """Raise NotFound unless the caller may read an attempt."""
-    _check(access, Action.READ, places.find_attempt_place(uid), f"attempt {uid}")
+    _check(access, Permission.READ, places.find_attempt_place(uid), f"attempt {uid}")
 
 
 def check_artifacts(access: Access, uid: UUID) -> None:
@@ -47,27 +49,53 @@ def check_artifacts(access: Access, uid: UUID) -> None:
     try:
         check_attempt(access, uid)
     except NotFound:
-        if not any(may(access, Action.READ, place) for place in places.find_cached_places(uid)):
+        if not any(may(access, Permission.READ, place) for place in places.find_cached_places(uid)):
             raise
 
 
-def check_callback(access: Access, callback_id: int, action: Action, verb: str) -> None:
-    """Raise NotFound or PermissionDenied unless the caller may do `action` on a callback."""
+def check_callback(access: Access, callback_id: int, wanted: Permission, verb: str) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may do `wanted` on a callback."""
     place = places.find_callback_place(callback_id)
-    _check(access, action, place, f"callback {callback_id}", verb)
+    _check(access, wanted, place, f"callback {callback_id}", verb)
 
 
-def check_project(access: Access, domain: str, project: str, action: Action = Action.READ) -> Place:
+def check_project(
+    access: Access, domain: str, project: str, wanted: Permission = Permission.READ
+) -> Place:
     """Return the place of a project. Raise NotFound or PermissionDenied as `check_job`."""
     place = places.find_project_place(domain, project)
-    _check(access, action, place, f"project {domain}/{project}")
+    _check(access, wanted, place, f"project {domain}/{project}")
     return place
+
+
+def check_domain(access: Access, name: str, wanted: Permission) -> int:
+    """Return the id of a domain. Raise NotFound or PermissionDenied as `check_job`."""
+    domain_id = places.find_domain(name)
+    role = access.role_on_domain(domain_id)
+    if role is None:
+        raise NotFound(f"there is no domain {name}")
+    if wanted is Permission.MANAGE and not role.includes(Role.MANAGER):
+        raise PermissionDenied("the request needs the role manager on the domain")
+    return domain_id
+
+
+def check_new_project(access: Access, domain: str, project: str) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may create a project.
+
+    Managers of the domain may, and operators, also in a new domain.
+    """
+    if access.may_operate:
+        return
+    try:
+        check_domain(access, domain, Permission.MANAGE)
+    except NotFound:
+        raise NotFound(f"there is no project {domain}/{project}") from None
 
 
 def check_change(access: Access, place: Place, verb: str) -> None:
     """Raise PermissionDenied unless the caller may change what is at a known place."""
-    if not may(access, Action.CHANGE, place):
-        raise PermissionDenied(_REFUSALS[Action.CHANGE].format(verb=verb))
+    if not may(access, Permission.CHANGE, place):
+        raise PermissionDenied(_REFUSALS[Permission.CHANGE].format(verb=verb))
 
 
 def check_submission(access: Access, specs: Iterable[JobSpec]) -> None:
@@ -82,16 +110,16 @@ def check_submission(access: Access, specs: Iterable[JobSpec]) -> None:
         place = found.get((domain, project))
         if place is None:
             continue  # The admission reports it with the other faults of the job.
-        if not may(access, Action.READ, place):
+        if not may(access, Permission.READ, place):
             faults.append((position, unknown_project(domain, project)))
-        elif not may(access, Action.SUBMIT, place):
-            raise PermissionDenied(f"project {domain}/{project}: {_REFUSALS[Action.SUBMIT]}")
+        elif not may(access, Permission.SUBMIT, place):
+            raise PermissionDenied(f"project {domain}/{project}: {_REFUSALS[Permission.SUBMIT]}")
     if faults:
         raise JobsRefused(faults)
 
 
-def _check(access: Access, action: Action, place: Place, name: str, verb: str = "") -> None:
+def _check(access: Access, wanted: Permission, place: Place, name: str, verb: str = "") -> None:
     if access.role_on(place) is None:
         raise NotFound(f"there is no {name}")
-    if not may(access, action, place):
-        raise PermissionDenied(_REFUSALS[action].format(verb=verb))
+    if not may(access, wanted, place):
+        raise PermissionDenied(_REFUSALS[wanted].format(verb=verb))

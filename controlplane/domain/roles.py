@@ -42,8 +42,8 @@ AUDITOR = "auditor"
 """The role of a member of the installation, who may read everything and change nothing."""
 
 
-class Action(Enum):
-    """What a caller requests."""
+class Permission(Enum):
+    """A kind of request."""
 
     READ = auto()
     """Read work and its output."""
@@ -92,6 +92,15 @@ class Access:
         return (self.is_operator or self.is_auditor) and self.bound_to is None
 
     @property
+    def on_installation(self) -> str | None:
+        """Return the role on the installation; None: the caller has none."""
+        if self.bound_to is not None:
+            return None
+        if self.is_operator:
+            return Role.OPERATOR.value
+        return AUDITOR if self.is_auditor else None
+
+    @property
     def readable(self) -> Collection[int] | None:
         """Return the ids of the projects whose work the caller may read; None: all projects."""
         if self.is_operator or self.is_auditor or self.has_open_reading:
@@ -99,6 +108,16 @@ class Access:
         if self.bound_to is None:
             return self.projects.keys()
         return self.projects.keys() & self.bound_to
+
+    @property
+    def managed(self) -> Collection[int] | None:
+        """Return the ids of the projects that the caller manages; None: all projects."""
+        if not self.limit.includes(Role.MANAGER):
+            return frozenset()
+        if self.is_operator:
+            return self.bound_to
+        managed = (key for key, role in self.projects.items() if role is Role.MANAGER)
+        return frozenset(key for key in managed if self.bound_to is None or key in self.bound_to)
 
     def role_on(self, place: Place) -> Role | None:
         """Return the role on a project; None: the caller may not know that it exists."""
@@ -121,30 +140,71 @@ class Access:
         return role.capped(self.limit)
 
 
-_NEEDED = {Action.READ: Role.VIEWER, Action.SUBMIT: Role.SUBMITTER, Action.MANAGE: Role.MANAGER}
+_NEEDED = {
+    Permission.READ: Role.VIEWER,
+    Permission.SUBMIT: Role.SUBMITTER,
+    Permission.MANAGE: Role.MANAGER,
+}
 
 
-def may(access: Access, action: Action, place: Place) -> bool:
-    """Return whether the caller may do `action` on an object at `place`."""
+def may(access: Access, wanted: Permission, place: Place) -> bool:
+    """Return whether the caller may do `wanted` on an object at `place`."""
     role = access.role_on(place)
     if role is None:
         return False
-    if action is Action.CHANGE:
+    if wanted is Permission.CHANGE:
         is_own = place.owner_id == access.user_id
         return role.includes(Role.SUBMITTER if is_own else Role.MANAGER)
-    return role.includes(_NEEDED[action])
+    return role.includes(_NEEDED[wanted])
 
 
-def check_grant(*, giver: Role, receiver: Role, role: Role, days: int, is_own: bool) -> timedelta:
+def may_revoke(access: Access, *, owner_id: int, bound_to: Collection[int] | None) -> bool:
+    """Return whether the caller may list and revoke a token of `owner_id`.
+
+    Operators may revoke every token, managers those that are limited to projects that they manage,
+    and users their own; with a token that is limited to projects, only those limited to these.
+    """
+    if access.may_operate:
+        return True
+    bound = None if bound_to is None else frozenset(bound_to)
+    if access.user_id == owner_id and _is_within(bound, access.bound_to):
+        return True
+    return bound is not None and _is_within(bound, access.managed)
+
+
+def _is_within(bound: frozenset[int] | None, limit: Collection[int] | None) -> bool:
+    """Return whether all projects of a token are in `limit`; None: all projects."""
+    return limit is None or (bound is not None and bound <= frozenset(limit))
+
+
+def check_grant(
+    *,
+    giver: Role,
+    receiver: Role,
+    role: Role,
+    days: int,
+    is_own: bool,
+    is_bound: bool = False,
+    giver_is_bound: bool = False,
+    manages_receiver: bool = False,
+) -> timedelta:
     """Return the life of a token with `role` for a user with the role `receiver`.
 
-    `giver`: the role of the token that requests it. `is_own`: the token is for the caller. Raise
-    NotPermitted.
+    `giver`: the role of the token that requests it. `is_own`: the token is for the caller.
+    `is_bound`: it is limited to projects, which the caller can read. `manages_receiver`: it is for
+    a service account of a project that the caller manages. Raise NotPermitted.
     """
     if not giver.includes(Role.SUBMITTER):
         raise NotPermitted("a token with the role viewer cannot create tokens")
-    if not is_own and giver is not Role.OPERATOR:
+    if not (is_own or manages_receiver or giver is Role.OPERATOR):
         raise NotPermitted("only operators may create tokens for other users")
+    if giver_is_bound and not is_bound:
+        raise NotPermitted(
+            "a token that is limited to projects can only create tokens that are limited to some of"
+            " them: name the projects"
+        )
+    if is_bound and role is Role.OPERATOR:
+        raise NotPermitted("a token that is limited to projects cannot have the role operator")
     if not giver.includes(role):
         raise NotPermitted(f"a token with the role {giver} cannot create one with the role {role}")
     if not receiver.includes(role):

@@ -1,5 +1,7 @@
 """Roles of users and groups, service accounts, tokens of the API, and logins of providers."""
 
+from collections.abc import Sequence
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -104,6 +106,9 @@ class ApiToken(models.Model):
 
     value = ""
     """The token in clear, only in the process that has just created it."""
+
+    projects: Sequence[str] | None = None
+    """The names of the projects in `bound_to`, if the row was loaded with them."""
 
     class Meta:
         verbose_name = "API token"

@@ -1,4 +1,4 @@
-"""Endpoint of the audit log: operators list it, and programs follow it."""
+"""Endpoint of the audit log: auditors and operators list it, and programs follow it."""
 
 from datetime import datetime
 from functools import partial
@@ -8,7 +8,7 @@ from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, MayOperate
+from controlplane.api.base import ApiView, MayAudit
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.operators.serializers import AuditLineSerializer
 from controlplane.api.problems import BadQuery
@@ -18,7 +18,7 @@ from controlplane.queries.tenancy.audit import AuditFilter, follow_audit_lines, 
 class AuditLog(ApiView):
     """The audit log."""
 
-    permission_classes = (IsAuthenticated, MayOperate)
+    permission_classes = (IsAuthenticated, MayAudit)
     serializer_class = AuditLineSerializer
 
     @Operation(
@@ -42,7 +42,7 @@ class AuditLog(ApiView):
         problems=(403,),
     )
     def list(self, request: Request) -> Response:
-        """List audit lines, newest first; with `after`, oldest first (operators)."""
+        """List audit lines, newest first; with `after`, oldest first (auditors and operators)."""
         wanted = AuditFilter(
             actor=self.query.text("actor"),
             action=self.query.text("action"),

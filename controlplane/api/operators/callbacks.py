@@ -21,7 +21,7 @@ from controlplane.api.schemas import EmptyRequest
 from controlplane.api.walls import check_callback, check_job
 from controlplane.commands.callbacks import repeat_callback
 from controlplane.domain.callbacks.delivery import callback_key
-from controlplane.domain.roles import Action, Role
+from controlplane.domain.roles import Permission, Role
 from controlplane.queries.callbacks import callbacks
 
 
@@ -50,7 +50,7 @@ class Callbacks(ApiView):
     @action(detail=True, methods=["post"], url_path="repeat")
     def repeat_callback(self, request: Request, callback_id: int) -> Response:
         """Make a callback due now, whatever its state (the job's submitter, or a manager)."""
-        check_callback(self.access, callback_id, Action.CHANGE, "repeat")
+        check_callback(self.access, callback_id, Permission.CHANGE, "repeat")
         read_part(request, EmptyRequest)
         repeat_callback(callback_id=callback_id, actor=self.actor, now=clock.now())
         return self.answer(callbacks.get_callback(callback_id), status=202)

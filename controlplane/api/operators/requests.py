@@ -25,6 +25,9 @@ from controlplane.spec.files import Capability
 from controlplane.spec.limits import JobLimits, LimitedResources, Tokens
 from controlplane.spec.placing import NodeLabels
 
+ProjectName = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}/[a-z0-9][a-z0-9._-]{0,62}$")
+]
 _PluginName = Annotated[str, Field(min_length=1, max_length=63)]
 _Seconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -53,13 +56,17 @@ class TokenRequest(Model):
     )
     user: Annotated[str, Field(min_length=1, max_length=150)] | None = Field(
         default=None,
-        description="Owner of the token; default: the caller. Only operators can name another"
-        " user.",
+        description="Owner of the token; default: the caller. Operators can name any user, managers"
+        " a service account of their project.",
     )
-    role: Literal["viewer", "submitter", "operator"] = Field(
+    role: Literal["viewer", "submitter", "manager", "operator"] = Field(
         default="submitter",
-        description="viewer: read; submitter: and submit, cancel, retry, delete own work, write"
-        " secrets; operator: everything.",
+        description="The most that it permits: the roles of its user on projects limit it too.",
+    )
+    projects: Annotated[list[ProjectName], Field(min_length=1, max_length=100)] | None = Field(
+        default=None,
+        description="Projects, as domain/project, that it is limited to. Null: all projects of its"
+        " user. The role operator cannot be limited.",
     )
     expires_in_days: Annotated[int, Field(ge=1, le=MAX_OPERATOR_DAYS)] = Field(
         default=DEFAULT_DAYS,
@@ -75,6 +82,34 @@ class UserRequest(Model):
     )
     active: bool = Field(
         default=True, description="Whether the user's tokens and logins are accepted."
+    )
+
+
+class ProjectRequest(Model):
+    """A project."""
+
+    archived: bool | None = Field(
+        default=None,
+        description="Whether it accepts no new jobs and secrets. Null: as it is; of a new project,"
+        " false.",
+    )
+
+
+class MemberRequest(Model):
+    """The role of a user or group."""
+
+    role: Literal["viewer", "submitter", "manager"] = Field(
+        description="viewer: read work and its output; submitter: and submit jobs, cancel, retry"
+        " and delete own work, use secrets; manager: and any work, secrets, members, service"
+        " accounts and their tokens.",
+    )
+
+
+class ServiceAccountRequest(Model):
+    """The role of a service account on its project."""
+
+    role: Literal["viewer", "submitter", "manager"] = Field(
+        default="submitter", description="As that of a member."
     )
 
 

@@ -14,7 +14,7 @@ from controlplane.api.requests import read_part
 from controlplane.api.walls import check_project
 from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.commands.tenancy.secrets import delete_secret, put_secret
-from controlplane.domain.roles import Action
+from controlplane.domain.roles import Permission
 from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
@@ -34,18 +34,18 @@ class Secrets(ApiView):
     @Operation(page=True, parameters=_WHERE, problems=(404,))
     def list(self, request: Request) -> Response:
         """List a project's secrets by name, without their values (submitters)."""
-        found = partial(secrets.list_secrets, self._project(Action.SUBMIT))
+        found = partial(secrets.list_secrets, self._project(Permission.SUBMIT))
         return self.answer_page(found, "name", "after")
 
     @Operation(parameters=_WHERE)
     def retrieve(self, request: Request, name: str) -> Response:
         """Show a secret with size, last writer and time of writing, not its value (submitters)."""
-        return self.answer(secrets.get_secret(self._project(Action.SUBMIT), name))
+        return self.answer(secrets.get_secret(self._project(Permission.SUBMIT), name))
 
     @Operation(body=SecretRequest, codes=(200, 201), parameters=_WHERE)
     def update(self, request: Request, name: str) -> Response:
         """Create or replace a secret (managers); attempts that start later get the new value."""
-        project_id = self._project(Action.MANAGE)
+        project_id = self._project(Permission.MANAGE)
         is_new = put_secret(
             project_id=project_id,
             name=name,
@@ -59,10 +59,10 @@ class Secrets(ApiView):
     @Operation(parameters=_WHERE)
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a secret (managers); later attempts of tasks that name it fail."""
-        delete_secret(project_id=self._project(Action.MANAGE), name=name)
+        delete_secret(project_id=self._project(Permission.MANAGE), name=name)
         return Response(status=204)
 
-    def _project(self, action: Action) -> int:
+    def _project(self, action: Permission) -> int:
         domain, project = self.query.text("domain"), self.query.text("project")
         names = domain or DEFAULT_NAME, project or DEFAULT_NAME
         return check_project(self.access, *names, action).project_id

@@ -8,9 +8,19 @@ from rest_framework import serializers
 from rest_framework.serializers import BooleanField, CharField, DictField, IntegerField
 
 from controlplane.api.openapi import ref
-from controlplane.domain.roles import Role
+from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
 from controlplane.domain.scopes import ScopeKind
-from controlplane.models import ApiToken, AuditLine, Callback, Cell, Delivery, Pool, Quota, Secret
+from controlplane.models import (
+    ApiToken,
+    AuditLine,
+    Callback,
+    Cell,
+    Delivery,
+    Membership,
+    Pool,
+    Quota,
+    Secret,
+)
 from controlplane.queries.tenancy.accounts import find_role
 from controlplane.queries.views import pools
 from controlplane.spec.limits import JobLimits
@@ -235,6 +245,11 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
     user = CharField(source="user.username")
     role = serializers.ChoiceField([role.value for role in Role])
+    projects = serializers.ListField(
+        child=CharField(),
+        allow_null=True,
+        help_text="Projects, as domain/project, that it is limited to; null: all of its user.",
+    )
 
     class Meta:
         model = ApiToken
@@ -243,6 +258,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "name",
             "user",
             "role",
+            "projects",
             "prefix",
             "created_at",
             "expires_at",
@@ -302,6 +318,48 @@ class GrantedTokenSerializer(TokenSerializer):
         fields: ClassVar[tuple[str, ...]] = (*TokenSerializer.Meta.fields, "token")
 
 
+class ProjectSerializer(serializers.Serializer[None]):
+    """A project. `role`: that of the caller, limited by the presented token."""
+
+    name = CharField(help_text="domain/project.")
+    domain = CharField()
+    project = CharField()
+    role = serializers.ChoiceField([role.value for role in Role])
+    archived = serializers.BooleanField(help_text="Whether it accepts no new jobs and secrets.")
+    archived_at = serializers.DateTimeField(allow_null=True)
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    """A user or group with a role."""
+
+    kind = serializers.SerializerMethodField()
+    name = serializers.SerializerMethodField()
+    role = serializers.ChoiceField([*PROJECT_ROLES, AUDITOR])
+
+    class Meta:
+        model = Membership
+        fields = ("kind", "name", "role", "created_at")
+
+    @extend_schema_field(serializers.ChoiceField(["user", "group"]))
+    def get_kind(self, found: Membership) -> str:
+        """Return which of the two it is."""
+        return "group" if found.user is None else "user"
+
+    def get_name(self, found: Membership) -> str:
+        """Return the name of the user or group."""
+        return str(found.user or found.group)
+
+
+class ServiceAccountSerializer(serializers.Serializer[None]):
+    """A user for a machine, without a password, of one project."""
+
+    name = CharField()
+    role = serializers.ChoiceField(
+        [*PROJECT_ROLES], allow_null=True, help_text="On its project; null: none."
+    )
+    created_at = serializers.DateTimeField()
+
+
 class UserSerializer(serializers.ModelSerializer[User]):
     """A user. `role`: the most that the user's tokens permit."""
 
@@ -320,9 +378,25 @@ class UserSerializer(serializers.ModelSerializer[User]):
         return find_role(user).value
 
 
+class HeldRoleSerializer(serializers.Serializer[None]):
+    """A role of the caller on a project or on all projects of a domain."""
+
+    domain = CharField()
+    project = CharField(allow_null=True, help_text="Null: all projects of the domain.")
+    role = serializers.ChoiceField([role.value for role in Role])
+
+
 class WhoamiSerializer(serializers.Serializer[None]):
-    """The caller. `role`: what the presented token permits."""
+    """The caller. `role`: the most that the presented token permits."""
 
     user = CharField()
     role = serializers.ChoiceField([role.value for role in Role])
+    installation = serializers.ChoiceField(
+        [Role.OPERATOR.value, AUDITOR],
+        allow_null=True,
+        help_text="The role on the installation; null: none.",
+    )
+    roles = HeldRoleSerializer(
+        many=True, help_text="The roles on domains and projects, limited by the token."
+    )
     token = TokenSerializer()

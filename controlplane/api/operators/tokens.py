@@ -1,5 +1,6 @@
 """Endpoints of users and of API tokens, and of the caller's own identity."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api.base import ApiView, MayAudit, credential_of, has_role
+from controlplane.api.base import ApiView, MayAudit, credential_of
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.operators.requests import TokenRequest, UserRequest
 from controlplane.api.operators.serializers import (
@@ -18,15 +19,17 @@ from controlplane.api.operators.serializers import (
     WhoamiSerializer,
 )
 from controlplane.api.requests import check_named, read_part
-from controlplane.commands.tenancy.accounts import put_user
-from controlplane.commands.tenancy.tokens import grant_token, revoke_token
+from controlplane.api.walls import check_project
+from controlplane.commands.tenancy.accounts import DEFAULT_NAME, put_user
+from controlplane.commands.tenancy.tokens import TokenRights, grant_token, revoke_token
 from controlplane.domain.errors import NotFound
-from controlplane.domain.roles import Role
+from controlplane.domain.roles import Permission, Role
 from controlplane.queries.tenancy import accounts
+from controlplane.queries.tenancy.projects import list_roles
 
 
 class ApiTokens(ApiView):
-    """API tokens: those of the caller, and for operators those of all users."""
+    """API tokens: those of the caller, of the projects of managers, for operators all."""
 
     serializer_class = TokenSerializer
     lookup_url_kwarg = "token_id"
@@ -34,11 +37,22 @@ class ApiTokens(ApiView):
 
     @Operation(
         page=True,
-        parameters=[parameter("user", "Only tokens of this user; operators can name any user.")],
+        parameters=[
+            parameter("user", "Only tokens of this user; operators can name any user."),
+            parameter(
+                "project",
+                "Tokens of all users that are limited to this project, as domain/project, and to"
+                " no project that the caller does not manage (managers of the project).",
+            ),
+        ],
+        problems=(403, 404),
     )
     def list(self, request: Request) -> Response:
-        """List tokens without their values, newest first: own ones, or as an operator all."""
-        return self.answer_page(partial(accounts.list_tokens, self._user_id()), "pk")
+        """List tokens without their values, newest first: own ones; operators, auditors: all.
+
+        Of a token that is limited to projects, its user reads only those limited to some of these.
+        """
+        return self.answer_page(partial(accounts.list_tokens, self._filter()), "pk")
 
     @Operation(
         id="create_token",
@@ -50,8 +64,10 @@ class ApiTokens(ApiView):
     def create(self, request: Request) -> Response:
         """Create a token; its value is in this response only.
 
-        Its role is at most that of the token that requests it. Operators may create tokens for
-        other users, and longer lives.
+        Its role is at most that of the token that requests it. It is limited to `projects` if the
+        body names some, which the caller must be able to read. Operators may create tokens for
+        other users, and longer lives; managers for service accounts of their project, which are
+        limited to it.
         """
         wanted = read_part(request, TokenRequest)
         credential = credential_of(request)
@@ -60,8 +76,9 @@ class ApiTokens(ApiView):
             by=credential,
             user=user,
             name=wanted.name,
-            role=Role(wanted.role),
-            days=wanted.expires_in_days,
+            rights=TokenRights(
+                Role(wanted.role), wanted.expires_in_days, self._bound_to(wanted.projects)
+            ),
             now=clock.now(),
         )
         made: Any = self.represent(accounts.get_token(token_id))
@@ -73,16 +90,35 @@ class ApiTokens(ApiView):
         revoke_token(token_id=token_id, by=credential_of(request), now=clock.now())
         return Response(status=204)
 
-    def _user_id(self) -> int | None:
-        """Return whose tokens to list; None: of all users. Raise NotFound."""
-        name = self.query.text("user")
+    def _filter(self) -> accounts.TokenFilter:
+        """Return which tokens to list. Raise NotFound or PermissionDenied."""
+        name, project = self.query.text("user"), self.query.text("project")
+        user_id, within = self.access.user_id, self.access.bound_to
+        if project is not None:
+            domain, _, project = project.rpartition("/")
+            action = Permission.READ if self.access.may_audit else Permission.MANAGE
+            place = check_project(self.access, domain or DEFAULT_NAME, project, action)
+            return accounts.TokenFilter(
+                user_id=None if name is None else accounts.get_user(name).pk,
+                project_id=place.project_id,
+                within=None if self.access.may_audit else self.access.managed,
+            )
         if name == self.actor:
-            return credential_of(self.request).user.pk
-        if has_role(self.request, Role.OPERATOR):
-            return None if name is None else accounts.get_user(name).pk
+            return accounts.TokenFilter(user_id=user_id, within=within)
+        if self.access.may_audit:
+            return accounts.TokenFilter(None if name is None else accounts.get_user(name).pk)
         if name is not None:
             raise NotFound(f"there is no user {name}")
-        return credential_of(self.request).user.pk
+        return accounts.TokenFilter(user_id=user_id, within=within)
+
+    def _bound_to(self, names: Sequence[str] | None) -> frozenset[int] | None:
+        """Return the ids of projects. Raise NotFound for one that the caller may not read."""
+        if names is None:
+            return None
+        return frozenset(
+            check_project(self.access, domain, project).project_id
+            for domain, _, project in (name.partition("/") for name in names)
+        )
 
 
 class Users(ApiView):
@@ -121,7 +157,16 @@ class Identity(ApiView):
     serializer_class = WhoamiSerializer
 
     def get_whoami(self, request: Request) -> Response:
-        """Show the user, role and token of the caller."""
+        """Show the user, the token and the roles of the caller."""
         credential = credential_of(request)
-        token = accounts.get_token(credential.token_id or 0)
-        return self.answer({"user": self.actor, "role": credential.role, "token": token})
+        if credential.token is not None:
+            accounts.name_projects([credential.token])
+        return self.answer(
+            {
+                "user": self.actor,
+                "role": credential.role,
+                "installation": self.access.on_installation,
+                "roles": list_roles(self.access),
+                "token": credential.token,
+            }
+        )

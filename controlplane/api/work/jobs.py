@@ -23,9 +23,9 @@ from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.jobs.submit import Submission, submit_jobs
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.jobs.submission import JobsRefused
-from controlplane.domain.roles import Action
+from controlplane.domain.roles import Permission
+from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import artifacts, history, jobs, tasks
-from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
@@ -127,7 +127,7 @@ class Jobs(ApiView):
         409: it has not ended, or it is the job of a one-off task that is not RESOLVING by `claim`.
         """
         claim = self.query.claim()
-        check_job(self.access, job_id, Action.CHANGE, "delete")
+        check_job(self.access, job_id, Permission.CHANGE, "delete")
         delete_job(job_id=job_id, claim=claim, actor=self.actor, now=clock.now())
         return Response(status=204)
 
@@ -187,7 +187,7 @@ class Jobs(ApiView):
         are being stopped, and those of a deleted job.
         """
         options = read_part(request, schemas.CancelRequest)
-        check_job(self.access, job_id, Action.CHANGE, "cancel", though_stopping=options.force)
+        check_job(self.access, job_id, Permission.CHANGE, "cancel", though_stopping=options.force)
         cancel_job(
             job_id=job_id,
             reason=options.reason,
@@ -204,7 +204,7 @@ class Jobs(ApiView):
 
         `Idempotency-Key` becomes the guid of the new job. 200 if the same key created it before.
         """
-        check_job(self.access, job_id, Action.CHANGE, "retry")
+        check_job(self.access, job_id, Permission.CHANGE, "retry")
         read_part(request, schemas.EmptyRequest)
         submission = retry_job(
             job_id=job_id, guid=_read_key(request), actor=self.actor, now=clock.now()

@@ -17,11 +17,11 @@ from controlplane.api.walls import check_submission, check_task
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_task
 from controlplane.commands.jobs.one_offs import claim_task, delete_resolved_task, desire_task
-from controlplane.domain.roles import Action
+from controlplane.domain.roles import Permission
 from controlplane.queries.jobs.one_offs import find_task_id
+from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import artifacts, attempts, history, tasks
 from controlplane.queries.views.explain import explain_task
-from controlplane.queries.views.foreign_jobs import hide_foreign_jobs
 from controlplane.spec.one_off import OneOffRequest, parse_one_off
 
 
@@ -80,7 +80,7 @@ class Tasks(ApiView):
         Its guid can be used again at once. 409: it is not RESOLVING, or by another claim.
         """
         claim = self.query.claim()
-        task_id = self._find(task, Action.CHANGE, "delete")
+        task_id = self._find(task, Permission.CHANGE, "delete")
         delete_resolved_task(
             task_id=task_id, claim=claim, actor=self.actor, why="resolved", now=clock.now()
         )
@@ -94,7 +94,7 @@ class Tasks(ApiView):
         Of concurrent requests, one gets the claim. 409: the task has not completed, another client
         has claimed it, or it is not a one-off task.
         """
-        task_id = self._find(task, Action.CHANGE, "resolve")
+        task_id = self._find(task, Permission.CHANGE, "resolve")
         read_part(request, schemas.EmptyRequest)
         claim = claim_task(task_id=task_id, by=self.actor, now=clock.now())
         return self.answer({"claim": claim})
@@ -147,7 +147,7 @@ class Tasks(ApiView):
 
         With `force`, its container is killed at once, even if it is being stopped.
         """
-        task_id = self._find(task, Action.CHANGE, "cancel")
+        task_id = self._find(task, Permission.CHANGE, "cancel")
         options = read_part(request, schemas.CancelRequest)
         cancel_task(
             task_id=task_id,
@@ -158,7 +158,7 @@ class Tasks(ApiView):
         )
         return self._answer(task_id, status=202)
 
-    def _find(self, task: int | str, action: Action = Action.READ, verb: str = "") -> int:
+    def _find(self, task: int | str, action: Permission = Permission.READ, verb: str = "") -> int:
         """Return the id of a task. Raise NotFound; PermissionDenied as `check_task`."""
         task_id = find_task_id(task, readable=self.access.readable)
         check_task(self.access, task_id, action, verb)

@@ -20,7 +20,9 @@ class MemberScope:
     domain: Domain | None = None
 
     def __str__(self) -> str:
-        return f"project {self.project}" if self.project else f"domain {self.domain}"
+        if self.project is not None:
+            return f"project {self.project}"
+        return "the installation" if self.domain is None else f"domain {self.domain}"
 
 
 INSTALLATION = MemberScope()
@@ -50,7 +52,7 @@ def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: 
     with transaction.atomic():
         found = Membership.objects.select_for_update().filter(**_key(scope, member)).first()
         if found is None:
-            raise NotFound(f"{member} has no role there")
+            raise NotFound(f"{member} has no role on {scope}")
         found.delete()
         _audit(Action.REMOVE_ROLE, scope, member, found.role, None, actor, now)
 
@@ -74,10 +76,9 @@ def _audit(
     now: datetime,
 ) -> None:
     kind = "user" if isinstance(member, User) else "group"
-    where = "the installation" if scope == INSTALLATION else str(scope)
     entry = AuditEntry(
         action,
-        f"role of {kind} {member} on {where}",
+        f"role of {kind} {member} on {scope}",
         project_id=None if scope.project is None else scope.project.pk,
         domain_id=None if scope.domain is None else scope.domain.pk,
         before=None if before is None else {"role": before},

@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.cells.sealing import NONCE_BYTES, NotOpened, seal, unseal
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, about_secret, read_registry
-from controlplane.models import Secret
+from controlplane.models import Project, Secret
 from controlplane.queries.tenancy.secrets import open_value, rest_keys
 
 PAGE = 200
@@ -23,7 +23,7 @@ def put_secret(
 ) -> bool:
     """Write or overwrite the secret `name` of a project; return whether it is new.
 
-    Attempts that have begun keep the previous value.
+    Attempts that have begun keep the previous value. Raise Conflict if the project is archived.
     """
     if len(value) > MAX_VALUE_BYTES:
         raise ValueError(f"a secret has at most {MAX_VALUE_BYTES} bytes")
@@ -36,6 +36,8 @@ def put_secret(
         "updated_at": now,
     }
     with transaction.atomic():
+        if Project.objects.filter(pk=project_id, archived_at__isnull=False).exists():
+            raise Conflict("the project is archived: it accepts no secrets")
         secret, is_new = Secret.objects.select_for_update(no_key=True).get_or_create(
             project_id=project_id, name=name, defaults={**written, "created_at": now}
         )

@@ -2,16 +2,19 @@
 
 import hashlib
 import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
-from controlplane.domain.errors import Conflict, NotFound
-from controlplane.domain.roles import Role, check_grant
+from controlplane.domain.errors import Conflict, NotFound, NotPermitted
+from controlplane.domain.roles import Role, check_grant, may_revoke
 from controlplane.models import ApiToken
-from controlplane.queries.tenancy.accounts import Credential, find_role
+from controlplane.queries.tenancy.access import load_access
+from controlplane.queries.tenancy.accounts import Credential, find_home, find_role, name_projects
 
 TOKEN_MARK = "cr_"
 """The first characters of every token, so that scanners for leaked secrets recognize it."""
@@ -31,6 +34,7 @@ def create_api_token(
     now: datetime,
     token: str | None = None,
     expires_at: datetime | None = None,
+    bound_to: Collection[int] | None = None,
 ) -> str:
     """Create a token for `user` and return it in clear, which is not possible later.
 
@@ -52,6 +56,7 @@ def create_api_token(
                 role=role,
                 created_at=now,
                 expires_at=expires_at,
+                bound_to=None if bound_to is None else sorted(bound_to),
             )
             record(_describe(Action.CREATE_TOKEN, made), now=now)
     except IntegrityError:
@@ -59,36 +64,78 @@ def create_api_token(
     return clear
 
 
-def grant_token(
-    *, by: Credential, user: User, name: str, role: Role, days: int, now: datetime
-) -> tuple[int, str]:
-    """Create a token for the caller `by`; return its id, and the token in clear.
+@dataclass(frozen=True, slots=True)
+class TokenRights:
+    """What a new token permits, and for how many days.
 
-    Raise NotPermitted, Conflict.
+    `bound_to`: ids of projects; None: all, or of a service account its own project.
     """
+
+    role: Role
+    days: int
+    bound_to: frozenset[int] | None = None
+
+
+def check_rights(
+    rights: TokenRights, *, by: Credential, user: User
+) -> tuple[timedelta, frozenset[int] | None]:
+    """Return the life of a token that the caller `by` creates for `user`, and its projects.
+
+    Raise NotPermitted; NotFound for a project that the caller may not read.
+    """
+    access, home, bound_to = load_access(by), find_home(user), rights.bound_to
+    if home is not None:
+        bound_to = bound_to or frozenset((home,))
+        if bound_to != {home}:
+            raise NotPermitted("the tokens of a service account are limited to its project")
     life = check_grant(
         giver=by.role,
         receiver=find_role(user),
-        role=role,
-        days=days,
+        role=rights.role,
+        days=rights.days,
         is_own=user.pk == by.user.pk,
+        is_bound=bound_to is not None,
+        giver_is_bound=by.bound_to is not None,
+        manages_receiver=home is not None and (access.managed is None or home in access.managed),
     )
+    readable = access.readable
+    if readable is not None and not (bound_to or frozenset()) <= frozenset(readable):
+        raise NotFound("there is no such project")
+    return life, bound_to
+
+
+def grant_token(
+    *, by: Credential, user: User, name: str, rights: TokenRights, now: datetime
+) -> tuple[int, str]:
+    """Create a token for the caller `by`; return its id, and the token in clear.
+
+    Raise NotPermitted, NotFound, Conflict.
+    """
+    life, bound_to = check_rights(rights, by=by, user=user)
     with transaction.atomic():
-        clear = create_api_token(user=user, name=name, role=role, now=now, expires_at=now + life)
+        clear = create_api_token(
+            user=user,
+            name=name,
+            role=rights.role,
+            now=now,
+            expires_at=now + life,
+            bound_to=bound_to,
+        )
         made = ApiToken.objects.get(user=user, name=name)
     return made.pk, clear
 
 
 def revoke_token(*, token_id: int, by: Credential, now: datetime) -> None:
-    """Delete a token of the caller, or as an operator any. Raise NotFound.
+    """Delete a token that the caller may revoke. Raise NotFound.
 
     Each request looks up its token, so no process accepts it afterwards.
     """
     with transaction.atomic():
         found = ApiToken.objects.select_for_update(of=("self",)).select_related("user")
         token = found.filter(pk=token_id).first()
-        is_own = token is not None and token.user_id == by.user.pk
-        if token is None or not (is_own or by.role is Role.OPERATOR):
+        if token is None or not may_revoke(
+            load_access(by), owner_id=token.user_id, bound_to=token.bound_to
+        ):
             raise NotFound(f"there is no token {token_id}")
         record(_describe(Action.REVOKE_TOKEN, token), actor=by.user.get_username(), now=now)
         token.delete()
@@ -96,11 +143,11 @@ def revoke_token(*, token_id: int, by: Credential, now: datetime) -> None:
 
 def note_use(credential: Credential, *, now: datetime) -> None:
     """Store the time of the last use, at most once an hour."""
-    token_id, before = credential.token_id, now - timedelta(seconds=USE_SECONDS)
-    is_recent = credential.last_used_at is not None and credential.last_used_at > before
-    if token_id is not None and not is_recent:
-        token = ApiToken.objects.filter(pk=token_id)
-        token.exclude(last_used_at__gt=before).update(last_used_at=now)
+    token, before = credential.token, now - timedelta(seconds=USE_SECONDS)
+    if token is not None and (token.last_used_at is None or token.last_used_at <= before):
+        found = ApiToken.objects.filter(pk=token.pk)
+        found.exclude(last_used_at__gt=before).update(last_used_at=now)
+        token.last_used_at = now
 
 
 def digest_of(token: str) -> str:
@@ -109,10 +156,12 @@ def digest_of(token: str) -> str:
 
 
 def _describe(action: Action, token: ApiToken) -> AuditEntry:
+    name_projects([token])
     facts = {
         "prefix": token.prefix,
         "role": token.role,
         "expires_at": None if token.expires_at is None else token.expires_at.isoformat(),
+        "projects": token.projects,
     }
     subject = f"token {token.name} of {token.user.get_username()}"
     if action is Action.CREATE_TOKEN:

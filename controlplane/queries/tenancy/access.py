@@ -71,6 +71,14 @@ def find_project_place(domain: str, project: str) -> Place:
     return Place(row.id, row.domain_id)
 
 
+def find_domain(name: str) -> int:
+    """Return the id of a domain. Raise NotFound."""
+    row = first_row("SELECT id FROM controlplane_domain WHERE name = %s", [name])
+    if row is None:
+        raise NotFound(f"there is no domain {name}")
+    return int(row.id)
+
+
 def find_project_places(
     names: Collection[tuple[str, str]],
 ) -> Mapping[tuple[str, str], Place]:

@@ -1,21 +1,21 @@
 """Load credentials, tokens without their values, and users."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, RecoveryCode, TotpDevice
+from controlplane.models import ApiToken, Project, RecoveryCode, ServiceAccount, TotpDevice
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a caller presents: a valid token, or a session of the admin (`token_id` is None).
+    """What a caller presents: a valid token, or a session of the admin (`token` is None).
 
     `role`: the lesser of the token's and the user's. `bound_to`: the ids of the projects that the
     token is limited to; None: all.
@@ -23,10 +23,18 @@ class Credential:
 
     user: User
     role: Role
-    token_id: int | None = None
-    token_name: str = ""
-    last_used_at: datetime | None = None
+    token: ApiToken | None = None
     bound_to: tuple[int, ...] | None = None
+
+    @property
+    def token_id(self) -> int | None:
+        """Return the id of the token; None for a session."""
+        return None if self.token is None else self.token.pk
+
+    @property
+    def token_name(self) -> str:
+        """Return the name of the token; empty for a session."""
+        return "" if self.token is None else self.token.name
 
 
 def find_credential(digest: str, *, now: datetime) -> Credential | None:
@@ -40,7 +48,7 @@ def find_credential(digest: str, *, now: datetime) -> Credential | None:
     bound_to = None
     if token.bound_to is not None:
         role, bound_to = role.capped(Role.MANAGER), tuple(token.bound_to)
-    return Credential(token.user, role, token.pk, token.name, token.last_used_at, bound_to)
+    return Credential(token.user, role, token, bound_to)
 
 
 def session_credential(user: User) -> Credential:
@@ -85,22 +93,64 @@ def get_user(name: str) -> User:
     return user
 
 
-def list_tokens(user_id: int | None, *, before: int | None, limit: int) -> list[ApiToken]:
-    """Return tokens, newest first; all users' if `user_id` is None."""
+def find_home(user: User) -> int | None:
+    """Return the id of the project of a service account; None for another user."""
+    found = ServiceAccount.objects.filter(user=user).values_list("project_id", flat=True)
+    return found.first()
+
+
+def get_group(name: str) -> Group:
+    """Return a group of users. Raise NotFound."""
+    group = Group.objects.filter(name=name).first()
+    if group is None:
+        raise NotFound(f"there is no group {name}")
+    return group
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFilter:
+    """Filters of listed tokens; None does not filter.
+
+    `project_id`: a project that they are limited to. `within`: projects that they are limited to
+    some of.
+    """
+
+    user_id: int | None = None
+    project_id: int | None = None
+    within: Collection[int] | None = None
+
+
+def list_tokens(wanted: TokenFilter, *, before: int | None, limit: int) -> list[ApiToken]:
+    """Return tokens, newest first, with the names of the projects that they are limited to."""
     found = _described()
-    if user_id is not None:
-        found = found.filter(user_id=user_id)
+    if wanted.user_id is not None:
+        found = found.filter(user_id=wanted.user_id)
+    if wanted.project_id is not None:
+        found = found.filter(bound_to__contains=[wanted.project_id])
+    if wanted.within is not None:
+        found = found.filter(bound_to__contained_by=sorted(wanted.within))
     if before is not None:
         found = found.filter(pk__lt=before)
-    return list(found.order_by("-pk")[:limit])
+    return name_projects(list(found.order_by("-pk")[:limit]))
+
+
+def name_projects(tokens: list[ApiToken]) -> list[ApiToken]:
+    """Add the names of their projects to tokens, by one statement if some are limited to any."""
+    wanted = {key for token in tokens for key in token.bound_to or ()}
+    found = Project.objects.select_related("domain").filter(pk__in=wanted) if wanted else ()
+    names = {project.pk: str(project) for project in found}
+    for token in tokens:
+        if token.bound_to is not None:
+            token.projects = sorted(names[key] for key in token.bound_to if key in names)
+    return tokens
 
 
 def get_token(token_id: int) -> ApiToken:
-    """Return one token without its digest. Raise NotFound."""
+    """Return one token without its digest, as `list_tokens` does. Raise NotFound."""
     token = _described().filter(pk=token_id).first()
     if token is None:
         raise NotFound(f"there is no token {token_id}")
-    return token
+    return name_projects([token])[0]
 
 
 def list_users(*, after: str | None, limit: int) -> list[User]:

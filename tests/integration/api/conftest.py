@@ -137,6 +137,13 @@ def make_caller(name: str, role: Role = Role.VIEWER, *, project: str | None = No
     return Caller(token, user)
 
 
+def make_outsider(name: str) -> Caller:
+    """A new user without a role, with a token of the role manager."""
+    user, _ = create_user(name=name, password=None, is_operator=False)
+    token = create_api_token(user=user, name="test", role=Role.MANAGER, now=clock.now())
+    return Caller(token, user)
+
+
 @pytest.fixture
 def submitter() -> Caller:
     """Someone who may submit."""

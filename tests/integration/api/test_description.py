@@ -20,10 +20,13 @@ from tests.integration.api.conftest import Caller, make_caller
 ROOT = Path(__file__).parents[3]
 SAMPLES = {
     "callback_id": "1",
+    "domain": "default",
     "key": "a@1",
     "job_id": "1",
     "kind": "user",
+    "members": "users",
     "name": "a",
+    "project": "default",
     "task": "1",
     "token_id": "1",
     "uid": "00000000-0000-7000-8000-000000000000",

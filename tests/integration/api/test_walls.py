@@ -18,6 +18,7 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.tenancy.secrets import put_secret
+from controlplane.commands.tenancy.service_accounts import put_service_account
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.roles import AUDITOR, Role
@@ -55,6 +56,8 @@ USE = (ABSENT, DENIED, OK, OK, OK, DENIED, OK)
 MANAGE = (ABSENT, DENIED, DENIED, DENIED, OK, DENIED, OK)
 AUDIT = (DENIED, DENIED, DENIED, DENIED, DENIED, OK, OK)
 OPERATE = (DENIED, DENIED, DENIED, DENIED, DENIED, DENIED, OK)
+DOMAIN = (ABSENT, DENIED, ABSENT, ABSENT, ABSENT, DENIED, OK)
+"""Members of a domain, on which only the auditor and the operator have a role."""
 ANY = (OK,) * 7
 """Every user: lists, which other tests compare, and what the user itself owns."""
 WRITE = (OK, DENIED, OK, OK, OK, OK, OK)
@@ -108,6 +111,66 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/pools/{name}"): (ANY, "/pools/default", None),
     ("put", "/pools/{name}"): (OPERATE, "/pools/default", {}),
     ("post", "/pools/{name}/confirm-loss"): (OPERATE, "/pools/default/confirm-loss", None),
+    ("get", "/projects"): (ANY, "/projects", None),
+    ("get", "/projects/{domain}/{project}"): (READ, "/projects/default/lab", None),
+    ("put", "/projects/{domain}/{project}"): (
+        MANAGE,
+        "/projects/default/lab",
+        {"archived": True},
+    ),
+    ("get", "/projects/{domain}/{project}/members"): (
+        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        "/projects/default/lab/members",
+        None,
+    ),
+    ("put", "/projects/{domain}/{project}/members/{members}/{name}"): (
+        MANAGE,
+        "/projects/default/lab/members/users/stranger",
+        {"role": "viewer"},
+    ),
+    ("delete", "/projects/{domain}/{project}/members/{members}/{name}"): (
+        MANAGE,
+        "/projects/default/lab/members/users/viewer",
+        None,
+    ),
+    ("get", "/projects/{domain}/{project}/service-accounts"): (
+        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        "/projects/default/lab/service-accounts",
+        None,
+    ),
+    ("get", "/projects/{domain}/{project}/service-accounts/{name}"): (
+        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        "/projects/default/lab/service-accounts/robot",
+        None,
+    ),
+    ("put", "/projects/{domain}/{project}/service-accounts/{name}"): (
+        MANAGE,
+        "/projects/default/lab/service-accounts/robot",
+        {},
+    ),
+    ("delete", "/projects/{domain}/{project}/service-accounts/{name}"): (
+        MANAGE,
+        "/projects/default/lab/service-accounts/robot",
+        None,
+    ),
+    ("get", "/domains/{domain}/members"): (
+        (*(ABSENT,) * 5, OK, OK),
+        "/domains/default/members",
+        None,
+    ),
+    ("put", "/domains/{domain}/members/{members}/{name}"): (
+        DOMAIN,
+        "/domains/default/members/users/viewer",
+        {"role": "viewer"},
+    ),
+    ("delete", "/domains/{domain}/members/{members}/{name}"): (
+        DOMAIN,
+        "/domains/default/members/groups/auditors",
+        None,
+    ),
+    ("get", "/auditors"): (AUDIT, "/auditors", None),
+    ("put", "/auditors/{members}/{name}"): (OPERATE, "/auditors/users/viewer", None),
+    ("delete", "/auditors/{members}/{name}"): (OPERATE, "/auditors/groups/auditors", None),
     ("get", "/quotas"): (ANY, "/quotas", None),
     ("get", "/quotas/{kind}/{name}"): (READ, "/quotas/project/default/lab", None),
     ("put", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", {}),
@@ -172,6 +235,7 @@ def installation(make_cell: Callable[..., Cell]) -> Installation:
     attempt = place(task, make_cell(), state=TaskState.RUNNING)
     now = clock.now()
     put_secret(project_id=lab.pk, name="token", value=b"v", writer=None, now=now)
+    put_service_account(project=lab, name="robot", role=Role.SUBMITTER, actor="test", now=now)
     callback = Callback.objects.create(
         job_id=job,
         owner_id=owner.user.pk,
@@ -202,6 +266,9 @@ def make_auditor() -> Caller:
     group = Group.objects.create(name="auditors")
     group.user_set.add(caller.user)
     Membership.objects.create(group=group, role=AUDITOR, created_at=clock.now())
+    Membership.objects.create(
+        group=group, role=Role.VIEWER, domain=Domain.objects.get(), created_at=clock.now()
+    )
     return caller
 
 

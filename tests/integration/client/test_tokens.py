@@ -46,7 +46,7 @@ def test_users_are_listed_with_role_and_state(command: CliRunner) -> None:
     call(command, "user", "create", "bob")
     call(command, "user", "deactivate", "bob")
     lines = [line.split() for line in call(command, "user", "list").stdout.splitlines()]
-    assert lines[1:] == [["bob", "submitter", "no"], ["olga", "operator", "yes"]]
+    assert lines[1:] == [["bob", "manager", "no"], ["olga", "operator", "yes"]]
 
 
 def test_revocation_requires_confirmation(command: CliRunner) -> None:
