@@ -32,7 +32,7 @@ def named_jobs(document: Any) -> Iterator[int]:
 
 
 def without_jobs(document: Any, hidden: Collection[int]) -> Any:
-    """Return a document that does not name the jobs `hidden`: ids are null, texts say "a job"."""
+    """Return a document that does not name the jobs `hidden`: their ids are null."""
     match document:
         case dict():
             found = {key: _hide(key, value, hidden) for key, value in document.items()}

@@ -120,7 +120,7 @@ def grant(world: World, user: User, member: str, scope: str, role: str) -> None:
 
 
 @pytest.mark.django_db
-def test_what_a_user_can_list_and_read_is_what_the_rules_say(settings_of_test: Any) -> None:
+def test_a_user_lists_and_reads_exactly_what_the_rules_permit(settings_of_test: Any) -> None:
     world, numbers = make_world(), iter(range(1_000_000))
 
     @settings(

@@ -1,6 +1,6 @@
 """Every route of the API as each role, on work of the own and of another project.
 
-The rows say what a role permits, by the words of docs/projects.md; a route without a row fails.
+The rows list what a role permits, in the terms of docs/projects.md; a route without a row fails.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -43,9 +43,9 @@ ONE_OFF = {
     "definition": {"image": "busybox", "command": ["true"]},
 }
 
-# The callers of each row, in this order. All but `stranger` and the last two are members of the
-# project `lab`; `stranger` is a manager of the project `default` in the same domain.
-ROLES = ("stranger", "viewer", "submitter", "owner", "manager", "auditor", "operator")
+# The callers of each row, in this order. All but `outsider` and the last two are members of the
+# project `lab`; `outsider` is a manager of the project `default` in the same domain.
+ROLES = ("outsider", "viewer", "submitter", "owner", "manager", "auditor", "operator")
 
 OK, DENIED, ABSENT = "ok", 403, 404
 """`ok`: the wall lets the request through; the state of the object may still refuse it."""
@@ -62,6 +62,10 @@ ANY = (OK,) * 7
 """Every user: lists, which other tests compare, and what the user itself owns."""
 WRITE = (OK, DENIED, OK, OK, OK, OK, OK)
 """Objects of the user itself: they need a token that is not for reading only."""
+# Members and service accounts: managers, and auditors to read.
+MANAGERS = (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK)
+# No caller but auditor and operator has a role on the whole domain.
+DOMAIN, DOMAIN_WRITE = (*(ABSENT,) * 5, OK, OK), (ABSENT, DENIED, *(ABSENT,) * 3, DENIED, OK)
 SIGNED, LINKED = (401,) * 7, (403,) * 7
 """Cells sign these requests, or present links; a token does not help."""
 # A project that a caller may not read is reported as one that does not exist.
@@ -83,6 +87,10 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/attempts/{uid}/logs"): (READ, "/attempts/{uid}/logs", None),
     ("put", "/attempts/{uid}/logs/{stream}"): (SIGNED, "/attempts/{uid}/logs/stdout", None),
     ("post", "/attempts/{uid}/release"): (OPERATE, "/attempts/{uid}/release", {"reason": "gone"}),
+    ("get", "/audit"): (AUDIT, "/audit", None),
+    ("get", "/auditors"): (AUDIT, "/auditors", None),
+    ("put", "/auditors/{members}/{name}"): (OPERATE, "/auditors/users/viewer", {}),
+    ("delete", "/auditors/{members}/{name}"): (OPERATE, "/auditors/groups/auditors", None),
     ("get", "/cache"): (READ, f"/cache?{LAB}", None),
     ("get", "/cache/{key}"): (READ, f"/cache/k@1?{LAB}", None),
     ("delete", "/cache/{key}"): (CHANGE, f"/cache/k@1?{LAB}", None),
@@ -95,6 +103,17 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("post", "/cells/{name}/drain"): (OPERATE, "/cells/cell-1/drain", None),
     ("post", "/cells/{name}/uncordon"): (OPERATE, "/cells/cell-1/uncordon", None),
     ("post", "/cells/{name}/unquarantine"): (OPERATE, "/cells/cell-1/unquarantine", None),
+    ("get", "/domains/{domain}/members"): (DOMAIN, "/domains/default/members", None),
+    ("put", "/domains/{domain}/members/{members}/{name}"): (
+        DOMAIN_WRITE,
+        "/domains/default/members/users/viewer",
+        {"role": "viewer"},
+    ),
+    ("delete", "/domains/{domain}/members/{members}/{name}"): (
+        DOMAIN_WRITE,
+        "/domains/default/members/groups/auditors",
+        None,
+    ),
     ("get", "/jobs"): (ANY, "/jobs", None),
     ("post", "/jobs"): (SUBMIT, "/jobs", {**JOB, "project": "lab"}),
     ("get", "/jobs/{job_id}"): (READ, "/jobs/{job}", None),
@@ -119,13 +138,13 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         {"archived": True},
     ),
     ("get", "/projects/{domain}/{project}/members"): (
-        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        MANAGERS,
         "/projects/default/lab/members",
         None,
     ),
     ("put", "/projects/{domain}/{project}/members/{members}/{name}"): (
         MANAGE,
-        "/projects/default/lab/members/users/stranger",
+        "/projects/default/lab/members/users/outsider",
         {"role": "viewer"},
     ),
     ("delete", "/projects/{domain}/{project}/members/{members}/{name}"): (
@@ -134,12 +153,12 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         None,
     ),
     ("get", "/projects/{domain}/{project}/service-accounts"): (
-        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        MANAGERS,
         "/projects/default/lab/service-accounts",
         None,
     ),
     ("get", "/projects/{domain}/{project}/service-accounts/{name}"): (
-        (ABSENT, DENIED, DENIED, DENIED, OK, OK, OK),
+        MANAGERS,
         "/projects/default/lab/service-accounts/robot",
         None,
     ),
@@ -153,24 +172,6 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         "/projects/default/lab/service-accounts/robot",
         None,
     ),
-    ("get", "/domains/{domain}/members"): (
-        (*(ABSENT,) * 5, OK, OK),
-        "/domains/default/members",
-        None,
-    ),
-    ("put", "/domains/{domain}/members/{members}/{name}"): (
-        DOMAIN,
-        "/domains/default/members/users/viewer",
-        {"role": "viewer"},
-    ),
-    ("delete", "/domains/{domain}/members/{members}/{name}"): (
-        DOMAIN,
-        "/domains/default/members/groups/auditors",
-        None,
-    ),
-    ("get", "/auditors"): (AUDIT, "/auditors", None),
-    ("put", "/auditors/{members}/{name}"): (OPERATE, "/auditors/users/viewer", None),
-    ("delete", "/auditors/{members}/{name}"): (OPERATE, "/auditors/groups/auditors", None),
     ("get", "/quotas"): (ANY, "/quotas", None),
     ("get", "/quotas/{kind}/{name}"): (READ, "/quotas/project/default/lab", None),
     ("put", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", {}),
@@ -226,7 +227,7 @@ def installation(make_cell: Callable[..., Cell]) -> Installation:
         name: make_caller(name, limits.get(name, Role.MANAGER), project="lab")
         for name in ("viewer", "submitter", "owner", "manager")
     }
-    callers["stranger"] = make_caller("stranger", Role.MANAGER, project="default")
+    callers["outsider"] = make_caller("outsider", Role.MANAGER, project="default")
     callers["operator"] = make_caller("operator", Role.OPERATOR)
     callers["auditor"] = make_auditor()
     owner = callers["owner"]
@@ -246,6 +247,7 @@ def installation(make_cell: Callable[..., Cell]) -> Installation:
         give_up_at=now,
         created_at=now,
     )
+    put_service_account(project=lab, name="robot", role=Role.VIEWER, actor="test", now=now)
     make_entry(lab, owner, job, task.pk, attempt.uid)
     token = ApiToken.objects.get(user=make_caller("other", Role.VIEWER, project="lab").user)
     ids = {
@@ -361,9 +363,9 @@ def test_role_decides_what_a_route_permits(
 def test_refusal_does_not_differ_from_that_of_an_object_that_does_not_exist(
     installation: Installation, path: str
 ) -> None:
-    stranger, known = installation.callers["stranger"], installation.ids["job"]
+    outsider, known = installation.callers["outsider"], installation.ids["job"]
     known = installation.ids["task"] if path.startswith("/tasks") else known
-    hidden, missing = stranger.get(path.format(known)), stranger.get(path.format(10**9))
+    hidden, missing = outsider.get(path.format(known)), outsider.get(path.format(10**9))
     assert hidden.status == missing.status == 404
     hide = {"request_id": "", "instance": ""}
     as_missing = {**hidden.json, **hide}
@@ -371,22 +373,22 @@ def test_refusal_does_not_differ_from_that_of_an_object_that_does_not_exist(
     assert as_missing == {**missing.json, **hide}
 
 
-def test_lists_of_a_stranger_name_nothing_of_the_project(installation: Installation) -> None:
-    stranger, member = installation.callers["stranger"], installation.callers["viewer"]
+def test_lists_of_a_outsider_name_nothing_of_the_project(installation: Installation) -> None:
+    outsider, member = installation.callers["outsider"], installation.callers["viewer"]
     for path in ("/jobs", "/tasks", "/jobs?name=sweep", "/tasks?cell=cell-1", "/jobs?pool=default"):
         assert len(member.get(path).json["results"]) == 1, path
-        assert stranger.get(path).json["results"] == [], path
+        assert outsider.get(path).json["results"] == [], path
 
 
 def test_a_guid_belongs_to_a_project(installation: Installation) -> None:
-    stranger, owner = installation.callers["stranger"], installation.callers["owner"]
+    outsider, owner = installation.callers["outsider"], installation.callers["owner"]
     definition = {"image": "busybox", "command": ["true"]}
     wanted = {"guid": "same", "domain": "d", "definition": definition}
     assert owner.post("/tasks", {**wanted, "project": "default/lab"}).status == 201
-    assert stranger.get("/tasks/same").status == 404
-    assert stranger.post("/tasks", wanted).status == 201
-    assert stranger.post("/tasks", wanted).status == 409
-    ids = {caller.get("/tasks/same").json["id"] for caller in (owner, stranger)}
+    assert outsider.get("/tasks/same").status == 404
+    assert outsider.post("/tasks", wanted).status == 201
+    assert outsider.post("/tasks", wanted).status == 409
+    ids = {caller.get("/tasks/same").json["id"] for caller in (owner, outsider)}
     assert len(ids) == 2
     both = installation.callers["operator"].get("/tasks/same")
     assert (both.status, "use its id" in both.json["detail"]) == (409, True)
@@ -396,12 +398,12 @@ def test_open_reading_lets_every_user_read_and_no_more(
     installation: Installation, settings: Any
 ) -> None:
     change_setting(settings, open_reading=True)
-    stranger, job = installation.callers["stranger"], installation.ids["job"]
-    assert stranger.get(f"/jobs/{job}").status == 200
-    assert [item["id"] for item in stranger.get("/jobs").json["results"]] == [job]
-    assert stranger.post(f"/jobs/{job}/cancel", {}).status == 403
-    assert stranger.get(f"/secrets?{LAB}").status == 403
-    assert stranger.post("/jobs", {**JOB, "project": "lab"}).status == 403
+    outsider, job = installation.callers["outsider"], installation.ids["job"]
+    assert outsider.get(f"/jobs/{job}").status == 200
+    assert [item["id"] for item in outsider.get("/jobs").json["results"]] == [job]
+    assert outsider.post(f"/jobs/{job}/cancel", {}).status == 403
+    assert outsider.get(f"/secrets?{LAB}").status == 403
+    assert outsider.post("/jobs", {**JOB, "project": "lab"}).status == 403
 
 
 def test_shared_cache_entry_does_not_name_its_origin_to_other_projects(
@@ -411,7 +413,7 @@ def test_shared_cache_entry_does_not_name_its_origin_to_other_projects(
     owner, ids = installation.callers["owner"], installation.ids
     make_entry(lab, owner, ids["job"], ids["task"], uuid4(), is_shared=True)
     query = "/cache/k@1?scope=domain"
-    shown = installation.callers["stranger"].get(query).json
+    shown = installation.callers["outsider"].get(query).json
     assert shown["project"] is None
     assert shown["origin"] | {"populated_at": None} == dict.fromkeys(
         ("job", "task", "attempt_uid", "submitter", "populated_at")
