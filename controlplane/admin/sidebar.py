@@ -26,6 +26,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Cells", "dns", "controlplane_cell"),
             ("Pools", "hub", "controlplane_pool"),
             ("Quotas", "speed", "controlplane_quota"),
+            ("Projects", "folder_shared", "controlplane_project"),
         ),
     ),
     (

@@ -168,6 +168,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 LOGIN_REDIRECT_URL = "admin:index"
+AUTHENTICATION_BACKENDS = ["controlplane.queries.tenancy.permissions.AccountBackend"]
 UNFOLD = {
     "SITE_TITLE": "Cellrun",
     "SITE_HEADER": "Cellrun",

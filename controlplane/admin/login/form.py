@@ -10,6 +10,7 @@ from controlplane import clock
 from controlplane.commands.tenancy.logins import record_login
 from controlplane.limits.addresses import find_address, find_network
 from controlplane.limits.buckets import Buckets, Limit
+from controlplane.queries.tenancy.permissions import may_log_in
 
 if apps.is_installed("unfold"):
     from unfold.forms import AuthenticationForm
@@ -47,6 +48,11 @@ class LoginForm(AuthenticationForm):
             raise
         give_back_login(network, name)
         return found
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        """Raise ValidationError for a user who may not use the admin."""
+        if not may_log_in(user):
+            super().confirm_login_allowed(user)
 
 
 def take_login(network: str, name: str | None = None) -> float:

@@ -12,6 +12,7 @@ from django.utils.cache import add_never_cache_headers
 
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import begin_second_step, has_permission, open_session
+from controlplane.queries.tenancy.permissions import may_log_in
 
 POLICY = "; ".join(
     (
@@ -48,7 +49,7 @@ class LoginPage(StrictPage, LoginView):
         if has_permission(request):
             return HttpResponseRedirect(reverse("admin:index"))
         user = request.user
-        if isinstance(user, User) and user.is_staff:  # only the second factor is missing
+        if isinstance(user, User) and may_log_in(user):  # only the second factor is missing
             following = self.get_redirect_url()
             if answer := begin_second_step(request, user, following=following):
                 return answer

@@ -15,10 +15,11 @@ from controlplane import clock
 from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
 from controlplane.limits.addresses import find_address
 from controlplane.queries.tenancy.accounts import has_totp
+from controlplane.queries.tenancy.permissions import may_log_in
 
 log = structlog.get_logger(__name__)
 
-BACKEND = "django.contrib.auth.backends.ModelBackend"
+BACKEND = "controlplane.queries.tenancy.permissions.AccountBackend"
 
 PENDING_SECONDS = 600
 """The time that a user has between password and code, or for the setup of a second factor."""
@@ -78,16 +79,15 @@ def find_pending_login(request: HttpRequest) -> PendingLogin | None:
     found = cast(dict[str, Any] | None, request.session.get(_PENDING))
     if found is None or found["until"] <= clock.now().timestamp():
         return None
-    user = User.objects.filter(pk=found["user"], is_active=True, is_staff=True).first()
-    if user is None or user.get_session_auth_hash() != found["hash"]:
+    user = User.objects.filter(pk=found["user"]).first()
+    if user is None or not may_log_in(user) or user.get_session_auth_hash() != found["hash"]:
         return None
     return PendingLogin(user, found["following"])
 
 
 def has_permission(request: HttpRequest) -> bool:
     """Return whether the session may use the admin; it may need a second factor for that."""
-    user = request.user
-    if not (user.is_active and user.is_staff):
+    if not may_log_in(request.user):
         return False
     return not settings.CELLRUN.require_totp or bool(request.session.get(SECOND_FACTOR))
 

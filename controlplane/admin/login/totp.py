@@ -37,6 +37,7 @@ from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.totp import KEY_BYTES, provisioning_uri, readable_key
 from controlplane.limits.addresses import find_address, find_network
 from controlplane.queries.tenancy.accounts import count_recovery_codes, has_totp
+from controlplane.queries.tenancy.permissions import may_log_in
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +112,7 @@ class EnrolmentPage(StrictPage, FormView):
         self.login = find_pending_login(request)
         if self.login is not None:
             self.user = self.login.user
-        elif isinstance(request.user, User) and request.user.is_staff:
+        elif isinstance(request.user, User) and may_log_in(request.user):
             self.user = request.user
         else:
             return HttpResponseRedirect(f"{reverse('admin:login')}?next={request.path}")

@@ -83,6 +83,7 @@ def test_registered_models_are_the_expected_ones() -> None:
         "OidcIdentity",
         "OneOff",
         "Pool",
+        "Project",
         "Quota",
         "Secret",
         "Task",
