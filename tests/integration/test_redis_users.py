@@ -31,7 +31,7 @@ FOREIGN_KEYS = [
     "_kombu.binding.inbox.0",
     "cellrun:wake:placement",
     "*",
-    *(set(queues.INBOX_QUEUES) - {OWN_SHARD}),
+    *(shard for shard in queues.INBOX_QUEUES if shard != OWN_SHARD),
 ]
 CONNECTION = {"ping", "select", "auth", "hello"}
 PERMITTED = {
