@@ -22,6 +22,7 @@ from django.urls import reverse
 from controlplane.admin.badges import NOTHING
 from controlplane.admin.paging import BoundedPaginator, Pages
 from controlplane.domain.errors import CellrunError
+from controlplane.spec import InvalidSpec
 
 if apps.is_installed("unfold"):
     from unfold.admin import ModelAdmin as _ModelAdmin
@@ -141,7 +142,7 @@ class StyledAdmin(_ModelAdmin):
             try:
                 confirmation.act(row)
                 done += 1
-            except CellrunError as fault:
+            except (CellrunError, InvalidSpec) as fault:
                 self.message_user(request, f"{row}: {fault}", messages.ERROR)
         if done:
             self.message_user(request, f"{confirmation.done}: {done}", messages.SUCCESS)

@@ -149,6 +149,16 @@ def test_cell_actions_require_confirmation(
     assert "olga" in cell.state_reason
 
 
+def test_retry_of_a_job_with_a_document_of_an_earlier_release_is_refused_with_the_reason(
+    operator: Client,
+) -> None:
+    job = Job.objects.get()
+    Job.objects.update(spec={"name": "sweep", "command": ["true"]})
+    text = text_of(act(operator, JOBS, "retry_jobs", job.pk, confirmed="yes"))
+    assert "image: is required for task_type container" in text
+    assert Job.objects.count() == 1
+
+
 def test_deleting_an_open_job_is_refused_with_the_reason(operator: Client) -> None:
     job = Job.objects.get()
     text = text_of(act(operator, JOBS, "delete_jobs", job.pk, confirmed="yes"))
