@@ -111,6 +111,16 @@ class StyledAdmin(_ModelAdmin):
         name = f"{self.opts.app_label}.change_{self.opts.model_name}"
         return bool(request.user.is_active and request.user.has_perm(name))
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Return the list; refuse actions to users who may run none, which Django ignores."""
+        is_action = request.method == "POST" and "action" in request.POST
+        if is_action and not self.get_actions(request):
+            raise PermissionDenied
+        response: HttpResponse = super().changelist_view(request, extra_context)
+        return response
+
     def list_url(self, **query: Any) -> str:
         """Return the URL of the list of this model's rows."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
