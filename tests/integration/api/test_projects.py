@@ -223,6 +223,16 @@ def test_manager_grants_changes_and_removes_a_role(manager: Caller, vision: Proj
     ]
 
 
+def test_operators_create_a_group_with_its_first_role(operator: Caller, manager: Caller) -> None:
+    path = f"{VISION}/members/groups/night-shift"
+    assert manager.put(path, {"role": "viewer"}).status == 404
+    assert not Group.objects.filter(name="night-shift").exists()
+    assert operator.put(path, {"role": "viewer"}).status == 201
+    assert Group.objects.filter(name="night-shift").exists()
+    assert AuditLine.objects.filter(action="create.group", subject="group night-shift").exists()
+    assert manager.put(path, {"role": "submitter"}).status == 200
+
+
 def test_group_with_a_role_gives_it_to_its_users(manager: Caller) -> None:
     group = Group.objects.create(name="Vision team/Zürich")
     user = make_outsider("user-1")
