@@ -496,8 +496,8 @@ def test_a_refused_user_is_audited_by_name(provider: Provider) -> None:
     line = AuditLine.objects.get(action="refuse.login")
     assert line.actor == "user-7"
     assert line.text == (
-        f"in the admin, from 10.0.0.1, with OpenID (s-1 of {provider.issuer}): the user has no access to the"
-        " admin"
+        f"in the admin, from 10.0.0.1, with OpenID (s-1 of {provider.issuer}): the user has no"
+        " access to the admin"
     )
 
 
