@@ -54,6 +54,7 @@ class Action(StrEnum):
     UNLINK_IDENTITY = "unlink.identity"
     SET_UP_SECOND_FACTOR = "set_up.second_factor"
     RESET_SECOND_FACTOR = "reset.second_factor"
+    CREATE_GROUP = "create.group"
     GRANT_ROLE = "grant.role"
     REMOVE_ROLE = "remove.role"
     CREATE_DOMAIN = "create.domain"

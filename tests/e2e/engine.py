@@ -23,6 +23,9 @@ class EngineEvents:
     def __init__(self, installation: str) -> None:
         self._client = connect()
         self._events: list[tuple[str, dict[str, str]]] = []
+        self._starts: Counter[str] = Counter()
+        self._ends: Counter[str] = Counter()
+        self._labels: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
         self._stream: Any = self._client.events(
             decode=True,
@@ -49,6 +52,10 @@ class EngineEvents:
         for event in self._stream:
             with self._lock:
                 self._events.append((event["Action"], event["Actor"]["Attributes"]))
+                if event["Action"] in ("start", "die"):
+                    counts = self._starts if event["Action"] == "start" else self._ends
+                    counts[event["Actor"]["ID"]] += 1
+                    self._labels[event["Actor"]["ID"]] = event["Actor"]["Attributes"]
 
     def of_action(self, action: str) -> list[dict[str, str]]:
         """The attributes, labels among them, of every event of that kind so far."""
@@ -62,19 +69,24 @@ class EngineEvents:
 
     def starts_by_task(self, job_id: int) -> Counter[int]:
         """How often a container was started for each task of a job."""
-        return Counter(
-            int(attributes["cellrun.task"])
-            for attributes in self.of_action("start")
-            if attributes["cellrun.job"] == str(job_id)
-        )
+        return Counter(int(attributes["cellrun.task"]) for attributes in self._started(job_id))
 
     def attempts_started(self, job_id: int) -> set[str]:
         """The uids of the attempts of a job whose containers were started."""
-        return {
-            attributes["cellrun.attempt"]
-            for attributes in self.of_action("start")
-            if attributes["cellrun.job"] == str(job_id)
-        }
+        return {attributes["cellrun.attempt"] for attributes in self._started(job_id)}
+
+    def _started(self, job_id: int) -> list[dict[str, str]]:
+        """The attributes of the container for each start in a job.
+
+        A container that ended has started: under load the engine may drop one of the two events.
+        """
+        with self._lock:
+            return [
+                labels
+                for container, labels in self._labels.items()
+                if labels["cellrun.job"] == str(job_id)
+                for _ in range(max(self._starts[container], self._ends[container]))
+            ]
 
 
 def containers_of(installation: str, *, everything: bool = True) -> list[dict[str, Any]]:

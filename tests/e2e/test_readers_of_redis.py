@@ -28,7 +28,7 @@ def stack() -> Iterator[RunningStack]:
 
 @pytest.fixture
 def session(stack: RunningStack) -> Iterator[Session]:
-    with session_of(stack) as session:
+    with session_of(stack, operator=True) as session:
         yield session
 
 

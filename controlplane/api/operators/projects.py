@@ -26,6 +26,7 @@ from controlplane.api.walls import check_domain, check_new_project, check_projec
 from controlplane.commands.tenancy.members import (
     INSTALLATION,
     MemberScope,
+    create_group,
     put_member,
     remove_member,
 )
@@ -95,7 +96,10 @@ class Members(ApiView):
 
     @Operation(body=MemberRequest, codes=(200, 201))
     def update(self, request: Request, members: str, name: str, **where: str) -> Response:
-        """Give a user or group a role in place of a present one (managers)."""
+        """Give a user or group a role in place of a present one (managers).
+
+        Operators create a group with its first role.
+        """
         scope = self._scope()
         return self._put(scope, members, name, Role(read_part(request, MemberRequest).role))
 
@@ -107,6 +111,8 @@ class Members(ApiView):
         return Response(status=204)
 
     def _put(self, scope: MemberScope, members: str, name: str, role: Role | None) -> Response:
+        if members == projects.GROUPS and self.access.may_operate:
+            create_group(name=name, actor=self.actor, now=clock.now())
         member = _find_member(members, name)
         is_new = put_member(
             scope=scope, member=member, role=role, actor=self.actor, now=clock.now()

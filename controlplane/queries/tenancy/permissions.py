@@ -19,12 +19,18 @@ def may_log_in(user: Any) -> bool:
 class AccountBackend(ModelBackend):
     """Django's users and permissions; auditors may view everything, service accounts nothing."""
 
-    def user_can_authenticate(self, user: Any) -> bool:
-        """Return whether the user is active and no service account."""
-        return (
-            super().user_can_authenticate(user)
-            and not ServiceAccount.objects.filter(user=user.pk).exists()
-        )
+    def authenticate(
+        self,
+        request: Any,
+        username: str | None = None,
+        password: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the user with this password; None for a service account."""
+        user = super().authenticate(request, username=username, password=password, **kwargs)
+        if user is not None and ServiceAccount.objects.filter(user=user.pk).exists():
+            return None
+        return user
 
     def has_perm(self, user_obj: Any, perm: str, obj: Any = None) -> bool:
         """Return whether the user has a permission; auditors have those to view."""

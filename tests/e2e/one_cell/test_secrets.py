@@ -20,10 +20,12 @@ SUMS = 'printf %s "$TOKEN" | sha256sum; sha256sum < /run/secrets/key; stat -c %a
 USES = [{"name": "token", "env": "TOKEN"}, {"name": "key", "path": "/run/secrets/key"}]
 
 
-def test_a_secret_reaches_its_task_and_nothing_else(stack: RunningStack, session: Session) -> None:
+def test_a_secret_reaches_its_task_and_nothing_else(
+    stack: RunningStack, session: Session, operator: Session
+) -> None:
     values = {name: f"{name}-{secrets.token_hex(16)}" for name in ("token", "key")}
     for name, value in values.items():
-        session.put_secret(name, {"value": value})
+        operator.put_secret(name, {"value": value})
     with EngineEvents(stack.installation) as events:
         job, task = run_to_end(session, shell_job(SUMS, secrets=USES))
         assert job["state"] == "SUCCEEDED", task

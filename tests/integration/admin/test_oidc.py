@@ -204,8 +204,8 @@ def test_an_operator_links_and_unlinks_a_user(
     assert is_refused(log_in())
     lines = AuditLine.objects.filter(subject="user user-1", actor="olga").order_by("pk")
     assert [(line.action, line.text) for line in lines] == [
-        ("linked", f"to s-1 of {provider.issuer}"),
-        ("unlinked", f"from s-1 of {provider.issuer}"),
+        ("link.identity", f"to s-1 of {provider.issuer}"),
+        ("unlink.identity", f"from s-1 of {provider.issuer}"),
     ]
 
 
@@ -244,7 +244,7 @@ def test_groups_follow_the_claim_and_others_remain(
     be(provider)
     log_in()
     assert groups() == {"by hand"}
-    lines = AuditLine.objects.filter(action="groups changed").order_by("pk")
+    lines = AuditLine.objects.filter(action="change.user").order_by("pk")
     assert [line.text for line in lines] == [
         "joined operations, joined research",
         "left operations",
@@ -361,9 +361,9 @@ def check_refused(provider: Provider) -> None:
     assert is_refused(answer)
     assert FAILED in text_of(answer)
     assert not User.objects.exists()
-    line = AuditLine.objects.get()
-    assert (line.actor, line.action) == ("unknown (OpenID)", "login failed")
-    assert line.text.startswith("from 10.0.0.1, with OpenID: ")
+    line = AuditLine.objects.get(action="refuse.login")
+    assert (line.actor, line.action) == ("unknown (OpenID)", "refuse.login")
+    assert line.text.startswith("in the admin, from 10.0.0.1, with OpenID: ")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -478,9 +478,9 @@ def test_a_login_is_logged_and_audited(
         log_in()
     lines = [(line.actor, line.action, line.text) for line in AuditLine.objects.order_by("pk")]
     assert lines == [
-        ("OpenID login", "created", f"for s-1 of {provider.issuer}"),
-        ("OpenID login", "role changed", "is an operator now"),
-        ("user-7", "logged in", "from 10.0.0.1, with OpenID"),
+        ("OpenID login", "create.user", f"for s-1 of {provider.issuer}"),
+        ("OpenID login", "change.user", "is an operator now"),
+        ("user-7", "log_in.user", "in the admin, from 10.0.0.1, with OpenID"),
     ]
     (event,) = events(caplog, "logged_in")
     assert (event["user"], event["address"], event["detail"]) == (
@@ -493,11 +493,11 @@ def test_a_login_is_logged_and_audited(
 
 def test_a_refused_user_is_audited_by_name(provider: Provider) -> None:
     log_in()
-    line = AuditLine.objects.get(action="login failed")
+    line = AuditLine.objects.get(action="refuse.login")
     assert line.actor == "user-7"
     assert line.text == (
-        f"from 10.0.0.1, with OpenID (s-1 of {provider.issuer}): the user has no access to the"
-        " admin"
+        f"in the admin, from 10.0.0.1, with OpenID (s-1 of {provider.issuer}): the user has no"
+        " access to the admin"
     )
 
 

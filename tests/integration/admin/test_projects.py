@@ -51,7 +51,7 @@ def test_project_is_archived_after_a_confirmation(operator: Client, lab: Project
     operator.post(address_of(Project), {**chosen, "confirmed": "yes"})
     lab.refresh_from_db()
     assert lab.archived_at is not None
-    line = AuditLine.objects.get(action="archive.project")
+    line = AuditLine.objects.get(action="change.project")
     assert (line.actor, line.subject) == ("olga", "project " + str(lab))
     assert "Unarchive" in words(page(operator, address_of(Project, lab)))
     back = {**chosen, "action": "unarchive", "confirmed": "yes"}

@@ -82,7 +82,11 @@ def test_deleted_account_loses_its_tokens_and_keeps_its_jobs(chief: Caller) -> N
     make_account(chief)
     assert Caller(token).get("/jobs").status == 401
     lines = AuditLine.objects.filter(subject="service account robot of default/lab")
-    assert [line.action for line in lines.order_by("pk")] == ["created", "deleted", "created"]
+    assert [line.action for line in lines.order_by("pk")] == [
+        "create.service_account",
+        "delete.service_account",
+        "create.service_account",
+    ]
 
 
 def test_name_of_another_user_is_a_conflict_and_changes_nothing(chief: Caller) -> None:
