@@ -7,7 +7,7 @@ of the time.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workers.attempt.attempt import AttemptRun
@@ -42,13 +42,37 @@ def watch_disk(attempt: AttemptRun, stop: Callable[[], None]) -> None:
             return
 
 
+def walk(
+    folder: Path, *, on_error: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield path, folders and other names of `folder` and each folder below; follow no links.
+
+    `os.walk` of Python 3.11 recurses, so a task that nests more than 1,000 folders would end it.
+    """
+    waiting = [str(folder)]
+    while waiting:
+        path = waiting.pop()
+        folders: list[str] = []
+        names: list[str] = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    (folders if is_folder else names).append(entry.name)
+        except OSError as error:
+            if on_error:
+                on_error(error)
+        yield path, folders, names
+        waiting += [os.path.join(path, name) for name in reversed(folders)]
+
+
 def bytes_below(folder: Path, *, on_error: Callable[[OSError], None] | None = None) -> int:
     """Return the size of all readable files below `folder`; links are not followed.
 
     `on_error` is called for unreadable or meanwhile removed paths.
     """
     total = 0
-    for path, _, names in os.walk(folder, onerror=on_error):
+    for path, _, names in walk(folder, on_error=on_error):
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size

@@ -200,8 +200,9 @@ def _refused(output: Output, text: str) -> AttemptFailed:
 
 
 def _engine_failure(what: str, text: str, status: int | None) -> AttemptFailed:
-    is_file = "not a directory" in text  # the path of the output ends with "/"
-    kind = FailureKind.USER if is_file else FailureKind.SYSTEM
+    # The path of the output ends with "/", or the program nested folders beyond PATH_MAX.
+    is_of_task = "not a directory" in text or "File name too long" in text
+    kind = FailureKind.USER if is_of_task else FailureKind.SYSTEM
     return AttemptFailed(kind, OUTPUTS, f"{what}: {text}")
 
 

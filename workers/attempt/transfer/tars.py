@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from controlplane.contract.states import FailureKind
+from workers.attempt.disk import walk
 from workers.attempt.outcome import DISK, AttemptFailed
 from workers.attempt.runtime import EngineError
 
@@ -79,7 +80,7 @@ def pack(path: Path, target: Path, take: Take) -> None:
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as output:
         _add(output, path, ".", take)
         if path.is_dir() and not path.is_symlink():
-            for folder, folders, files in os.walk(path):
+            for folder, folders, files in walk(path):
                 for name in sorted((*folders, *files)):
                     inner = Path(folder, name)
                     _add(output, inner, inner.relative_to(path).as_posix(), take)

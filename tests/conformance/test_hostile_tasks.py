@@ -1,0 +1,178 @@
+"""Programs that attack their cell from inside a container: limits hold, other tasks continue."""
+
+import base64
+import shlex
+from pathlib import Path
+
+import pytest
+
+from controlplane.contract.messages.task_options import Output
+from controlplane.contract.states import FailureKind
+from tests.conformance.keeper import Keeper
+from tests.conformance.kit import DockerKit, Kit, until
+from tests.conformance.test_artifacts import ran
+from tests.conformance.test_docker_features import SERVE, address_of, greeting_of
+from tests.conformance.test_files import ROOT
+from tests.harness.web import Web
+from workers.attempt.outcome import OUTPUTS
+
+
+@pytest.fixture
+def keeper(web: Web) -> Keeper:
+    return Keeper(web)
+
+
+@pytest.fixture
+def kit(real_kit: Kit, keeper: Keeper) -> Kit:
+    """A kit whose cell uses the keeper and stores up to 1 MB of each attempt."""
+    keeper.serve(real_kit, max_files_bytes=1_000_000)
+    return real_kit
+
+
+# ----------------------------------------------------------------------------- resources
+
+
+@pytest.mark.engine
+def test_fork_bomb_is_bounded_and_other_tasks_continue(docker_kit: DockerKit) -> None:
+    """The shell ends at the first fork that the limit refuses, so `timeout` starts it again."""
+    bomb = "f() { f | f & f; }; f"
+    script = f"echo ready; while :; do timeout 1 sh -c {shlex.quote(bomb)} 2> /dev/null; done"
+    hostile = docker_kit.launch("sh", "-c", script, max_pids=20)
+    docker_kit.driver.start(hostile)
+    docker_kit.wait_until_ready(hostile.uid)
+    for _ in range(3):
+        other = docker_kit.launch("sh", "-c", "sleep 0.1 & wait; echo done")
+        docker_kit.driver.start(other)
+        assert docker_kit.events.ended(other.uid).exit_code == 0
+        assert docker_kit.log(other.uid) == "done\n"
+        running = docker_kit.outside.containers(filters={"name": hostile.uid})
+        if running:
+            processes = docker_kit.outside.top(f"cellrun-{hostile.uid}")["Processes"]
+            assert len(processes) <= 20
+    docker_kit.driver.stop(hostile.uid, grace_seconds=0.0, force=True)
+    docker_kit.events.ended(hostile.uid)
+
+
+@pytest.mark.engine
+def test_shared_memory_is_bounded(docker_kit: DockerKit) -> None:
+    script = "head -c 20000000 /dev/zero > /dev/shm/all || echo full; wc -c < /dev/shm/all"
+    launch = docker_kit.launch("sh", "-c", script, shm_mib=2)
+    docker_kit.driver.start(launch)
+    assert docker_kit.events.ended(launch.uid).exit_code == 0
+    assert docker_kit.log(launch.uid) == f"full\n{2 << 20}\n"
+
+
+# ----------------------------------------------------------------------------- what it reaches
+
+
+@pytest.mark.engine
+def test_engine_cell_and_files_of_other_tasks_are_out_of_sight(
+    docker_kit: DockerKit, tmp_path: Path
+) -> None:
+    """Root in the container searches for the socket, the cell's folder and another task's file."""
+    other = docker_kit.launch("sh", "-c", "echo x > /marker-of-another; echo ready; sleep 300")
+    docker_kit.driver.start(other)
+    docker_kit.wait_until_ready(other.uid)
+    (docker_kit.home / "marker-of-the-cell").touch()
+    script = (
+        "ls -d /proc/[0-9]* | wc -l; "
+        "find / -xdev \\( -name 'docker*.sock' -o -name 'containerd*.sock'"
+        " -o -name 'marker-of-*' \\);"
+        f" ls -d {docker_kit.home} /run/docker.sock /var/run/docker.sock;"
+        " cat /proc/mounts | grep -c docker.sock; kill -0 2 || echo none;"
+        " mknod /tmp/disk b 8 0 && cat /tmp/disk; mount -t proc none /mnt; ls /sys/fs/cgroup/x"
+    )
+    launch = docker_kit.launch("sh", "-c", script, user="0")
+    docker_kit.driver.start(launch)
+    docker_kit.events.ended(launch.uid)
+    processes, *found = docker_kit.log(launch.uid).splitlines()
+    # The shell and the two programs of the pipe: no process of the host or of the other task.
+    assert int(processes) <= 4
+    assert found == ["0", "none"]
+
+
+@pytest.mark.engine
+def test_task_cannot_connect_to_members_of_a_gang(docker_kit: DockerKit) -> None:
+    member = docker_kit.launch("sh", "-c", SERVE, network="gang")
+    docker_kit.driver.start(member)
+    docker_kit.events.started(member.uid)
+    address = address_of(docker_kit, member)
+    until(lambda: greeting_of(address) == b"hello\n")
+    outsider = docker_kit.launch(
+        *("sh", "-c", f"nc -w 2 {address} 7000 < /dev/null"), network="default", job_id=8
+    )
+    docker_kit.driver.start(outsider)
+    assert docker_kit.events.ended(outsider.uid).exit_code != 0
+    assert docker_kit.log(outsider.uid) == ""
+    assert greeting_of(address) == b"hello\n"
+
+
+# ----------------------------------------------------------------------------- its files
+
+# A file of this size, without blocks on the disk, costs nothing unless the cell reads all of it.
+SPARSE = "dd if=/dev/zero of={} bs=1 count=1 seek=4294967296 2>/dev/null"
+
+
+def test_sparse_output_over_the_limit_is_refused_unread(kit: Kit, keeper: Keeper) -> None:
+    text = SPARSE.format(f"{ROOT}/out/model")
+    for output in (Output("/out/model", "model"), Output("/out/*", "model"), Output("/out", "o")):
+        ended = ran(kit, text, output)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+    assert keeper.puts() == []
+
+
+def test_sparse_result_is_cut(kit: Kit) -> None:
+    ended = ran(kit, SPARSE.format(f"{ROOT}/out/result"))
+    assert (ended.exit_code, ended.result_truncated) == (0, True)
+    assert ended.result is not None
+    assert len(ended.result) <= 10_240
+
+
+ODD_NAMES = (
+    b"line\nbreak",
+    b"\x1b]52;c;eA==\x07",
+    b"\xff\xfe",
+    b"a\\..\\..\\b",
+    b"..a",
+    b"%2e%2e%2fetc",
+    b"-rf",
+    b"?query#fragment",
+    b"x" * 255,
+)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=repr)
+def test_odd_name_of_an_output_stays_below_its_own_name_or_is_refused(
+    kit: Kit, keeper: Keeper, name: bytes
+) -> None:
+    coded = base64.b64encode(name).decode()
+    text = f'cd {ROOT}/out; echo x > ./"$(echo {shlex.quote(coded)} | base64 -d)"'
+    ended = ran(kit, text, Output("/out/*", "all"))
+    if ended.exit_code != 0 or ended.failure_kind is not None:
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+        assert keeper.kept == {}
+    else:
+        [stored] = keeper.kept[ended.uid]
+        assert stored.startswith("all/")
+        assert ".." not in stored.split("/")
+    # The cell continues.
+    assert ran(kit, f"echo x > {ROOT}/out/a", Output("/out/a", "a")).failure_kind is None
+
+
+@pytest.mark.parametrize(("length", "depth"), [(200, 60), (1, 1500)])
+def test_deeply_nested_folders_are_refused_and_removed(
+    kit: Kit, keeper: Keeper, length: int, depth: int
+) -> None:
+    """A path of more than PATH_MAX, and one of more levels than Python has frames."""
+    name = "d" * length
+    text = (
+        f"cd {ROOT}/out; i=0; while [ $i -lt {depth} ];"
+        f" do mkdir {name}; cd {name}; i=$((i+1)); done; echo x > a"
+    )
+    for output in (Output("/out/**/a", "all"), Output("/out", "all")):
+        ended = ran(kit, text, output)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS), ended
+        kit.driver.remove(ended.uid)
+        until(lambda uid=ended.uid: not (kit.home / "work" / uid).exists())  # type: ignore[misc]
+    assert keeper.puts() == []
+    assert ran(kit, f"echo x > {ROOT}/out/a", Output("/out/a", "a")).failure_kind is None
