@@ -65,6 +65,35 @@ def test_every_test_named_by_the_features_page_exists() -> None:
     assert missing == []
 
 
+NAMED_TEST = re.compile(r"`(tests/[\w/.-]+\.py)(?:::(\w+))?`")
+THREATS = (
+    "A stolen token",
+    "A stolen cell key",
+    "A hostile task",
+    "A reader of Redis or of the network",
+)
+
+
+def test_every_test_named_by_the_security_page_exists() -> None:
+    named = NAMED_TEST.findall((FOLDER / "security.md").read_text())
+    assert len(named) > 60
+    missing = [
+        (path, test)
+        for path, test in named
+        if not (ROOT / path).is_file() or (test and f"def {test}(" not in (ROOT / path).read_text())
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("title", THREATS)
+def test_every_statement_about_an_attacker_names_its_test(title: str) -> None:
+    page = (FOLDER / "security.md").read_text()
+    (section,) = re.findall(rf"^## {title}\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    statements = re.findall(r"^\* .*(?:\n  .*)*", section, re.MULTILINE)
+    assert len(statements) >= 5
+    assert [text for text in statements if not NAMED_TEST.search(text)] == []
+
+
 def test_every_file_named_by_the_contributor_pages_exists() -> None:
     named = {
         (page.name, path)

@@ -4,6 +4,7 @@ The attacker has the key of `cell-2` and its logins at Redis, and nothing else.
 """
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -22,7 +23,8 @@ pytestmark = [pytest.mark.stack]
 
 NAME = "cell-2"
 SHARD = queues.inbox_queue(NAME)
-FLOOD = 5_000
+WAITING = 2_000
+MOST = 200_000  # a bound in case the job does not end
 JOB = {"name": "after", "task_type": "process", "command": ["true"]}
 
 
@@ -106,17 +108,29 @@ def test_no_message_of_a_cell_ends_a_process(
 def test_flood_of_a_cell_delays_no_other_cell(
     stack: RunningStack, session: Session, operator: "redis.Redis[str]", attacker: Attacker
 ) -> None:
-    """A job on the other cell, with all its messages, ends before the flood is read.
-
-    So the bound is an order: the flood is still in the queue when the job has ended.
-    """
+    """The queue of the cell is kept full while the job runs; the job ends all the same."""
     assert queues.inbox_queue("cell-1") != SHARD
     before = own_processes(stack)
     beat = Heartbeat(()).body()
-    some = [attacker.sign(beat) for _ in range(FLOOD)]
-    attacker.push(SHARD, *some)
-    job, _ = run_to_end(session, JOB)
+    messages = [attacker.sign(beat) for _ in range(WAITING)]
+    pushed, is_over = [0], threading.Event()
+
+    def flood() -> None:
+        while not is_over.is_set() and pushed[0] < MOST:
+            if operator.llen(SHARD) < WAITING:
+                attacker.push(SHARD, *messages)
+                pushed[0] += WAITING
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        wait_until(lambda: pushed[0] > WAITING, seconds=10, what="the inbox reads the flood")
+        job, _ = run_to_end(session, JOB)
+    finally:
+        is_over.set()
+        thread.join()
     assert job["state"] == "SUCCEEDED"
+    assert pushed[0] < MOST, "the flood ended before the job"
     wait_until(lambda: not operator.llen(SHARD), seconds=60, what="the inbox has read all of it")
     assert session.cell("cell-1")["state"] == "READY"
     assert own_processes(stack) == before
