@@ -152,7 +152,8 @@ class ApiSchema(AutoSchema):
         return {"content": {"application/json": {"schema": schema}}, "description": ""}
 
     def _problems(self) -> set[int]:
-        operation, codes = self.operation, set(self.operation.problems)
+        # Every request needs the database.
+        operation, codes = self.operation, {503, *self.operation.problems}
         if self.view.get_authenticators():
             codes |= {401, 429} if self.method in SAFE_METHODS else {401, 403, 429}
         if "{" in self.path:

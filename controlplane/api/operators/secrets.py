@@ -31,13 +31,13 @@ class Secrets(ApiView):
     lookup_field = "name"
     lookup_value_converter = "name"
 
-    @Operation(page=True, parameters=_WHERE, problems=(404,))
+    @Operation(page=True, parameters=_WHERE, problems=(403, 404))
     def list(self, request: Request) -> Response:
         """List a project's secrets by name, without their values (submitters)."""
         found = partial(secrets.list_secrets, self._project(Permission.SUBMIT))
         return self.answer_page(found, "name", "after")
 
-    @Operation(parameters=_WHERE)
+    @Operation(parameters=_WHERE, problems=(403,))
     def retrieve(self, request: Request, name: str) -> Response:
         """Show a secret with size, last writer and time of writing, not its value (submitters)."""
         return self.answer(secrets.get_secret(self._project(Permission.SUBMIT), name))

@@ -48,7 +48,7 @@ class Jobs(ApiView):
     lookup_url_kwarg = "job_id"
     lookup_value_converter = "id"
 
-    @Operation(body=ref("JobDocument"), codes=(201, 200), problems=(409, 503))
+    @Operation(body=ref("JobDocument"), codes=(201, 200), problems=(409,))
     def create(self, request: Request) -> Response:
         """Submit a job. 200 if a job with the same guid (or `Idempotency-Key`) and body exists."""
         Parameters(request)
@@ -81,7 +81,7 @@ class Jobs(ApiView):
         )
         return self.answer_page(partial(jobs.list_jobs, wanted), "id")
 
-    @Operation(body=_BATCH, codes=(201,), answer=schemas.Batch, problems=(409, 503))
+    @Operation(body=_BATCH, codes=(201,), answer=schemas.Batch, problems=(409,))
     def submit_jobs(self, request: Request) -> Response:
         """Submit up to 1,000 jobs, as a list or as {"jobs": [...]}: all of them or none."""
         Parameters(request)
@@ -101,7 +101,7 @@ class Jobs(ApiView):
             raise InvalidSpec(faults) from None
         return self.answer({"results": _results(submissions), "next": None}, status=201)
 
-    @Operation(body=ref("JobDocument"), answer=schemas.DryRun, problems=(409, 503))
+    @Operation(body=ref("JobDocument"), answer=schemas.DryRun, problems=(409,))
     def dry_run_job(self, request: Request) -> Response:
         """Forecast where a job would be placed, or why it would wait or be refused."""
         Parameters(request)
@@ -197,7 +197,7 @@ class Jobs(ApiView):
         )
         return self.answer(jobs.get_job(job_id, though_deleted=options.force), status=202)
 
-    @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409, 503))
+    @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409,))
     @action(detail=True, methods=["post"], url_path="retry")
     def retry_job(self, request: Request, job_id: int) -> Response:
         """Create a job of the tasks that did not succeed (its submitter, or a manager).

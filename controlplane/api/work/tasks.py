@@ -32,7 +32,7 @@ class Tasks(ApiView):
     lookup_field = "task"
     lookup_value_converter = "task"
 
-    @Operation(id="desire_task", body=OneOffRequest, codes=(201,), problems=(409, 503))
+    @Operation(id="desire_task", body=OneOffRequest, codes=(201,), problems=(409,))
     def create(self, request: Request) -> Response:
         """Create a one-off task. 409 if a task with the guid exists, even with the same body."""
         Parameters(request)

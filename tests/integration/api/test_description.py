@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from django.core.management import call_command
+from django.db import OperationalError, connection
 from django.test import Client
 from django.urls import get_resolver
 
@@ -70,6 +71,18 @@ def test_every_change_needs_the_role_that_its_description_names(
                 if answer.status != 403:
                     unguarded.append(f"{operation['operationId']}: {answer.status}")
     assert unguarded == []
+
+
+def test_every_request_may_meet_a_database_that_does_not_respond(
+    description: Any, submitter: Caller
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise OperationalError("the connection is closed")
+
+    with connection.execute_wrapper(fail):
+        assert submitter.get("/whoami").status == 503
+    operations = [found for path in description["paths"].values() for found in path.values()]
+    assert [found["operationId"] for found in operations if "503" not in found["responses"]] == []
 
 
 def test_every_schema_reference_resolves(description: Any) -> None:

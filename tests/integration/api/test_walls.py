@@ -221,6 +221,11 @@ class Installation:
 
 @pytest.fixture
 def installation(make_cell: Callable[..., Cell]) -> Installation:
+    return make_installation(make_cell)
+
+
+def make_installation(make_cell: Callable[..., Cell]) -> Installation:
+    """A project `lab` with a running task, and the callers."""
     lab = Project.objects.create(domain=Domain.objects.get(), name="lab")
     limits = {"viewer": Role.VIEWER, "submitter": Role.SUBMITTER, "owner": Role.SUBMITTER}
     callers = {
