@@ -24,6 +24,7 @@ from controlplane.spec import InvalidSpec
 from tests.integration.api.asgi import call
 from tests.integration.api.conftest import Caller
 from tests.integration.api.conftest import make_cell as make_cell
+from tests.integration.api.conftest import manager as manager
 from tests.integration.api.conftest import operator as operator
 from tests.integration.api.conftest import submitter as submitter
 from tests.integration.api.conftest import tenancy as tenancy
@@ -109,10 +110,10 @@ def test_a_batch_has_a_line_for_each_job_from_one_statement(submitter: Caller) -
 
 
 def test_the_use_of_a_secret_names_its_attempt(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]]
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]]
 ) -> None:
-    submitter.put("/secrets/token", {"value": "hunter2"})
-    submitter.put("/secrets/other", {"value": "hunter3"})
+    manager.put("/secrets/token", {"value": "hunter2"})
+    manager.put("/secrets/other", {"value": "hunter3"})
     cell, attempt = run(secrets=[{"name": "token", "env": "TOKEN"}])
     briefed(cell, attempt.uid)
     line = AuditLine.objects.get(action="use.secret")
