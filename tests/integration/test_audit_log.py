@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
@@ -173,10 +174,19 @@ def test_only_operators_read_the_log(submitter: Caller) -> None:
     assert Caller(None).get("/audit").status == 401
 
 
+def follow(wanted: AuditFilter, *, after: int, count: int) -> list[AuditLine]:
+    """Return the lines once there are as many; transactions of other tests may delay them."""
+    end = time.monotonic() + 30
+    while len(found := follow_audit_lines(wanted, after=after, limit=10)) < count:
+        assert time.monotonic() < end, found
+    return found
+
+
 def test_a_follower_gets_each_line_once_in_order(operator: Caller) -> None:
     start = AuditLine.objects.order_by("pk").last()
     assert start is not None
     made = write("pool a", "pool b", "pool c")
+    follow(AuditFilter(), after=start.pk, count=3)
     page = operator.get(f"/audit?after={start.pk}&limit=2").json
     following = operator.get(page["next"]).json
     found = [line["id"] for line in page["results"] + following["results"]]
@@ -193,7 +203,7 @@ def test_a_follower_waits_for_transactions_that_began_before() -> None:
         made = write("pool a")
         assert follow_audit_lines(AuditFilter(), after=made[0] - 1, limit=10) == []
         other.commit()
-        found = follow_audit_lines(AuditFilter(), after=made[0] - 1, limit=10)
+        found = follow(AuditFilter(), after=made[0] - 1, count=1)
         assert [line.pk for line in found] == made
     finally:
         other.close()
@@ -202,7 +212,7 @@ def test_a_follower_waits_for_transactions_that_began_before() -> None:
 def test_a_reader_of_some_projects_gets_their_lines_only(submitter: Caller) -> None:
     submitter.post("/jobs", JOB)
     project = Project.objects.get()
-    found = follow_audit_lines(AuditFilter(project_ids=[project.pk]), after=0, limit=10)
+    found = follow(AuditFilter(project_ids=[project.pk]), after=0, count=2)
     assert {line.action for line in found} == {"create.project", "submit.job"}
     assert follow_audit_lines(AuditFilter(project_ids=[]), after=0, limit=10) == []
 

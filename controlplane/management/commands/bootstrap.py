@@ -26,7 +26,7 @@ from controlplane.commands.tenancy.quotas import create_shipped_defaults
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.domain.roles import Role
-from controlplane.management.actor import AuditedCommand
+from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.models import Project
 
 # A user or project with many waiting tasks must not delay all others.
@@ -111,6 +111,6 @@ class Command(AuditedCommand):
             scope=MemberScope(project=project),
             member=user,
             role=Role.SUBMITTER,
-            actor="bootstrap",
+            actor=actor_of_process(),
             now=clock.now(),
         )

@@ -3,14 +3,15 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane.commands.cells.redis_users import list_users, put_all_users
 from controlplane.domain.cells.redis_users import acl_lines
+from controlplane.management.actor import AuditedCommand
 from controlplane.outbox.redis_users import RedisUsersFailed
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Writes the users of enrolled cells, and deletes those of revoked ones. Idempotent."""
 
     help = (

@@ -3,16 +3,16 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from controlplane import clock
 from controlplane.commands.tenancy.totp import reset_totp
 from controlplane.domain.errors import NotFound
-from controlplane.management.actor import actor_of_process
+from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.queries.tenancy.accounts import get_user
 
 
-class Command(BaseCommand):
+class Command(AuditedCommand):
     """Deletes a second factor; the next login needs the password only, or enrolls a new one."""
 
     help = (

@@ -46,7 +46,7 @@ def test_own_quota_begins_with_the_default_and_replaces_it(
     shown = submitter.get("/quotas/user/ann").json
     assert (shown["running_tasks"], shown["weight"], shown["is_default"]) == (5, 2.0, False)
     assert put(operator, "user/ann", running_tasks=None)["running_tasks"] is None
-    assert submitter.get("/quotas/user/olga").json["running_tasks"] == 7
+    assert operator.get("/quotas/user/olga").json["running_tasks"] == 7
 
 
 def test_quota_equal_to_the_default_is_removed(operator: Caller, submitter: Caller) -> None:

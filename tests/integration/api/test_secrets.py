@@ -361,9 +361,9 @@ def test_changed_secret_key_needs_the_old_key_as_fallback(
 
 
 def test_sealing_key_replaces_the_secret_key_for_stored_secrets(
-    submitter: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]], settings: Any
 ) -> None:
-    put(submitter)
+    put(manager)
     cell, attempt = run(secrets=[{"name": "token", "env": "TOKEN"}])
     own = "the sealing key, of more than 32 characters"
     settings.CELLRUN = settings.CELLRUN.model_copy(update={"sealing_key": own})

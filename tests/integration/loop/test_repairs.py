@@ -196,8 +196,8 @@ def test_contradiction_of_an_old_job_stays_until_resolved_or_deleted(
         ),
         (
             """
-            INSERT INTO controlplane_oneoff (task_id, job_id, guid, domain, claimed_by)
-            VALUES (900, 901, 'guid', 'domain', '')
+            INSERT INTO controlplane_oneoff (task_id, job_id, project_id, guid, domain, claimed_by)
+            VALUES (900, 901, 902, 'guid', 'domain', '')
             """,
             "controlplane_oneoff",
         ),
