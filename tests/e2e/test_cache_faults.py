@@ -212,7 +212,12 @@ def check_one_ran(session: Session, job_ids: list[int], *, content: bytes, attem
     }
     assert counts == {owner["id"]: attempts}
     assert {task["result"] for task in tasks} == {content.decode()}
-    origin = {"job": owner["job"], "task": owner["id"], "attempt_uid": owner["attempt_uid"]}
+    origin = {
+        "job": owner["job"],
+        "task": owner["id"],
+        "attempt_uid": owner["attempt_uid"],
+        "shared": False,
+    }
     for task in tasks:
         assert task is owner or task["cache_origin"] == origin
         assert read_output(session, task["id"]) == {"kept": content}
