@@ -24,7 +24,7 @@ class EngineEvents:
         self._client = connect()
         self._events: list[tuple[str, dict[str, str]]] = []
         self._starts: Counter[str] = Counter()
-        self._ends: Counter[str] = Counter()
+        self._ended: set[str] = set()
         self._labels: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
         self._stream: Any = self._client.events(
@@ -53,9 +53,12 @@ class EngineEvents:
             with self._lock:
                 self._events.append((event["Action"], event["Actor"]["Attributes"]))
                 if event["Action"] in ("start", "die"):
-                    counts = self._starts if event["Action"] == "start" else self._ends
-                    counts[event["Actor"]["ID"]] += 1
-                    self._labels[event["Actor"]["ID"]] = event["Actor"]["Attributes"]
+                    container = event["Actor"]["ID"]
+                    self._labels[container] = event["Actor"]["Attributes"]
+                    if event["Action"] == "start":
+                        self._starts[container] += 1
+                    else:
+                        self._ended.add(container)
 
     def of_action(self, action: str) -> list[dict[str, str]]:
         """The attributes, labels among them, of every event of that kind so far."""
@@ -78,14 +81,15 @@ class EngineEvents:
     def _started(self, job_id: int) -> list[dict[str, str]]:
         """The attributes of the container for each start in a job.
 
-        A container that ended has started: under load the engine may drop one of the two events.
+        A container that ended has started: under load the engine may drop the event of the start,
+        and report the end twice.
         """
         with self._lock:
             return [
                 labels
                 for container, labels in self._labels.items()
                 if labels["cellrun.job"] == str(job_id)
-                for _ in range(max(self._starts[container], self._ends[container]))
+                for _ in range(self._starts[container] or int(container in self._ended))
             ]
 
 
