@@ -37,7 +37,7 @@ def test_users_become_submitters_where_they_worked() -> None:
 
 
 def make_installation(apps: Any) -> None:
-    """An operator and two users, one of whom has a one-off task in another domain."""
+    """An operator, a user without work, and a user with a one-off task in another domain."""
     users = apps.get_model("auth", "User").objects
     users.create(username="olga", is_superuser=True)
     users.create(username="bob")
