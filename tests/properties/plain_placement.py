@@ -28,6 +28,7 @@ class Account:
     resources: dict[str, int]
     tasks: int
     jobs: set[int]
+    nominated_jobs: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -75,6 +76,8 @@ class Plain:
                 used = self.used[cell_id]
                 used[name] = used.get(name, 0) + amount * count
         self._count(one, count)
+        for account in self.accounts_of(one):
+            account.jobs.add(one.job_id)
 
     def _count(self, one: Row, count: int) -> None:
         """So many of its tasks count against quotas and tokens."""
@@ -83,7 +86,6 @@ class Plain:
                 self.tokens[name] += amount * count
         for account in self.accounts_of(one):
             account.tasks += count
-            account.jobs.add(one.job_id)
             for name, amount in one.shape.resources.items():
                 account.resources[name] = account.resources.get(name, 0) + amount * count
 
@@ -182,6 +184,8 @@ class Plain:
         for row, _, count in self._kept_rows(one, place, claims):
             if any(row is one_before for one_before in before):
                 other._count(row, count)
+                for account in other.accounts_of(row):
+                    account.nominated_jobs.add(row.job_id)
         return other
 
     def open_cells(self, place: int) -> list[CellFacts]:
@@ -221,8 +225,9 @@ class Plain:
             if most is not None and account.tasks + tasks > most:
                 found.append(self._violation(account, "running_tasks", account.tasks, tasks, most))
             most, new = limits.running_jobs, not self.is_running(one)
-            if most is not None and new and len(account.jobs) + 1 > most:
-                jobs = len(account.jobs)
+            # A nomination counts against the jobs of others; it does not admit its own job.
+            jobs = len((account.jobs | account.nominated_jobs) - {one.job_id})
+            if most is not None and new and jobs + 1 > most:
                 found.append(self._violation(account, "running_jobs", jobs, 1, most))
         return found
 

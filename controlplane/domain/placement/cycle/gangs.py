@@ -352,9 +352,14 @@ class GangPlacer:
     def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
         """Place members beyond the minima, row by row, as many as fit.
 
-        `kept`: rows with reserved capacity, which stays reserved for members that still wait.
+        `kept`: rows with reserved capacity, which stays reserved for members that still wait. The
+        trial has lifted the reservations; they return before the first row, which must not use
+        the quotas and capacity of the next.
         """
         work = self._work
+        for row in rows:
+            if row in kept:
+                self._keep_rest(row)
         for row in rows:
             if work.left[row] and work.limit > 0 and work.stopped_by is None:
                 picked = np.array([row], dtype=np.int64)
@@ -362,8 +367,6 @@ class GangPlacer:
                 if why is not None:
                     work.group_reasons[work.waiting.group_ids[row]] = why
                     work.stop_if_strict(picked, why)
-            if row in kept:
-                self._keep_rest(row)
 
     def _keep_rest(self, row: int) -> None:
         """Reserve capacity again for the tasks of a row that still wait."""
@@ -466,7 +469,7 @@ class GangPlacer:
             is_gang=True,
             least=wanted.needs[work.waiting.group_ids[row]],
             most=int(work.left[row]),
-            is_new_job=not work.usage.is_running(shape, work.waiting.job_ids[row]),
+            is_new_job=not work.usage.is_counted(shape, work.waiting.job_ids[row]),
         )
 
 

@@ -362,7 +362,7 @@ class Pass:
                     int(self.left[row]),
                     (self.usable(shape, row),),
                     lacks_room=reason["code"] == INSUFFICIENT_RESOURCES,
-                    is_new_job=not self.usage.is_running(shape, self.waiting.job_ids[row]),
+                    is_new_job=not self.usage.is_counted(shape, self.waiting.job_ids[row]),
                 )
                 self.unplaced.append(one)
 

@@ -24,19 +24,23 @@ class _QuotaAccount:
         self.waiting = 0
 
     def is_running(self, job_id: int) -> bool:
-        is_leaving = job_id in self.leaving_jobs
-        return job_id in self.awaited_jobs or (job_id in self.jobs and not is_leaving)
+        return job_id in self.jobs and job_id not in self.leaving_jobs
+
+    def is_counted(self, job_id: int) -> bool:
+        return job_id in self.awaited_jobs or self.is_running(job_id)
 
     def state(self, job_id: int | None = None) -> QuotaState:
         running = self.jobs | self.awaited_jobs.keys()
         leaving = self.leaving_jobs - self.awaited_jobs.keys()
+        if job_id is not None and not self.is_running(job_id):
+            running.discard(job_id)
         return QuotaState(
             kind=self.quota.scope.kind,
             title=self.quota.title,
             limits=self.quota.limits,
             resources=self.resources,
             running_tasks=self.tasks,
-            running_jobs=len(running - {job_id} if job_id in leaving else running),
+            running_jobs=len(running),
             leaving_jobs=len(leaving),
             waiting=self.waiting,
             is_default=self.quota.is_default,
@@ -100,12 +104,17 @@ class QuotaAccounting:
         return any(account.quota.limits.running_jobs is not None for account in accounts)
 
     def is_running(self, shape: ShapeFacts, job_id: int) -> bool:
-        """Return whether the job has attempts or nominations.
+        """Return whether the job has attempts that are not terminating.
 
-        A job with terminating attempts only counts as new: otherwise it would retake the capacity
-        from which it was evicted before the preemptor.
+        A job with terminating attempts only is new: otherwise it would retake the capacity from
+        which it was evicted before the preemptor. A job with nominations only is new as well: the
+        limit may have been lowered since they were made.
         """
         return any(account.is_running(job_id) for account in self.accounts_of(shape))
+
+    def is_counted(self, shape: ShapeFacts, job_id: int) -> bool:
+        """Return whether the job is running or nominated, so that the quotas count it already."""
+        return any(account.is_counted(job_id) for account in self.accounts_of(shape))
 
     def tokens_for(self, shape: ShapeFacts) -> int | None:
         """Return for how many tasks of the shape the tokens suffice; None: it needs none."""

@@ -158,6 +158,43 @@ def test_nominations_of_a_gang_do_not_block_its_own_members() -> None:
     assert outcome.placed == {1: 1, 2: 1}
 
 
+def test_nominations_of_one_job_do_not_admit_each_other_after_a_limit_was_lowered() -> None:
+    """Two tasks are nominated on full cells; a third cell has room, but the job may not start."""
+    none = quota(ScopeKind.DOMAIN, 1, ScopeLimits(running_jobs=0))
+    full = [core(number, used={"cpu_millis": 1000}) for number in (1, 2)]
+    rows = [row(1, nominated_cell_id=1), row(1, nominated_cell_id=2)]
+    both = (kept(1, 1), kept(2, 1))
+    outcome = run([*full, core(3)], *rows, quotas=(none,), nominations=both)
+    assert outcome.placed == {}
+    assert outcome.reasons[1]["what"] == "running_jobs"
+    # One of its tasks runs: the others may follow.
+    running = replace(none, jobs=frozenset({1}))
+    outcome = run([*full, core(3)], *rows, quotas=(running,), nominations=both)
+    assert outcome.placed == {1: 1}
+
+
+def test_further_gang_members_do_not_use_the_quota_of_a_nominated_member() -> None:
+    rows = [
+        row(1, coscheduled=True),
+        row(2, coscheduled=True, job=1, nominated_cell_id=1),
+    ]
+    facts = GangFacts((1, 2), (GangGroupFacts({S.PENDING: 1}, 0),) * 2, 0)
+    facts_and_nominations: dict[str, Any] = {"gangs": {1: facts}, "nominations": (kept(1, 2),)}
+    limited = quota(ScopeKind.USER, 1, ScopeLimits(running_tasks=1))
+    cells = [core(1), core(2)]
+    outcome = run(cells, *rows, quotas=(limited,), **facts_and_nominations)
+    assert outcome.placed == {2: 1}
+    assert outcome.reasons[1]["what"] == "running_tasks"
+    resources = {"cpu_millis": 1000, "licence": 1}
+    licensed = [
+        row(1, coscheduled=True, resources=resources),
+        row(2, coscheduled=True, job=1, resources=resources, nominated_cell_id=1),
+    ]
+    policy = PoolPolicy(tokens={"licence": 1})
+    outcome = run(cells, *licensed, policy=policy, **facts_and_nominations)
+    assert outcome.placed == {2: 1}
+
+
 def test_nominated_task_takes_its_cell_first_and_other_cells_in_turn() -> None:
     nominated = row(2, 2, nominated_cell_id=1)
     cells = [core(1), core(2, 9)]
