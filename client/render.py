@@ -51,11 +51,16 @@ def counts_text(counts: Mapping[str, int]) -> Text:
 
 
 def job_table(jobs: Iterable[Job]) -> Table:
-    """Return a table with one line per job."""
-    table = new_table("JOB", "NAME", "STATE", "TASKS", "POOL", "CREATED", "TOOK")
-    for job in jobs:
+    """Return a table with one line per job, with their projects if there are several."""
+    shown = list(jobs)
+    projects = [f"{job['domain']}/{job['project']}" for job in shown]
+    is_mixed = len(set(projects)) > 1
+    names = ("JOB", "PROJECT", "NAME") if is_mixed else ("JOB", "NAME")
+    table = new_table(*names, "STATE", "TASKS", "POOL", "CREATED", "TOOK")
+    for job, project in zip(shown, projects, strict=True):
         table.add_row(
             str(job["id"]),
+            *([project] if is_mixed else ()),
             job["name"],
             _job_state(job),
             counts_text(total_counts(job)),

@@ -59,7 +59,7 @@ class Session(ApiTransport):
         return self._call("POST", "/jobs:dry-run", body=spec)
 
     def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
-        """Yield the newest `limit` jobs; filters: state, pool, label, name."""
+        """Yield the newest `limit` jobs; filters: state, project, pool, label, name."""
         return self._pages("/jobs", filters, limit)
 
     def job(self, job_id: int) -> Job:

@@ -27,6 +27,10 @@ def jobs(
     state: Annotated[
         str | None, typer.Option(help="Only jobs in this state, for example running.")
     ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="Only jobs of this project, as name or domain/name."),
+    ] = None,
     pool: Annotated[str | None, typer.Option(help="Only jobs of this pool.")] = None,
     label: Annotated[
         str | None, typer.Option(metavar="NAME=VALUE", help="Only jobs with this label.")
@@ -37,7 +41,8 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     with connect() as session:
-        found = list(session.jobs(limit=limit, state=state, pool=pool, label=label, name=name))
+        filters = {"state": state, "project": project, "pool": pool, "label": label, "name": name}
+        found = list(session.jobs(limit=limit, **filters))
     show(as_json, found, job_table(found) if found else "no jobs")
 
 

@@ -74,7 +74,7 @@ class MaySubmit(BasePermission):
 class MayOperate(BasePermission):
     """Allow operators only."""
 
-    message = "the request needs an operator's token with the role operator"
+    message = "the request needs a token with the role operator"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the caller is an operator."""
@@ -84,7 +84,7 @@ class MayOperate(BasePermission):
 class MayAudit(BasePermission):
     """Allow reads to auditors and operators; changes need the role operator."""
 
-    message = "the request needs a token of an operator, or to read one of an auditor"
+    message = "the request needs a token with the role operator; auditors may read"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether an auditor or operator reads, or the caller is an operator."""

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from rest_framework.exceptions import PermissionDenied
 
+from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.admission import unknown_project
 from controlplane.domain.jobs.submission import JobsRefused
@@ -68,6 +69,15 @@ def check_project(
     return place
 
 
+def check_named_project(access: Access, name: str, wanted: Permission = Permission.READ) -> Place:
+    """Return the place of a project named domain/project, or project of the domain `default`.
+
+    Raise NotFound or PermissionDenied as `check_job`.
+    """
+    domain, _, project = name.rpartition("/")
+    return check_project(access, domain or DEFAULT_NAME, project, wanted)
+
+
 def check_domain(access: Access, name: str, wanted: Permission) -> int:
     """Return the id of a domain. Raise NotFound or PermissionDenied as `check_job`."""
     domain_id = places.find_domain(name)
@@ -89,7 +99,8 @@ def check_new_project(access: Access, domain: str, project: str) -> None:
     try:
         check_domain(access, domain, Permission.MANAGE)
     except NotFound:
-        raise NotFound(f"there is no project {domain}/{project}") from None
+        text = "managers of its domain and operators may create it"
+        raise NotFound(f"there is no project {domain}/{project}; {text}") from None
 
 
 def check_change(access: Access, place: Place, verb: str) -> None:

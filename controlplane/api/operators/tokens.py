@@ -19,8 +19,8 @@ from controlplane.api.operators.serializers import (
     WhoamiSerializer,
 )
 from controlplane.api.requests import check_named, read_part
-from controlplane.api.walls import check_project
-from controlplane.commands.tenancy.accounts import DEFAULT_NAME, put_user
+from controlplane.api.walls import check_named_project
+from controlplane.commands.tenancy.accounts import put_user
 from controlplane.commands.tenancy.tokens import TokenRights, grant_token, revoke_token
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Permission, Role
@@ -95,9 +95,8 @@ class ApiTokens(ApiView):
         name, project = self.query.text("user"), self.query.text("project")
         user_id, within = self.access.user_id, self.access.bound_to
         if project is not None:
-            domain, _, project = project.rpartition("/")
             action = Permission.READ if self.access.may_audit else Permission.MANAGE
-            place = check_project(self.access, domain or DEFAULT_NAME, project, action)
+            place = check_named_project(self.access, project, action)
             return accounts.TokenFilter(
                 user_id=None if name is None else accounts.get_user(name).pk,
                 project_id=place.project_id,
@@ -115,10 +114,7 @@ class ApiTokens(ApiView):
         """Return the ids of projects. Raise NotFound for one that the caller may not read."""
         if names is None:
             return None
-        return frozenset(
-            check_project(self.access, domain, project).project_id
-            for domain, _, project in (name.partition("/") for name in names)
-        )
+        return frozenset(check_named_project(self.access, name).project_id for name in names)
 
 
 class Users(ApiView):

@@ -15,7 +15,7 @@ from controlplane.api.base import ApiView, caller_of
 from controlplane.api.openapi import Operation, parameter, ref
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_body, read_part
-from controlplane.api.walls import check_job, check_submission
+from controlplane.api.walls import check_job, check_named_project, check_submission
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.dry_run import dry_run
@@ -65,6 +65,7 @@ class Jobs(ApiView):
         page=True,
         parameters=[
             parameter("state", "Names of states, separated by commas."),
+            parameter("project", "A project that the caller may read, as domain/project."),
             parameter("pool", "Name of the pool."),
             parameter("name", "Name of the jobs."),
             parameter("label", "key=value; repeat the parameter for more labels.", many=True),
@@ -72,8 +73,11 @@ class Jobs(ApiView):
     )
     def list(self, request: Request) -> Response:
         """List jobs, newest first."""
+        project = self.query.text("project")
         wanted = jobs.JobFilter(
-            readable=self.access.readable,
+            readable=self.access.readable
+            if project is None
+            else [check_named_project(self.access, project).project_id],
             states=self.query.states(),
             pool=self.query.text("pool"),
             name=self.query.text("name"),

@@ -45,6 +45,7 @@ def welcome(plan: StackPlan, engine: str) -> str:
         f"  API        {plan.url}/api/v1/   documentation {plan.url}/api/docs/\n"
         f"  Flower     {plan.flower_url}   login {secret.flower_user} / {secret.flower_password}\n"
         f"  submitter  {secret.submitter_token}   (a token: Authorization: Bearer …)\n"
+        f"  operator   {secret.operator_token}   (a token for cells, projects and users)\n"
         f"{notes[engine]}"
         f"  shell      . {plan.home.environment_file}   then: .venv/bin/cellrun jobs\n"
         f"  logs       {plan.home.logs}\n"

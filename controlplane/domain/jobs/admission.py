@@ -136,7 +136,8 @@ def _identify(
 
 def unknown_project(domain: str, project: str) -> Fault:
     """Return the fault of a job that names a project which does not exist for its submitter."""
-    return Fault("project", f"there is no project {domain}/{project}")
+    text = f"there is no project {domain}/{project}; `cellrun project list` lists your projects"
+    return Fault("project", text)
 
 
 def find_existing(

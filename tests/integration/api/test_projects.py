@@ -139,9 +139,13 @@ def test_pages_of_projects_are_whole(operator: Caller) -> None:
 
 def test_foreign_project_does_not_exist(vision: Project, submitter: Caller) -> None:
     unknown = submitter.get("/projects/research/nothing")
-    for answer in (submitter.get(VISION), submitter.put(VISION, {"archived": True})):
-        assert answer.status == unknown.status == 404
-        assert answer.json["detail"] == "there is no project research/vision"
+    assert (unknown.status, unknown.json["detail"]) == (404, "there is no project research/nothing")
+    shown = submitter.get(VISION)
+    assert (shown.status, shown.json["detail"]) == (404, "there is no project research/vision")
+    for name in ("vision", "nothing"):
+        changed = submitter.put(f"/projects/research/{name}", {"archived": True})
+        text = f"there is no project research/{name}; managers of its domain and operators"
+        assert (changed.status, changed.json["detail"]) == (404, f"{text} may create it")
     assert submitter.get(f"{VISION}/members").status == 404
     assert submitter.put(f"{VISION}/members/users/ann", {"role": "viewer"}).status == 404
     assert submitter.send("DELETE", f"{VISION}/members/users/ann").status == 404

@@ -89,8 +89,22 @@ def test_jobs_are_filtered(submitter: Caller) -> None:
     assert ids("label=team=x&label=env=p") == [a]
     assert ids("pool=default") == [b, a]
     assert ids("pool=none") == []
+    assert ids("project=default/default") == ids("project=default") == [b, a]
     next_url = submitter.get("/jobs?limit=1&label=team=x").json["next"]
     assert [job["id"] for job in submitter.get(next_url).json["results"]] == [a]
+
+
+def test_jobs_are_filtered_by_a_readable_project(operator: Caller, submitter: Caller) -> None:
+    for name in ("research/vision", "research/speech"):
+        operator.put(f"/projects/{name}")
+    operator.put("/projects/research/vision/members/users/ann", {"role": "submitter"})
+    submit(submitter, name="of-default")
+    of_vision = submit(submitter, name="of-vision", domain="research", project="vision")
+    found = submitter.get("/jobs?project=research/vision").json["results"]
+    assert [job["id"] for job in found] == [of_vision]
+    for name in ("research/speech", "research/none"):
+        refused = submitter.get(f"/jobs?project={name}")
+        assert (refused.status, refused.json["detail"]) == (404, f"there is no project {name}")
 
 
 def test_large_spec_is_omitted_from_lists(submitter: Caller) -> None:

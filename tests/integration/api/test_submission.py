@@ -20,6 +20,7 @@ from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.links import use_link
 from tests.integration.api.test_reading import place
 
+YOURS = "`cellrun project list` lists your projects"
 JOB = {"name": "hello", "image": "busybox", "command": ["true"], "replicas": 3}
 
 
@@ -293,8 +294,8 @@ def test_job_larger_than_every_cell_is_refused_with_the_shortfall(
     ("given", "field", "text"),
     [
         ("pool", "pool", "there is no pool none"),
-        ("domain", "project", "there is no project none/default"),
-        ("project", "project", "there is no project default/none"),
+        ("domain", "project", f"there is no project none/default; {YOURS}"),
+        ("project", "project", f"there is no project default/none; {YOURS}"),
     ],
 )
 def test_unknown_tenancy_is_named(submitter: Caller, given: str, field: str, text: str) -> None:

@@ -13,6 +13,8 @@ def a_job(**changes: Any) -> Job:
         "id": 7,
         "guid": None,
         "name": "sweep",
+        "domain": "default",
+        "project": "default",
         "pool": "default",
         "band": "interactive",
         "kind": "batch",

@@ -73,6 +73,14 @@ def test_ending_job_shows_its_final_state() -> None:
     assert "ending as" not in drawn(job_table([ended]))
 
 
+def test_jobs_of_several_projects_are_listed_with_their_projects() -> None:
+    one, other = a_job(), a_job(domain="research", project="vision")
+    assert "PROJECT" not in drawn(job_table([one, one]))
+    text = drawn(job_table([one, other]))
+    assert "PROJECT" in text
+    assert "research/vision" in text
+
+
 def test_a_long_result_is_cut() -> None:
     assert note(a_task(state="SUCCEEDED", result="a\nb " + "x" * 100)).endswith("…")
     assert note(a_task(state="SUCCEEDED", result=" 42\n")) == "42"

@@ -44,6 +44,7 @@ from controlplane.spec import parse_job
 from tests.harness.domain.facts import NOW
 
 JOB: dict[str, Any] = {"name": "a", "image": "busybox"}
+YOURS = "`cellrun project list` lists your projects"
 GUIDED = {**JOB, "guid": "g"}
 MOUNT = {"source": "/data", "target": "/in"}
 POOL = AdmissionPool(3, "default")
@@ -117,8 +118,8 @@ def test_unknown_pools_and_projects_are_reported_before_other_faults() -> None:
     elsewhere = {**JOB, "pool": "gpu", "project": "other", "kind": "unknown"}
     assert faults({**JOB, "mounts": [MOUNT]}, elsewhere, {**JOB, "domain": "d"}) == [
         (1, "pool", "there is no pool gpu"),
-        (1, "project", "there is no project default/other"),
-        (2, "project", "there is no project d/default"),
+        (1, "project", f"there is no project default/other; {YOURS}"),
+        (2, "project", f"there is no project d/default; {YOURS}"),
     ]
 
 
