@@ -58,7 +58,7 @@ GROUP BY t.id
 HAVING t.state <> 4 OR t.failure_count + t.system_failure_count <> 0
     OR count(*) FILTER (WHERE a.state = 4) <> 1
     OR bool_or(a.released_at IS NULL)
-    -- Paid once by those whose cell was killed, by nobody else; and begun once more, not twice.
+    -- Only tasks of the killed cell pay one system failure, and each of them starts once more.
     OR t.preemption_count <> count(*) FILTER (WHERE c.name = ANY(%(killed)s))
     OR count(*) <> 1 + t.preemption_count
 """

@@ -37,7 +37,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def others_note(cores: Iterable[float]) -> str:
-    """Who else was busy: figures of a machine that is not quiet are worth little."""
+    """Return the load of other processes: a busy machine makes the figures unreliable."""
     return f"Meanwhile other programs used {median(cores):.1f} of {os.cpu_count()} cores."
 
 

@@ -45,6 +45,8 @@ BANNED_PHRASES = re.compile(
     re.IGNORECASE,
 )
 
+SQL_COMMENT = re.compile(r"^\s+-- (.+)$", re.MULTILINE)
+
 BARE_PARTICIPLES = re.compile(
     r"_?(?:Asked|Found|Given|Held|Kept|Known|Taken|Told|Said|Seen|Chosen|Placed|Picked|Read|Sent"
     r"|Written|Done|Left|Lost|Made|Met|Put|Run|Set|Shown|Begun|Gone|[A-Z][a-z]+ed)"
@@ -184,8 +186,11 @@ def test_no_docstring_or_comment_has_a_banned_phrase() -> None:
 
 
 def prose_of(source: Source) -> Iterator[tuple[int, str]]:
-    """Yield docstrings and comments with their lines."""
+    """Yield docstrings, and comments of Python and SQL, with their lines."""
     for node in ast.walk(source.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for comment in SQL_COMMENT.findall(node.value):
+                yield node.lineno, comment
         has_docstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         if isinstance(node, has_docstring) and (text := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), text

@@ -1,4 +1,4 @@
-"""The house stays tidy: sizes, names, first sentences, and who writes a state."""
+"""Limits of sizes, names, first sentences, and the only module that writes states."""
 
 import ast
 import re

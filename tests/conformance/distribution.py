@@ -86,7 +86,7 @@ class Distribution:
         return name
 
     def seen_through(self, port: int, name: str) -> str:
-        """The name of the same image for who comes by another port."""
+        """The name of the same image at another port of the registry."""
         other = name.replace(f":{self.port}/", f":{port}/", 1)
         self._pushed.append(other)
         return other

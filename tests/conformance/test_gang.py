@@ -248,7 +248,7 @@ def test_gang_update_reaches_a_member_whose_own_request_is_refused(
 def test_restarted_gang_is_updated_as_fast_as_the_first_one(
     process_kit: ProcessKit, web: GangWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Longer than the test waits: who comes when all were there must not wait for the next question.
+    # Longer than the test waits: a late member gets the answer at once, without another poll.
     monkeypatch.setattr(gang, "LONG_SECONDS", 2 * SECONDS)
     begin(process_kit, web)
     [member] = gang_of(process_kit, 1)

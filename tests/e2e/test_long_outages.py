@@ -31,7 +31,7 @@ SHORT = {
     "CELLRUN_LEASE_SECONDS": "3",
     "CELLRUN_CONVERGENCE_INTERVAL_SECONDS": "1",
 }
-# Who must go on: cells, the database, and those who start processes again.
+# These keep running: cells, the database, and the supervisors that restart processes.
 LEFT_ALONE = ("cell-", "postgres", "redis", "supervisord", "stack")
 KEEPERS = ("stack", "supervisord")
 

@@ -1,4 +1,4 @@
-"""`manage.py doctor` finds what waits for longer than usual, whose it is, and who must act."""
+"""`manage.py doctor` finds work that waits too long, its owner, and the action to take."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Mistakes about what those who contend may have, which the simulation must find."""
+"""Mistakes in the rights of contending jobs, which the simulation must find."""
 
 from tests.mutations.catalogue import Mutation
 

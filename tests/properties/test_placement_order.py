@@ -175,7 +175,7 @@ def test_round_robin_pass_equals_placing_one_task_after_another(waited: Pool) ->
 
 @st.composite
 def rivals(draw: st.DrawFn, sequencer: str) -> tuple[Pool, dict[int, float]]:
-    """Owners who all want the same, hold something already, and have weights."""
+    """Owners with equal requests, some usage and weights."""
     cells = [cell(n, cpu=draw(st.integers(0, 20)), memory=100) for n in range(1, 4)]
     owners = range(1, draw(st.integers(2, 4)) + 1)
     weights = {owner: draw(st.sampled_from([1.0, 1.0, 2.0, 0.25])) for owner in owners}

@@ -1,4 +1,4 @@
-"""S0.1: ten task states with their numbers; which are final; who sets which."""
+"""S0.1: ten task states with their numbers; the final ones; the component that sets each."""
 
 from collections.abc import Callable
 

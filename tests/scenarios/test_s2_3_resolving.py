@@ -163,7 +163,7 @@ def test_job_of_a_resolving_task_cannot_be_deleted_without_the_claim(stage: Stag
 def test_deleting_the_job_of_a_task_requires_its_current_claim(
     stage: Stage,
 ) -> None:
-    """Diego: who deletes a task "must first successfully move it" to RESOLVING."""
+    """Diego: a client that deletes a task "must first successfully move it" to RESOLVING."""
     stage.cell()
     task_id = completed(stage)
     job_id = Task.objects.get(pk=task_id).job_id

@@ -1,4 +1,4 @@
-"""The process that delivers callbacks, and who receives them: answering, refusing, or never.
+"""The process that delivers callbacks, and receivers that answer, refuse or never reply.
 
 Only what goes over the wire is replaced; what is claimed and what comes of it is of production.
 """
@@ -116,11 +116,10 @@ class Callbacks(TickPart):
         """Return what is wrong, in words: also callbacks marked delivered that were not."""
         found = rows("SELECT id FROM controlplane_callback WHERE state = 'delivered' ORDER BY id")
         wrong = self.wrong + [
-            f"callback {number} is called delivered, but nobody took it"
+            f"callback {number} is called delivered, but no receiver accepted it"
             for (number,) in found
             if not self.delivered[number]
         ]
         return wrong + [
-            f"nobody will be told of {what}, though its job asks for it"
-            for (what,) in rows(_UNTOLD)
+            f"no receiver will get {what}, though its job requests it" for (what,) in rows(_UNTOLD)
         ]

@@ -119,7 +119,7 @@ def _let_leave(world: World, rng: Random) -> None:
     machine = rng.choice(busy or world.machines)
 
     def come_back() -> None:
-        # Who is still at it when all is healed is started again, like all others.
+        # A call that still runs when all is healed is started again, like all others.
         if world.is_healed or rng.random() < 0.8:
             world.timeline.after(rng.uniform(5.0, 90.0), machine.start)
 

@@ -85,7 +85,7 @@ def chain(rng: Random, name: str) -> list[Submitted]:
 
 
 def tree(rng: Random, name: str) -> list[Submitted]:
-    """A parent, its child, the child's children: who ends without success takes them along."""
+    """A parent, its child, the child's children: a job without success ends its descendants."""
     doomed = rng.random() < 0.6
     root = (fails if doomed else succeeds)(rng, f"{name}-0")
     if doomed and rng.random() < 0.5:
@@ -148,7 +148,7 @@ def _leave_room(root: Submitted) -> None:
 
 
 def _endless(rng: Random, name: str) -> Submitted:
-    """Only others end it, so it is small: who is to end it must find a place beside it."""
+    """Only other jobs end it, so it is small: they must fit beside it."""
     words = [*sleep(rng, 1.0), "sleep", "1000000"]
     small = {"cpu": 0.01, "memory": "6Mi"}
     group = group_of(rng, "main", words, replicas=rng.randint(1, 3), resources=small)

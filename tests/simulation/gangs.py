@@ -70,7 +70,7 @@ def gang_of_sizes(rng: Random, name: str) -> Submitted:
 
 
 def gang_retries(rng: Random, name: str) -> Submitted:
-    """A member that fails takes all others along, who pay nothing for it."""
+    """A member that fails ends all others, without a charge to their budgets."""
     failures = rng.randint(1, 2)
     first = _members(rng, "first", [*sleep(rng, 6.0), "fail-first", str(failures)], 1)
     others = _members(rng, "others", _long(rng), rng.randint(1, 4))

@@ -31,7 +31,7 @@ def _remember_ends(world: World) -> None:
 
 
 def _live_twice() -> Iterator[str]:
-    """A guid has one task that is not deleted, at the most; who has it is in its place."""
+    """A guid has at most one task that is not deleted, in the place of its owner."""
     statement = """
         SELECT guid FROM controlplane_job WHERE is_one_off AND deleted_at IS NULL
         GROUP BY guid HAVING count(*) > 1
@@ -73,7 +73,7 @@ def _deleted_too_soon(world: World) -> Iterator[str]:
         world.audited = line
         job = world.submitters.find(job_id)
         if job.body.get("ttl_seconds_after_finished") is None and job.retries is None:
-            yield f"job {job_id} was deleted for its age, which nobody asked for"
+            yield f"job {job_id} was deleted for its age, which no policy allows"
         for other in world.jobs:
             if other.job_id is not None and (why := _refers(other, job, at)):
                 yield f"job {job_id} was deleted at {at}, but job {other.job_id} {why}"

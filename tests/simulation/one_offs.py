@@ -139,7 +139,7 @@ class OneOffs:
             is_over = self._call(submit)
         except TaskGuidTaken:
             if there is None:
-                self.wrong.append(f"guid {desired.guid} is refused, but nobody has it")
+                self.wrong.append(f"guid {desired.guid} is refused, but no task has it")
             is_over = False
         if not is_over:
             self._later(0.5, 5.0, again)

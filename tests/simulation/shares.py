@@ -191,7 +191,7 @@ def _kept_room(world: World) -> Iterator[str]:
         lacks = [key for key in capacity if need[key] + held[key] > capacity[key]]
         takers = [other for other, requested in newest if not requested.isdisjoint(lacks)]
         if takers and min(takers) >= band:
-            yield f"room of {name} that was made for somebody is given away: {lacks} lack"
+            yield f"room of {name} that was freed for a nominated task is used: {lacks} lack"
 
 
 def _kept(

@@ -1,4 +1,4 @@
-"""Who submits, cancels and deletes. A call may die at any statement; then it is made once more."""
+"""Clients that submit, cancel and delete. A call may die at any statement and is repeated."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -190,7 +190,7 @@ class Submitters:
         except NotFound:
             is_kept_for_its_time = "ttl_seconds_after_finished" in job.body and job.seen is not None
             assert job.end is not None or is_kept_for_its_time, (
-                f"job {job.job_id} is not found, but nobody deleted it"
+                f"job {job.job_id} is not found, but no client deleted it"
             )
 
     @staticmethod

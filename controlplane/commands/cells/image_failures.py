@@ -38,7 +38,7 @@ def note_image_failures(failed: Iterable[tuple[int, int]], *, now: datetime) -> 
         WHERE g.launch ->> 'image' IS NOT NULL
         GROUP BY 1, 2 ORDER BY 1, 2
         ON CONFLICT (image, cell_id) DO UPDATE SET
-            -- Many tasks that fail in one outage are one round.
+            -- Tasks that fail in the same outage count as one failure.
             failures = controlplane_imagefailure.failures
               + (controlplane_imagefailure.failed_at <= %s)::integer,
             failed_at = GREATEST(controlplane_imagefailure.failed_at, excluded.failed_at)

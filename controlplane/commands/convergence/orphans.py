@@ -21,7 +21,7 @@ _PAGE = """
         DELETE FROM {table} x USING page p WHERE x.{key} = p.key AND {orphaned} RETURNING 1
     )
     SELECT (SELECT count(*) FROM page),
-           -- A uid without its strokes, or it would not fit beside the name of its table.
+           -- The hyphens of a uid are removed so that it fits beside the name of its table.
            (SELECT translate(key::text, '-', '') FROM page ORDER BY key DESC LIMIT 1),
            (SELECT count(*) FROM gone)
     """

@@ -89,7 +89,7 @@ UPDATE controlplane_attempt a SET
     usage = COALESCE(i.usage::jsonb, a.usage),
     details = CASE WHEN i.details IS NULL THEN a.details
                    ELSE COALESCE(a.details, '{{}}') || i.details::jsonb END,
-    -- Who waited for the lock looked at the clock before: no instant precedes those it follows.
+    -- A transaction that waited for the lock has read the clock before: keep the instants in order.
     started_at = LEAST(a.started_at, CASE WHEN i.started_at IS NOT NULL
                                           THEN GREATEST(i.started_at, a.created_at) END),
     finished_at = COALESCE(a.finished_at, CASE WHEN i.finished_at IS NOT NULL

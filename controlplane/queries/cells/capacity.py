@@ -51,7 +51,7 @@ def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
     found = rows(
         f"""
         SELECT c.id, c.name,
-               -- Whose loss is held back gets no work: it might wait there for an operator.
+               -- A silent cell whose loss is held gets no tasks: they could wait for an operator.
                CASE WHEN p.loss_held_at IS NOT NULL AND l.silent_ticks > 0 THEN 'LOST'
                     ELSE c.state END, c.incarnation, c.capacity, c.task_types, c.labels, c.tags,
                CASE WHEN c.drivers && %s::varchar[] THEN p.max_building_per_cell END

@@ -69,12 +69,12 @@ FAILING_CELLS = """
         WHERE f.finished_at > COALESCE(c.trusted_at, '-infinity')
           AND f.finished_at > %(now)s - make_interval(secs => %(window)s)
     ) AS bad
-    -- In this order, and not as a join, which would read every attempt there ever was.
+    -- A CASE fixes this order; a join would read every attempt of the cell.
     WHERE c.state = 'READY' AND CASE
         WHEN bad.failures < %(failures)s OR bad.jobs < %(failed_jobs)s
           OR bad.images < %(failed_images)s THEN FALSE
-        -- Since the first of them was begun there, nothing has come to run: they are in a row.
-        -- From the newest on: on a cell that works, one of the first ones read has run.
+        -- The failures are consecutive if no other attempt has started since the first of them.
+        -- The newest are read first: on a working cell, one of the first rows has started.
         ELSE (SELECT a.uid FROM controlplane_attempt a
               WHERE a.uid > bad.first AND a.cell_id = c.id
                 AND a.started_at IS NOT NULL AND a.failure_kind <> 'system'

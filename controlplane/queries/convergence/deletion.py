@@ -14,7 +14,7 @@ EXPIRED_JOBS = """
 
 DELETED_JOBS = f"""
     FROM controlplane_job j WHERE j.deleted_at IS NOT NULL AND j.settled_at IS NOT NULL
-      -- Whom it takes along must have been told: without its row nobody would know.
+      -- Keep the row until the end of the job has reached its children and dependants.
       AND NOT EXISTS (SELECT 1 FROM controlplane_job c
                       WHERE c.parent_id = j.id AND c.finished_at IS NULL
                         AND c.ending_as IS NULL AND j.state IN ({UNSUCCESSFUL}))

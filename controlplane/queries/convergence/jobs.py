@@ -32,8 +32,8 @@ BLOCKED_JOBS = """
 WAITING_JOBS = f"""
     FROM controlplane_job j
     WHERE j.has_dependencies AND j.finished_at IS NULL AND j.ending_as IS NULL
-      -- Only those that something has failed: others, of which there may be thousands, would stay
-      -- in front of them. What that is, `domain.state.dependencies` says.
+      -- Only jobs with a failed dependency (`domain.state.dependencies`): thousands of jobs that
+      -- still wait would fill each page before them.
       AND EXISTS (SELECT 1 FROM controlplane_taskgroup g
                   CROSS JOIN jsonb_array_elements(g.depends_on) AS item
                   JOIN controlplane_taskgroup d

@@ -26,11 +26,11 @@ _START_PERIOD = "COALESCE((g.launch #>> '{health_check,start_period_seconds}')::
 BUILD_ENDS_AT = f"""
     LEAST(a.state_since + make_interval(secs => CASE a.phase
         WHEN 'pulling' THEN p.pull_timeout_seconds
-        -- It may wait for its turn in the cell behind pulls and creations of others.
+        -- The attempt may queue in its cell behind the pulls and creations of others.
         WHEN 'preparing' THEN NULL
         WHEN 'checking' THEN p.create_timeout_seconds + {_START_PERIOD}
         ELSE p.create_timeout_seconds END),
-    -- Each of the four phases once: going back and forth between them would have no end.
+    -- Each of the four phases once, so that alternating phases do not extend the limit.
     a.start_before + make_interval(
         secs => p.pull_timeout_seconds + 3 * p.create_timeout_seconds + {_START_PERIOD}))
     """

@@ -13,8 +13,8 @@ from controlplane.queries.sql import rows
 SILENT_LEASES = """
     FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
     WHERE l.expires_at <= %(now)s AND c.state <> 'LOST'
-      -- In the last part of the lease something came through every shard, or after it: we would
-      -- have heard the cell, too. To ask for what came after it would cost a tick more.
+      -- Every shard has delivered a message in the last part of the lease or after it, so it would
+      -- have delivered those of the cell. Requiring one after the lease would cost a tick more.
       AND l.expires_at - make_interval(secs => %(hearing)s)
           <= (SELECT min(received_at) FROM controlplane_inboxprobe)
     """
@@ -38,7 +38,7 @@ ATTEMPTS_OF_LOST_CELLS = """
     FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
     JOIN controlplane_taskgroup g ON g.id = a.group_id
     WHERE a.released_at IS NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation)
-      -- Exclusive ones are ended at once and released later, strict ones never by this.
+      -- Exclusive attempts end at once and are released later; strict ones only by an operator.
       AND (a.finished_at IS NULL OR g.exclusive = '' OR a.releasable_at <= %(now)s
            OR (g.exclusive = 'lease' AND a.releasable_at IS NULL))
     """

@@ -20,12 +20,12 @@ UNSETTLED_JOBS = f"""
 
 
 def due_walk(name: str) -> str:
-    """The source of the walk `name`: it has not been on its way for some ticks."""
+    """Return the source of the walk `name` if it has not run for some ticks."""
     return f"""
         FROM (VALUES ('{name}')) AS v(name) WHERE NOT EXISTS (
             SELECT 1 FROM controlplane_walk w
             WHERE w.name = v.name AND w.scanned_at > %(now)s - make_interval(secs => %(walk)s)
-              -- Further ahead than that is from before the clock was put back.
+              -- A later instant was written before the clock was set back.
               AND w.scanned_at <= %(now)s + make_interval(secs => %(walk)s))
         """
 

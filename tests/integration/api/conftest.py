@@ -146,7 +146,7 @@ def make_outsider(name: str) -> Caller:
 
 @pytest.fixture
 def submitter() -> Caller:
-    """Someone who may submit."""
+    """Return a submitter of the project `default/default`."""
     return make_caller("ann", Role.SUBMITTER)
 
 
@@ -158,13 +158,13 @@ def manager() -> Caller:
 
 @pytest.fixture
 def operator() -> Caller:
-    """Someone who may do everything."""
+    """Return an operator."""
     return make_caller("olga", Role.OPERATOR)
 
 
 @pytest.fixture
 def anonymous() -> Caller:
-    """Someone without a token."""
+    """Return a caller without a token."""
     return Caller(None)
 
 

@@ -1,4 +1,4 @@
-"""The history over HTTP: who, why, how long; merged or row by row; in pages that lose nothing."""
+"""The history over HTTP: actor, reason and duration; merged or row by row; complete pages."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta

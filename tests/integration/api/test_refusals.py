@@ -113,7 +113,7 @@ def test_a_body_over_4_mib_is_refused_with_the_limit(submitter: Caller) -> None:
         assert answer.headers["Content-Type"] == "application/problem+json"
 
 
-# ------------------------------------------------------------------------------- who may do what
+# ---------------------------------------------------------------------------------- permissions
 
 
 @pytest.mark.parametrize(

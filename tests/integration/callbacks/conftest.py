@@ -1,4 +1,4 @@
-"""Callbacks over real sockets: a receiver, what ends on PostgreSQL, and who delivers it."""
+"""Callbacks over real sockets: a receiver, ended work on PostgreSQL, and the delivery."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -83,7 +83,7 @@ def test_failed_delivery_is_recorded_and_retried(
     status: int | None,
     error: str,
 ) -> None:
-    # Who is late is late on a busy machine, too; the others have time.
+    # A slow receiver exceeds the timeout on a busy machine, too; fast ones have time to spare.
     allowed(callback_seconds=0.5 if error.startswith("no response") else 10.0)
     late = CallbackDelivery().start()
     try:

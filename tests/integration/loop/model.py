@@ -152,7 +152,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SentReport:
-    """A report and who sent it, as it waits on its way."""
+    """A report in flight, with its sender."""
 
     cell_id: int
     incarnation: str

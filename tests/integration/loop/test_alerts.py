@@ -166,7 +166,7 @@ def test_alert_raised_again_while_being_closed_stays_open(loop: Loop) -> None:
             connection.close()
 
     def is_waiting() -> bool:
-        # Who waits for a row does so for the transaction that wrote it.
+        # A statement that waits for a row waits for the transaction that wrote it.
         return bool(
             rows(
                 """

@@ -252,7 +252,7 @@ def test_dry_run_names_an_existing_job(loop: Loop) -> None:
     assert answer["existing_job"] == document["id"]
 
 
-# ------------------------------------------------------------------------------ who would leave
+# ------------------------------------------------------------------------------------ evictions
 
 
 def test_dry_run_lists_evictions_without_evicting(loop: Loop) -> None:

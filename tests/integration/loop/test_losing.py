@@ -63,7 +63,7 @@ def lose() -> dict[str, int]:
 
 
 def meanwhile(work: Callable[[], None]) -> bool:
-    """In another process; whether it was done. Who has to wait for a lock comes too late."""
+    """Return whether another process did it; one that waits for a lock is too late."""
     done = []
 
     def live() -> None:

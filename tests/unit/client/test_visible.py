@@ -1,4 +1,4 @@
-"""What tasks and other users write does not act on the terminal of who reads it."""
+"""Text of tasks and other users does not control the terminal of its reader."""
 
 import hashlib
 import json

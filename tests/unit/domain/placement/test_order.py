@@ -1,4 +1,4 @@
-"""Who comes first: bands, gangs that have begun, children, the sequencer; and what only ranks."""
+"""The order of rows: bands, gangs that have begun, children, the sequencer; and mere ranks."""
 
 from typing import Any
 

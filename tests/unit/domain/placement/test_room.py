@@ -1,4 +1,4 @@
-"""Whose need is put to those who make room, and who has a place reserved for waiting too long."""
+"""Candidates for preemption, and reservations for rows that have waited too long."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -131,7 +131,7 @@ def test_no_task_is_evicted_for_a_gang_that_would_not_fit(workers: int) -> None:
 
 
 def test_quota_freed_for_one_task_is_not_used_for_the_next() -> None:
-    """One of two tasks of a full quota is leaving for who is nominated: the next needs another."""
+    """One of two tasks of a full quota leaves for a nominated task: the next needs another."""
     running, sizes = full_cells(8000, 8000)
     running = [replace(one, owner_id=1) for one in running if one.task_id in (1, 2)]
     cells = [cell(0, cpu=sizes[0], used={"cpu_millis": 8000}), cell(1, cpu=sizes[1])]
