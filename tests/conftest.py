@@ -4,9 +4,11 @@ import os
 
 import pytest
 
+from tests.harness.cheap import make_tests_cheap
 from tests.harness.drawn import draw
 
 draw()
+make_tests_cheap()
 
 
 def pytest_report_header() -> str:
