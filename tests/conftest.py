@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the long suite; skip tests that need an engine only with ENGINE=none."""
     without_engine = pytest.mark.skip(reason="ENGINE=none")
+    _group_by_file(items)
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
@@ -35,3 +36,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+def _group_by_file(items: list[pytest.Item]) -> None:
+    """Keep the tests of a phase that are in one file on one worker, unless it names a group."""
+    for item in items:
+        if item.get_closest_marker("stack") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
