@@ -46,6 +46,6 @@ def _empty_tables(case: TransactionTestCase) -> None:
             _truncate(case)
             return
         with transaction.atomic(using=name), connection.cursor() as cursor:
-            # Neither foreign keys nor the trigger that keeps the audit log have a say here.
+            # Without foreign keys any order will do; without its trigger the audit log can go.
             cursor.execute("SET LOCAL session_replication_role = replica")
             cursor.execute("".join(f'DELETE FROM "{table}";' for table in tables))
