@@ -1,5 +1,6 @@
 """What every suite shares: which tests run, and which may not share the machine."""
 
+import gc
 import os
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.harness.drawn import draw
 
 draw()
 make_tests_cheap()
+gc.disable()  # until all tests are collected
 
 PHASES = "stack", "serial"
 """Markers of tests that `make` runs alone: each of their files names its marker."""
@@ -25,6 +27,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Import only the files of a phase: the others take half a minute of a processor."""
     marker, is_test = config.option.markexpr, collection_path.match("test_*.py")
     return True if marker in PHASES and is_test and not _names(collection_path, marker) else None
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and tests, which live as long as the process, from garbage collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 def pytest_report_header() -> str:
