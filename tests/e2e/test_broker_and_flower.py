@@ -13,18 +13,15 @@ import redis
 import requests
 
 from client import Session
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, session_of
 
-pytestmark = [pytest.mark.stack]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("shared stack")]
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1, engine="process") as running:
-            yield running
-        assert remnants(running.home) == []
+def stack(shared_stack: RunningStack) -> RunningStack:
+    return shared_stack
 
 
 @pytest.fixture(scope="module")

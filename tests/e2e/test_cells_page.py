@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from client import Session
 from client.settings import ClientSettings
 from tests.architecture.source import ROOT
 from tests.e2e.engine import containers_of, remove_containers
-from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
+from tests.e2e.stack import Companion, RunningStack, wait_until
 from tests.e2e.work import run_to_end
 
-pytestmark = [pytest.mark.stack, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("shared stack")]
 
 BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 CELL = "cell-7"
@@ -76,11 +75,8 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1, engine="process") as running:
-            yield running
-        assert remnants(running.home) == []
+def stack(shared_stack: RunningStack) -> RunningStack:
+    return shared_stack
 
 
 def check_that_files_are_private(folder: Path) -> None:

@@ -14,12 +14,12 @@ import redis
 from client import Session
 from controlplane.contract.messages.reports import Heartbeat
 from controlplane.contract.wire import broker, envelope, keys, logins, queues
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.test_malformed import not_from_a_cell, not_messages
 from tests.e2e.work import run_to_end, session_of
 from tests.harness.hostile import BODIES, wrong_values
 
-pytestmark = [pytest.mark.stack]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("shared stack")]
 
 NAME = "cell-2"
 SHARD = queues.inbox_queue(NAME)
@@ -29,11 +29,8 @@ JOB = {"name": "after", "task_type": "process", "command": ["true"]}
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=2, engine="process") as running:
-            yield running
-        assert remnants(running.home) == []
+def stack(shared_stack: RunningStack) -> RunningStack:
+    return shared_stack
 
 
 @pytest.fixture
@@ -80,6 +77,7 @@ def attacker(stack: RunningStack, session: Session) -> Iterator[Attacker]:
     session.cordon(NAME)
     with ExitStack() as sockets:
         yield Attacker(stack, str(session.cell(NAME)["incarnation"]), sockets)  # type: ignore[typeddict-item]
+    session.uncordon(NAME)
 
 
 def own_processes(stack: RunningStack) -> dict[str, int]:

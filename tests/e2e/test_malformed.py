@@ -9,10 +9,10 @@ import redis
 
 from client import Session
 from controlplane.contract.wire import broker, envelope, queues
-from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
+from tests.e2e.stack import RunningStack, is_running, wait_until
 from tests.e2e.work import run_to_end, session_of
 
-pytestmark = [pytest.mark.stack]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("shared stack")]
 
 DEEP = "[" * 100_000
 ODD_TAGS = (True, None, 1, [1], {"a": 1}, "")
@@ -20,11 +20,8 @@ ODD: tuple[object, ...] = ("x", -1, 10**30, 1.5, None, [], {"a": 1})
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1, engine="process") as running:
-            yield running
-        assert remnants(running.home) == []
+def stack(shared_stack: RunningStack) -> RunningStack:
+    return shared_stack
 
 
 @pytest.fixture

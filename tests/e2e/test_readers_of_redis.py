@@ -10,20 +10,17 @@ import pytest
 import redis
 
 from client import Session
-from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
+from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, session_of
 
-pytestmark = [pytest.mark.stack]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("shared stack")]
 
 BODY = re.compile(r'"body": "([A-Za-z0-9+/=]*)"')
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[RunningStack]:
-    with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1, engine="process") as running:
-            yield running
-        assert remnants(running.home) == []
+def stack(shared_stack: RunningStack) -> RunningStack:
+    return shared_stack
 
 
 @pytest.fixture
@@ -118,7 +115,7 @@ def test_a_reader_of_redis_finds_no_content_of_a_job(
     # The reader reads what is not sealed: orders and reports passed it too.
     assert "heartbeat" in seen
     assert "attempt.watched" in seen
-    assert re.search(r"LPUSH cell\.cell-1\.", seen)
+    assert re.search(r"LPUSH cell\.cell-[12]\.", seen)
     assert marker not in seen
     assert "signature=" not in seen
     assert "/api/v1/store/" not in seen

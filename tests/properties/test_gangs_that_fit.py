@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.placement.model.policy import PoolPolicy
+from tests.harness.drawn import examples
 from tests.unit.domain.placement import pools
 from tests.unit.domain.placement.pools import Outcome
 
-MANY = settings(max_examples=400, deadline=None)
+MANY = settings(max_examples=examples(400), deadline=None)
 ZONES = ("a", "b")
 
 
@@ -179,7 +180,7 @@ def first_fit_decreasing(cells: list[Machine], groups: list[Group]) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(machines(most=40, cpu=32), gangs(members=120, cpu=16), selectors)
 def test_a_large_gang_starts_whenever_first_fit_decreasing_places_it(
     cells: list[Machine], groups: list[Group], selector: str

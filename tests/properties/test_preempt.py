@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from controlplane.domain.placement.preemption.candidates import EvictionUnits, PreemptionRequest
 from controlplane.domain.placement.preemption.gang import find_many
 from controlplane.domain.placement.preemption.preempt import Eviction, choose_evictions
+from tests.harness.drawn import examples
 from tests.properties.brute_force import World
 from tests.properties.preemption_worlds import LICENCE, NAMES, Pools
 
@@ -49,7 +50,7 @@ def jobs_block(world: World, need: PreemptionRequest) -> bool:
     return any("running_jobs" in names for names in world.lacks(need).values())
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(seeds)
 def test_one_task_gets_the_cheapest_of_all_victim_sets(seed: int) -> None:
     pools = Pools(seed)
@@ -63,7 +64,7 @@ def test_one_task_gets_the_cheapest_of_all_victim_sets(seed: int) -> None:
         assert ranks == [best.rank] or jobs_block(world, need)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(seeds)
 def test_gang_gets_the_cheapest_of_all_victim_sets(seed: int) -> None:
     pools = Pools(seed)
@@ -76,7 +77,7 @@ def test_gang_gets_the_cheapest_of_all_victim_sets(seed: int) -> None:
         assert world.counts_of(found[0]) == best.counts
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(seeds)
 def test_each_eviction_takes_only_lower_bands_and_no_needless_victim(seed: int) -> None:
     pools = Pools(seed, most_running=9)
@@ -109,7 +110,7 @@ def check(world: World, eviction: Eviction) -> None:
     assert (eviction.until - world.now).total_seconds() == slowest + 30
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(seeds)
 def test_order_of_running_tasks_makes_no_difference(seed: int) -> None:
     pools = Pools(seed, most_running=12)
@@ -120,7 +121,7 @@ def test_order_of_running_tasks_makes_no_difference(seed: int) -> None:
     assert choose(pools, needs) == found
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(seeds, st.integers(1, 6))
 def test_number_of_nominated_tasks_is_limited(seed: int, limit: int) -> None:
     pools = Pools(seed)
@@ -131,7 +132,7 @@ def test_number_of_nominated_tasks_is_limited(seed: int, limit: int) -> None:
         assert sum(eviction.need.count for eviction in found) <= limit
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(seeds)
 def test_gang_among_many_units_takes_no_needless_victim(seed: int) -> None:
     """Where not all sets are compared, the same gangs get their places, and no unit could stay."""
@@ -177,7 +178,7 @@ def gang_of_three_groups(pools: Pools) -> PreemptionRequest:
     return replace(first, others=tuple(parts))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(seeds, st.sampled_from([0, 8]))
 def test_gang_of_several_groups_fits_on_its_nominated_cells(seed: int, most: int) -> None:
     pools = Pools(seed)
@@ -211,7 +212,7 @@ def test_gang_of_several_groups_fits_on_its_nominated_cells(seed: int, most: int
             assert requested == 0 or requested <= world.allowances[scope][name] + freed
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(seeds)
 @example(391)
 @example(1419)

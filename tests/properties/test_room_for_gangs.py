@@ -17,6 +17,7 @@ from controlplane.domain.placement.preemption.make_room import make_room, reserv
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.state.states import Band
 from tests.harness.domain.facts import NOW
+from tests.harness.drawn import examples
 from tests.properties.test_gangs_that_fit import Group, Machine, fits_somehow
 from tests.unit.domain.placement import pools
 from tests.unit.domain.placement.pools import Pool, Row
@@ -166,7 +167,7 @@ def members_in(pool: Pool) -> int:
     return sum(count for group, count in columns if group < 200)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.integers(0, 2**32))
 def test_victims_are_evicted_for_a_gang_iff_it_then_starts(seed: int) -> None:
     random = Random(seed)
@@ -191,7 +192,7 @@ def test_victims_are_evicted_for_a_gang_iff_it_then_starts(seed: int) -> None:
     assert members_in(after) >= case.least
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**32))
 def test_starving_gang_that_fits_on_empty_cells_starts_once_they_are_free(seed: int) -> None:
     """No task is evicted: all are of its band or above. Small tasks follow what ends."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from controlplane.domain.placement.model.interfaces import CellOffer, Selector
 from controlplane.domain.placement.model.shares import capacity_ranks
 from controlplane.domain.placement.plugins.selectors import BUILT_IN
+from tests.harness.drawn import examples
 
-MANY = settings(max_examples=150)
+MANY = settings(max_examples=examples(150))
 # (cells that have room left, what is given so far, the offer) -> the cell that gets the next task.
 Rule = Callable[[Sequence[int], list[int], CellOffer], int]
 

@@ -22,7 +22,7 @@ from tests.e2e.work import (
 )
 from tests.harness.live_files import files_below
 
-pytestmark = [pytest.mark.stack, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("one cell")]
 
 # Counts in its checkpoint; as the second attempt it goes on for a moment and succeeds.
 COUNT = (

@@ -10,7 +10,7 @@ from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import attempts_of, run_to_end, shell_job
 from workers.drivers.docker.connection import connect
 
-pytestmark = [pytest.mark.stack, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("one cell")]
 
 SERVE = "mkdir www; echo $CELLRUN_ATTEMPT_NUMBER > www/index.html; sleep 1; " + (
     "exec httpd -f -p $CELLRUN_PORT_HTTP -h www"

@@ -7,7 +7,7 @@ import pytest
 from client import Session
 from tests.e2e.work import attempts_of, run_to_end, shell_job
 
-pytestmark = [pytest.mark.stack, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("one cell")]
 
 # What is wrong with the task, and how the reason of its end begins.
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {

@@ -12,7 +12,7 @@ from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import attempts_of, shell_job, wait_for_end, whole_log
 
-pytestmark = [pytest.mark.stack, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("one cell")]
 
 # Prints that it was stopped, ends a second later, and succeeds in its second attempt.
 VICTIM = (

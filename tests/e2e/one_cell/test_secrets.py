@@ -14,7 +14,7 @@ from tests.e2e.work import run_to_end, shell_job, whole_log
 from tests.harness.live_files import content_of, files_below
 from workers.secret_folder import MEMORY
 
-pytestmark = [pytest.mark.stack, pytest.mark.engine]
+pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("one cell")]
 
 SUMS = 'printf %s "$TOKEN" | sha256sum; sha256sum < /run/secrets/key; stat -c %a /run/secrets/key'
 USES = [{"name": "token", "env": "TOKEN"}, {"name": "key", "path": "/run/secrets/key"}]

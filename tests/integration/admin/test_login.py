@@ -31,9 +31,8 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Clock:
-    """Full buckets, and a fast hash of passwords."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Full buckets."""
     found = Clock()
     monkeypatch.setattr(login, "_attempts", Buckets(now=found))
     return found

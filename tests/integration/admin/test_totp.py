@@ -70,8 +70,7 @@ def buckets(monkeypatch: pytest.MonkeyPatch) -> BucketClock:
 
 
 @pytest.fixture(autouse=True)
-def user(time: Time, buckets: BucketClock, settings: Any) -> User:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def user(time: Time, buckets: BucketClock) -> User:
     return User.objects.create_superuser("user-1", password=PASSWORD)
 
 
