@@ -34,6 +34,7 @@ from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
 from controlplane.inbox.sorting import COUNTED_CHARS, MAX_OF_A_CELL, Directory, sort_messages
+from controlplane.queries.cells.keys import write_probe
 from tests.harness.hostile import BODIES, wrong_values
 from workers.agent.orders import OrderReader
 
@@ -222,7 +223,7 @@ def test_message_with_too_many_reports_is_malformed() -> None:
 
 
 def test_probe_counts_only_for_its_own_shard() -> None:
-    probe = json.dumps({"probe": 3})
+    probe = write_probe(3)
     for shard, queue in enumerate(INBOX_QUEUES):
         found = sort_messages([probe], Directory(find), [queue])
         assert found.probes == ([3] if shard == 3 else [])
