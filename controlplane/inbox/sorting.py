@@ -215,7 +215,10 @@ def _weight(message: Envelope) -> int:
 def _within_limits(
     checked: list[_Checked], counts: Mapping[tuple[int, str], int], drops: "_DropCounts"
 ) -> list[_Checked]:
-    """Return at most MAX_OF_A_CELL messages of each cell: the oldest, and its newest heartbeat."""
+    """Return each cell's oldest messages, up to MAX_OF_A_CELL, and its newest heartbeat.
+
+    Long messages count as several, because the inbox decodes all that it keeps.
+    """
     over = {cell_id for (cell_id, _), count in counts.items() if count > MAX_OF_A_CELL}
     if not over:
         return checked
@@ -232,7 +235,7 @@ def _within_limits(
             if is_older_beat or rest[cell_id] <= 0:
                 drops.add(OverLimit("more messages of a cell than a batch takes"), message.cell)
                 continue
-            rest[cell_id] -= 1
+            rest[cell_id] -= _weight(message)
         kept.append((message, address))
     return kept
 

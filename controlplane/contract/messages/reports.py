@@ -37,6 +37,8 @@ PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
 """Reasons of a user failure that no retry can fix."""
 MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # stored files of one attempt
+MAX_HELD = 10_000  # attempts of one cell: their number decides what a message costs the inbox
+MAX_NAMES = 1_000  # names of a kind that a cell registers
 MAX_URI_CHARS = 2_000
 
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
@@ -63,6 +65,7 @@ def _read_quantity(item: Any) -> int:
 
 
 Quantity = Annotated[int, Reader(_read_quantity)]
+Names = Annotated[Mapping[Name, Name], MaxItems(MAX_NAMES)]
 CleanMapping = Annotated[Mapping[str, Any], Reader(clean_mapping)]
 """An object of a runner or an engine; it is dropped if it cannot be stored."""
 
@@ -77,6 +80,9 @@ class HeldAttempt(Document):
     state: TaskState
 
 
+HeldAttempts = Annotated[tuple[HeldAttempt, ...], MaxItems(MAX_HELD)]
+
+
 @dataclass(frozen=True, slots=True)
 class Register(Document):
     """Registration of a cell process with its capacity and its attempts (`inventory`).
@@ -86,14 +92,14 @@ class Register(Document):
 
     TYPE = "register"
 
-    capacity: Mapping[Name, Quantity]
-    labels: Mapping[Name, Name] = field(default_factory=dict)
-    tags: tuple[Name, ...] = ()
+    capacity: Annotated[Mapping[Name, Quantity], MaxItems(MAX_NAMES)]
+    labels: Names = field(default_factory=dict)
+    tags: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
     pool: Annotated[str, Text(63)] = ""
-    drivers: tuple[Name, ...] = ()
-    task_types: tuple[Name, ...] = ()
-    versions: Mapping[Name, Name] = field(default_factory=dict)
-    inventory: tuple[HeldAttempt, ...] = ()
+    drivers: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
+    task_types: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
+    versions: Names = field(default_factory=dict)
+    inventory: HeldAttempts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ class Heartbeat(Document):
 
     TYPE = "heartbeat"
 
-    held: tuple[HeldAttempt, ...]
+    held: HeldAttempts
     unfit: Annotated[str, Text(UNFIT_CHARS)] = ""
     clock_ahead: Annotated[float | None, Key("clock")] = None
 
@@ -150,7 +156,7 @@ class AttemptReport(Document):
     result: Annotated[str, Text(RESULT_BYTES)] | None = None
     result_truncated: Annotated[bool, Key("cut")] = False
     usage: CleanMapping | None = None
-    addresses: Mapping[Name, Name] | None = None
+    addresses: Names | None = None
     outputs: Annotated[tuple[Mapping[str, Any], ...] | None, Reader(_read_outputs)] = None
     plugin_phase: Annotated[str, Text(63)] | None = None
     plugin_state: CleanMapping | None = None
