@@ -1,11 +1,12 @@
 """Messages from a cell: Register, Heartbeat, Reports, Goodbye."""
 
 import codecs
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from controlplane.contract.artifacts import path_of
+from controlplane.contract.artifacts import is_name, path_of
 from controlplane.contract.codec import (
     Clamp,
     Document,
@@ -41,6 +42,7 @@ MAX_HELD = 10_000  # attempts of one cell: their number decides what a message c
 MAX_NAMES = 1_000  # names of a kind that a cell registers
 MAX_URI_CHARS = 2_000
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -167,14 +169,16 @@ class AttemptReport(Document):
     phases: Annotated[tuple[PhaseChange, ...], Reader(read_phases)] = ()
 
     def checked(self) -> Self:
-        """Omit outputs at paths of the store that belong to other attempts."""
+        """Omit outputs that web could not send, or that are in the store of other attempts."""
         if self.outputs is None:
             return self
         return replace(self, outputs=tuple(filter(self._is_allowed, self.outputs)))
 
     def _is_allowed(self, output: Mapping[str, Any]) -> bool:
-        uri = output["uri"]
-        return not uri.startswith("/") or uri == path_of(self.uid, output["name"])
+        uri, name = output["uri"], output["name"]
+        if not is_name(name) or output["size"] < 0 or not _SHA256.fullmatch(output["sha256"]):
+            return False
+        return not uri.startswith("/") or uri == path_of(self.uid, name)
 
 
 @dataclass(frozen=True, slots=True)
