@@ -96,7 +96,7 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class MaxItems:
-    """The maximum number of items of a list."""
+    """The maximum number of items of a list, or of keys of an object."""
 
     count: int
 
@@ -297,18 +297,16 @@ def _read_of(hint: Any) -> Read:
         return _PLAIN[kind]
     origin = get_origin(kind)
     if origin is tuple:
-        max_items = next(
-            (extra.count for extra in extras if isinstance(extra, MaxItems)), MAX_ITEMS
-        )
-        return partial(read_items, _read_of(get_args(kind)[0]), max_items)
+        return partial(read_items, _read_of(get_args(kind)[0]), _max_items(extras))
     if origin is frozenset:
         return lambda items: frozenset(read_items(_read_text, MAX_ITEMS, items))
     if origin is not None and issubclass(origin, Mapping):
         key, value = get_args(kind)
+        max_keys = _max_items(extras)
         return (
             _read_any_mapping
             if value is Any
-            else partial(_read_mapping, _read_of(key), _read_of(value))
+            else partial(_read_mapping, _read_of(key), _read_of(value), max_keys)
         )
     if issubclass(kind, Document):
         return _reader(kind)
@@ -360,8 +358,14 @@ def _read_member(members: Mapping[Any, Enum], title: str, item: Any) -> Enum:
     return member
 
 
-def _read_mapping(read_key: Read, read_value: Read, item: Any) -> dict[Any, Any]:
-    values = {}
+def _max_items(extras: tuple[Any, ...]) -> int:
+    return next((extra.count for extra in extras if isinstance(extra, MaxItems)), MAX_ITEMS)
+
+
+def _read_mapping(read_key: Read, read_value: Read, max_keys: int, item: Any) -> dict[Any, Any]:
+    values: dict[Any, Any] = {}
+    if isinstance(item, dict) and len(item) > max_keys:
+        raise MalformedMessage(f"has more than {max_keys} keys")
     for key, value in _read_any_mapping(item).items():
         try:
             values[read_key(key)] = read_value(value)

@@ -5,7 +5,6 @@ of a batch. Messages beyond it are dropped before they are decoded: cells send r
 they are acknowledged, and heartbeats and registers periodically.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +25,11 @@ from controlplane.contract.messages.reports import (
 )
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.envelope import VERSION, Envelope
-from controlplane.contract.wire.queues import INBOX_QUEUES, INBOX_SHARDS, inbox_queue
+from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
 from controlplane.contract.wire.sealing import BadSeal
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.cells.reports import ReportSender
-from controlplane.queries.cells.keys import find_keys
+from controlplane.queries.cells.keys import find_keys, find_probe
 
 log = structlog.get_logger(__name__)
 
@@ -171,7 +170,7 @@ def sort_messages(
     envelopes = []
     for place, text in enumerate(raw):
         try:
-            probe = _read_probe(text)
+            probe = find_probe(text)
             if probe is not None:
                 if queues is not None and queues[place] != INBOX_QUEUES[probe]:
                     raise WrongShard(f"a probe of {INBOX_QUEUES[probe]} in {queues[place]}")
@@ -216,7 +215,10 @@ def _weight(message: Envelope) -> int:
 def _within_limits(
     checked: list[_Checked], counts: Mapping[tuple[int, str], int], drops: "_DropCounts"
 ) -> list[_Checked]:
-    """Return at most MAX_OF_A_CELL messages of each cell: the oldest, and its newest heartbeat."""
+    """Return each cell's oldest messages, up to MAX_OF_A_CELL, and its newest heartbeat.
+
+    Long messages count as several, because the inbox decodes all that it keeps.
+    """
     over = {cell_id for (cell_id, _), count in counts.items() if count > MAX_OF_A_CELL}
     if not over:
         return checked
@@ -233,7 +235,7 @@ def _within_limits(
             if is_older_beat or rest[cell_id] <= 0:
                 drops.add(OverLimit("more messages of a cell than a batch takes"), message.cell)
                 continue
-            rest[cell_id] -= 1
+            rest[cell_id] -= _weight(message)
         kept.append((message, address))
     return kept
 
@@ -274,18 +276,6 @@ def _sort(message: Envelope, address: CellAddress, found: SortedBatch) -> None:
             if body.reports:
                 last = max(report.seq for report in body.reports)
                 found.acknowledgements.append(Acknowledgement(sender, body.after, last))
-
-
-def _read_probe(text: str) -> int | None:
-    if len(text) > 64 or not text.startswith('{"probe"'):
-        return None
-    try:
-        shard = json.loads(text).get("probe")
-    except ValueError as error:
-        raise MalformedMessage("not a probe") from error
-    if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < INBOX_SHARDS:
-        raise MalformedMessage("not a probe of a known shard")
-    return shard
 
 
 class _DropCounts:

@@ -40,7 +40,7 @@ BANNED_PARTS = {
 
 BANNED_PHRASES = re.compile(
     r"\b(?:nobody|somebody|whoever|anybody|for ever|but for|as ever|told|heard|hears?"
-    r"|says?|said|looks? at|himself|he|his|him|mend(?:s|ed)?|strays?|briefings?"
+    r"|whom|says?|said|looks? at|himself|he|his|him|mend(?:s|ed)?|strays?|briefings?"
     r"|bounc(?:e|es|ed|ing)|struck|twins?|ledger|deeds?|courier|clerk)\b",
     re.IGNORECASE,
 )

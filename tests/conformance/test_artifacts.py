@@ -1,5 +1,6 @@
 """What attempts leave: outputs of those that succeed, checkpoints of others, on every engine."""
 
+import gzip
 import hashlib
 import threading
 from pathlib import Path
@@ -347,6 +348,20 @@ def test_checkpoint_with_a_wrong_checksum_is_a_system_failure(kit: Kit, keeper: 
     kit.driver.start(launch)
     ended = kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.started_at) == (FailureKind.SYSTEM, None)
+
+
+def test_compressed_checkpoint_of_another_cell_is_not_unpacked(kit: Kit, keeper: Keeper) -> None:
+    """It may be a thousand times larger than the limit of its size permits."""
+    first = ran(kit, f"echo x > {ROOT}/ckpt/a; exit 3", checkpoint_path="/ckpt")
+    left = keeper.checkpoint_of(first)
+    bomb = gzip.compress(keeper.web.files["/left"])
+    keeper.web.files["/left"] = bomb
+    sha256 = hashlib.sha256(bomb).hexdigest()
+    launch = script(kit, "true", checkpoint_path="/ckpt")
+    keeper.brief(launch.uid, checkpoint={**left, "size": len(bomb), "sha256": sha256})
+    kit.driver.start(launch)
+    ended = kit.events.ended(launch.uid)
+    assert (ended.failure_kind, ended.started_at) == (FailureKind.SYSTEM, None), ended
 
 
 @pytest.mark.engine

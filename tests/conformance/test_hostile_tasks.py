@@ -2,6 +2,7 @@
 
 import base64
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,43 @@ def test_engine_cell_and_files_of_other_tasks_are_out_of_sight(
     # The shell and the two programs of the pipe: no process of the host or of the other task.
     assert int(processes) <= 4
     assert found == ["0", "none"]
+
+
+# None would do damage if it succeeded.
+KERNEL = {
+    "mounts": "mkdir /at && mount -t tmpfs none /at",
+    "mount_namespace": "unshare -m true",
+    "network_namespace": "unshare -n true",
+    "host_name": "hostname x",
+    "interfaces": "ip link set lo down",
+    "priorities": "renice -n -5 $$",
+    "core_pattern": "cat /proc/sys/kernel/core_pattern > /proc/sys/kernel/core_pattern",
+    "sysrq": ": > /proc/sysrq-trigger",
+    "kernel_log": "dmesg | grep -q .",
+    "memory": "mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem",
+    "kcore": "head -c 1 /proc/kcore | grep -q .",
+    "cgroups": (
+        "for at in $(grep -E '^cgroup2? ' /proc/mounts | cut -d ' ' -f 2);"
+        " do mkdir $at/escape && exit 0; done; exit 1"
+    ),
+    "modules": "insmod /proc/version",
+}
+OF_AN_ADMINISTRATOR = {"mount_namespace", "network_namespace", "host_name"}
+
+
+@pytest.mark.engine
+def test_root_in_a_container_changes_nothing_of_the_kernel(docker_kit: DockerKit) -> None:
+    def permitted(names: Iterable[str], **spec: object) -> set[str]:
+        script = "; ".join(f"( {KERNEL[name]} ) > /dev/null 2>&1 && echo {name}" for name in names)
+        launch = docker_kit.launch("sh", "-c", f"{script}; true", user="0", **spec)
+        docker_kit.driver.start(launch)
+        assert docker_kit.events.ended(launch.uid).exit_code == 0
+        return set(docker_kit.log(launch.uid).split())
+
+    assert permitted(KERNEL) == set()
+    # The script reports what is permitted.
+    names = sorted(OF_AN_ADMINISTRATOR)
+    assert permitted(names, capabilities=("SYS_ADMIN",)) == OF_AN_ADMINISTRATOR
 
 
 @pytest.mark.engine

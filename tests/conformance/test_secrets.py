@@ -213,6 +213,26 @@ def test_secret_file_is_mounted_and_the_engine_knows_only_its_path(
 
 
 @pytest.mark.engine
+def test_secrets_of_another_attempt_are_out_of_reach(container_kit: DockerKit) -> None:
+    """Root in a container without secrets searches for those of a running one."""
+    kit = container_kit
+    launch = kit.launch("sleep", "300", secrets=(FILE, VARIABLE))
+    kit.driver.start(launch)
+    kit.events.started(launch.uid)
+    folder = folder_of(kit)
+    assert stands_in(folder, KEY) == [folder / launch.uid / "0"]
+    token = TOKEN.decode()
+    script = (
+        f"ls -A /run/secrets; ls -d {folder}; grep -E 'secrets|{folder}' /proc/mounts;"
+        f" cat /proc/*/environ | grep -a {token[:6]}[{token[6]}]"
+    )
+    ended = kit.launch("sh", "-c", script, user="0")
+    kit.driver.start(ended)
+    kit.events.ended(ended.uid)
+    assert kit.log(ended.uid) == ""
+
+
+@pytest.mark.engine
 def test_secret_variable_is_in_the_container_but_in_no_file_of_the_cell(
     container_kit: DockerKit,
 ) -> None:

@@ -123,6 +123,23 @@ def test_the_use_of_a_secret_names_its_attempt(
     assert line.project == Project.objects.get()
 
 
+def test_repeated_use_of_a_secret_by_an_attempt_is_one_line(
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]]
+) -> None:
+    """A cell with a stolen key can fetch the launch context without end."""
+    for name in ("token", "later"):
+        manager.put(f"/secrets/{name}", {"value": "hunter2"})
+    cell, attempt = run(secrets=[{"name": "token", "env": "TOKEN"}])
+    for _ in range(5):
+        briefed(cell, attempt.uid)
+    uses = AuditLine.objects.filter(action="use.secret").order_by("id")
+    assert [line.subject for line in uses] == ["secret token"]
+    _, second = run(secrets=[{"name": name, "env": name} for name in ("token", "later")])
+    briefed(cell, second.uid)
+    assert [line.subject for line in uses.all()][1:] == ["secret later", "secret token"]
+    assert str(second.uid) in uses.all()[1].text
+
+
 def test_no_line_has_the_value_of_a_secret_or_a_token(
     operator: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:

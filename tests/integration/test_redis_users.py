@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 
 from controlplane.config.stack.parts import ports
 from controlplane.config.stack.parts import redis as server
-from controlplane.contract.wire import logins, queues
+from controlplane.contract.wire import broker, logins, queues
 from controlplane.domain.cells.redis_users import redis_users
 
 NAME, KEY = "cell-1", b"k" * 32
@@ -140,6 +140,19 @@ def test_messages_of_the_inbox_can_be_neither_read_nor_taken(
                 with pytest.raises(NoPermissionError):
                     client.execute_command(command, OWN_SHARD, *timeout)
     assert operator.rpop(OWN_SHARD) == b"of another cell"
+
+
+def test_value_longer_than_a_message_is_refused(url: str, operator: "redis.Redis[bytes]") -> None:
+    """The inbox and Flower would have to read all of it before they could drop it."""
+    longest, too_long = b"x" * broker.MAX_ENTRY_BYTES, b"x" * (2 * broker.MAX_ENTRY_BYTES)
+    for queue, user in ((OWN_SHARD, "sender"), ("/0.celeryev/x", "receiver")):
+        with client_of(url, getattr(logins, user)(NAME)) as client:
+            send = client.lpush if user == "sender" else client.publish
+            send(queue, longest)
+            with pytest.raises(redis.RedisError, match=r"bulk length|reset|Broken pipe|closed"):
+                send(queue, too_long)
+    assert operator.rpop(OWN_SHARD) == longest
+    assert operator.llen(OWN_SHARD) == 0
 
 
 def test_no_order_can_be_added_to_a_queue_of_a_cell(url: str) -> None:

@@ -56,6 +56,7 @@ _NO_ENVELOPES: tuple[str, ...] = (
     "[" * 100_000,
     "\ud800",
     "1" * 5_000,
+    '{"probe": 0}',
     '{"probe": 99}',
     '{"probe": true}',
     '{"probe": "0"}',

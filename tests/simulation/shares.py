@@ -160,7 +160,7 @@ def check_evictions(world: World) -> list[str]:
         for finished_at, is_placed in found:
             was_ended = finished_at is not None and finished_at < at + _PATIENCE
             if not is_placed and not was_ended:
-                wrong.append(f"nobody of job {job_id} was placed, for whom others went at {at}")
+                wrong.append(f"no task of job {job_id} was placed after evictions for it at {at}")
     return wrong
 
 

@@ -55,7 +55,7 @@ def start(request: HttpRequest) -> HttpResponse:
 @require_GET
 @never_cache
 def callback(request: HttpRequest) -> HttpResponse:
-    """Start the session of the user with whom the provider returned the browser."""
+    """Start the session of the user that the provider's response names."""
     _require_oidc()
     network = find_network(request)
     if seconds := take_login(network):

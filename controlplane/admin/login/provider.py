@@ -49,7 +49,7 @@ def begin_login(request: HttpRequest, *, callback: str) -> HttpResponse:
 
 
 def finish_login(request: HttpRequest) -> ProviderUser:
-    """Return the user with whom the provider returned the browser. Raise ProviderFault."""
+    """Return the user that the provider's response names. Raise ProviderFault."""
     try:
         client = _client()
         issuer = str(client.server_metadata["issuer"])

@@ -13,7 +13,11 @@ from controlplane.contract.wire import keys
 from controlplane.domain.cells.sealing import NONCE_BYTES, seal
 from controlplane.domain.errors import NotFound
 from controlplane.queries.attempts.gang import find_gang_of, load_gang
-from controlplane.queries.attempts.launch_context import find_revealed_secrets, load_launch_context
+from controlplane.queries.attempts.launch_context import (
+    find_revealed_secrets,
+    load_launch_context,
+    load_recorded_uses,
+)
 from controlplane.queries.views.attempts import find_uploader
 
 
@@ -27,12 +31,16 @@ def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
     used = find_revealed_secrets(uid, context)
     if used is not None:
         text = f"by attempt {uid} of job {used.job_id}"
+        # A cell may fetch the same context again and again: the log must not grow with it.
+        recorded = load_recorded_uses(cell)
         entries = [
-            AuditEntry(Action.USE_SECRET, f"secret {name}", text, project_id=used.project_id)
-            for name in used.names
+            AuditEntry(Action.USE_SECRET, subject, text, project_id=used.project_id)
+            for subject in (f"secret {name}" for name in used.names)
+            if (subject, text) not in recorded
         ]
-        with transaction.atomic():
-            record(*entries, actor=cell, via=Via.CELL)
+        if entries:
+            with transaction.atomic():
+                record(*entries, actor=cell, via=Via.CELL)
     return sealed
 
 

@@ -1,12 +1,12 @@
 """Detect a deaf inbox by probes through each of its shards, which it stamps."""
 
-import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from controlplane.contract.wire import broker
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.outbox import transport
+from controlplane.queries.cells.keys import write_probe
 from controlplane.queries.sql import execute, scalar
 
 
@@ -22,7 +22,7 @@ def send_probes(*, now: datetime) -> None:
     )
     transport.push(
         [
-            (queue, broker.plain_message(queue, json.dumps({"probe": shard})))
+            (queue, broker.plain_message(queue, write_probe(shard)))
             for shard, queue in enumerate(INBOX_QUEUES)
         ]
     )

@@ -1,11 +1,12 @@
 """Messages from a cell: Register, Heartbeat, Reports, Goodbye."""
 
 import codecs
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from controlplane.contract.artifacts import path_of
+from controlplane.contract.artifacts import is_name, path_of
 from controlplane.contract.codec import (
     Clamp,
     Document,
@@ -37,8 +38,11 @@ PERMANENT = frozenset({IMAGE, COMMAND, SPEC})
 """Reasons of a user failure that no retry can fix."""
 MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # stored files of one attempt
+MAX_HELD = 10_000  # attempts of one cell: their number decides what a message costs the inbox
+MAX_NAMES = 1_000  # names of a kind that a cell registers
 MAX_URI_CHARS = 2_000
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -63,6 +67,7 @@ def _read_quantity(item: Any) -> int:
 
 
 Quantity = Annotated[int, Reader(_read_quantity)]
+Names = Annotated[Mapping[Name, Name], MaxItems(MAX_NAMES)]
 CleanMapping = Annotated[Mapping[str, Any], Reader(clean_mapping)]
 """An object of a runner or an engine; it is dropped if it cannot be stored."""
 
@@ -77,6 +82,9 @@ class HeldAttempt(Document):
     state: TaskState
 
 
+HeldAttempts = Annotated[tuple[HeldAttempt, ...], MaxItems(MAX_HELD)]
+
+
 @dataclass(frozen=True, slots=True)
 class Register(Document):
     """Registration of a cell process with its capacity and its attempts (`inventory`).
@@ -86,14 +94,14 @@ class Register(Document):
 
     TYPE = "register"
 
-    capacity: Mapping[Name, Quantity]
-    labels: Mapping[Name, Name] = field(default_factory=dict)
-    tags: tuple[Name, ...] = ()
+    capacity: Annotated[Mapping[Name, Quantity], MaxItems(MAX_NAMES)]
+    labels: Names = field(default_factory=dict)
+    tags: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
     pool: Annotated[str, Text(63)] = ""
-    drivers: tuple[Name, ...] = ()
-    task_types: tuple[Name, ...] = ()
-    versions: Mapping[Name, Name] = field(default_factory=dict)
-    inventory: tuple[HeldAttempt, ...] = ()
+    drivers: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
+    task_types: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
+    versions: Names = field(default_factory=dict)
+    inventory: HeldAttempts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,7 @@ class Heartbeat(Document):
 
     TYPE = "heartbeat"
 
-    held: tuple[HeldAttempt, ...]
+    held: HeldAttempts
     unfit: Annotated[str, Text(UNFIT_CHARS)] = ""
     clock_ahead: Annotated[float | None, Key("clock")] = None
 
@@ -150,7 +158,7 @@ class AttemptReport(Document):
     result: Annotated[str, Text(RESULT_BYTES)] | None = None
     result_truncated: Annotated[bool, Key("cut")] = False
     usage: CleanMapping | None = None
-    addresses: Mapping[Name, Name] | None = None
+    addresses: Names | None = None
     outputs: Annotated[tuple[Mapping[str, Any], ...] | None, Reader(_read_outputs)] = None
     plugin_phase: Annotated[str, Text(63)] | None = None
     plugin_state: CleanMapping | None = None
@@ -161,14 +169,16 @@ class AttemptReport(Document):
     phases: Annotated[tuple[PhaseChange, ...], Reader(read_phases)] = ()
 
     def checked(self) -> Self:
-        """Omit outputs at paths of the store that belong to other attempts."""
+        """Omit outputs that web could not send, or that are in the store of other attempts."""
         if self.outputs is None:
             return self
         return replace(self, outputs=tuple(filter(self._is_allowed, self.outputs)))
 
     def _is_allowed(self, output: Mapping[str, Any]) -> bool:
-        uri = output["uri"]
-        return not uri.startswith("/") or uri == path_of(self.uid, output["name"])
+        uri, name = output["uri"], output["name"]
+        if not is_name(name) or output["size"] < 0 or not _SHA256.fullmatch(output["sha256"]):
+            return False
+        return not uri.startswith("/") or uri == path_of(self.uid, name)
 
 
 @dataclass(frozen=True, slots=True)

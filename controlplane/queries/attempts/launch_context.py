@@ -14,8 +14,11 @@ from controlplane.domain.jobs.secrets import read_registry
 from controlplane.queries.attempts.artifacts import find_checkpoint, find_output_base
 from controlplane.queries.attempts.gang import load_gang
 from controlplane.queries.attempts.group_specs import links_at
-from controlplane.queries.sql import decoded, first_row, scalar
+from controlplane.queries.sql import decoded, first_row, rows, scalar
 from controlplane.queries.tenancy.secrets import open_secrets
+
+_COMPARED_LINES = 1_000
+"""More than the secrets of all attempts that a cell prepares at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,20 @@ def find_revealed_secrets(uid: UUID, context: LaunchContext) -> RevealedSecrets 
     login = attempt.launch.get("registry_secret") if context.registry is not None else None
     names = {*context.secrets, *filter(None, [login])}
     return RevealedSecrets(attempt.job_id, attempt.project_id, tuple(sorted(names)))
+
+
+def load_recorded_uses(cell: str) -> set[tuple[str, str]]:
+    """Return subject and text of the uses of secrets among the cell's newest lines of the audit."""
+    found = rows(
+        """
+        SELECT subject, text FROM (
+            SELECT action, subject, text FROM controlplane_auditline WHERE actor = %s
+            ORDER BY id DESC LIMIT %s
+        ) newest WHERE action = 'use.secret'
+        """,
+        [cell, _COMPARED_LINES],
+    )
+    return {(subject, text) for subject, text in found}
 
 
 def _load_secrets(attempt: LaunchContextFacts) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from django.conf import settings
 
 from controlplane.contract.wire.envelope import VERSION
 from controlplane.domain.cells.keys import CellAddress, cell_key, choose_secret_key, key_id
+from controlplane.domain.cells.probes import probe_text, read_probe
 from controlplane.models import Cell
 from controlplane.queries.sql import rows
 
@@ -65,8 +66,25 @@ def derive_cell_key(name: str, salt: str, secret_key_id: str) -> bytes:
 
     That is the present one, or one of CELLRUN_SECRET_KEY_FALLBACKS.
     """
-    secret_keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return cell_key(choose_secret_key(secret_keys, secret_key_id), name=name, salt=salt)
+    chosen = choose_secret_key(_secret_keys(), secret_key_id)
+    return cell_key(chosen, name=name, salt=salt)
+
+
+def _secret_keys() -> tuple[str, ...]:
+    return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
+def write_probe(shard: int) -> str:
+    """Return the text of a probe through a shard of the inbox."""
+    return probe_text(settings.SECRET_KEY, shard)
+
+
+def find_probe(text: str) -> int | None:
+    """Return the shard of a probe of this installation, or None if the text is no probe.
+
+    Raise MalformedMessage, BadMac.
+    """
+    return read_probe(_secret_keys(), text)
 
 
 def present_key_id() -> str:

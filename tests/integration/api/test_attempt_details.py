@@ -18,7 +18,7 @@ DETAILS = {
     "addresses": {"http": "10.0.0.1:4711"},
     "plugin_phase": "halfway",
     "plugin_state": {"large": "x" * 1_000},
-    "outputs": [{"name": "a", "size": 1, "sha256": "0", "uri": "s3://b/a"}],
+    "outputs": [{"name": "a", "size": 1, "sha256": "0" * 64, "uri": "s3://b/a"}],
 }
 
 

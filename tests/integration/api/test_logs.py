@@ -110,8 +110,8 @@ def test_output_is_binary_safe_and_characters_are_not_split(
         {"X_Cellrun_Cell": ""},
         {"X_Cellrun_Time": "1"},
         {"X_Cellrun_Time": "x"},
-        {"later": "400"},
-        {"later": "-400"},
+        {"later": "305"},
+        {"later": "-301"},
     ],
 )
 def test_upload_with_an_invalid_signature_is_refused(
@@ -120,6 +120,23 @@ def test_upload_with_an_invalid_signature_is_refused(
     answer = upload(cell, attempt.uid, b"x", **changed)
     assert (answer.status, answer.faults) == (401, {})
     assert read(submitter, attempt) == (b"", "0")
+
+
+@pytest.mark.parametrize("later", ["-270", "270"])
+def test_signature_of_a_clock_that_differs_by_minutes_is_accepted(
+    attempt: Attempt, cell: Cell, later: str
+) -> None:
+    assert upload(cell, attempt.uid, b"x", later=later).status == 200
+
+
+def test_output_runs_nothing_in_a_browser(submitter: Caller, attempt: Attempt, cell: Cell) -> None:
+    page = b"<!doctype html><script>alert(1)</script>"
+    upload(cell, attempt.uid, page)
+    answer = submitter.get(f"/attempts/{attempt.uid}/logs")
+    assert answer.content == page
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
 def test_cell_can_upload_output_of_its_own_attempts_only(

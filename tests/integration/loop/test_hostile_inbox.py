@@ -16,10 +16,12 @@ from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Reg
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import inbox_queue
+from controlplane.domain.cells.probes import probe_text
 from controlplane.inbox import batches
 from controlplane.inbox.batches import FORGET_SECONDS, Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS
 from controlplane.models import Alert, Cell, CellLease, DeadLetter, InboxProbe
+from controlplane.queries.cells.keys import write_probe
 from tests.harness.hostile import BODIES, UID, wrong_values
 from tests.integration.loop.conftest import FakeCell, Loop
 
@@ -231,7 +233,7 @@ def test_probe_counts_as_returned_only_after_the_heartbeats_before_it(loop: Loop
     inbox = Inbox(sync_seconds=5.0, timer=timer)
     inbox.apply([seal(cell, BEAT)])
     inbox.apply([seal(cell, BEAT)])
-    inbox.apply([json.dumps({"probe": 0})])
+    inbox.apply([write_probe(0)])
     assert heartbeat_seq(cell) < cell.seq
     assert InboxProbe.objects.get().received_at is None
     timer.now += 5.0
@@ -247,7 +249,7 @@ def test_probe_is_lost_with_the_heartbeats_before_it(
     InboxProbe.objects.create(shard=0, sent_at=clock.now())
     inbox = Inbox(sync_seconds=5.0, timer=timer)
     inbox.apply([seal(cell, BEAT)])
-    inbox.apply([seal(cell, BEAT), json.dumps({"probe": 0})])
+    inbox.apply([seal(cell, BEAT), write_probe(0)])
     timer.now += 5.0
     with monkeypatch.context() as patch:
         patch.setattr(batches, "answer_heartbeats", refuse)
@@ -256,7 +258,38 @@ def test_probe_is_lost_with_the_heartbeats_before_it(
     inbox.apply([])
     assert heartbeat_seq(cell) < cell.seq
     assert InboxProbe.objects.get().received_at is None
-    inbox.apply([json.dumps({"probe": 0})])
+    inbox.apply([write_probe(0)])
+    assert InboxProbe.objects.get().received_at is not None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"probe": 0}',
+        json.dumps({"probe": 0, "mac": "0" * 64}),
+        json.dumps({"probe": 0, "mac": "\ud800" * 8}),
+        json.dumps({"probe": 0, "mac": None}),
+        probe_text("the secret key of another installation", 0),
+        write_probe(1).replace('"probe": 1', '"probe": 0'),
+    ],
+)
+def test_probe_of_a_cell_proves_nothing(loop: Loop, forged: str) -> None:
+    """With it, heartbeats that wait behind the flood of a cell would look as if never sent."""
+    InboxProbe.objects.create(shard=0, sent_at=clock.now())
+    loop.inbox.apply([forged], ["inbox.0"])
+    assert loop.inbox.dropped == {"bad_mac": 1}
+    assert InboxProbe.objects.get().received_at is None
+    loop.inbox.apply([write_probe(0)], ["inbox.0"])
+    assert InboxProbe.objects.get().received_at is not None
+
+
+def test_probe_of_a_former_secret_key_counts(loop: Loop, settings: Any) -> None:
+    """It was sent before the rotation, or by a process that has not restarted yet."""
+    InboxProbe.objects.create(shard=0, sent_at=clock.now())
+    sent = write_probe(0)
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another secret key of this installation"
+    loop.inbox.apply([sent], ["inbox.0"])
     assert InboxProbe.objects.get().received_at is not None
 
 

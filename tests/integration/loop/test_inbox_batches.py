@@ -1,6 +1,5 @@
 """Batches of reports of which one cannot be recorded: nothing is acknowledged that is not kept."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.inbox import batches
 from controlplane.models import Attempt, Cell, CellLease, DeadLetter, InboxProbe, Job
-from controlplane.queries.cells.keys import key_of
+from controlplane.queries.cells.keys import key_of, write_probe
 from tests.integration.loop.conftest import FakeCell, Loop
 
 # The database refuses each change of a poisoned attempt; from the second time on it is away.
@@ -31,7 +30,6 @@ END $$;
 CREATE TRIGGER refuse BEFORE UPDATE ON controlplane_attempt
     FOR EACH ROW EXECUTE FUNCTION refuse();
 """
-PROBE = json.dumps({"probe": 0})
 CURE = """
 DROP TRIGGER IF EXISTS refuse ON controlplane_attempt;
 DROP FUNCTION IF EXISTS refuse;
@@ -123,7 +121,7 @@ def test_probe_is_not_recorded_while_heartbeats_before_it_are_not_applied(
     with monkeypatch.context() as outage:
         outage.setattr(batches, "answer_heartbeats", away)
         with pytest.raises(OperationalError):
-            loop.inbox.apply([beat_of(cell), PROBE])
+            loop.inbox.apply([beat_of(cell), write_probe(0)])
     assert InboxProbe.objects.get(shard=0).received_at == received
-    loop.inbox.apply([beat_of(cell), PROBE])
+    loop.inbox.apply([beat_of(cell), write_probe(0)])
     assert InboxProbe.objects.get(shard=0).received_at != received

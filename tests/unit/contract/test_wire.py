@@ -172,12 +172,38 @@ def test_oversized_field_is_dropped_from_a_report(name: str, value: Any) -> None
 
 
 def test_artifact_path_is_accepted_only_for_the_reporting_attempt() -> None:
-    kept = {"name": "a b", "size": 1, "sha256": "0"}
+    kept = {"name": "a b", "size": 1, "sha256": "0" * 64}
     own, elsewhere = path_of("u", "a b"), "s3://bucket/a"
     foreign = [path_of("v", "a b"), path_of("u", "c"), "/api/v1/store/results/1", "//host/a"]
     outputs = [{**kept, "uri": uri} for uri in (*foreign, own, elsewhere)]
     read = reports.AttemptReport.read(REPORT.body() | {"outputs": outputs})
     assert [item["uri"] for item in read.outputs or ()] == [own, elsewhere]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sha256": "0"},
+        {"sha256": ""},
+        {"sha256": "é" * 64},
+        {"sha256": "0" * 40 + "\r\nX-Injected: 1"},
+        {"size": -1},
+        {"name": "../other/model"},
+        {"name": "a/../../b"},
+        {"name": "/etc/passwd"},
+        {"name": "a\nb"},
+        {"name": ""},
+    ],
+)
+def test_output_that_web_could_not_send_is_omitted(wrong: dict[str, Any]) -> None:
+    """Name and checksum become a path of the store and a header of the response."""
+    good = {"name": "a", "size": 0, "sha256": "0" * 64}
+    outputs = []
+    for item in ({**good, **wrong}, good):
+        own = path_of("u", str(item["name"]))
+        outputs += [{**item, "uri": own}, {**item, "uri": "s3://bucket/a"}]
+    read = reports.AttemptReport.read(REPORT.body() | {"outputs": outputs})
+    assert [dict(item) for item in read.outputs or ()] == outputs[2:]
 
 
 SPEC = orders.GroupSpec(

@@ -24,6 +24,8 @@ from controlplane.contract.messages.orders import (
     Sync,
 )
 from controlplane.contract.messages.reports import (
+    MAX_HELD,
+    MAX_NAMES,
     MAX_REPORTS,
     Goodbye,
     Heartbeat,
@@ -34,6 +36,7 @@ from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
 from controlplane.inbox.sorting import COUNTED_CHARS, MAX_OF_A_CELL, Directory, sort_messages
+from controlplane.queries.cells.keys import write_probe
 from tests.harness.hostile import BODIES, wrong_values
 from workers.agent.orders import OrderReader
 
@@ -221,8 +224,49 @@ def test_message_with_too_many_reports_is_malformed() -> None:
     assert (found.reported, found.dropped) == ([], {"malformed": 1})
 
 
+HELD = ["u", int(TaskState.RUNNING)]
+NAMES = {str(number): "x" for number in range(MAX_NAMES)}
+LONG_LISTS = {
+    "heartbeat.held": ("heartbeat", {"held": [HELD] * MAX_HELD}),
+    "register.inventory": ("register", {"capacity": {}, "inventory": [HELD] * MAX_HELD}),
+    "register.labels": ("register", {"capacity": {}, "labels": NAMES}),
+    "register.versions": ("register", {"capacity": {}, "versions": NAMES}),
+    "register.capacity": ("register", {"capacity": dict.fromkeys(NAMES, 1)}),
+    "register.tags": ("register", {"capacity": {}, "tags": [*NAMES]}),
+    "register.drivers": ("register", {"capacity": {}, "drivers": [*NAMES]}),
+    "register.task_types": ("register", {"capacity": {}, "task_types": [*NAMES]}),
+}
+
+
+@pytest.mark.parametrize("name", LONG_LISTS)
+def test_message_with_too_many_items_is_malformed(name: str) -> None:
+    """A message of the largest size would otherwise keep the inbox busy for a second."""
+    kind, fields = LONG_LISTS[name]
+    body = {"type": kind, **fields}
+    assert not sort_messages([seal(body)], Directory(find)).dropped
+    items = fields[name.partition(".")[2]]
+    if isinstance(items, dict):
+        items["one more"] = next(iter(items.values()))
+    else:
+        items.append(items[0])
+    try:
+        assert sort_messages([seal(body)], Directory(find)).dropped == {"malformed": 1}
+    finally:
+        items.pop(*(["one more"] if isinstance(items, dict) else []))
+
+
+def test_batch_takes_fewer_messages_of_a_cell_if_they_are_long() -> None:
+    """The inbox decodes all that a batch takes, so the share of a cell is one of work."""
+    empty = {"type": "reports", "after": 0, "reports": [], "other": "x" * 9 * COUNTED_CHARS}
+    long = [seal(empty, seq) for seq in range(MAX_OF_A_CELL)]
+    short = {"type": "reports", "after": 0, "reports": [{"uid": "u", "seq": 1, "state": 3}]}
+    found = sort_messages([*long, seal(short, 7, "b")], Directory(find))
+    assert found.dropped == {"over_limit": MAX_OF_A_CELL - MAX_OF_A_CELL // 10}
+    assert [report.sender.cell_id for report in found.reported] == [ord("b")]
+
+
 def test_probe_counts_only_for_its_own_shard() -> None:
-    probe = json.dumps({"probe": 3})
+    probe = write_probe(3)
     for shard, queue in enumerate(INBOX_QUEUES):
         found = sort_messages([probe], Directory(find), [queue])
         assert found.probes == ([3] if shard == 3 else [])

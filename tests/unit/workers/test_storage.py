@@ -1,9 +1,11 @@
 """Addresses that people name lead where they may, and nowhere else."""
 
+import gzip
 import io
 import ipaddress
 import os
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from tests.harness.web import Answer, Request, Web
 from workers.remote_files import (
+    PIECE_BYTES,
     Storage,
     StorageAway,
     StorageRefused,
@@ -334,6 +337,21 @@ def test_only_links_of_the_control_plane_are_signed(web: Web) -> None:
     assert link.headers["X-Cellrun-Mac"] == f"{web.url}/link"
     assert redirected.path == "/object"
     assert not [name for name in redirected.headers if name.lower().startswith("x-cellrun")]
+
+
+def test_compressed_answer_is_read_in_bounded_pieces(web: Web) -> None:
+    """The limit of inputs counts what is unpacked, and the cell holds one piece of it."""
+    bomb = gzip.compress(gzip.compress(bytes(50_000_000)))
+    headers = {"Content-Encoding": "gzip, gzip"}
+    web.route = lambda request: Answer(200, bomb, headers=headers)
+    tracemalloc.start()
+    try:
+        sizes = [len(piece) for piece in Storage(allowed_networks=LOCAL).read(web.url, named=True)]
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert sum(sizes) == 50_000_000
+    assert max(sizes) <= PIECE_BYTES
 
 
 def test_redirect_to_a_forbidden_address_is_not_followed(web: Web, names: Names) -> None:

@@ -18,6 +18,7 @@ from workers.attempt.runtime import PlacedFile
 from workers.attempt.stage_retry import system_failure, with_tries
 from workers.attempt.steps.inputs import checked_path
 from workers.attempt.steps.outputs import keep_outputs_of_failure, save, with_output_tries
+from workers.attempt.transfer.tars import check_plain
 from workers.attempt.transfer.transfers import (
     DiskAllowance,
     OutputTransfer,
@@ -69,6 +70,7 @@ def place_checkpoint(attempt: AttemptRun) -> None:
 
     def place() -> None:
         with attempt.turn():
+            check_plain(tar)
             attempt.engine.restore(attempt.launch, path, tar)
 
     with_tries(attempt, "checkpoint", place)

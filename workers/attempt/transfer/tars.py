@@ -88,10 +88,38 @@ def pack(path: Path, target: Path, take: Take) -> None:
 
 def entries_of(source: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the entries of a tar of `pack` or `rebase`."""
-    with tarfile.open(source) as tar:
+    with tarfile.open(source, "r:") as tar:
         while (entry := tar.next()) is not None:
             _free(tar)
             yield entry
+
+
+def check_plain(source: Path) -> None:
+    """Raise EngineError unless `source` is a tar that needs no more space when it is unpacked.
+
+    Engines also unpack compressed tars and sparse files, which may become a thousand times larger.
+    A checkpoint is an upload of another cell, and the limit of its size must bound what it takes.
+    """
+    try:
+        with open(source, "rb") as file:
+            # Engines recognize compression by the first bytes, which in a tar of `pack` or `rebase`
+            # are the beginning of a relative name.
+            begins_with_name = file.read(1) == b"."
+        with tarfile.open(source, "r:") as tar:
+            while (entry := tar.next()) is not None:
+                _free(tar)
+                if entry.issparse() or any(map(_is_sparse_key, entry.pax_headers)):
+                    raise EngineError(f"the archive has a sparse file: {entry.name!r}")
+    except (tarfile.TarError, ValueError) as error:
+        raise EngineError(f"the archive is not a plain tar: {error}") from error
+    except OSError as error:
+        raise EngineError(str(error)) from error
+    if not begins_with_name:
+        raise EngineError("the archive is not one of a checkpoint")
+
+
+def _is_sparse_key(key: str) -> bool:
+    return key.startswith("GNU.sparse.")
 
 
 def _free(*tars: Any) -> None:
@@ -106,7 +134,7 @@ def unpack(source: Path, folder: Path) -> None:
     Repeatable. No file is written outside of the folder, whatever names and links the archive has.
     """
     try:
-        with tarfile.open(source) as tar:
+        with tarfile.open(source, "r:") as tar:
             # Not every Python 3.11 has filters in tarfile; where they exist they are disabled,
             # because this module checks the entries.
             tar.extraction_filter = lambda entry, path: entry

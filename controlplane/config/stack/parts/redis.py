@@ -13,6 +13,10 @@ from controlplane.config.stack.parts.home import write_private
 
 CONFIGURATION = "redis.conf"
 USERS = "redis-users.acl"
+MAX_VALUE = "8mb"
+"""Twice the longest message. A client reads a whole value before it can drop it: with the default
+of 512 MB, one login of a cell could end the inbox for lack of memory.
+"""
 
 
 def binary() -> str:
@@ -56,6 +60,7 @@ def server_command(*, port: int, folder: Path) -> list[str]:
         "appendonly": "no",
         "daemonize": "no",
         "loglevel": "warning",
+        "proto-max-bulk-len": MAX_VALUE,
     }
     command = [binary(), str(folder / CONFIGURATION)]
     for name, setting in options.items():

@@ -1,8 +1,12 @@
 """What is taken out of an attempt lies in it, and is put back as it was."""
 
+import bz2
 import errno
+import gzip
 import io
+import lzma
 import os
+import subprocess
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 from controlplane.contract.states import FailureKind
 from workers.attempt.outcome import DISK, OUTPUTS, AttemptFailed
 from workers.attempt.runtime import EngineError
-from workers.attempt.transfer.tars import entries_of, pack, rebase, unpack
+from workers.attempt.transfer.tars import check_plain, entries_of, pack, rebase, unpack
 from workers.attempt.transfer.transfers import DiskAllowance
 from workers.drivers.paths import restore_below, save_below
 
@@ -154,6 +158,41 @@ def test_entries_are_not_unpacked_through_symlinks_leading_outside(tmp_path: Pat
     assert (tmp_path / "root" / "name").read_bytes() == b"new"
     assert [path.name for path in outside.iterdir()] == ["file"]
     assert (outside / "file").read_bytes() == b"old"
+
+
+def bombs(folder: Path) -> dict[str, bytes]:
+    """Archives that are much smaller than what they become."""
+    plain = stream((".", None, ""), ("a", bytes(1_000_000), "")).getvalue()
+    with open(folder / "sparse", "wb") as sparse:
+        sparse.truncate(1_000_000)
+    found = {"gz": gzip.compress(plain), "bz2": bz2.compress(plain), "xz": lzma.compress(plain)}
+    for kind in ("gnu", "posix"):
+        command = ["tar", "--sparse", f"--format={kind}", "-cf", "-", "./sparse"]
+        found[kind] = subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+    # Its first bytes are a name that an engine takes for the magic number of bzip2.
+    found["name"] = stream(("BZh9", b"x", "")).getvalue()
+    found["none"] = b"."
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "gnu", "posix", "name", "none"])
+def test_archive_that_may_grow_is_refused(tmp_path: Path, kind: str) -> None:
+    tar = tmp_path / "tar"
+    tar.write_bytes(bombs(tmp_path)[kind])
+    with pytest.raises(EngineError, match="archive"):
+        check_plain(tar)
+
+
+def test_archive_of_a_folder_is_plain(tmp_path: Path) -> None:
+    root, tar = tmp_path / "root", tmp_path / "tar"
+    (root / "é" / ("deep" * 60)).mkdir(parents=True)
+    (root / "file").write_bytes(b"x")
+    (root / "link").symlink_to("file")
+    pack(root, tar, free)
+    check_plain(tar)
+    with open(tar, "rb") as raw:
+        rebase(raw, tmp_path / "again", free)
+    check_plain(tmp_path / "again")
 
 
 def test_unpacking_a_symlink_leading_outside_is_repeatable(tmp_path: Path) -> None:
