@@ -89,7 +89,10 @@ def check_new_project(access: Access, domain: str, project: str) -> None:
     try:
         check_domain(access, domain, Permission.MANAGE)
     except NotFound:
-        raise NotFound(f"there is no project {domain}/{project}") from None
+        raise NotFound(
+            f"there is no project {domain}/{project}; only operators and managers of the domain"
+            " create projects"
+        ) from None
 
 
 def check_change(access: Access, place: Place, verb: str) -> None:

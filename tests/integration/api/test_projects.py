@@ -141,7 +141,7 @@ def test_foreign_project_does_not_exist(vision: Project, submitter: Caller) -> N
     unknown = submitter.get("/projects/research/nothing")
     for answer in (submitter.get(VISION), submitter.put(VISION, {"archived": True})):
         assert answer.status == unknown.status == 404
-        assert answer.json["detail"] == "there is no project research/vision"
+        assert answer.json["detail"].startswith("there is no project research/vision")
     assert submitter.get(f"{VISION}/members").status == 404
     assert submitter.put(f"{VISION}/members/users/ann", {"role": "viewer"}).status == 404
     assert submitter.send("DELETE", f"{VISION}/members/users/ann").status == 404
