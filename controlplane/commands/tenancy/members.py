@@ -57,14 +57,6 @@ def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: 
         _audit(Action.REMOVE_ROLE, scope, member, found.role, None, actor, now)
 
 
-def create_group(*, name: str, actor: str, now: datetime) -> None:
-    """Create a group of users, which has no users yet. Idempotent."""
-    with transaction.atomic():
-        _, is_new = Group.objects.get_or_create(name=name)
-        if is_new:
-            record(AuditEntry(Action.CREATE_GROUP, f"group {name}"), actor=actor, now=now)
-
-
 def _key(scope: MemberScope, member: User | Group) -> dict[str, object]:
     return {
         "user": member if isinstance(member, User) else None,
