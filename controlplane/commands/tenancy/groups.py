@@ -8,9 +8,8 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.tenancy.accounts import describe_user, record_user
-from controlplane.commands.tenancy.members import MemberScope, remove_member
+from controlplane.commands.tenancy.members import remove_all_roles
 from controlplane.domain.errors import NotFound
-from controlplane.models import Membership
 
 
 def create_group(*, name: str, actor: str, now: datetime) -> None:
@@ -31,10 +30,7 @@ def delete_group(*, group_id: int, actor: str, now: datetime) -> None:
     """Delete a group with its roles; its users remain. Raise NotFound."""
     with transaction.atomic():
         group = _lock_group(group_id)
-        held = Membership.objects.filter(group=group).select_related("domain", "project__domain")
-        for membership in held.order_by("pk"):
-            scope = MemberScope(project=membership.project, domain=membership.domain)
-            remove_member(scope=scope, member=group, actor=actor, now=now)
+        remove_all_roles(group, actor=actor, now=now)
         _set_users(group, frozenset(), actor, now)
         record(AuditEntry(Action.DELETE_GROUP, f"group {group.name}"), actor=actor, now=now)
         group.delete()

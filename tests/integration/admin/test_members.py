@@ -200,6 +200,15 @@ class TestMembers:
         assert add_member(strict, user=user.pk, project=project.pk).status_code == 403
         assert not user.memberships.exists()
 
+    def test_deletion_of_a_user_records_the_roles_that_end(
+        self, operator: Client, project: Project, user: User
+    ) -> None:
+        give(user, MemberScope(project=project), Role.MANAGER)
+        operator.post(f"/admin/auth/user/{user.pk}/delete/", {"post": "yes"})
+        assert not User.objects.filter(pk=user.pk).exists()
+        expected = f"role of user user-1 on project {project}"
+        assert lines("remove.role") == [(expected, {"role": "manager"}, None)]
+
 
 class TestProjects:
     def create(self, browser: Client, **fields: Any) -> Any:
