@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString, mark_safe
 from controlplane import clock
 from controlplane.admin.badges import (
     instant,
+    list_link,
     page_link,
     row_link,
     shortened,
@@ -69,7 +70,6 @@ class MembershipAdmin(StyledAdmin):
     search_fields = ("user__username", "group__name", "project__name", "domain__name")
     search_help_text = "A part of the name of a user, group, project or domain"
     autocomplete_fields = ("user", "group", "project", "domain")
-    linked_lookups = ("user__id__exact", "group__id__exact")
 
     member = loaded_column(
         lambda found, names: with_note(format_html("{}", member_of(found)), _users_note(names)),
@@ -195,7 +195,8 @@ def members_table(
 ) -> Table:
     """Return the members of a page with the users of groups, and links to change or remove each."""
     found = members.select_related("user", "group", "domain", "project__domain")
-    shown = list(found.order_by("pk")[:MAX_SHOWN])
+    listed = list(found.order_by("pk")[: MAX_SHOWN + 1])
+    shown = listed[:MAX_SHOWN]
     users = list_users_of_groups([each.group_id for each in shown if each.group_id])
     columns = ("member", "role", "on", *(("",) if may_change else ()), "since")
     return Table(
@@ -212,27 +213,28 @@ def members_table(
             for each in shown
         ],
         empty=empty,
+        more=list_link("membership", "All memberships") if len(listed) > MAX_SHOWN else None,
     )
 
 
 def roles_of(holder: User | Group) -> SafeString:
     """Return the roles of a user, also those by its groups, or of a group, for its page."""
     found = Membership.objects.select_related("user", "group", "domain", "project__domain")
-    kind = "user" if isinstance(holder, User) else "group"
-    held = Q(**{kind: holder})
-    if isinstance(holder, User):
-        held |= Q(group__in=holder.groups.all())
+    if isinstance(holder, Group):
+        held = Q(group=holder)
+    else:
+        held = Q(user=holder) | Q(group__in=holder.groups.all())
     rows = [
         (
             page_link("membership", each.pk, each.role),
             scope_link(each),
-            f"the {member_of(each) if each.group_id else 'user'}",
+            f"by the group {each.group}" if each.group_id and isinstance(holder, User) else "",
         )
         for each in found.filter(held).order_by("pk")[:MAX_SHOWN]
     ]
     if not rows:
         return mark_safe("none: add one on the page of a project or a domain")
-    return small_table(("role", "on", "given to"), rows)
+    return small_table(("role", "on", ""), rows)
 
 
 def add_address(**where: int) -> str:

@@ -103,6 +103,7 @@ class DomainAdmin(ReadOnlyAdmin):
 
     def sections_for(self, request: HttpRequest, obj: Domain) -> list[Section]:
         """Return the projects, and the members of all of them."""
+        projects = list(obj.projects.select_related("domain").order_by("name")[: MAX_SHOWN + 1])
         return [
             Table(
                 "Projects",
@@ -113,8 +114,9 @@ class DomainAdmin(ReadOnlyAdmin):
                         _state_badge(project),
                         instant(project.archived_at),
                     )
-                    for project in obj.projects.select_related("domain").order_by("name")
+                    for project in projects[:MAX_SHOWN]
                 ],
+                more=list_link("project", "All projects") if len(projects) > MAX_SHOWN else None,
             ),
             members_table(
                 "Members of all its projects",
