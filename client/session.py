@@ -1,5 +1,6 @@
 """The Python client: one typed method per operation of the API, and `wait`."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from client.documents import (
     User,
     Whoami,
 )
-from client.errors import Unreachable
+from client.errors import BadInput, Unreachable
 from client.polling import PollInterval, beats
 from client.settings import load_settings
 from client.states import TERMINAL_STATES
 from client.transport import MOST_ROWS, ApiTransport, Query
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 DRAIN_SECONDS = 3600.0
 
@@ -425,15 +428,30 @@ def _names_of(project: str) -> tuple[str, str]:
 
 
 def _project_path(project: str) -> str:
-    return _path("projects", *_names_of(project))
+    domain, name = _names_of(project)
+    return _path("projects", _checked("domain", domain), _checked("project", name))
 
 
 def _members_path(project: str | None, domain: str | None) -> str:
     if project is not None:
         return _project_path(project) + "/members"
-    return "/auditors" if domain is None else _path("domains", domain, "members")
+    return (
+        "/auditors" if domain is None else _path("domains", _checked("domain", domain), "members")
+    )
+
+
+def _checked(kind: str, name: str) -> str:
+    """Return the name. Raise BadInput if it cannot be that of a `kind`: no URL has such a name."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"{name!r} is not a name of a {kind}: use lower-case letters, digits, and (not first)"
+            " . _ -; at most 63 characters"
+        )
+    return name
 
 
 def _path(*parts: str | int) -> str:
-    """Return the path of these parts, each quoted."""
+    """Return the path of these parts, each quoted. Raise BadInput if one is empty."""
+    if "" in parts:
+        raise BadInput(f"a name is empty in {'/'.join(map(str, parts))}")
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)

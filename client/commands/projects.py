@@ -69,7 +69,8 @@ def create_project(name: ProjectName, as_json: JsonFlag = False) -> None:
     """Create a project (managers of its domain; operators also create the domain)."""
     with connect() as session:
         found = session.put_project(name)
-    show(as_json, found, f"project {found['name']} exists")
+    note = ", and is archived" if found["archived"] else ""
+    show(as_json, found, f"project {found['name']} exists{note}")
 
 
 @projects.command("archive")

@@ -2,30 +2,22 @@
 
 from django.contrib import admin
 
-from controlplane.admin import (
-    accounts,
-    cells,
-    operations,
-    overview,
-    pools,
-    projects,
-    quotas,
-    secrets,
-    ticks,
-)
+from controlplane.admin import cells, operations, overview, pools, quotas, ticks
 from controlplane.admin.login import identities
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import has_permission
+from controlplane.admin.tenancy import groups, members, projects, secrets, tokens, users
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
-    "accounts",
     "attempts",
     "cache",
     "callbacks",
     "cells",
+    "groups",
     "identities",
     "jobs",
+    "members",
     "one_offs",
     "operations",
     "overview",
@@ -35,6 +27,8 @@ __all__ = [
     "secrets",
     "tasks",
     "ticks",
+    "tokens",
+    "users",
 ]
 
 admin.site.login_form = LoginForm

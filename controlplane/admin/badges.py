@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Model
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -101,6 +102,13 @@ def page_link(model: str, key: Any, text: Any) -> SafeString | str:
     if key is None:
         return NOTHING
     address = reverse(f"admin:controlplane_{model}_change", args=[key])
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+
+
+def row_link(row: Model, text: Any) -> SafeString:
+    """Return a link to the page of a row of any model, such as a user."""
+    opts = row._meta
+    address = reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[row.pk])
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
 
 

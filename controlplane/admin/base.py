@@ -210,9 +210,13 @@ class ReadOnlyAdmin(StyledAdmin):
         """Return the sections below the facts."""
         return []
 
-    def sections_at(self, obj: Any, query: Mapping[str, str]) -> list["Section"]:
-        """Return the sections; `query` of the page's URL selects the page of a paginated one."""
+    def sections_for(self, request: HttpRequest, obj: Any) -> list["Section"]:
+        """Return the sections for the user; the query selects the page of a paginated one."""
         return self.sections(obj)
+
+    def page_links(self, request: HttpRequest, obj: Any) -> list[tuple[str, str]]:
+        """Return texts and URLs of forms about this row that the user may send."""
+        return []
 
     def heading(self, obj: Any) -> Mapping[str, Any]:
         """Return texts of the page's head: `title`, `badge` and `notes`."""
@@ -248,7 +252,8 @@ class ReadOnlyAdmin(StyledAdmin):
             "original": obj,
             "media": self.media,
             "facts": facts,
-            "sections": self.sections_at(obj, request.GET),
+            "sections": self.sections_for(request, obj),
+            "page_links": self.page_links(request, obj),
             "page_actions": self._offered(request, obj),
             "list_url": self.list_url(),
             "checkbox_name": ACTION_CHECKBOX_NAME,

@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.apps import apps
 from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
 
 from controlplane import plugins
 from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
@@ -17,6 +18,9 @@ if apps.is_installed("unfold"):
         UnfoldAdminCheckboxSelectMultipleWidget as Checkboxes,
     )
     from unfold.widgets import (
+        UnfoldAdminSelect2MultipleWidget as SelectMany,
+    )
+    from unfold.widgets import (
         UnfoldAdminSelectWidget as Select,
     )
     from unfold.widgets import (
@@ -25,9 +29,19 @@ if apps.is_installed("unfold"):
 else:
     from django.forms import CheckboxSelectMultiple as Checkboxes
     from django.forms import Select, Textarea
+    from django.forms import SelectMultiple as SelectMany
 
 
 _WRITABLE = "writable"
+
+
+class RowsField(forms.ModelMultipleChoiceField):
+    """Any number of rows, which the page can search by name."""
+
+    widget = SelectMany
+
+    def __init__(self, queryset: QuerySet[Any], **options: Any) -> None:
+        super().__init__(queryset, required=False, **options)
 
 
 class AmountsField(forms.CharField):

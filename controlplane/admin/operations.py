@@ -9,7 +9,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from controlplane import clock
-from controlplane.admin.badges import NOTHING, flag_badge, instant
+from controlplane.admin.badges import NOTHING, flag_badge, instant, shortened
 from controlplane.admin.base import (
     IndexedFilter,
     MonospaceText,
@@ -22,6 +22,8 @@ from controlplane.admin.base import (
 from controlplane.commands.audit import Action
 from controlplane.commands.state.findings import close_alert
 from controlplane.models import Alert, AuditLine, DeadLetter
+
+_CHANGES_WIDTH = 90
 
 
 class ClearedFilter(IndexedFilter):
@@ -123,7 +125,7 @@ class ActionFilter(admin.SimpleListFilter):
 class AuditAdmin(ReadOnlyAdmin):
     """Audit lines, newest first."""
 
-    list_display = ("number", "when", "action", "subject", "actor", "through", "address", "text")
+    list_display = ("number", "when", "action", "subject", "actor", "through", "address", "details")
     list_display_links = ("number", "subject")
     list_filter = (ActionFilter, "via")
     list_select_related = ("project__domain", "domain")
@@ -137,6 +139,7 @@ class AuditAdmin(ReadOnlyAdmin):
 
     number = column(lambda line: line.pk, "line", ordering="pk")
     when = column(lambda line: instant(line.at), "when", ordering="pk")
+    details = column(lambda line: line.text or _changes(line) or None, "details")
     through = column(lambda line: f"token {line.token}" if line.token else line.via, "through")
 
     def facts(self, obj: AuditLine) -> list[tuple[str, Any]]:
@@ -162,6 +165,17 @@ class AuditAdmin(ReadOnlyAdmin):
         if rows:
             found.append(Table("Change", columns=("field", "before", "after"), rows=rows))
         return found
+
+
+def _changes(line: AuditLine) -> str:
+    """Return the change in one line: `role: viewer → manager`, or `role: viewer` if it is new."""
+    before, after = line.before or {}, line.after or {}
+    changes = []
+    for name in {**before, **after}:
+        values = [_shown(side, name) for side in (before, after) if name in side]
+        if before.get(name) or after.get(name):
+            changes.append(f"{name}: {' → '.join(values)}")
+    return shortened(", ".join(changes), _CHANGES_WIDTH)
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:

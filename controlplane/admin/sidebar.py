@@ -1,4 +1,4 @@
-"""The sidebar (Work, Cells, System) and the user's menu: SIDEBAR and ACCOUNT of unfold."""
+"""The sidebar (Work, Cells, Access, System) and the user's menu: SIDEBAR and ACCOUNT of unfold."""
 
 from typing import Any
 
@@ -26,7 +26,19 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Cells", "dns", "controlplane_cell"),
             ("Pools", "hub", "controlplane_pool"),
             ("Quotas", "speed", "controlplane_quota"),
+        ),
+    ),
+    (
+        "Access",
+        (
+            ("Domains", "domain", "controlplane_domain"),
             ("Projects", "folder_shared", "controlplane_project"),
+            ("Memberships", "badge", "controlplane_membership"),
+            ("Groups", "groups", "auth_group"),
+            ("Users", "person", "auth_user"),
+            ("OpenID identities", "link", "controlplane_oidcidentity"),
+            ("API tokens", "key", "controlplane_apitoken"),
+            ("Secrets", "lock", "controlplane_secret"),
         ),
     ),
     (
@@ -37,10 +49,6 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("Ticks", "timer", "controlplane_tickstate"),
             ("Tick runs", "history", "controlplane_tickrun"),
             ("Audit log", "gavel", "controlplane_auditline"),
-            ("Secrets", "lock", "controlplane_secret"),
-            ("API tokens", "key", "controlplane_apitoken"),
-            ("Users", "group", "auth_user"),
-            ("OpenID identities", "badge", "controlplane_oidcidentity"),
         ),
     ),
 )

@@ -27,6 +27,9 @@ log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
 
 
+_NO_RESOURCE = "no resource has this URL, or a name in it is not valid"
+
+
 class BadQuery(Exception):
     """A query parameter is invalid."""
 
@@ -129,7 +132,7 @@ def _answer_framework(error: Exception) -> HttpResponse | None:
         case RequestDataTooBig():
             return problem(413, str(error))
         case Http404():
-            return problem(404, "no resource has this URL")
+            return problem(404, _NO_RESOURCE)
         case Throttled(wait=seconds):  # type: ignore[misc]  # it is missing in the stubs
             return problem(
                 429,
@@ -152,4 +155,4 @@ def _summary(faults: Iterable[Fault]) -> str:
 @csrf_exempt
 def nothing_here(request: HttpRequest) -> HttpResponse:
     """Return 404 for any unknown URL of the API."""
-    return problem(404, "no resource has this URL")
+    return problem(404, _NO_RESOURCE)

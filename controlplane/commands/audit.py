@@ -55,6 +55,7 @@ class Action(StrEnum):
     SET_UP_SECOND_FACTOR = "set_up.second_factor"
     RESET_SECOND_FACTOR = "reset.second_factor"
     CREATE_GROUP = "create.group"
+    DELETE_GROUP = "delete.group"
     GRANT_ROLE = "grant.role"
     REMOVE_ROLE = "remove.role"
     CREATE_DOMAIN = "create.domain"

@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+from django.templatetags.static import static
+
 from controlplane.config.beat import build_schedule
 from controlplane.config.env import InvalidSettings, load_from_process
 from controlplane.config.logs import build_logging
@@ -174,6 +176,13 @@ UNFOLD = {
     "SITE_HEADER": "Cellrun",
     "SITE_SYMBOL": "stacks",
     "SITE_URL": None,
+    "SITE_FAVICONS": [
+        {
+            "rel": "icon",
+            "type": "image/svg+xml",
+            "href": lambda request: static("controlplane/icon.svg"),
+        }
+    ],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
     "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",

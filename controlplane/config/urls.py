@@ -11,7 +11,7 @@ from controlplane.api.operators import health, metrics
 # Here and not at app setup, since workers serve no pages.
 admin.autodiscover()
 
-from controlplane.admin.accounts import change_own_password  # noqa: E402  (needs autodiscover)
+from controlplane.admin.tenancy.users import change_own_password  # noqa: E402  (needs autodiscover)
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),

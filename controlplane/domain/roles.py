@@ -208,7 +208,7 @@ def check_grant(
     if not giver.includes(role):
         raise NotPermitted(f"a token with the role {giver} cannot create one with the role {role}")
     if not receiver.includes(role):
-        raise NotPermitted(f"the user has the role {receiver}: the token cannot have {role}")
+        raise NotPermitted(f"the token cannot have the role {role}: its user is no {role}")
     limit = MAX_OPERATOR_DAYS if giver is Role.OPERATOR else MAX_DAYS
     if days > limit:
         raise NotPermitted(f"expires_in_days: at most {limit} days are permitted")

@@ -41,22 +41,28 @@ class Membership(models.Model):
     class Meta:
         constraints = (
             models.CheckConstraint(
-                condition=Q(user=None) ^ Q(group=None), name="membership_of_user_or_group"
+                condition=Q(user=None) ^ Q(group=None),
+                name="membership_of_user_or_group",
+                violation_error_message="Choose a user or a group, and not both.",
             ),
             models.CheckConstraint(
                 condition=Q(role=AUDITOR, domain=None, project=None)
                 | (~Q(role=AUDITOR) & (Q(domain=None) ^ Q(project=None))),
                 name="membership_on_one_scope",
+                violation_error_message="Choose a project or a domain, and not both; for an"
+                " auditor neither.",
             ),
             models.UniqueConstraint(
                 fields=("user", "group", "domain", "project"),
                 nulls_distinct=False,
                 name="membership_once_per_scope",
+                violation_error_message="This member has a role there already: change that role.",
             ),
         )
 
     def __str__(self) -> str:
-        return f"{self.role} {self.user or self.group} of {self.project or self.domain or 'all'}"
+        scope = self.project or self.domain or "the installation"
+        return f"role {self.role} of {self.user or self.group} on {scope}"
 
 
 class ServiceAccount(models.Model):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from controlplane import clock
@@ -28,6 +28,7 @@ from controlplane.models import (
     Callback,
     Cell,
     Job,
+    Membership,
     OidcIdentity,
     Pool,
     Project,
@@ -310,6 +311,8 @@ ACTIONS = {
     ("user", "reset_second_factor"): Action(user_with_second_factor, "reset.second_factor"),
     ("secret", "delete_selected"): Action(lambda: Secret.objects.get().pk, "delete.secret"),
     ("quota", "delete_selected"): Action(lambda: Quota.objects.get().pk, "delete.quota"),
+    ("membership", "delete_selected"): Action(lambda: Membership.objects.get().pk, "remove.role"),
+    ("group", "delete_selected"): Action(lambda: Group.objects.get().pk, "delete.group"),
     ("user", "delete_selected"): Action(lambda: User.objects.create_user("bob").pk, "delete.user"),
 }
 """(model, action) -> a POST that writes. A new action of the admin needs a row here."""
@@ -346,7 +349,7 @@ def test_an_action_of_the_admin_leaves_an_audit_line(
     browser: Client, model: str, name: str
 ) -> None:
     case = ACTIONS[model, name]
-    label = "auth" if model == "user" else "controlplane"
+    label = "auth" if model in ("user", "group") else "controlplane"
     sent = {"action": name, ACTION_CHECKBOX_NAME: [str(case.which())]}
     confirmed = {"post": "yes"} if name == "delete_selected" else {"confirmed": "yes"}
     browser.post(f"/admin/{label}/{model}/", {**sent, **confirmed, "reason": "burnt"})
@@ -368,6 +371,16 @@ FORMS = {
         {"issuer": "https://login.example.org", "subject": "s-2"},
         "link.identity",
     ),
+    "/admin/controlplane/project/add/": (
+        {"domain": "", "new_domain": "research", "name": "vision"},
+        "create.project",
+    ),
+    "/admin/controlplane/membership/add/": ({"role": "auditor"}, "grant.role"),
+    "/admin/controlplane/membership/{membership}/change/": ({"role": "manager"}, "grant.role"),
+    "/admin/controlplane/membership/{membership}/delete/": ({"post": "yes"}, "remove.role"),
+    "/admin/auth/group/add/": ({"name": "late-shift"}, "create.group"),
+    "/admin/auth/group/{group}/change/": ({"users": []}, "change.user"),
+    "/admin/auth/group/{group}/delete/": ({"post": "yes"}, "delete.group"),
     "/admin/auth/user/add/": (
         {"username": "bob", "password1": "x9y x9y x9y x9y", "password2": "x9y x9y x9y x9y"},
         "create.user",
@@ -420,6 +433,8 @@ def test_a_form_of_the_admin_leaves_an_audit_line_without_passwords(
         quota=Quota.objects.get().pk,
         pool=Pool.objects.get(name="gpu").pk,
         user=User.objects.create_user("otto-2").pk,
+        membership=Membership.objects.get().pk,
+        group=Group.objects.get().pk,
     )
     shown = browser.get(url)
     form = shown.context["adminform"].form if "adminform" in shown.context else None
@@ -427,7 +442,10 @@ def test_a_form_of_the_admin_leaves_an_audit_line_without_passwords(
     fields = {name: value for name, value in fields.items() if value not in (None, False)}
     if "secret/add" in path:
         fields["project"] = Project.objects.get().pk
-    if any(model in path for model in ("quota/add", "apitoken/add", "oidcidentity/add")):
+    if any(
+        model in path
+        for model in ("quota/add", "apitoken/add", "oidcidentity/add", "membership/add")
+    ):
         fields["user"] = otto.pk
     answer = browser.post(url, {**fields, **entered})
     line = last_line()

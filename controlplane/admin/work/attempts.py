@@ -193,10 +193,10 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("Flower", flower_link(obj)),
         ]
 
-    def sections_at(self, obj: Attempt, query: Mapping[str, str]) -> list[Section]:
+    def sections_for(self, request: HttpRequest, obj: Attempt) -> list[Section]:
         """Return its result, artifacts, history, and the end of its output.
 
-        `query` selects the artifact to preview.
+        The query selects the artifact to preview.
         """
         sections: list[Section] = []
         if obj.result:
@@ -204,7 +204,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             sections.append(MonospaceText(f"Result{cut}", text=obj.result))
         if items := _artifacts(obj):
             sections.append(artifact_browser(obj.pk, items))
-            if preview := artifact_preview(obj.pk, items, query.get(PREVIEW, "")):
+            if preview := artifact_preview(obj.pk, items, request.GET.get(PREVIEW, "")):
                 sections.append(preview)
         return [*sections, attempt_timeline(obj.pk), *(_stream(obj.pk, it) for it in STREAMS)]
 

@@ -1,6 +1,5 @@
 """Admin pages of the result cache: entries with their origin and use, and their eviction."""
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.contrib import admin
@@ -160,10 +159,10 @@ class CacheEntryAdmin(ReadOnlyAdmin):
             ("SHA-256 of the manifest", obj.manifest_sha256),
         ]
 
-    def sections_at(self, obj: CacheEntry, query: Mapping[str, str]) -> list[Section]:
-        """Return its result and its outputs; `query` selects the output to preview."""
+    def sections_for(self, request: HttpRequest, obj: CacheEntry) -> list[Section]:
+        """Return its result and its outputs; the query selects the output to preview."""
         sections = entry_sections(obj)
-        name, items = query.get(PREVIEW, ""), items_of(obj.attempt_uid, obj.outputs)
+        name, items = request.GET.get(PREVIEW, ""), items_of(obj.attempt_uid, obj.outputs)
         if preview := artifact_preview(obj.attempt_uid, items, name):
             sections.append(preview)
         return sections

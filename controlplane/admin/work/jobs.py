@@ -57,6 +57,7 @@ class JobAdmin(ReadOnlyAdmin):
         "name",
         "shown_state",
         "tasks",
+        "project",
         "pool",
         "owner",
         "created",
@@ -64,12 +65,12 @@ class JobAdmin(ReadOnlyAdmin):
     )
     list_display_links = ("number", "name")
     list_filter = ("state", "band", "is_one_off")
-    list_select_related = ("pool", "owner")
+    list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
     search_help_text = "The whole name, id or guid of a job"
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
-    linked_lookups = ("parent__id__exact",)
+    linked_lookups = ("parent__id__exact", "project__id__exact")
     actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
 
     def matching(self, term: str) -> Q:
@@ -173,7 +174,7 @@ class JobAdmin(ReadOnlyAdmin):
             ("callback URL", obj.callback_url),
         ]
 
-    def sections_at(self, obj: Job, query: Mapping[str, str]) -> list[Section]:
+    def sections_for(self, request: HttpRequest, obj: Job) -> list[Section]:
         """Return groups, a page of tasks, related jobs, history and the submitted document."""
         groups = list(
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
@@ -181,7 +182,7 @@ class JobAdmin(ReadOnlyAdmin):
         spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
         return [
             _groups_section(obj, groups, now),
-            tasks_section(obj, query, now),
+            tasks_section(obj, request.GET, now),
             relations_section(obj),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),

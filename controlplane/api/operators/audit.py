@@ -12,7 +12,15 @@ from controlplane.api.base import ApiView, MayAudit
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.operators.serializers import AuditLineSerializer
 from controlplane.api.problems import BadQuery
-from controlplane.queries.tenancy.audit import AuditFilter, follow_audit_lines, list_audit_lines
+from controlplane.commands.audit import Action
+from controlplane.domain.errors import NotFound
+from controlplane.queries.tenancy.access import find_project_place
+from controlplane.queries.tenancy.audit import (
+    AuditFilter,
+    follow_audit_lines,
+    list_audit_lines,
+    project_names,
+)
 
 
 class AuditLog(ApiView):
@@ -45,10 +53,10 @@ class AuditLog(ApiView):
         """List audit lines, newest first; with `after`, oldest first (auditors and operators)."""
         wanted = AuditFilter(
             actor=self.query.text("actor"),
-            action=self.query.text("action"),
+            action=self._action(),
             subject=self.query.text("subject"),
             token=self.query.text("token"),
-            project=self.query.text("project"),
+            project=self._project(),
             since=self._instant("since"),
             until=self._instant("until"),
         )
@@ -60,6 +68,22 @@ class AuditLog(ApiView):
             return list(follow_audit_lines(wanted, after=after or first, limit=limit))
 
         return self.answer_page(follow, "pk", "after")
+
+    def _action(self) -> str | None:
+        name = self.query.text("action")
+        if name is not None and name not in set(map(str, Action)):
+            raise BadQuery("action", f"there is no action {name}")
+        return name
+
+    def _project(self) -> str | None:
+        name = self.query.text("project")
+        if name is not None:
+            domain, project = project_names(name)
+            try:
+                find_project_place(domain, project)
+            except NotFound as fault:
+                raise BadQuery("project", str(fault)) from None
+        return name
 
     def _instant(self, name: str) -> datetime | None:
         text = self.query.text(name)

@@ -23,10 +23,10 @@ from controlplane.api.operators.serializers import (
 from controlplane.api.requests import read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.api.walls import check_domain, check_new_project, check_project
+from controlplane.commands.tenancy.groups import create_group
 from controlplane.commands.tenancy.members import (
     INSTALLATION,
     MemberScope,
-    create_group,
     put_member,
     remove_member,
 )

@@ -10,6 +10,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, changed_fields, fields_of, record
+from controlplane.commands.tenancy.members import remove_all_roles
 from controlplane.domain.errors import Conflict
 from controlplane.models import Domain, Pool, Project
 
@@ -78,12 +79,13 @@ def put_user(*, name: str, is_active: bool, actor: str, now: datetime) -> bool:
 
 
 def delete_users(ids: Sequence[int]) -> None:
-    """Delete users by id, with their tokens."""
+    """Delete users by id, with their tokens and roles."""
     with transaction.atomic():
         users = list(get_user_model().objects.select_for_update().filter(pk__in=ids))
         for user in users:
             before = describe_user(user)
             before.pop(_PASSWORD)
+            remove_all_roles(user)
             record(AuditEntry(Action.DELETE_USER, f"user {user.get_username()}", before=before))
             user.delete()
 

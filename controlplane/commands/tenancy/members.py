@@ -47,7 +47,9 @@ def put_member(
     return is_new
 
 
-def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: datetime) -> None:
+def remove_member(
+    *, scope: MemberScope, member: User | Group, actor: str | None, now: datetime | None
+) -> None:
     """Remove the role of a user or group on a scope. Raise NotFound."""
     with transaction.atomic():
         found = Membership.objects.select_for_update().filter(**_key(scope, member)).first()
@@ -57,12 +59,19 @@ def remove_member(*, scope: MemberScope, member: User | Group, actor: str, now: 
         _audit(Action.REMOVE_ROLE, scope, member, found.role, None, actor, now)
 
 
-def create_group(*, name: str, actor: str, now: datetime) -> None:
-    """Create a group of users, which has no users yet. Idempotent."""
+def remove_all_roles(
+    member: User | Group, *, actor: str | None = None, now: datetime | None = None
+) -> None:
+    """Remove every role of a user or group that will be deleted."""
+    held = Membership.objects.filter(**{_kind(member): member})
     with transaction.atomic():
-        _, is_new = Group.objects.get_or_create(name=name)
-        if is_new:
-            record(AuditEntry(Action.CREATE_GROUP, f"group {name}"), actor=actor, now=now)
+        for found in held.select_related("domain", "project__domain").order_by("pk"):
+            scope = MemberScope(project=found.project, domain=found.domain)
+            remove_member(scope=scope, member=member, actor=actor, now=now)
+
+
+def _kind(member: User | Group) -> str:
+    return "user" if isinstance(member, User) else "group"
 
 
 def _key(scope: MemberScope, member: User | Group) -> dict[str, object]:
@@ -80,13 +89,12 @@ def _audit(
     member: User | Group,
     before: str | None,
     after: str | None,
-    actor: str,
-    now: datetime,
+    actor: str | None,
+    now: datetime | None,
 ) -> None:
-    kind = "user" if isinstance(member, User) else "group"
     entry = AuditEntry(
         action,
-        f"role of {kind} {member} on {scope}",
+        f"role of {_kind(member)} {member} on {scope}",
         project_id=None if scope.project is None else scope.project.pk,
         domain_id=None if scope.domain is None else scope.domain.pk,
         before=None if before is None else {"role": before},

@@ -54,6 +54,12 @@ def follow_audit_lines(wanted: AuditFilter, *, after: int | None, limit: int) ->
     return list(found.order_by("pk")[:limit])
 
 
+def project_names(project: str) -> tuple[str, str]:
+    """Return the domain and the name of a project, `name` or `domain/name`."""
+    domain, slash, name = project.partition("/")
+    return (domain, name) if slash else (_DEFAULT_DOMAIN, domain)
+
+
 def _lines(wanted: AuditFilter) -> QuerySet[AuditLine]:
     found = AuditLine.objects.select_related("project__domain", "domain")
     fields = {
@@ -66,7 +72,6 @@ def _lines(wanted: AuditFilter) -> QuerySet[AuditLine]:
         "project_id__in": wanted.project_ids,
     }
     if wanted.project is not None:
-        domain, slash, name = wanted.project.partition("/")
-        fields["project__domain__name"] = domain if slash else _DEFAULT_DOMAIN
-        fields["project__name"] = name if slash else domain
+        domain, name = project_names(wanted.project)
+        fields |= {"project__domain__name": domain, "project__name": name}
     return found.filter(**{name: value for name, value in fields.items() if value is not None})

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 
 from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.contract.states import TaskState as S
@@ -31,6 +31,7 @@ from controlplane.models import (
     Delivery,
     Domain,
     Job,
+    Membership,
     OidcIdentity,
     OneOff,
     Pool,
@@ -99,6 +100,9 @@ def make_installation() -> None:
     OidcIdentity.objects.create(
         user=owner, issuer="https://login.example.org", subject="s-1", created_at=NOW
     )
+    group = Group.objects.create(name="night-shift")
+    owner.groups.add(group)
+    Membership.objects.create(group=group, project=project, role="viewer", created_at=NOW)
     Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
     put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)
     job = make_job(project, pool, owner, states=list(S))

@@ -36,7 +36,7 @@ def test_page_shows_members_of_project_and_domain_and_service_accounts(
     assert str(lab) in words(page(operator, address_of(Project)))
     shown = words(page(operator, address_of(Project, lab)))
     assert "user user-1 manager project" in shown
-    assert "group team-1 viewer domain" in shown
+    assert "group team-1 no users viewer domain" in shown
     assert "user robot-1 submitter project" in shown
     assert "robot-1 active" in shown
     assert "Archive" in shown

@@ -39,7 +39,7 @@ def test_value_of_a_new_token_is_shown_once(operator: Client) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"role": "operator"}, "the user has the role manager"),
+        ({"role": "operator"}, "its user is no operator"),
         ({"name": "laptop"}, "already exists"),
         ({"days": "0"}, "greater than or equal to 1"),
         ({"name": ""}, "required"),

@@ -80,7 +80,7 @@ PAGES: Mapping[str, Page] = {
     ),
     "admin/jsi18n/": Page(EVERY_PAGE, NO_FORM),
     "admin/r/<path:content_type_id>/<path:object_id>/": Page(NOTHING_THERE, NOTHING_THERE),
-    "admin/^(?P<app_label>auth|controlplane)/$": Page(
+    "admin/^(?P<app_label>controlplane|auth)/$": Page(
         (*OUT, ABSENT, OK, OK, OK), (*OUT, ABSENT, OK, OK, OK)
     ),
     "admin/(?P<url>.*)$": Page(NOTHING_THERE, NOTHING_THERE),
@@ -105,6 +105,7 @@ class Forms(NamedTuple):
 
 
 MODELS: Mapping[str, Forms] = {
+    "auth/group": Forms(add=True, change=True, delete=True),
     "auth/user": Forms(add=True, change=True, delete=True, actions={"reset_second_factor": {}}),
     "controlplane/alert": Forms(actions={"close_alerts": {}}),
     "controlplane/apitoken": Forms(add=True, actions={"revoke": {}}),
@@ -123,11 +124,13 @@ MODELS: Mapping[str, Forms] = {
         }
     ),
     "controlplane/deadletter": Forms(),
+    "controlplane/domain": Forms(),
     "controlplane/job": Forms(actions={"cancel_jobs": {}, "retry_jobs": {}, "delete_jobs": {}}),
+    "controlplane/membership": Forms(add=True, change=True, delete=True),
     "controlplane/oidcidentity": Forms(add=True, actions={"unlink": {}}),
     "controlplane/oneoff": Forms(),
     "controlplane/pool": Forms(add=True, change=True, actions={"confirm_losses": {}}),
-    "controlplane/project": Forms(actions={"archive": {}, "unarchive": {}}),
+    "controlplane/project": Forms(add=True, actions={"archive": {}, "unarchive": {}}),
     "controlplane/quota": Forms(add=True, change=True, delete=True),
     "controlplane/secret": Forms(add=True, change=True, delete=True),
     "controlplane/task": Forms(),
@@ -237,7 +240,7 @@ def address_of(url: str, attempt: Attempt) -> str:
         "<path:name>": "a.png",
         "<path:content_type_id>": content_type,
         "<path:object_id>": Job.objects.earliest("pk").pk,
-        "^(?P<app_label>auth|controlplane)/$": "controlplane/",
+        "^(?P<app_label>controlplane|auth)/$": "controlplane/",
         "(?P<url>.*)$": "no-such-page/",
     }.items():
         url = url.replace(pattern, str(value))

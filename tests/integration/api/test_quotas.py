@@ -129,9 +129,9 @@ def test_project_is_addressed_with_or_without_its_domain(operator: Caller) -> No
         ("project/none", "there is no project default/none"),
         ("project/none/default", "there is no project none/default"),
         ("project/default/", "there is no project default/"),
-        ("team/ann", "no resource has this URL"),
-        ("user/", "no resource has this URL"),
-        ("user/%00", "no resource has this URL"),
+        ("team/ann", "no resource has this URL, or a name in it is not valid"),
+        ("user/", "no resource has this URL, or a name in it is not valid"),
+        ("user/%00", "no resource has this URL, or a name in it is not valid"),
     ],
 )
 def test_quota_of_an_unknown_subject_is_not_found(

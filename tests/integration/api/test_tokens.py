@@ -85,7 +85,7 @@ def test_operator_grants_tokens_to_others_with_a_longer_life(operator: Caller) -
     refused = operator.post("/tokens", {"name": "x", "user": "bob", "role": "operator"})
     assert (refused.status, refused.json["detail"]) == (
         403,
-        "the user has the role manager: the token cannot have operator",
+        "the token cannot have the role operator: its user is no operator",
     )
     assert operator.post("/tokens", {"name": "x", "user": "carl"}).status == 404
     assert operator.post("/tokens", {"name": "x", "expires_in_days": 3651}).status == 422

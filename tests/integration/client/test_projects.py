@@ -78,6 +78,26 @@ def test_misspelt_project_is_reported_and_not_created(command: CliRunner, verb: 
     assert Project.objects.count() == 1
 
 
+def test_creation_reports_that_a_project_is_archived(command: CliRunner) -> None:
+    call(command, "project", "create", "vision")
+    call(command, "project", "archive", "vision")
+    done = call(command, "project", "create", "vision")
+    assert done.stdout == "project default/vision exists, and is archived\n"
+
+
+@pytest.mark.parametrize("name", ["", "Research", "research/", "/vision", "a b/c", "a/b/c"])
+def test_name_that_no_project_can_have_is_refused(command: CliRunner, name: str) -> None:
+    done = call(command, "project", "create", name)
+    assert done.exit_code == 2
+    assert "use lower-case letters" in done.stderr
+    assert "Not Found" not in done.stderr
+
+
+def test_empty_name_of_a_member_is_refused(command: CliRunner) -> None:
+    done = call(command, "member", "add", "--project", "default", "--user", "", "--role", "viewer")
+    assert (done.exit_code, "a name is empty" in done.stderr) == (2, True)
+
+
 def test_members_are_added_listed_and_removed(command: CliRunner) -> None:
     call(command, "user", "create", "user-1")
     where = ("--project", "default", "--user", "user-1")

@@ -1,0 +1,1 @@
+"""Admin pages of tenancy: domains, projects, memberships, groups, users, tokens and secrets."""
