@@ -262,6 +262,10 @@ class JobLimits(TypedDict):
     max_retries: int
     max_grace_seconds: float
     min_check_interval_seconds: float
+    max_ports: int
+    max_shm_mib: int
+    max_outputs: int
+    max_artifact_mib: int
 
 
 class Pool(TypedDict):

@@ -36,6 +36,10 @@ DEFAULTS = {
         "max_retries": 1_000,
         "max_grace_seconds": 3_600,
         "min_check_interval_seconds": 1,
+        "max_ports": 16,
+        "max_shm_mib": 65_536,
+        "max_outputs": 64,
+        "max_artifact_mib": 1_000_000_000,
     },
 }
 
@@ -115,6 +119,8 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"privileged_allowed": 1}, "privileged_allowed", "must be"),
         ({"job_limits": {"max_pids": 0}}, "job_limits.max_pids", "must be at least 1"),
         ({"job_limits": {"max_grace_seconds": 3601}}, "job_limits.max_grace_seconds", "must be"),
+        ({"job_limits": {"max_ports": 17}}, "job_limits.max_ports", "must be at most 16"),
+        ({"job_limits": {"max_shm_mib": 0}}, "job_limits.max_shm_mib", "must be at least 1"),
         ({"job_limits": {"pids": 5}}, "job_limits.pids", "unknown field"),
         ({"job_limits": None}, "job_limits", "must be a mapping"),
         ({"allowed_capabilities": ["net_raw"]}, "allowed_capabilities[0]", "must match"),
