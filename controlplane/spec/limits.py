@@ -121,6 +121,13 @@ class JobLimits(Model):
         description="Minimum of `interval_seconds` of a health check, which runs a program outside"
         " the limits of the task.",
     )
+    default_disk_mib: int = Field(
+        default=10_240,
+        ge=0,
+        le=quantities.MAX_MIB,
+        description="Maximum disk use of a task that requests no `disk`, in MiB; 10 GiB. It"
+        " reserves nothing on the cell; 0: no limit.",
+    )
     max_ports: int = Field(
         default=MAX_PORTS,
         ge=0,

@@ -126,6 +126,29 @@ def test_defaults_give_way_to_lower_limits() -> None:
     assert limit_defaults(unlimited, JobLimits()) is unlimited
 
 
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, 10_240),
+        ({"resources": {"disk": 0}}, 10_240),
+        ({"resources": {"disk": "20Gi"}}, None),
+        ({"task_type": "process", "image": None, "command": ["true"]}, 10_240),
+        ({"task_type": "spark", "image": None}, None),
+    ],
+)
+def test_task_without_a_disk_request_gets_the_default_limit(
+    fields: dict[str, Any], limit: int | None
+) -> None:
+    body = {name: value for name, value in {**JOB, **fields}.items() if value is not None}
+    [job] = admitted(body).planned
+    assert job.groups[0].launch.get("disk_limit_mib") == limit
+    if limit is not None:
+        assert "disk_mib" not in job.groups[0].resources, "nothing is reserved"
+    none = replace(POOL, job_limits=JobLimits(default_disk_mib=0))
+    [job] = admitted(body, facts=replace(FACTS, pools={"default": none})).planned
+    assert "disk_limit_mib" not in job.groups[0].launch
+
+
 def test_limits_hold_for_submissions_and_reruns() -> None:
     pool = replace(POOL, job_limits=JobLimits(max_pids=100, max_ttl_seconds=DAY))
     facts = replace(FACTS, pools={"default": pool})
