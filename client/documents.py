@@ -290,6 +290,7 @@ class Pool(TypedDict):
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
     allowed_capabilities: list[str]
+    input_networks: list[str]
     job_limits: JobLimits
 
 

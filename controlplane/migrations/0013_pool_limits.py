@@ -1,5 +1,6 @@
-"""Describe the further limits of jobs of a pool."""
+"""Add the networks of inputs to pools, and describe the further limits of jobs."""
 
+import django.contrib.postgres.fields
 from django.db import migrations, models
 
 import controlplane.models.pools
@@ -9,6 +10,20 @@ class Migration(migrations.Migration):
     dependencies = (("controlplane", "0011_cell_secret_key_id"),)
 
     operations = (
+        migrations.AddField(
+            model_name="pool",
+            name="input_networks",
+            field=django.contrib.postgres.fields.ArrayField(
+                base_field=models.CharField(max_length=43),
+                blank=True,
+                default=list,
+                help_text="Networks from which inputs of tasks may be fetched although they are not"
+                " public, separated by commas: 10.1.0.0/16. CELLRUN_CELL_ALLOWED_NETWORKS of a cell"
+                " replaces them.",
+                size=None,
+                validators=[controlplane.models.pools.check_networks],
+            ),
+        ),
         migrations.AlterField(
             model_name="pool",
             name="job_limits",

@@ -30,6 +30,7 @@ DEFAULTS = {
     "allowed_mounts": [],
     "privileged_allowed": False,
     "allowed_capabilities": [],
+    "input_networks": [],
     "job_limits": {
         "max_pids": 16_384,
         "max_ttl_seconds": 90 * 86_400,
@@ -124,6 +125,8 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
         ({"job_limits": {"max_shm_mib": 0}}, "job_limits.max_shm_mib", "must be at least 1"),
         ({"job_limits": {"pids": 5}}, "job_limits.pids", "unknown field"),
         ({"job_limits": None}, "job_limits", "must be a mapping"),
+        ({"input_networks": ["10.0.0.1/8"]}, "input_networks", "10.0.0.1/8 is not a network"),
+        ({"input_networks": "10.0.0.0/8"}, "input_networks", "must be a list"),
         ({"allowed_capabilities": ["net_raw"]}, "allowed_capabilities[0]", "must match"),
         ({"allowed_capabilities": "NET_RAW"}, "allowed_capabilities", "must be a list"),
         ({"allowed_capabilities": ["NET_RAW", "ALL"]}, "allowed_capabilities", "ALL is not the"),
