@@ -262,6 +262,11 @@ class JobLimits(TypedDict):
     max_retries: int
     max_grace_seconds: float
     min_check_interval_seconds: float
+    default_disk_mib: int
+    max_ports: int
+    max_shm_mib: int
+    max_outputs: int
+    max_artifact_mib: int
 
 
 class Pool(TypedDict):
@@ -285,6 +290,7 @@ class Pool(TypedDict):
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
     allowed_capabilities: list[str]
+    input_networks: list[str]
     job_limits: JobLimits
 
 

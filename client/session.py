@@ -283,6 +283,10 @@ class Session(ApiTransport):
         """Set limits; omitted ones keep their values, None removes one (operators)."""
         return self._call("PUT", _path("quotas", kind, name), body=changes)
 
+    def delete_quota(self, kind: str, name: str) -> None:
+        """Delete a quota: the default quota of its kind applies again (operators)."""
+        self._call("DELETE", _path("quotas", kind, name))
+
     # --------------------------------------------------------------- secrets
 
     def secrets(self, *, project: str = "default") -> list[StoredSecret]:

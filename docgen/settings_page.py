@@ -104,8 +104,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
         " this host uses to reach web; if that is a loopback address, ports are published"
         " only there.",
-        "CELLRUN_CELL_ALLOWED_NETWORKS": "Non-public networks, such as `10.0.0.0/8`, from which"
-        " inputs may be fetched ([artifacts](artifacts.md#allowed-addresses)).",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "Non-public networks from which inputs may be fetched"
+        " ([artifacts](artifacts.md#allowed-addresses)). `pool`: the `input_networks` of the pool.",
         "CELLRUN_CELL_BROKER_LOGIN": "`key`: the cell uses [logins](cells.md#the-logins-at-redis)"
         " that follow from its name and key, instead of the one in `CELERY_BROKER_URL`.",
         "CELLRUN_CELL_CAPACITY": "Capacity of the cell. Resources that are not listed: the host's"
@@ -161,7 +161,8 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
     {
         "CELERY_BROKER_URL": "an address like redis://host:6379/0",
         "CELLRUN_CELL_ADDRESS": "a host name or an IP address",
-        "CELLRUN_CELL_ALLOWED_NETWORKS": "networks such as 10.0.0.0/8, separated by commas",
+        "CELLRUN_CELL_ALLOWED_NETWORKS": "networks such as 10.0.0.0/8,"
+        " separated by commas, none, or pool",
         "CELLRUN_CELL_BROKER_LOGIN": "one of " + ", ".join(BROKER_LOGINS),
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
         "CELLRUN_CELL_DRIVER": f"one of {', '.join(DRIVERS)}",

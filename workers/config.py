@@ -89,7 +89,7 @@ class CellConfig:
     secrets_on_disk: bool = False
     file_roots: tuple[Path, ...] = ()
     file_systems: tuple[str, ...] = ()
-    allowed_networks: tuple[Network, ...] = ()
+    allowed_networks: tuple[Network, ...] | None = None
     max_files_bytes: int = MAX_FILES_BYTES
     privileged_allowed: bool = True
     mount_roots: tuple[Path, ...] | None = None
@@ -140,7 +140,7 @@ class CellConfig:
             evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
             file_roots=read("CELLRUN_CELL_FILE_ROOTS", _roots, ""),
             file_systems=read("CELLRUN_CELL_FILE_SYSTEMS", _split, "s3,s3a,gs,gcs,az,abfs,abfss"),
-            allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, ""),
+            allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, "pool"),
             max_log_bytes=read("CELLRUN_CELL_MAX_LOG_MIB", _mebibytes, "10"),
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
             mount_roots=read("CELLRUN_CELL_MOUNTS", _mount_roots, "any"),
@@ -216,8 +216,10 @@ def _mount_roots(text: str) -> tuple[Path, ...] | None:
     return () if text == "none" else _roots(text)
 
 
-def _networks(text: str) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(word) for word in _split(text))
+def _networks(text: str) -> tuple[Network, ...] | None:
+    if text == "pool":
+        return None
+    return () if text == "none" else tuple(ipaddress.ip_network(word) for word in _split(text))
 
 
 def _mebibytes(text: str) -> int:

@@ -66,27 +66,30 @@ class Storage:
         *,
         file_roots: Sequence[Path] = (),
         file_systems: Sequence[str] = (),
-        allowed_networks: Sequence[Network] = (),
+        allowed_networks: Sequence[Network] | None = (),
         sign: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
         """Create the storage. `file_systems`: allowed protocols of fsspec.
 
-        `allowed_networks`: networks that URLs of submitters may access although not public.
+        `allowed_networks`: networks that URLs of submitters may access although not public; None:
+        those that the pool of the task permits.
         `sign`: returns the headers that a link of the control plane needs.
         """
         self._sign = sign
         self._roots = [Path(os.path.realpath(root)) for root in file_roots]
         self._file_systems = frozenset(file_systems) - {*WEB, "file", "local"}
-        self._adapter = _checking_adapter(tuple(allowed_networks))
+        self._networks = None if allowed_networks is None else tuple(allowed_networks)
 
-    def read(self, url: str, *, named: bool) -> Iterator[bytes]:
+    def read(self, url: str, *, named: bool, pool_networks: Sequence[str] = ()) -> Iterator[bytes]:
         """Yield the content in pieces. Raise StorageAway, StorageRefused.
 
         `named`: a URL of the submitter; False: a link of the control plane, which is trusted.
+        `pool_networks`: those that the pool permits, unless the cell has its own.
         """
         scheme = scheme_of(url)
         if scheme in WEB:
-            yield from self._read_web(url, named=named)
+            adapter = self._adapter(pool_networks) if named else None
+            yield from self._read_web(url, adapter)
         elif scheme == "file":
             with closing(self._open_file(url)) as file:
                 yield from iter(lambda: file.read(PIECE_BYTES), b"")
@@ -128,13 +131,24 @@ class Storage:
         except Exception as error:
             raise StorageAway(_error_text(error)) from error
 
-    def _read_web(self, url: str, *, named: bool) -> Iterator[bytes]:
+    def _adapter(self, pool_networks: Sequence[str]) -> HTTPAdapter:
+        """Return an adapter that connects to addresses that the cell, or else the pool, permits."""
+        if self._networks is not None:
+            return _checking_adapter(self._networks, "CELLRUN_CELL_ALLOWED_NETWORKS does")
+        try:
+            networks = tuple(ipaddress.ip_network(text) for text in pool_networks)
+        except ValueError as error:
+            raise StorageRefused(f"the networks of the pool: {error}") from None
+        return _checking_adapter(networks, "input_networks of the pool do")
+
+    def _read_web(self, url: str, adapter: HTTPAdapter | None) -> Iterator[bytes]:
         with _LinkSession() as session:
             session.trust_env = False
             session.max_redirects = MAX_REDIRECTS
-            if named:
-                session.mount("http://", self._adapter)
-                session.mount("https://", self._adapter)
+            named = adapter is not None
+            if adapter is not None:
+                session.mount("http://", adapter)
+                session.mount("https://", adapter)
             try:
                 headers = {} if named else dict(self._sign(url))
                 with session.get(url, stream=True, timeout=HTTP_SECONDS, headers=headers) as answer:
@@ -286,16 +300,19 @@ def without_secrets(text: str, url: str) -> str:
     return _LOGIN.sub("//…@", _QUERY.sub("?…", text))
 
 
-def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
-    """Return an adapter that connects to permitted addresses only."""
+def _checking_adapter(allowed: tuple[Network, ...], rule: str) -> HTTPAdapter:
+    """Return an adapter that connects to permitted addresses only.
+
+    `rule`: what decides about addresses that are not public, with "do" or "does".
+    """
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
-            return _connect(self, super()._new_conn, allowed)
+            return _connect(self, super()._new_conn, allowed, rule)
 
     class Secure(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
-            return _connect(self, super()._new_conn, allowed)
+            return _connect(self, super()._new_conn, allowed, rule)
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain
@@ -312,12 +329,15 @@ def _checking_adapter(allowed: tuple[Network, ...]) -> HTTPAdapter:
 
 
 def _connect(
-    connection: HTTPConnection, connect: Callable[[], socket.socket], allowed: Sequence[Network]
+    connection: HTTPConnection,
+    connect: Callable[[], socket.socket],
+    allowed: Sequence[Network],
+    rule: str,
 ) -> socket.socket:
     """Resolve the host of `connection` once, check the addresses, and connect to one of them."""
     name = connection._dns_host
     error: HTTPError | None = None
-    for address in _find_addresses(connection, name, allowed):
+    for address in _find_addresses(connection, name, allowed, rule):
         try:
             connection._dns_host = address
             return connect()
@@ -328,7 +348,9 @@ def _connect(
     raise error or NewConnectionError(connection, "the host has no address")
 
 
-def _find_addresses(connection: HTTPConnection, name: str, allowed: Sequence[Network]) -> list[str]:
+def _find_addresses(
+    connection: HTTPConnection, name: str, allowed: Sequence[Network], rule: str
+) -> list[str]:
     """Return the addresses of the host `name`. Raise StorageRefused if one is not permitted."""
     try:
         found = socket.getaddrinfo(name, connection.port, type=socket.SOCK_STREAM)
@@ -341,8 +363,7 @@ def _find_addresses(connection: HTTPConnection, name: str, allowed: Sequence[Net
         why = refuse_address(ipaddress.ip_address(address.partition("%")[0]), allowed)
         if why is not None:
             raise StorageRefused(
-                f"this cell does not fetch from {connection.host}: {why}, and"
-                " CELLRUN_CELL_ALLOWED_NETWORKS does not allow it"
+                f"this cell does not fetch from {connection.host}: {why}, and {rule} not allow it"
             )
     return addresses
 

@@ -1,4 +1,4 @@
-"""`cellrun pools`, `quota`: show limits; operators change them with `--set`."""
+"""`cellrun pools`, `quota`: show limits; operators change them with `--set` and `--delete`."""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -62,17 +62,29 @@ def quota(
             " highest_band=production; null removes it.",
         ),
     ] = None,
+    is_deletion: Annotated[
+        bool,
+        typer.Option(
+            "--delete",
+            help="Delete the quota (operators): the default quota of its kind applies again.",
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the quotas, or show or change the limits of a user, project or domain."""
+    """List the quotas, or show, change or delete the limits of a user, project or domain."""
+    if is_deletion and changes:
+        raise BadInput("--delete: not together with --set")
     with connect() as session:
         if name is None:
-            if changes:
-                raise BadInput("--set: KIND and NAME of the quota are missing")
+            if changes or is_deletion:
+                option = "--set" if changes else "--delete"
+                raise BadInput(f"{option}: KIND and NAME of the quota are missing")
             listed = session.quotas(kind=kind)
             show(as_json, listed, quota_table(listed) if listed else "no quotas")
             return
         assert kind is not None
+        if is_deletion:
+            session.delete_quota(kind, name)
         found = session.quota(kind, name)
         if changes:
             wanted = _limits(found, changes)

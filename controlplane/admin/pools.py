@@ -94,7 +94,14 @@ class PoolAdmin(StyledAdmin):
         ("Cells", {"fields": ("cells_may_join",)}),
         (
             "Access to hosts",
-            {"fields": ("allowed_mounts", "privileged_allowed", "allowed_capabilities")},
+            {
+                "fields": (
+                    "allowed_mounts",
+                    "privileged_allowed",
+                    "allowed_capabilities",
+                    "input_networks",
+                )
+            },
         ),
         ("Limits of jobs", {"fields": ("job_limits",)}),
         ("Loss of cells", {"fields": ("mass_loss",)}),

@@ -154,7 +154,7 @@ urlpatterns = [
     path("quotas", _QUOTAS({"get": "list"})),
     path(
         "quotas/<scope_kind:kind>/<scope_name:name>",
-        _QUOTAS({"get": "retrieve", "put": "update"}),
+        _QUOTAS({**_READ, **_CHANGE}),
     ),
     path("projects", _PROJECTS({"get": "list"})),
     path(_PROJECT, _PROJECTS(_READ)),

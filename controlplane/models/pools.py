@@ -1,6 +1,8 @@
 """Pools (a policy for a set of cells), quotas (limits of a user, project or domain), shapes."""
 
+import ipaddress
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
@@ -66,6 +68,15 @@ def check_job_limits(limits: object) -> None:
         parse_part(JobLimits, limits)
     except InvalidSpec as error:
         raise ValidationError([str(fault) for fault in error.faults]) from None
+
+
+def check_networks(networks: Iterable[str]) -> None:
+    """Check that each of `networks` is a network such as 10.0.0.0/8. Raise ValidationError."""
+    for text in networks:
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as error:
+            raise ValidationError(f"{text} is not a network, such as 10.0.0.0/8: {error}") from None
 
 
 class Pool(models.Model):
@@ -151,12 +162,21 @@ class Pool(models.Model):
         help_text="Capabilities that tasks may have although not privileged, separated by commas:"
         " NET_RAW, SYS_PTRACE.",
     )
+    input_networks = ArrayField(
+        models.CharField(max_length=43),
+        default=list,
+        validators=[check_networks],
+        blank=True,
+        help_text="Networks from which inputs of tasks may be fetched although they are not public,"
+        " separated by commas: 10.1.0.0/16. CELLRUN_CELL_ALLOWED_NETWORKS of a cell replaces them.",
+    )
     job_limits = models.JSONField(
         default=dict,
         blank=True,
         validators=[check_job_limits],
         help_text="Limits for the values of jobs: max_pids, max_ttl_seconds, max_retries,"
-        " max_grace_seconds, min_check_interval_seconds; missing ones have their defaults.",
+        " max_grace_seconds, min_check_interval_seconds, max_ports, max_shm_mib, max_outputs,"
+        " max_artifact_mib, default_disk_mib; missing ones have their defaults.",
     )
     mass_loss = models.CharField(
         max_length=7,

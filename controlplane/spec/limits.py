@@ -15,14 +15,17 @@ from pydantic import (
 
 from controlplane.spec import quantities
 from controlplane.spec.fields import MAX_COUNT, Model
+from controlplane.spec.files import MAX_OUTPUTS
 from controlplane.spec.group import MAX_GRACE_SECONDS
 from controlplane.spec.job import MAX_TTL_SECONDS
 from controlplane.spec.parts import RESOURCE_NAME
-from controlplane.spec.services import MAX_CHECK_SECONDS
+from controlplane.spec.services import MAX_CHECK_SECONDS, MAX_PORTS
 
 # The largest integer that every JSON parser reads exactly.
 MAX_LIMIT = (1 << 53) - 1
 MAX_NAMES = 64
+# As of the setting CELLRUN_MAX_ARTIFACT_MIB.
+MAX_ARTIFACT_MIB = 1_000_000_000
 # Reserved names: cpu, memory and disk, with their units of placement, and gpu.
 OWN_NAMES = frozenset({"cpu", "cpu_millis", "memory", "memory_mib", "disk", "disk_mib", "gpu"})
 
@@ -117,6 +120,38 @@ class JobLimits(Model):
         le=MAX_CHECK_SECONDS,
         description="Minimum of `interval_seconds` of a health check, which runs a program outside"
         " the limits of the task.",
+    )
+    default_disk_mib: int = Field(
+        default=10_240,
+        ge=0,
+        le=quantities.MAX_MIB,
+        description="Maximum disk use of a task that requests no `disk`, in MiB; 10 GiB. It"
+        " reserves nothing on the cell; 0: no limit.",
+    )
+    max_ports: int = Field(
+        default=MAX_PORTS,
+        ge=0,
+        le=MAX_PORTS,
+        description="Maximum number of `ports` of a task; 0: none.",
+    )
+    max_shm_mib: int = Field(
+        default=65_536,
+        ge=1,
+        le=quantities.MAX_MIB,
+        description="Maximum of `shm`, in MiB; 64 GiB.",
+    )
+    max_outputs: int = Field(
+        default=MAX_OUTPUTS,
+        ge=0,
+        le=MAX_OUTPUTS,
+        description="Maximum number of `outputs`; 0: none.",
+    )
+    max_artifact_mib: int = Field(
+        default=MAX_ARTIFACT_MIB,
+        ge=1,
+        le=MAX_ARTIFACT_MIB,
+        description="Maximum total size of one attempt's artifacts in the control plane's store, in"
+        " MiB. CELLRUN_MAX_ARTIFACT_MIB also applies.",
     )
 
 

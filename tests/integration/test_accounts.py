@@ -49,6 +49,33 @@ def test_short_token_is_refused() -> None:
     assert not ApiToken.objects.exists()
 
 
+def test_bootstrap_writes_credentials_to_a_private_file_and_prints_none(tmp_path: Path) -> None:
+    path, output = tmp_path / "credentials", StringIO()
+    path.write_text("of an earlier attempt")
+    call_command("bootstrap", credentials=path, stdout=output)
+    text = path.read_text()
+    values = [line.split()[-1] for line in text.splitlines()]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [line.rpartition(" ")[0] for line in text.splitlines()] == [
+        "operator's login admin /",
+        "operator's token",
+        "submitter's token",
+    ]
+    assert User.objects.get(username="admin").check_password(values[0])
+    assert {digest_of(value) for value in values[1:]} == {
+        token.digest for token in ApiToken.objects.all()
+    }
+    assert output.getvalue() == f"the generated values are in {path}\n"
+    call_command("bootstrap", credentials=path, stdout=output)
+    assert path.read_text() == text
+
+
+def test_credentials_that_cannot_be_written_are_not_created(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"--credentials: .*absent"):
+        call_command("bootstrap", credentials=tmp_path / "absent" / "credentials")
+    assert not User.objects.exists()
+
+
 def test_bootstrap_prints_generated_credentials_once() -> None:
     output = bootstrap()
     for role in ("operator's login admin /", "operator's token cr_", "submitter's token cr_"):

@@ -126,6 +126,11 @@ def member(caller: Caller, scope: str) -> str:
     return path
 
 
+def quota(caller: Caller) -> str:
+    caller.put("/quotas/user/ann", {"running_tasks": 7})
+    return "/quotas/user/ann"
+
+
 def robot(caller: Caller) -> str:
     caller.put(ROBOT, VIEWER)
     return ROBOT
@@ -163,6 +168,7 @@ CASES = {
     "put_quota": Case(
         "PUT", "/quotas/user/ann", "change.quota", "quota of user ann", {"running_tasks": 7}
     ),
+    "delete_quota": Case("DELETE", quota, "delete.quota", "quota of user ann"),
     "put_secret": Case("PUT", "/secrets/token", "change.secret", "secret token", {"value": "x9y"}),
     "delete_secret": Case("DELETE", "/secrets/token", "delete.secret", "secret token"),
     "create_token": Case(

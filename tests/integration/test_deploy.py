@@ -46,6 +46,23 @@ def test_compose_service_runs_the_command_line_on_all_interfaces(name: str, tmp_
     assert found == [word.replace("127.0.0.1", "0.0.0.0") for word in expected]
 
 
+def test_prepare_logs_no_credentials_and_alone_mounts_the_folder_of_their_file() -> None:
+    services = read_compose()["services"]
+    script = services["prepare"]["command"][-1]
+    bootstrap = next(part for part in script.split(";") if "bootstrap" in part)
+    option, file = bootstrap.split()[-2:]
+    assert option == "--credentials"
+    folder = str(Path(file).parent)
+    mounting = {
+        name
+        for name, service in services.items()
+        for volume in service.get("volumes", ())
+        if volume.split(":")[1] == folder
+    }
+    assert mounting == {"prepare"}
+    assert not any(folder.startswith(f"{other}/") for other in ("/var/lib/cellrun", "/tmp"))
+
+
 def test_ports_are_published_on_the_loopback_only() -> None:
     services = read_compose()["services"].values()
     published = [port for service in services for port in service.get("ports", ())]

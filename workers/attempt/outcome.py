@@ -109,7 +109,7 @@ _EXITS: tuple[_ExitRule, ...] = (
         lambda e: e.stopped_for == DISK_LIMIT,
         FailureKind.USER,
         DISK_LIMIT,
-        "used more disk than requested",
+        "used more disk than its limit",
     ),
     _ExitRule(lambda e: e.stopped_for is not None, None, STOPPED, "stopped by order"),
     _ExitRule(lambda e: e.code == 0, None, None, None),

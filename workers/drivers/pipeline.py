@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from controlplane.contract.states import Phase
 from workers.attempt.attempt import AttemptRun, DriverClosed, DriverContext
-from workers.attempt.disk import FIRST_SECONDS, watch_disk
+from workers.attempt.disk import first_check_seconds, watch_disk
 from workers.attempt.events import FoundContainer, Launch
 from workers.attempt.gangs.gang import GangSupervisor
 from workers.attempt.health import watch_health
@@ -171,8 +171,9 @@ class PipelineDriver:
             limit, reason = min(limits_set, key=itemgetter(0))
             rest = started_at + limit - self._context.now()
             self._timer.call_in(max(rest, 0.0), self._stop_for(attempt, reason))
-        if spec.resources.get("disk_mib"):
-            self._timer.call_in(FIRST_SECONDS, partial(self._begin_disk_limit, attempt))
+        seconds = first_check_seconds(spec)
+        if seconds is not None:
+            self._timer.call_in(seconds, partial(self._begin_disk_limit, attempt))
         if spec.idle_timeout_seconds is not None:
             stop = self._stop_for(attempt, IDLE)
             _watch("idle", attempt, lambda: watch_idleness(attempt, stop))

@@ -5,13 +5,20 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
 from controlplane import clock
 from controlplane.admin.badges import instant
 from controlplane.admin.base import ReadOnlyAdmin, column, confirmed_action
-from controlplane.commands.tenancy.identities import link_identity, unlink_identity
+from controlplane.commands.tenancy.identities import (
+    IS_SERVICE_ACCOUNT,
+    link_identity,
+    unlink_identity,
+)
 from controlplane.models import OidcIdentity
+from controlplane.queries.tenancy.accounts import find_home
 
 
 class IdentityForm(forms.ModelForm):
@@ -20,6 +27,13 @@ class IdentityForm(forms.ModelForm):
     class Meta:
         model = OidcIdentity
         fields = ("user", "issuer", "subject")
+
+    def clean_user(self) -> User:
+        """Return the user. Raise ValidationError for a service account."""
+        user: User = self.cleaned_data["user"]
+        if find_home(user) is not None:
+            raise ValidationError(IS_SERVICE_ACCOUNT)
+        return user
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -9,7 +9,12 @@ from controlplane.api.openapi import Operation, parameter
 from controlplane.api.operators.requests import QuotaRequest
 from controlplane.api.operators.serializers import QuotaSerializer
 from controlplane.api.requests import check_named, read_part
-from controlplane.commands.tenancy.quotas import put_default_quota, put_quota
+from controlplane.commands.tenancy.quotas import (
+    delete_default_quota,
+    delete_quota,
+    put_default_quota,
+    put_quota,
+)
 from controlplane.domain.errors import NotFound
 from controlplane.domain.scopes import ScopeKind
 from controlplane.queries.views import quotas
@@ -74,6 +79,20 @@ class Quotas(ApiView):
         check_named("name", wanted.name, found.name, name)
         put_quota(scope=found.scope, changes=wanted.changes())
         return self.answer(quotas.get_quota(ScopeKind(kind), name))
+
+    @Operation()
+    def destroy(self, request: Request, kind: str, name: str) -> Response:
+        """Delete a quota: the default quota of its kind applies again (operators).
+
+        The kind `default` deletes a default quota: users, projects or domains without a quota of
+        their own have no limits then.
+        """
+        if kind == quotas.DEFAULT:
+            delete_default_quota(kind=quotas.find_kind(name))
+        else:
+            found = quotas.find_scope(ScopeKind(kind), name)
+            delete_quota(scope=found.scope, name=found.name)
+        return Response(status=204)
 
 
 def _read_kind(kind: str | None) -> quotas.QuotaKind | None:

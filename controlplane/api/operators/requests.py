@@ -185,6 +185,12 @@ class PoolRequest(Model):
         max_length=64,
         description="Capabilities, such as NET_RAW, that tasks may have although not privileged.",
     )
+    input_networks: list[Annotated[str, Field(max_length=43)]] = Field(
+        default=[],
+        max_length=64,
+        description="Networks, such as 10.1.0.0/16, from which inputs of tasks may be fetched"
+        " although they are not public. A cell may replace them.",
+    )
     job_limits: JobLimits = Field(
         default=JobLimits(), description="Limits for the values of jobs, as a whole."
     )

@@ -1,9 +1,11 @@
 """Endpoints of users and of API tokens, and of the caller's own identity."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from django.contrib.auth.models import User
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -71,7 +73,7 @@ class ApiTokens(ApiView):
         """
         wanted = read_part(request, TokenRequest)
         credential = credential_of(request)
-        user = credential.user if wanted.user is None else accounts.find_user(wanted.user)
+        user = credential.user if wanted.user is None else self._receiver(wanted.user)
         token_id, clear = grant_token(
             by=credential,
             user=user,
@@ -89,6 +91,21 @@ class ApiTokens(ApiView):
         """Revoke a token; the next request with it is refused."""
         revoke_token(token_id=token_id, by=credential_of(request), now=clock.now())
         return Response(status=204)
+
+    def _receiver(self, name: str) -> User:
+        """Return the user `name`, whose token the caller requests. Raise NotFound.
+
+        For a caller who can neither read users nor manages the service account, a user who exists
+        does not differ from one who does not.
+        """
+        if self.access.may_audit:
+            return accounts.find_user(name)
+        with suppress(NotFound):
+            user = accounts.find_user(name)
+            is_own = user.pk == self.access.user_id
+            if is_own or accounts.find_home(user) in (self.access.managed or ()):
+                return user
+        raise NotFound(f"there is no user {name}, or only operators may create tokens for the user")
 
     def _filter(self) -> accounts.TokenFilter:
         """Return which tokens to list. Raise NotFound or PermissionDenied."""

@@ -8,7 +8,12 @@ from django.conf import settings
 
 from controlplane.contract.artifacts import is_name
 from controlplane.domain.errors import CellrunError, Conflict, NotFound
-from controlplane.queries.attempts.artifacts import find_prefix, is_over, is_purged
+from controlplane.queries.attempts.artifacts import (
+    find_prefix,
+    find_size_limit,
+    is_over,
+    is_purged,
+)
 from controlplane.queries.cache.entries import find_owned
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import (
@@ -31,7 +36,7 @@ def announce_artifact(*, uid: UUID, name: str, size: int, sha256: str) -> Upload
     Raise NotFound, Conflict, ArtifactQuotaExceeded.
     """
     with _upload(uid, name, size, sha256) as file:
-        return current_store().announce(file, most=settings.CELLRUN.max_artifact_mib * _MIB)
+        return current_store().announce(file, most=_max_bytes(uid))
 
 
 def put_artifact(
@@ -43,9 +48,15 @@ def put_artifact(
     a link. A piece at a wrong offset is not stored. Raise NotFound, Conflict,
     ArtifactQuotaExceeded.
     """
-    most = settings.CELLRUN.max_artifact_mib * _MIB
     with _upload(uid, name, size, sha256) as file:
+        most = _max_bytes(uid)
         return current_store().put_piece(file, offset=offset, content=content, most=most)
+
+
+def _max_bytes(uid: UUID) -> int:
+    """Return the maximum total size of the attempt's artifacts: of its pool or of all pools."""
+    limits = (settings.CELLRUN.max_artifact_mib, find_size_limit(uid))
+    return min(limit for limit in limits if limit is not None) * _MIB
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.identities import GroupRules, ProviderUser, unique_name
 from controlplane.models import OidcIdentity
+from controlplane.queries.tenancy.accounts import find_home
+
+IS_SERVICE_ACCOUNT = "service accounts cannot log in"
 
 ACTOR = "OpenID login"
 """The actor of audit lines about changes that a login causes."""
@@ -32,6 +35,8 @@ def link_identity(
     *, user: User, issuer: str, subject: str, actor: str, now: datetime
 ) -> OidcIdentity:
     """Let a user of the provider log in as `user`. Raise Conflict."""
+    if find_home(user) is not None:
+        raise Conflict(IS_SERVICE_ACCOUNT)
     try:
         with transaction.atomic():
             link = OidcIdentity.objects.create(
@@ -62,6 +67,8 @@ def _log_in(identity: ProviderUser, rules: GroupRules, may_create: bool, now: da
             raise NotPermitted("the user is not known to this installation")
         link = _create(identity, now)
     user = link.user
+    if find_home(user) is not None:
+        raise NotPermitted(IS_SERVICE_ACCOUNT)
     if not user.is_active:
         raise NotPermitted("the user is deactivated")
     OidcIdentity.objects.filter(pk=link.pk).update(last_login_at=now)

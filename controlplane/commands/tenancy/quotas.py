@@ -55,6 +55,25 @@ def put_default_quota(*, kind: ScopeKind, changes: Mapping[str, Any]) -> None:
         _put(quota or Quota(default_for=kind), changes, Quota(default_for=kind))
 
 
+def delete_quota(*, scope: Scope, name: str) -> None:
+    """Delete the quota of the scope `name`: its default quota applies again. Raise NotFound."""
+    with transaction.atomic():
+        _lock(scope)
+        quota = Quota.objects.filter(**{f"{scope.kind}_id": scope.key}).first()
+        if quota is None:
+            raise NotFound(f"{scope.kind} {name} has no quota of its own")
+        drop_quotas([quota.pk])
+
+
+def delete_default_quota(*, kind: ScopeKind) -> None:
+    """Delete the default quota of a kind, which then has no limits. Raise NotFound."""
+    with transaction.atomic():
+        quota = Quota.objects.select_for_update().filter(default_for=kind).first()
+        if quota is None:
+            raise NotFound(f"there is no default quota of a {kind}")
+        drop_quotas([quota.pk])
+
+
 def create_shipped_defaults() -> None:
     """Create the default quotas of a new installation."""
     for kind, limits in SHIPPED_DEFAULTS.items():

@@ -35,6 +35,9 @@ class GroupSpec(Document):
     `exclusive`: its containers must stop before the lease of the cell expires. `ports`: names of
     the published ports. `idle_timeout_seconds`, `lifetime_seconds`: limits after which the cell
     ends the attempt. `is_gang`: its tasks start together and receive each other's addresses.
+    `disk_limit_mib`: maximum disk use of a task that requests no disk; 0: no limit.
+    `input_networks`: from which the pool permits inputs at URLs of the submitter, besides public
+    addresses.
     `stdin`: path of the input that the program reads as its standard input. `stdout`, `stderr`:
     paths to which its output is written at its end.
     """
@@ -79,6 +82,8 @@ class GroupSpec(Document):
     privileged: bool = False
     capabilities: tuple[str, ...] = ()
     is_gang: bool = False
+    disk_limit_mib: int = 0
+    input_networks: tuple[str, ...] = ()
 
     @property
     def needs_launch_context(self) -> bool:

@@ -362,7 +362,12 @@ def judge(
             owner_id=facts.owner_id,
             min_available=job.spec.minimum(),
             max_task_failures=job.spec.tolerated_failures(),
-            groups=plan_groups(job.spec, now=facts.now, changes=job.changes),
+            groups=plan_groups(
+                job.spec,
+                now=facts.now,
+                changes=job.changes,
+                default_disk_mib=job.pool.job_limits.default_disk_mib,
+            ),
         )
         for job in jobs
     ]

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 from controlplane.contract.messages.health import HealthCheck
+from controlplane.contract.messages.orders import OWN_TASK_TYPES
 from controlplane.spec import TaskGroupSpec
 from controlplane.spec.files import body_of
 from controlplane.spec.services import HealthCheck as HealthCheckSpec
@@ -43,9 +44,18 @@ _OPTIONS = ("secrets", "outputs", "mounts", "tmpfs")
 
 
 def launch_of(
-    group: TaskGroupSpec, *, exclusive: bool, network: str = "default", is_gang: bool = False
+    group: TaskGroupSpec,
+    *,
+    exclusive: bool,
+    network: str = "default",
+    is_gang: bool = False,
+    default_disk_mib: int = 0,
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the launch data of `group`, and the contents of its inputs by SHA-256."""
+    """Return the launch data of `group`, and the contents of its inputs by SHA-256.
+
+    `default_disk_mib`: the limit of a group that requests no disk; 0: none. It does not apply to
+    runners, whose tasks write nothing on the cell.
+    """
     launch: dict[str, Any] = {name: getattr(group, name) for name in _COPIED}
     launch |= {name: value for name in _COPIED_IF_SET if (value := getattr(group, name))}
     launch |= {
@@ -55,6 +65,8 @@ def launch_of(
     }
     if is_gang:
         launch["is_gang"] = True
+    if default_disk_mib and not group.resources.disk and group.task_type in OWN_TASK_TYPES:
+        launch["disk_limit_mib"] = default_disk_mib
     if group.health_check is not None:
         launch["health_check"] = _health_check_of(group.health_check).body()
     launch["exclusive"] = exclusive

@@ -5,7 +5,7 @@ They are checked on submission and retry only, so a later change does not affect
 
 from collections.abc import Iterator
 
-from controlplane.spec import JobSpec, TaskGroupSpec
+from controlplane.spec import JobSpec, TaskGroupSpec, quantities
 from controlplane.spec.faults import Finding
 from controlplane.spec.group import GroupFields
 from controlplane.spec.job import DEFAULT_TTL_SECONDS
@@ -13,6 +13,7 @@ from controlplane.spec.limits import JobLimits
 from controlplane.spec.parts import Retries
 
 _DEFAULT_PIDS = int(GroupFields.model_fields["max_pids"].default)
+_DEFAULT_SHM = int(GroupFields.model_fields["shm"].default)
 _DEFAULT_GRACE = float(GroupFields.model_fields["stop_grace_seconds"].default)
 
 
@@ -34,6 +35,8 @@ def _limit_group(group: TaskGroupSpec, limits: JobLimits) -> TaskGroupSpec:
     changes: dict[str, float] = {}
     if group.max_pids == _DEFAULT_PIDS and group.max_pids > limits.max_pids:
         changes["max_pids"] = limits.max_pids
+    if group.shm == _DEFAULT_SHM and group.shm > limits.max_shm_mib:
+        changes["shm"] = limits.max_shm_mib
     if group.stop_grace_seconds == _DEFAULT_GRACE and limits.max_grace_seconds < _DEFAULT_GRACE:
         changes["stop_grace_seconds"] = limits.max_grace_seconds
     return group.model_copy(update=changes) if changes else group
@@ -59,6 +62,12 @@ def _check_group(group: TaskGroupSpec, limits: JobLimits, pool: str) -> Iterator
     if group.stop_grace_seconds > limits.max_grace_seconds:
         text = f"must be at most {limits.max_grace_seconds:g} s in pool {pool}"
         yield ("stop_grace_seconds",), text
+    if group.shm > limits.max_shm_mib:
+        most = quantities.format_mib(limits.max_shm_mib)
+        yield ("shm",), f"must be at most {most} in pool {pool}"
+    for name, count in (("ports", limits.max_ports), ("outputs", limits.max_outputs)):
+        if len(getattr(group, name)) > count:
+            yield (name,), f"must have at most {count} items in pool {pool}"
     check, least = group.health_check, limits.min_check_interval_seconds
     if check is not None and check.interval_seconds < least:
         text = f"must be at least {least:g} s in pool {pool}"

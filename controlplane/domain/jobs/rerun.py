@@ -108,10 +108,13 @@ def plan_rerun(
     remaining tasks stays, because other groups may refer to it.
     """
     changes = [group.prepared for group in job.groups]
+    remaining = [remainders[group.name] for group in spec.groups]
+    # The launch data are those of the retried job, with the present limits of the pool.
     groups = [
-        replace(group, indices=remainder.indices, min_available=remainder.minimum)
-        for group in plan_groups(spec, now=now, changes=changes)
-        for remainder in (remainders[group.name],)
+        replace(group, indices=rest.indices, min_available=rest.minimum, launch=judged.launch)
+        for group, judged, rest in zip(
+            plan_groups(spec, now=now, changes=changes), job.groups, remaining, strict=True
+        )
     ]
     succeeded = sum(group.succeeded for group in remainders.values())
     minimum = max(min_available - succeeded, sum(group.min_available for group in groups))

@@ -118,14 +118,19 @@ def band_of(spec: JobSpec) -> Band:
 
 
 def plan_groups(
-    spec: JobSpec, *, now: datetime, changes: Sequence[Mapping[str, Any]] = ()
+    spec: JobSpec,
+    *,
+    now: datetime,
+    changes: Sequence[Mapping[str, Any]] = (),
+    default_disk_mib: int = 0,
 ) -> list[PlannedGroup]:
     """Return the groups of a job submitted at `now`. `changes`: fields that its kind set, by group.
 
+    `default_disk_mib`: the limit of its pool for groups that request no disk.
     A group that waits for other groups or jobs is not startable yet, and has no deadline.
     """
     planned = [
-        _plan_group(spec, group, position, minimum, now)
+        _plan_group(spec, group, position, minimum, now, default_disk_mib)
         for position, (group, minimum) in enumerate(zip(spec.groups, spec.minima(), strict=True))
     ]
     if not any(changes):
@@ -136,7 +141,12 @@ def plan_groups(
 
 
 def _plan_group(
-    spec: JobSpec, group: TaskGroupSpec, position: int, minimum: int, now: datetime
+    spec: JobSpec,
+    group: TaskGroupSpec,
+    position: int,
+    minimum: int,
+    now: datetime,
+    default_disk_mib: int,
 ) -> PlannedGroup:
     depends_on = [{"group": d.group, "until": d.until} for d in group.dependencies()]
     waits = bool(depends_on) or waits_for_jobs(spec)
@@ -150,6 +160,7 @@ def _plan_group(
         exclusive=bool(spec.exclusive_of(group)),
         network=spec.network_of(group),
         is_gang=spec.coscheduled,
+        default_disk_mib=default_disk_mib,
     )
     time_limit, is_lifetime = time_limit_of(group)
     return PlannedGroup(

@@ -1,15 +1,16 @@
 """Initialize a new database: default domain, project, pool and quotas, two users with tokens.
 
-    manage.py bootstrap
+    manage.py bootstrap [--credentials FILE]
 
 Password and tokens may come from the environment (CELLRUN_ADMIN_USER, CELLRUN_ADMIN_PASSWORD,
 CELLRUN_OPERATOR_TOKEN, CELLRUN_TOKEN) or from files (CELLRUN_ADMIN_PASSWORD_FILE, …); others are
-generated and printed once. Idempotent.
+generated and printed once, or with --credentials written to a file that only its owner can read.
+Idempotent.
 """
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,21 @@ _SEQUENCER = "fair_projects"
 SECRETS = ("CELLRUN_ADMIN_PASSWORD", "CELLRUN_OPERATOR_TOKEN", "CELLRUN_TOKEN")
 
 
+def _write_private(path: Path, lines: Iterable[str]) -> None:
+    """Replace the file by one that only its owner can read. Raise CommandError."""
+    draft = path.with_name(f"{path.name}.draft")
+    try:
+        draft.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise CommandError(f"--credentials: {error}") from None
+
+
 class Command(AuditedCommand):
     """`manage.py bootstrap`."""
 
@@ -42,6 +58,12 @@ class Command(AuditedCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--quiet", action="store_true", help="print only errors")
+        parser.add_argument(
+            "--credentials",
+            metavar="FILE",
+            type=Path,
+            help="write generated values to this file (mode 0600), and print none of them",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Create missing objects and print generated values."""
@@ -59,6 +81,10 @@ class Command(AuditedCommand):
                 create_shipped_defaults()
             generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN", tokens)
             generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN", tokens)
+            if generated and options["credentials"]:
+                # Before the commit: values that cannot be written would be lost.
+                _write_private(options["credentials"], generated)
+                generated = [f"the generated values are in {options['credentials']}"]
         if not options["quiet"]:
             for line in generated or ["no password or token was generated"]:
                 self.stdout.write(line)

@@ -169,6 +169,19 @@ def find_prefix(uid: UUID) -> str | None:
     return found
 
 
+def find_size_limit(uid: UUID) -> int | None:
+    """Return the limit of the pool for the artifacts of the attempt, in MiB, if it has one."""
+    found: int | None = scalar(
+        """
+        SELECT (p.job_limits ->> 'max_artifact_mib')::bigint FROM controlplane_attempt a
+        JOIN controlplane_job j ON j.id = a.job_id JOIN controlplane_pool p ON p.id = j.pool_id
+        WHERE a.uid = %s
+        """,
+        [uid],
+    )
+    return found
+
+
 def is_over(uid: UUID) -> bool:
     """Return whether the attempt is released or deleted, so that its artifacts are final."""
     statement = "SELECT 1 FROM controlplane_attempt WHERE uid = %s AND released_at IS NULL"

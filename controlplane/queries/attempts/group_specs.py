@@ -65,13 +65,14 @@ def load_group_specs(group_ids: Iterable[int]) -> GroupSpecs:
     """Return the definitions of groups, without unknown ones; links are signed now."""
     found = rows(
         """
-        SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch
+        SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch, p.input_networks
         FROM controlplane_taskgroup g JOIN controlplane_job j ON j.id = g.job_id
+        JOIN controlplane_pool p ON p.id = j.pool_id
         WHERE g.id = ANY(%s)
         """,
         [list(group_ids)],
     )
-    launches = [(*row[:5], decoded(row[5]), decoded(row[6])) for row in found]
+    launches = [(*row[:5], decoded(row[5]), decoded(row[6]), row[7]) for row in found]
     sources = _find_sources({row[1] for row in launches if _reads_results(row[6])})
     link = links_at(clock.now())
     specs = GroupSpecs()
@@ -105,7 +106,7 @@ def _find_sources(job_ids: Iterable[int]) -> dict[tuple[int, str], int]:
 def _group_spec(
     row: tuple[Any, ...], link: Link, sources: Mapping[tuple[int, str], int]
 ) -> GroupSpec:
-    group_id, job_id, job_name, name, replicas, resources, launch = row
+    group_id, job_id, job_name, name, replicas, resources, launch, networks = row
     # Omit unknown fields, of a newer version, only if they are empty: others must not be ignored.
     sent = {
         key: value
@@ -118,6 +119,9 @@ def _group_spec(
     identity = {"id": group_id, "job_id": job_id, "job_name": job_name, "group": name}
     spec = GroupSpec.read({**sent, **identity, "replicas": replicas, "resources": resources})
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
+    # The present ones of the pool; bundles may contain URLs of submitters.
+    if any(item.named or item.bundle for item in inputs):
+        spec = replace(spec, input_networks=tuple(networks))
     return replace(spec, inputs=inputs)
 
 

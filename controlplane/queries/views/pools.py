@@ -64,6 +64,7 @@ FIELDS = (
     "allowed_mounts",
     "privileged_allowed",
     "allowed_capabilities",
+    "input_networks",
     "job_limits",
 )
 """The fields of a pool's document."""

@@ -17,7 +17,7 @@ from django.test import Client
 
 from controlplane.admin.login import form as login
 from controlplane.limits.buckets import Buckets
-from controlplane.models import AuditLine, OidcIdentity
+from controlplane.models import AuditLine, OidcIdentity, Project, ServiceAccount
 from tests.harness.oidc_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -207,6 +207,27 @@ def test_an_operator_links_and_unlinks_a_user(
         ("link.identity", f"to s-1 of {provider.issuer}"),
         ("unlink.identity", f"from s-1 of {provider.issuer}"),
     ]
+
+
+def test_a_service_account_is_neither_linked_nor_logged_in(
+    provider: Provider, operator: Client
+) -> None:
+    robot = User.objects.create_user("robot", is_staff=True)
+    project = Project.objects.get(name="default")
+    ServiceAccount.objects.create(user=robot, project=project, created_at="2026-01-01T00:00Z")
+    link = {"user": str(robot.pk), "issuer": provider.issuer, "subject": "s-1"}
+    refused = operator.post(f"{address_of(OidcIdentity)}add/", link)
+    assert "service accounts cannot log in" in refused.content.decode()
+    assert not OidcIdentity.objects.filter(user=robot).exists()
+    OidcIdentity.objects.create(
+        user=robot, issuer=provider.issuer, subject="s-1", created_at="2026-01-01T00:00Z"
+    )
+    be(provider, groups=["operators"])
+    answer = log_in()
+    assert is_refused(answer)
+    assert "service accounts cannot log in" in text_of(answer)
+    robot.refresh_from_db()
+    assert not robot.is_superuser
 
 
 def test_only_operators_link_users(onlooker: Client) -> None:

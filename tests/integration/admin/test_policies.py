@@ -33,6 +33,7 @@ POLICY = {
     "cells_may_join": "on",
     "privileged_allowed": "on",
     "allowed_capabilities": "NET_RAW, SYS_PTRACE",
+    "input_networks": "10.1.0.0/16, fd00::/8",
     "job_limits": "max_pids: 4096\nmin_check_interval_seconds: 2.5",
 }
 NO_LIMITS = {
@@ -78,6 +79,7 @@ def test_pool_form_edits_every_field_but_the_name(operator: Client) -> None:
         "cells_may_join": True,
         "privileged_allowed": True,
         "allowed_capabilities": ["NET_RAW", "SYS_PTRACE"],
+        "input_networks": ["10.1.0.0/16", "fd00::/8"],
         "job_limits": {"max_pids": 4096, "min_check_interval_seconds": 2.5},
         "uncovered_since": None,
         "cursor": "cell-7",
@@ -113,6 +115,7 @@ def test_pool_form_resubmitted_unchanged_changes_nothing(operator: Client) -> No
         ("allowed_mounts", "/srv: rw", "expected PATH or PATH: writable"),
         ("job_limits", "max_pids: 0", "must be at least 1"),
         ("job_limits", "pids: 5", "unknown field"),
+        ("input_networks", "10.1.0.0/16,local", "local is not a network"),
         ("allowed_capabilities", "NET_RAW,all", "all is not the name of a capability"),
         ("tokens", "licence: -1", "licence: must be at least 0"),
         ("tokens", "cpu: 1", "cpu is a reserved name"),

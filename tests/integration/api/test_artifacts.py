@@ -18,7 +18,7 @@ from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.artifacts import CHECKPOINT, path_of
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import keys
-from controlplane.models import Attempt, Cell, Job, Task
+from controlplane.models import Attempt, Cell, Job, Pool, Task
 from controlplane.queries.attempts.artifacts import find_prefix, iterate_outputs
 from controlplane.queries.attempts.group_specs import links_at, links_of_group
 from controlplane.queries.attempts.launch_context import load_launch_context
@@ -176,6 +176,23 @@ def test_artifact_size_per_attempt_is_limited(settings: Any, attempt: Attempt, c
     assert put(cell, attempt.uid, "a", b"y" * 900_000).status == 200, "in the place of the first"
     answer = put(cell, attempt.uid, "b", b"x", size=200_000)
     assert (answer.status, "1048576" in answer.json["detail"]) == (413, True)
+
+
+def test_pool_limits_the_artifact_size_per_attempt(
+    settings: Any, attempt: Attempt, cell: Cell
+) -> None:
+    change_setting(settings, max_artifact_mib=2)
+    Pool.objects.update(job_limits={"max_artifact_mib": 1})
+    assert put(cell, attempt.uid, "a", b"x" * 900_000).status == 200
+    answer = put(cell, attempt.uid, "b", b"x", size=200_000)
+    assert (answer.status, "1048576" in answer.json["detail"]) == (413, True)
+    path = f"{path_of(str(attempt.uid), 'c')}?size={2**20 + 1}&sha256={digest(b'')}"
+    headers = signed(cell, path, b"")
+    announced = Caller(None).send("POST", path.removeprefix("/api/v1"), **headers)
+    assert announced.status == 413
+    Pool.objects.update(job_limits={"max_artifact_mib": 3})
+    assert put(cell, attempt.uid, "b", b"x", size=200_000).status == 200
+    assert put(cell, attempt.uid, "c", b"x", size=1_000_000).status == 413, "of the installation"
 
 
 def test_unfinished_upload_counts_with_its_announced_size(

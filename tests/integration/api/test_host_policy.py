@@ -45,6 +45,23 @@ def test_raw_sockets_need_a_pool_that_allows_them(submitter: Caller, operator: C
     assert list(more.faults) == ["capabilities[1]"]
 
 
+def test_present_networks_of_the_pool_reach_the_cell_with_urls_of_submitters(
+    submitter: Caller, operator: Caller
+) -> None:
+    inputs = [{"path": "/in/x", "url": "http://files.example/x"}]
+    groups = [
+        {"name": "fetches", "image": "busybox", "inputs": inputs},
+        {"name": "reads", "image": "busybox", "inputs": [{"path": "/in/x", "content": "x"}]},
+    ]
+    assert submitter.post("/jobs", {"name": "a", "groups": groups}).status == 201
+    fetches, reads = Job.objects.get().groups.order_by("position")
+    for networks in (["10.1.0.0/16", "fd00::/8"], []):
+        assert operator.put("/pools/default", {"input_networks": networks}).status == 200
+        specs = load_group_specs([fetches.pk, reads.pk]).read
+        assert specs[fetches.pk].input_networks == tuple(networks)
+        assert specs[reads.pk].input_networks == ()
+
+
 def test_allowed_mounts_and_privileges_reach_the_cell(submitter: Caller, operator: Caller) -> None:
     allowed = {"allowed_mounts": [{"path": "/data", "read_only": True}], "privileged_allowed": True}
     assert operator.put("/pools/default", allowed).status == 200

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.models import Cell, Domain, Project, Quota, Task
+from controlplane.models import AuditLine, Cell, Domain, Project, Quota, Task
 from tests.integration.api.conftest import Answer, Caller, Wakes, check_described, make_caller
 from tests.integration.api.test_reading import pages, place, submit
 
@@ -199,6 +199,30 @@ def test_quotas_are_listed_newest_first_in_pages(operator: Caller) -> None:
         check_described("Quota", quota)
 
 
+def test_deleted_quota_gives_way_to_the_default_quota(operator: Caller, submitter: Caller) -> None:
+    put(operator, "default/user", {"running_tasks": 5})
+    put(operator, "user/ann", {"running_tasks": 7, "weight": 2})
+    assert operator.send("DELETE", "/quotas/user/ann").status == 204
+    found = submitter.get("/quotas/user/ann").json
+    assert (found["running_tasks"], found["weight"], found["is_default"]) == (5, 1.0, True)
+    line = AuditLine.objects.get(action="delete.quota")
+    assert (line.actor, line.subject) == ("olga", "quota of user ann")
+    assert (line.before["running_tasks"], line.before["weight"]) == (7, 2.0)
+    missing = operator.send("DELETE", "/quotas/user/ann")
+    assert (missing.status, missing.json["detail"]) == (404, "user ann has no quota of its own")
+    assert operator.send("DELETE", "/quotas/user/eve").status == 404
+    assert operator.send("DELETE", "/quotas/default/user").status == 204
+    assert submitter.get("/quotas/user/ann").json["running_tasks"] is None
+    assert operator.send("DELETE", "/quotas/default/user").status == 404
+
+
+def test_only_operators_delete_quotas(operator: Caller, submitter: Caller) -> None:
+    put(operator, "user/ann", {"running_tasks": 7})
+    for subject in ("user/ann", "user/eve", "default/user"):
+        assert submitter.send("DELETE", f"/quotas/{subject}").status == 403
+    assert Quota.objects.count() == 1
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: Wakes) -> None:
     assert put(operator, "user/olga", {"weight": 0}).status == 422
@@ -206,3 +230,7 @@ def test_a_change_wakes_placement_once_it_is_committed(operator: Caller, wakes: 
     for limit in (5, None):
         assert put(operator, "user/olga", {"running_tasks": limit}).status == 200
         assert wakes.take() == 1
+    put(operator, "user/olga", {"running_tasks": 5})
+    assert wakes.take() == 1
+    assert operator.send("DELETE", "/quotas/user/olga").status == 204
+    assert wakes.take() == 1

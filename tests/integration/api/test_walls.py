@@ -30,6 +30,7 @@ from controlplane.models import (
     Domain,
     Membership,
     Project,
+    Quota,
     Task,
 )
 from tests.integration.api.conftest import Answer, Caller, change_setting, make_caller
@@ -174,6 +175,7 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ),
     ("get", "/quotas"): (ANY, "/quotas", None),
     ("get", "/quotas/{kind}/{name}"): (READ, "/quotas/project/default/lab", None),
+    ("delete", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", None),
     ("put", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", {}),
     ("get", "/secrets"): (USE, f"/secrets?{LAB}", None),
     ("get", "/secrets/{name}"): (USE, f"/secrets/token?{LAB}", None),
@@ -241,6 +243,7 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
     attempt = place(task, make_cell(), state=TaskState.RUNNING)
     now = clock.now()
     put_secret(project_id=lab.pk, name="token", value=b"v", writer=None, now=now)
+    Quota.objects.create(project=lab, weight=2)
     put_service_account(project=lab, name="robot", role=Role.SUBMITTER, actor="test", now=now)
     callback = Callback.objects.create(
         job_id=job,

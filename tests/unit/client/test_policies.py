@@ -115,6 +115,16 @@ def test_quota_update_sends_only_changed_fields(
     assert sent(environment, f"PUT {QUOTA}") == [body]
 
 
+def test_quota_is_deleted_and_the_default_quota_is_shown(environment: Api) -> None:
+    environment.answer(f"DELETE {QUOTA}", None, 204)
+    environment.answer(f"GET {QUOTA}", a_quota(is_default=True))
+    assert rows_of(call("quota", "user", "ann", "--delete"))[0].endswith("(default quota)")
+    assert [name.partition(" ")[0] for name, *_ in environment.requests] == ["DELETE", "GET"]
+    for words in (["--delete"], ["user", "ann", "--delete", "--set", "cpu=1"]):
+        assert call("quota", *words).exit_code != 0
+    assert len(environment.requests) == 2
+
+
 def test_update_without_changes_sends_nothing(environment: Api) -> None:
     environment.answer(f"GET {QUOTA}", a_quota())
     environment.answer(f"GET {POOL}", a_pool())

@@ -74,7 +74,11 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
     assert config.address == "cells.example.com"
     assert config.file_roots == (Path("/srv/shared"), Path("/srv/more"))
     assert config.file_systems == ("s3", "memory")
+    assert config.allowed_networks is not None
     assert [str(network) for network in config.allowed_networks] == ["127.0.0.0/8", "fd00::/8"]
+    for text, networks in (("none", ()), ("pool", None), ("", None)):
+        found = CellConfig.from_env({**env, "CELLRUN_CELL_ALLOWED_NETWORKS": text})
+        assert found.allowed_networks == networks
     assert config.max_files_bytes == 100 * 2**20
     assert not config.privileged_allowed
     assert config.mount_roots == (Path("/srv/models"), Path("/srv/scratch"))

@@ -268,6 +268,31 @@ def test_submitter_url_to_an_address_that_is_not_public_is_not_fetched(host: str
     assert "CELLRUN_CELL_ALLOWED_NETWORKS" in str(no.value)
 
 
+def test_networks_of_the_pool_hold_unless_the_cell_has_its_own(web: Web) -> None:
+    web.files["/x"] = b"secret"
+
+    def fetch(storage: Storage, *networks: str) -> bytes:
+        return b"".join(storage.read(f"{web.url}/x", named=True, pool_networks=networks))
+
+    by_pool = Storage(allowed_networks=None)
+    assert fetch(by_pool, "10.0.0.0/8", "127.0.0.0/8") == b"secret"
+    with pytest.raises(StorageRefused, match="input_networks of the pool do not allow it"):
+        fetch(by_pool, "10.0.0.0/8")
+    with pytest.raises(StorageRefused, match="does not appear to be an IPv4 or IPv6 network"):
+        fetch(by_pool, "local")
+    with pytest.raises(StorageRefused, match="CELLRUN_CELL_ALLOWED_NETWORKS does not allow it"):
+        fetch(Storage(allowed_networks=()), "127.0.0.0/8")
+    assert fetch(Storage(allowed_networks=LOCAL)) == b"secret"
+
+
+def test_pool_does_not_allow_the_metadata_service_of_a_cloud() -> None:
+    storage = Storage(allowed_networks=None)
+    with pytest.raises(StorageRefused, match="metadata service"):
+        b"".join(
+            storage.read("http://169.254.169.254/x", named=True, pool_networks=["169.254.0.0/16"])
+        )
+
+
 def test_name_is_refused_if_one_of_its_addresses_is(web: Web, names: Names) -> None:
     web.files["/x"] = b"secret"
     names.addresses["rebound.example"] = [["93.184.216.34", "10.0.0.5"]]

@@ -91,7 +91,9 @@ def fetch(
     with allowance.undone_on_error():
         try:
             with open(target, "wb") as file:
-                for piece in attempt.context.storage.read(url, named=named):
+                for piece in attempt.context.storage.read(
+                    url, named=named, pool_networks=attempt.launch.spec.input_networks
+                ):
                     attempt.check()
                     allowance.take(len(piece))
                     digest.update(piece)

@@ -48,7 +48,7 @@ def plan(spec: JobSpec, found: dict[str, GroupRemainder], minimum: int) -> Plann
         owner_id=1,
         min_available=spec.minimum(),
         max_task_failures=spec.tolerated_failures(),
-        groups=plan_groups(spec, now=NOW),
+        groups=plan_groups(spec, now=NOW, default_disk_mib=5),
     )
     return plan_rerun(retried, spec, found, min_available=minimum, now=NOW)
 
@@ -57,6 +57,11 @@ def check(
     job: JobRow = ENDED, *relatives: JobRow, spec: JobSpec | None = None, **found: GroupRemainder
 ) -> None:
     check_retry(job, spec or spec_of(), found or {"main": left(1, 1, 0)}, relatives)
+
+
+def test_new_job_has_the_disk_limit_that_its_pool_has_now() -> None:
+    [group] = plan(spec_of(), {"main": left(1, 1, 0)}, 1).groups
+    assert group.launch["disk_limit_mib"] == 5
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def checked(**check: Any) -> dict[str, Any]:
             "health_check.interval_seconds",
             "must be at least 1 s in pool gpu",
         ),
+        ({"shm": "65537Mi"}, "shm", "must be at most 64Gi in pool gpu"),
     ],
 )
 def test_value_beyond_a_shipped_limit_is_refused_with_the_limit(
@@ -61,6 +62,7 @@ def test_value_beyond_a_shipped_limit_is_refused_with_the_limit(
 def test_values_at_the_limits_are_accepted() -> None:
     largest = {"failure": 1_000, "preemption": 1_000, "system": 1_000}
     fields = {"max_pids": 16_384, "ttl_seconds_after_finished": 90 * DAY, "retries": largest}
+    fields |= {"shm": "64Gi", "ports": [f"p{n}" for n in range(16)]}
     assert faults(**fields, stop_grace_seconds=3_600, **checked(interval_seconds=1)) == {}
 
 
@@ -75,6 +77,20 @@ def test_pool_sets_its_own_limits() -> None:
         "health_check.interval_seconds": "must be at least 2.5 s in pool gpu",
     }
     assert faults(JobLimits(max_pids=20_000), max_pids=20_000) == {}
+
+
+def test_pool_limits_published_ports_outputs_and_shared_memory() -> None:
+    limits = JobLimits(max_ports=1, max_outputs=1, max_shm_mib=128)
+    outputs = [{"name": name, "path": f"/out/{name}"} for name in "ab"]
+    assert faults(limits, ports=["a"], outputs=outputs[:1], shm="128Mi") == {}
+    assert faults(limits, ports=["a", "b"], outputs=outputs, shm="129Mi") == {
+        "ports": "must have at most 1 items in pool gpu",
+        "outputs": "must have at most 1 items in pool gpu",
+        "shm": "must be at most 128Mi in pool gpu",
+    }
+    none = JobLimits(max_ports=0, max_outputs=0)
+    assert faults(none) == {}
+    assert set(faults(none, ports=["a"], outputs=outputs[:1])) == {"ports", "outputs"}
 
 
 def test_fault_names_the_group_and_the_level_of_retries() -> None:
@@ -95,7 +111,9 @@ def test_fault_names_the_group_and_the_level_of_retries() -> None:
 
 
 def test_defaults_give_way_to_lower_limits() -> None:
-    limits = JobLimits(max_pids=100, max_ttl_seconds=DAY, max_grace_seconds=5, max_retries=0)
+    limits = JobLimits(
+        max_pids=100, max_ttl_seconds=DAY, max_grace_seconds=5, max_retries=0, max_shm_mib=32
+    )
     groups = [{"name": "x", "image": "y"}, {"name": "z", "image": "y", "max_pids": 50}]
     for body in (JOB, {"name": "a", "groups": groups}):
         spec = limit_defaults(parse_job(body), limits)
@@ -103,8 +121,32 @@ def test_defaults_give_way_to_lower_limits() -> None:
         assert spec.ttl_seconds_after_finished == DAY
         assert [group.max_pids for group in spec.groups] in ([100], [100, 50])
         assert {group.stop_grace_seconds for group in spec.groups} == {5}
+        assert {group.shm for group in spec.groups} == {32}
     unlimited: JobSpec = parse_job(JOB)
     assert limit_defaults(unlimited, JobLimits()) is unlimited
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, 10_240),
+        ({"resources": {"disk": 0}}, 10_240),
+        ({"resources": {"disk": "20Gi"}}, None),
+        ({"task_type": "process", "image": None, "command": ["true"]}, 10_240),
+        ({"task_type": "spark", "image": None}, None),
+    ],
+)
+def test_task_without_a_disk_request_gets_the_default_limit(
+    fields: dict[str, Any], limit: int | None
+) -> None:
+    body = {name: value for name, value in {**JOB, **fields}.items() if value is not None}
+    [job] = admitted(body).planned
+    assert job.groups[0].launch.get("disk_limit_mib") == limit
+    if limit is not None:
+        assert "disk_mib" not in job.groups[0].resources, "nothing is reserved"
+    none = replace(POOL, job_limits=JobLimits(default_disk_mib=0))
+    [job] = admitted(body, facts=replace(FACTS, pools={"default": none})).planned
+    assert "disk_limit_mib" not in job.groups[0].launch
 
 
 def test_limits_hold_for_submissions_and_reruns() -> None:
