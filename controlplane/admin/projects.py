@@ -7,10 +7,11 @@ from django.db.models import Q
 from django.http import HttpRequest
 
 from controlplane import clock
-from controlplane.admin.badges import flag_badge, instant
+from controlplane.admin.badges import flag_badge, instant, meter
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confirmed_action
 from controlplane.commands.tenancy.projects import archive_project
 from controlplane.models import Membership, Project, ServiceAccount
+from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
 _SHOWN_ROWS = 200
 
@@ -40,11 +41,13 @@ class ProjectAdmin(ReadOnlyAdmin):
         return {"badge": self.state(obj)}
 
     def facts(self, obj: Project) -> list[tuple[str, Any]]:
-        """Return the domain, and since when the project is archived."""
+        """Return the domain, since when the project is archived, and what is stored for it."""
+        used, limit = count_stored_bytes([obj.pk])[obj.pk], load_limits([obj.pk])[obj.pk]
         return [
             ("domain", obj.domain.name),
             ("project", obj.name),
             ("archived", instant(obj.archived_at)),
+            ("stored", meter("stored_bytes", used, limit)),
         ]
 
     def sections(self, obj: Project) -> list[Section]:

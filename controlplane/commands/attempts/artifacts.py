@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
 
+from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_artifacts
 from controlplane.contract.artifacts import is_name
 from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.queries.attempts.artifacts import find_prefix, is_over, is_purged
 from controlplane.queries.cache.entries import find_owned
+from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import (
     AnnouncedFile,
@@ -25,13 +28,18 @@ class ArtifactQuotaExceeded(CellrunError):
     """The artifacts of an attempt exceed the limit."""
 
 
+class ProjectStorageExceeded(CellrunError, ArtifactsTooLarge):
+    """The project would exceed its limit `stored_bytes`."""
+
+
 def announce_artifact(*, uid: UUID, name: str, size: int, sha256: str) -> UploadProgress:
     """Reserve space for an artifact; return how its upload continues.
 
-    Raise NotFound, Conflict, ArtifactQuotaExceeded.
+    Raise NotFound, Conflict, ArtifactQuotaExceeded, ProjectStorageExceeded.
     """
+    most = settings.CELLRUN.max_artifact_mib * _MIB
     with _upload(uid, name, size, sha256) as file:
-        return current_store().announce(file, most=settings.CELLRUN.max_artifact_mib * _MIB)
+        return current_store().announce(file, most=most, reserve=partial(_reserve, uid))
 
 
 def put_artifact(
@@ -41,11 +49,24 @@ def put_artifact(
 
     The last piece completes the artifact and checks its SHA-256, or its size if the cell sent it to
     a link. A piece at a wrong offset is not stored. Raise NotFound, Conflict,
-    ArtifactQuotaExceeded.
+    ArtifactQuotaExceeded, ProjectStorageExceeded.
     """
     most = settings.CELLRUN.max_artifact_mib * _MIB
     with _upload(uid, name, size, sha256) as file:
-        return current_store().put_piece(file, offset=offset, content=content, most=most)
+        return current_store().put_piece(
+            file, offset=offset, content=content, most=most, reserve=partial(_reserve, uid)
+        )
+
+
+def _reserve(uid: UUID, total: int) -> None:
+    """Count `total` bytes for the artifacts of an attempt. Raise ProjectStorageExceeded."""
+    found = find_storage_of_attempt(uid)
+    if found is not None:
+        storage, own = found
+        size = total - own
+        if size > max(storage.free, 0):
+            raise ProjectStorageExceeded(storage.refuse(size))
+    record_artifacts(uid, total)
 
 
 @contextmanager
@@ -60,6 +81,8 @@ def _upload(uid: UUID, name: str, size: int, sha256: str) -> Iterator[AnnouncedF
         raise NotFound(f"{name[:100]!r} cannot be the name of an artifact")
     try:
         yield AnnouncedFile(uid, prefix, name, size, sha256)
+    except ProjectStorageExceeded:
+        raise
     except ArtifactsTooLarge as error:
         raise ArtifactQuotaExceeded(str(error)) from error
     except ContentMismatch as error:
@@ -71,4 +94,5 @@ def _upload(uid: UUID, name: str, size: int, sha256: str) -> Iterator[AnnouncedF
         if is_purged(uid):
             if uid not in find_owned([uid]):
                 current_store().discard_attempts({uid: prefix})
+                forget_attempts([uid])
             raise NotFound(f"attempt {uid} has been deleted")
