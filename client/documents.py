@@ -295,12 +295,13 @@ class Pool(TypedDict):
 
 
 class QuotaUsage(TypedDict):
-    """The usage of a quota in all pools: held by unreleased attempts, and waiting tasks."""
+    """The usage of a quota in all pools: held by unreleased attempts, waiting tasks, and files."""
 
     resources: dict[str, float]
     running_tasks: int
     running_jobs: int
     pending_tasks: int
+    stored_bytes: int | None
 
 
 class Quota(TypedDict):
@@ -315,6 +316,7 @@ class Quota(TypedDict):
     running_tasks: int | None
     running_jobs: int | None
     pending_tasks: int | None
+    stored_bytes: int | None
     weight: float
     highest_band: str
     is_default: bool
@@ -420,6 +422,8 @@ class Project(TypedDict):
     role: str
     archived: bool
     archived_at: str | None
+    stored_bytes: int
+    stored_bytes_limit: int | None
 
 
 class Member(TypedDict):

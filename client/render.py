@@ -227,6 +227,13 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{size} B"
 
 
+def stored_text(used: int, limit: int | None) -> str:
+    """Return `1.5 MiB of 2.0 GiB`; without a limit the usage alone, and nothing if that is 0."""
+    if limit is None:
+        return size_text(used) if used else ""
+    return f"{size_text(used)} of {size_text(limit)}"
+
+
 def _job_state(job: Job) -> Text:
     state = state_text(job["state"])
     if job["ending_as"] and job["state"] not in TERMINAL_STATES:

@@ -7,6 +7,7 @@ import requests
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from controlplane.contract.artifacts import STORED_BYTES
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from workers import clock
@@ -23,7 +24,7 @@ class ControlPlaneUnavailable(Exception):
 
 
 class ControlPlaneRefused(Exception):
-    """Web refused the request permanently: unknown or ended attempt, or too large a body."""
+    """Web refused the request permanently: unknown or ended attempt, too large a body, no space."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -111,7 +112,8 @@ class Web:
             )
         except requests.RequestException as error:
             raise ControlPlaneUnavailable(str(error)) from error
-        if answer.status_code in (400, 404, 409, 410, 413):
+        is_final = answer.status_code in (400, 404, 409, 410, 413)
+        if is_final or (answer.status_code == 507 and _code(answer) == STORED_BYTES):
             message = f"HTTP status {answer.status_code}: {_error_detail(answer)}"
             raise ControlPlaneRefused(message, answer.status_code)
         if answer.status_code != 200:
@@ -123,6 +125,14 @@ class Web:
     def close(self) -> None:
         """Close connections."""
         self._session.close()
+
+
+def _code(answer: requests.Response) -> object:
+    """Return the `code` of a problem document, if it has one."""
+    try:
+        return answer.json().get("code")
+    except (ValueError, AttributeError):
+        return None
 
 
 def _error_detail(answer: requests.Response) -> str:

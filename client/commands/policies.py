@@ -58,8 +58,8 @@ def quota(
         typer.Option(
             "--set",
             metavar="LIMIT=VALUE",
-            help="Set a limit (operators): cpu=4, memory=64Gi, running_tasks=10, weight=2,"
-            " highest_band=production; null removes it.",
+            help="Set a limit (operators): cpu=4, memory=64Gi, running_tasks=10,"
+            " stored_bytes=50Gi, weight=2, highest_band=production; null removes it.",
         ),
     ] = None,
     is_deletion: Annotated[

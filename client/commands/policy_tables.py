@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from client.documents import Pool, Quota
-from client.render import new_table
+from client.render import new_table, stored_text
 
 _UNITS = {"memory_mib": " MiB", "disk_mib": " MiB"}
 
@@ -38,7 +38,9 @@ def pool_page(pool: Pool) -> RenderableType:
 
 def quota_table(quotas: Iterable[Quota]) -> Table:
     """Render one line per quota, with usage and limits."""
-    table = new_table("QUOTA OF", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "WEIGHT", "BAND")
+    table = new_table(
+        "QUOTA OF", "CPU", "MEMORY", "TASKS", "JOBS", "WAITING", "STORED", "WEIGHT", "BAND"
+    )
     for quota in quotas:
         table.add_row(
             f"{quota['kind']} {quota['name']}",
@@ -47,6 +49,7 @@ def quota_table(quotas: Iterable[Quota]) -> Table:
             _count(quota, "running_tasks"),
             _count(quota, "running_jobs"),
             _count(quota, "pending_tasks"),
+            _stored(quota),
             f"{quota['weight']:g}",
             quota["highest_band"],
         )
@@ -58,6 +61,8 @@ def quota_page(quota: Quota) -> RenderableType:
     table = new_table("LIMIT", "IN USE")
     for name in ("running_tasks", "running_jobs", "pending_tasks"):
         table.add_row(name.replace("_", " "), _count(quota, name) or "0")
+    if stored := _stored(quota):
+        table.add_row("stored", stored)
     used = quota["usage"]["resources"] if quota["usage"] else {}
     for name in dict.fromkeys([*quota["resources"], *used]):
         table.add_row(name.removesuffix("_mib"), _resource(quota, name))
@@ -80,6 +85,11 @@ def _count(quota: Quota, name: str) -> str:
     limits: Mapping[str, int | None] = quota  # type: ignore[assignment]
     usage: Mapping[str, int] | None = quota["usage"]  # type: ignore[assignment]
     return _of(usage[name] if usage else 0, limits[name], "")
+
+
+def _stored(quota: Quota) -> str:
+    used = (quota["usage"]["stored_bytes"] or 0) if quota["usage"] else 0
+    return stored_text(used, quota["stored_bytes"])
 
 
 def _of(used: float, limit: float | None, unit: str) -> str:

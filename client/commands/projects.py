@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from client.documents import Project as ProjectDocument
 from client.errors import EXIT_FAILED, BadInput
-from client.render import instant_text, new_table
+from client.render import instant_text, new_table, stored_text
 from client.session import connect
 from client.terminal import JsonFlag, agrees, show
 
@@ -45,23 +46,30 @@ AccountProject = Annotated[
 
 @projects.command("list")
 def list_projects(as_json: JsonFlag = False) -> None:
-    """List the projects that you may read, with your role on each."""
+    """List the projects that you may read, with your role and what the store has for each."""
     with connect() as session:
         found = session.projects()
-    table = new_table("PROJECT", "ROLE", "ARCHIVED")
+    table = new_table("PROJECT", "ROLE", "STORED", "ARCHIVED")
     for project in found:
         archived = instant_text(project["archived_at"]) if project["archived_at"] else "no"
-        table.add_row(project["name"], project["role"], archived)
+        table.add_row(project["name"], project["role"], _stored(project), archived)
     show(as_json, found, table if found else "no projects")
 
 
 @projects.command("show")
 def show_project(name: ProjectName, as_json: JsonFlag = False) -> None:
-    """Show your role on a project, and whether it is archived."""
+    """Show your role on a project, whether it is archived, and what the store has for it."""
     with connect() as session:
         found = session.project(name)
     state = "archived" if found["archived"] else "active"
-    show(as_json, found, f"project {found['name']} is {state} · your role is {found['role']}")
+    parts = [f"project {found['name']} is {state}", f"your role is {found['role']}"]
+    if stored := _stored(found):
+        parts.append(f"stored: {stored}")
+    show(as_json, found, " · ".join(parts))
+
+
+def _stored(found: ProjectDocument) -> str:
+    return stored_text(found["stored_bytes"], found["stored_bytes_limit"])
 
 
 @projects.command("create")

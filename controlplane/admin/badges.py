@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.one_offs import Lifecycle
+from controlplane.domain.jobs.stored_bytes import format_bytes
 from controlplane.domain.state.states import COLOURS, CallbackState, CellState
 
 CELL_COLOURS = {
@@ -170,7 +171,7 @@ def bare_amount(name: str, amount: int) -> str:
         return f"{amount / 1000:g}"
     if name.endswith("_mib"):
         return f"{amount // 1024} GiB" if amount and amount % 1024 == 0 else f"{amount} MiB"
-    return str(amount)
+    return format_bytes(amount) if name.endswith("_bytes") else str(amount)
 
 
 def meter(name: str, used: int, limit: int | None) -> SafeString | str:

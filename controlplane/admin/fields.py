@@ -12,6 +12,7 @@ from controlplane import plugins
 from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
 from controlplane.spec.limits import JobLimits, LimitedResources, Tokens, written
 from controlplane.spec.parsing import parse_part
+from controlplane.spec.quantities import parse_bytes
 
 if apps.is_installed("unfold"):
     from unfold.widgets import (
@@ -26,9 +27,12 @@ if apps.is_installed("unfold"):
     from unfold.widgets import (
         UnfoldAdminTextareaWidget as Textarea,
     )
+    from unfold.widgets import (
+        UnfoldAdminTextInputWidget as TextInput,
+    )
 else:
     from django.forms import CheckboxSelectMultiple as Checkboxes
-    from django.forms import Select, Textarea
+    from django.forms import Select, Textarea, TextInput
     from django.forms import SelectMultiple as SelectMany
 
 
@@ -93,6 +97,25 @@ class JobLimitsField(AmountsField):
 
     def _amounts(self, document: Any) -> dict[str, Any]:
         return parse_part(JobLimits, document).model_dump(exclude_unset=True)
+
+
+class BytesField(forms.CharField):
+    """A number of bytes: `5368709120` or `5Gi`; empty: none."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, widget=TextInput(), **options)
+
+    def clean(self, value: Any) -> int | None:
+        """Return the bytes. Raise ValidationError."""
+        text = super().clean(value)
+        try:
+            return parse_bytes(text) if text else None
+        except ValueError as error:
+            raise ValidationError(str(error)) from None
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Return whether the text differs from the number of the row."""
+        return ("" if initial is None else str(initial)) != (data or "").strip()
 
 
 class AllowedMountsField(forms.CharField):

@@ -11,8 +11,9 @@ from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import meter, small_table
 from controlplane.admin.base import StyledAdmin, loaded_column
-from controlplane.admin.fields import ResourcesField
+from controlplane.admin.fields import BytesField, ResourcesField
 from controlplane.commands.tenancy.quotas import drop_quotas, save_quota
+from controlplane.domain.scopes import ScopeKind
 from controlplane.models import Quota
 from controlplane.queries.placement.quotas import ScopeUsage
 from controlplane.queries.views.quotas import QuotaUse, load_uses, scope_of
@@ -28,6 +29,10 @@ class QuotaForm(forms.ModelForm):
         help_text="The maximum of each resource, one per line: <code>cpu: 4</code>,"
         " <code>memory: 64Gi</code>, <code>gpu: 2</code>, a named resource or a token. Resources"
         " that are not listed are not limited."
+    )
+    stored_bytes = BytesField(
+        help_text="Of a project: the maximum of the bytes that the store has for it: inputs,"
+        " output, artifacts, checkpoints; <code>50Gi</code>. Empty: no limit."
     )
 
     class Meta:
@@ -56,6 +61,7 @@ class QuotaAdmin(StyledAdmin):
         "running_tasks_used",
         "running_jobs_used",
         "waiting",
+        "stored",
         "band",
     )
     list_select_related = ("user", "project__domain", "domain")
@@ -74,6 +80,7 @@ class QuotaAdmin(StyledAdmin):
             "Limits over all pools",
             {"fields": ("resources", "running_tasks", "running_jobs", "pending_tasks")},
         ),
+        ("Limit of the store", {"fields": ("stored_bytes",)}),
         ("Share and priority", {"fields": ("weight", "highest_band")}),
     )
 
@@ -129,6 +136,11 @@ class QuotaAdmin(StyledAdmin):
         lambda quota, use: meter("tasks", use.waiting, quota.pending_tasks), "waiting tasks"
     )
 
+    stored = loaded_column(
+        lambda quota, use: meter("stored_bytes", use.stored_bytes or 0, quota.stored_bytes),
+        "stored",
+    )
+
     @admin.display(description="highest band")
     def band(self, quota: Quota) -> str:
         """Return the highest band of new jobs."""
@@ -143,6 +155,7 @@ class QuotaAdmin(StyledAdmin):
             ("running tasks", self.running_tasks_used(quota)),
             ("running jobs", self.running_jobs_used(quota)),
             ("waiting tasks", self.waiting(quota)),
+            *([("stored", self.stored(quota))] if quota.kind is ScopeKind.PROJECT else []),
             *(
                 (name.removesuffix("_millis").removesuffix("_mib"), _meter(quota, use, name))
                 for name in names

@@ -34,7 +34,7 @@ _PROBLEMS = {
     422: "Fields are invalid or exceed limits; `errors` names all of them.",
     429: "The token, or the address without one, has sent too many or too expensive requests.",
     503: "The store, or the database, does not accept work now.",
-    507: "The store has too little free space.",
+    507: "The store has too little free space, or the project has reached its limit: see `code`.",
 }
 _RETRY_AFTER = {
     "description": "Seconds after which the request can be repeated.",

@@ -13,9 +13,13 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException, Throttled
 from structlog.contextvars import get_contextvars
 
-from controlplane.commands.attempts.artifacts import ArtifactQuotaExceeded
+from controlplane.commands.attempts.artifacts import (
+    ArtifactQuotaExceeded,
+    ProjectStorageExceeded,
+)
 from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffset
 from controlplane.commands.jobs.submit import SubmissionsSuspended
+from controlplane.contract.artifacts import STORED_BYTES
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
 from controlplane.queries.attempts.artifacts import ExternalArtifact
@@ -97,6 +101,8 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(409, str(error), uri=error.uri)
         case ArtifactQuotaExceeded():
             return problem(413, str(error))
+        case ProjectStorageExceeded():
+            return problem(507, str(error), code=STORED_BYTES)
         case GuidTaken() | TaskGuidTaken():
             return problem(409, str(error), faults=[Fault("guid", str(error))])
         case Conflict():
@@ -109,7 +115,7 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(401, str(error), headers={"WWW-Authenticate": "Cellrun-Mac"})
         case StoreFull():
             log.warning("store_full", error=str(error))
-            return problem(507, str(error), headers={"Retry-After": "30"})
+            return problem(507, str(error), headers={"Retry-After": "30"}, code="store_full")
         case SubmissionsSuspended():
             return problem(503, str(error), headers={"Retry-After": "30"})
         case StoreUnavailable():

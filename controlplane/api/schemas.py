@@ -439,3 +439,8 @@ class Problem(BaseModel):
     request_id: str | None = Field(
         default=None, description="As in the header X-Request-Id of the response."
     )
+    code: Literal["stored_bytes", "store_full"] | None = Field(
+        default=None,
+        description="Of a response 507: stored_bytes if the project has reached the limit of its"
+        " quota; store_full if the store has too little free space, for a time.",
+    )

@@ -10,6 +10,10 @@ MANIFEST = "_manifest.json"
 INDEX = "{index}"
 """In the address of an output: the index of the task."""
 MAX_NAME_CHARS = 255
+STORED_BYTES = "stored_bytes"
+"""The `code` of a response 507 if the project has used up its limit, which a repetition cannot
+change; other responses 507 are about a store with too little free space.
+"""
 PIECE_BYTES = 1024 * 1024  # maximum body of one upload request
 # Characters that Django does not quote in request paths, which signatures cover.
 _SAFE = "/:@&+$,-_.!~*'()"

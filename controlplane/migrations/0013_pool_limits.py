@@ -7,7 +7,7 @@ import controlplane.models.pools
 
 
 class Migration(migrations.Migration):
-    dependencies = (("controlplane", "0011_cell_secret_key_id"),)
+    dependencies = (("controlplane", "0012_stored_bytes"),)
 
     operations = (
         migrations.AddField(

@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('auth', '0012_alter_user_first_name_max_length'),
-        ('controlplane', '0011_cell_secret_key_id'),
+        ('controlplane', '0013_pool_limits'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -8,7 +8,7 @@ from controlplane.models.accounts import (
     ServiceAccount,
     TotpDevice,
 )
-from controlplane.models.attempts import Attempt
+from controlplane.models.attempts import Attempt, StoredSize, StoredTotal
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
 from controlplane.models.cells import Cell, CellLease, ImageFailure
@@ -57,6 +57,8 @@ __all__ = [
     "Secret",
     "ServiceAccount",
     "Shape",
+    "StoredSize",
+    "StoredTotal",
     "Task",
     "TaskGroup",
     "TickRun",

@@ -1,4 +1,7 @@
-"""Attempts: executions of a task on a cell, which hold its capacity until their release."""
+"""Attempts: executions of a task on a cell, which hold its capacity until their release.
+
+Also the sizes of what they have in the store, which count for their projects.
+"""
 
 from django.db import models
 from django.db.models import Q
@@ -127,3 +130,59 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return str(self.uid)
+
+
+class StoredSize(models.Model):
+    """Bytes in the store of one attempt or, without `attempt_uid`, of the inputs of one job.
+
+    Each row has one writer at a time, so that concurrent uploads of a project never wait for each
+    other. Convergence adds the uncounted difference to the total of the project.
+    """
+
+    job_id = models.BigIntegerField()
+    attempt_uid = models.UUIDField(null=True, blank=True, unique=True)
+    project = models.ForeignKey(
+        "Project", on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    file_bytes = models.BigIntegerField(
+        default=0, help_text="Artifacts and checkpoint, also unfinished ones; inputs of a job."
+    )
+    stdout_bytes = models.BigIntegerField(default=0)
+    stderr_bytes = models.BigIntegerField(default=0)
+    counted_bytes = models.BigIntegerField(
+        default=0, help_text="The part that the total of the project contains."
+    )
+    is_uncounted = models.BooleanField(
+        default=True, help_text="Whether it has changed since it was last counted."
+    )
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("job_id",),
+                condition=Q(attempt_uid=None),
+                name="stored_size_of_inputs_once_per_job",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("project", "id"),
+                name="stored_size_uncounted",
+                condition=Q(is_uncounted=True),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"size of {self.attempt_uid or f'the inputs of job {self.job_id}'}"
+
+
+class StoredTotal(models.Model):
+    """The counted bytes of a project. Only convergence writes it."""
+
+    project = models.OneToOneField(
+        "Project", on_delete=models.CASCADE, primary_key=True, related_name="stored_total"
+    )
+    total_bytes = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.total_bytes} bytes of {self.project}"

@@ -248,6 +248,7 @@ class Quota(models.Model):
         "running_tasks",
         "running_jobs",
         "pending_tasks",
+        "stored_bytes",
         "weight",
         "highest_band",
     )
@@ -286,6 +287,12 @@ class Quota(models.Model):
         blank=True,
         help_text="Maximum number of waiting tasks that take part in placement.",
     )
+    stored_bytes = models.BigIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text="Maximum of the bytes that the store has for a project.",
+    )
     weight = models.FloatField(
         default=1.0,
         validators=[MinValueValidator(0.001)],
@@ -314,6 +321,11 @@ class Quota(models.Model):
                 name="one_default_quota_of_each_kind",
             ),
             models.CheckConstraint(condition=Q(weight__gt=0), name="quota_weight_positive"),
+            models.CheckConstraint(
+                condition=Q(stored_bytes=None)
+                | (Q(stored_bytes__gte=0) & (Q(project__isnull=False) | Q(default_for="project"))),
+                name="quota_of_stored_bytes_of_projects",
+            ),
         )
 
     def __str__(self) -> str:
@@ -341,11 +353,15 @@ class Quota(models.Model):
         return {**found, "highest_band": self.effective_band.name.lower()}
 
     def clean(self) -> None:
-        """Check that the quota has exactly one scope. Raise ValidationError."""
+        """Check that the quota has one scope, to which its limits apply. Raise ValidationError."""
         keys = (self.user_id, self.project_id, self.domain_id, self.default_for or None)
         if sum(key is not None for key in keys) != 1:
             raise ValidationError(
                 "a quota belongs to one user, one project or one domain, or is a default"
+            )
+        if self.stored_bytes is not None and self.kind is not ScopeKind.PROJECT:
+            raise ValidationError(
+                {"stored_bytes": f"limits projects only, and this is a quota of a {self.kind}"}
             )
 
 

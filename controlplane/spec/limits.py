@@ -43,6 +43,10 @@ def _mebibytes(value: object) -> int | None:
     return None if value is None else quantities.parse_disk(value)
 
 
+def _bytes(value: object) -> int | None:
+    return None if value is None else quantities.parse_bytes(value)
+
+
 def _quantity(example: str) -> Any:
     anything = [{"type": "string"}, {"type": "number"}, {"type": "null"}]
     return WithJsonSchema({"anyOf": anything, "examples": [example]})
@@ -50,6 +54,7 @@ def _quantity(example: str) -> Any:
 
 Cores = Annotated[int | None, BeforeValidator(_cores), _quantity("0.5")]
 Bytes = Annotated[int | None, BeforeValidator(_mebibytes), _quantity("64Gi")]
+StoredBytes = Annotated[int | None, BeforeValidator(_bytes), _quantity("50Gi")]
 Number = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 
 

@@ -36,6 +36,7 @@ MIN_CPU_MILLIS = 10  # engines accept no lower CPU limit
 MAX_CPU_MILLIS = 100_000_000  # 100,000 cores
 MIN_MEMORY_MIB = 6  # engines start no container with less
 MAX_MIB = 2**30  # 1Pi
+MAX_BYTES = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 
 
 def parse_cpu(value: object) -> int:
@@ -59,6 +60,14 @@ def parse_disk(value: object) -> int:
 def parse_shm(value: object) -> int:
     """Parse shared memory like `parse_memory`."""
     return _mebibytes(value, minimum=1, example='"64Mi"')
+
+
+def parse_bytes(value: object) -> int:
+    """Parse a number of bytes, which may be 0. Raise ValueError naming the limit."""
+    size = _whole(_amount(value, example='"50Gi"'))
+    if size > MAX_BYTES:
+        raise ValueError("must be at most 9007199254740991 bytes (8Pi - 1)")
+    return size
 
 
 def _mebibytes(value: object, *, minimum: int, example: str) -> int:

@@ -54,6 +54,13 @@ class ArtifactsTooLarge(Exception):
     """The artifacts of the attempt would exceed a limit."""
 
 
+Reserve = Callable[[int], None]
+"""Called with the bytes that all artifacts of the attempt will have, before a file is accepted.
+
+It may raise ArtifactsTooLarge.
+"""
+
+
 class ContentMismatch(Exception):
     """The content differs from the announced file; what was stored of it is discarded."""
 
@@ -165,13 +172,21 @@ class ArtifactStore(Protocol):
     def remove_logs(self, uid: UUID) -> None:
         """Remove the output of an attempt. Idempotent."""
 
-    def announce(self, file: AnnouncedFile, *, most: int) -> UploadProgress:
+    def announce(self, file: AnnouncedFile, *, most: int, reserve: Reserve = ...) -> UploadProgress:
         """Reserve space for a file; return how its upload continues. Idempotent.
 
         `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge.
         """
 
-    def put_piece(self, file: AnnouncedFile, *, offset: int, content: bytes, most: int) -> int:
+    def put_piece(
+        self,
+        file: AnnouncedFile,
+        *,
+        offset: int,
+        content: bytes,
+        most: int,
+        reserve: Reserve = ...,
+    ) -> int:
         """Store a piece if it continues the stored part; return the stored bytes of the file.
 
         The last piece publishes the file durably; it is empty after an upload by link. Idempotent.
@@ -207,6 +222,10 @@ class ArtifactStore(Protocol):
 
     def put_away(self, entry: OrphanEntry) -> None:
         """Remove the entry. Idempotent."""
+
+
+def reserve_nothing(_: int) -> None:
+    """Accept a file of any size: a `Reserve` without a limit."""
 
 
 def drafts_of(uid: UUID) -> str:

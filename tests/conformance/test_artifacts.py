@@ -197,6 +197,28 @@ def test_output_too_large_for_the_store_is_a_user_failure(kit: Kit, keeper: Keep
     assert keeper.puts() == ["model"]
 
 
+def test_output_above_the_limit_of_the_project_is_a_user_failure(kit: Kit, keeper: Keeper) -> None:
+    refusal = b'{"code": "stored_bytes", "detail": "project a/b stores 9 bytes"}'
+    keeper.before = lambda request: Answer(507, refusal)
+    for size in (1, 2_000_000):  # the larger one is announced first
+        ended = ran(kit, f"head -c {size} /dev/zero > {ROOT}/out/model", MODEL)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, OUTPUTS)
+        assert ended.message is not None
+        assert "project a/b stores 9 bytes" in ended.message
+    assert keeper.puts() in (["model"], ["model"] * 2)
+
+
+def test_checkpoint_above_the_limit_of_the_project_is_lost_and_named(
+    kit: Kit, keeper: Keeper
+) -> None:
+    keeper.before = lambda request: Answer(507, b'{"code": "stored_bytes", "detail": "no space"}')
+    ended = ran(kit, "exit 3", checkpoint_path="/ckpt")
+    assert (ended.exit_code, ended.reason) == (3, EXIT)
+    assert ended.usage is not None
+    assert "no space" in ended.usage["checkpoint_lost"]
+    assert keeper.puts() == [CHECKPOINT]
+
+
 def test_outputs_over_the_cell_limit_are_not_uploaded(real_kit: Kit, keeper: Keeper) -> None:
     keeper.serve(real_kit, max_files_bytes=1_000_000)
     ended = ran(real_kit, f"head -c 2000000 /dev/zero > {ROOT}/out/model", MODEL)

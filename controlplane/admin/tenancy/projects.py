@@ -13,11 +13,12 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.badges import flag_badge, instant, list_link, page_link, row_link
+from controlplane.admin.badges import flag_badge, instant, list_link, meter, page_link, row_link
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confirmed_action
 from controlplane.admin.tenancy.members import MAX_SHOWN, add_address, is_operator, members_table
 from controlplane.commands.tenancy.projects import archive_project, create_project
 from controlplane.models import Domain, Membership, Project, Quota, ServiceAccount
+from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
 if apps.is_installed("unfold"):
     from unfold.widgets import UnfoldAdminTextInputWidget as TextInput
@@ -178,12 +179,14 @@ class ProjectAdmin(ReadOnlyAdmin):
         return {"title": f"Project {obj}", "badge": self.state(obj)}
 
     def facts(self, obj: Project) -> list[tuple[str, Any]]:
-        """Return the domain, the time of the archive, and links to what belongs to the project."""
+        """Return the domain, the archive, the stored bytes, and links to parts of the project."""
         quota = Quota.objects.filter(project=obj).first()
+        used, limit = count_stored_bytes([obj.pk])[obj.pk], load_limits([obj.pk])[obj.pk]
         return [
             ("domain", page_link("domain", obj.domain_id, obj.domain.name)),
             ("archived", instant(obj.archived_at)),
             ("quota", _quota_link(quota, "project")),
+            ("stored", meter("stored_bytes", used, limit)),
             ("lists", _lists_of(obj)),
         ]
 

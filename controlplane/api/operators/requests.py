@@ -22,7 +22,7 @@ from controlplane.spec.fields import (
     RegistryServer,
 )
 from controlplane.spec.files import Capability
-from controlplane.spec.limits import JobLimits, LimitedResources, Tokens
+from controlplane.spec.limits import JobLimits, LimitedResources, StoredBytes, Tokens
 from controlplane.spec.placing import NodeLabels
 
 ProjectName = Annotated[
@@ -212,6 +212,9 @@ class QuotaRequest(Model):
     running_tasks: _Count | None = None
     running_jobs: _Count | None = None
     pending_tasks: _Count | None = None
+    stored_bytes: StoredBytes = Field(
+        default=None, description="Of a project or default quota of projects: 5368709120 or 5Gi."
+    )
     weight: float | None = Field(default=1.0, ge=0.001, le=MAX_COUNT)
     highest_band: Literal["production", "interactive", "batch"] | None = Field(
         default=None,

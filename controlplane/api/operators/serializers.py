@@ -124,12 +124,16 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
 
 
 class QuotaUsageSerializer(serializers.Serializer[None]):
-    """The usage of a quota in all pools: held by unreleased attempts, and waiting tasks."""
+    """The usage of a quota in all pools: held by unreleased attempts, waiting tasks, and files."""
 
     resources = DictField(child=_Amount())
     running_tasks = IntegerField()
     running_jobs = IntegerField()
     pending_tasks = IntegerField()
+    stored_bytes = IntegerField(
+        allow_null=True,
+        help_text="Bytes that the store has for a project; null for users and domains.",
+    )
 
 
 class QuotaSerializer(serializers.ModelSerializer[Quota]):
@@ -156,6 +160,7 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
             "running_tasks",
             "running_jobs",
             "pending_tasks",
+            "stored_bytes",
             "weight",
             "highest_band",
             "is_default",
@@ -164,6 +169,7 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
         extra_kwargs = _texts(
             running_tasks="Maximum number of tasks that hold capacity.",
             running_jobs="Maximum number of jobs with a task that holds capacity.",
+            stored_bytes="Maximum of the bytes that the store has for a project.",
         )
 
 
@@ -327,6 +333,10 @@ class ProjectSerializer(serializers.Serializer[None]):
     role = serializers.ChoiceField([role.value for role in Role])
     archived = serializers.BooleanField(help_text="Whether it accepts no new jobs and secrets.")
     archived_at = serializers.DateTimeField(allow_null=True)
+    stored_bytes = IntegerField(help_text="Bytes that the store has for the project.")
+    stored_bytes_limit = IntegerField(
+        allow_null=True, help_text="Limit of its quota, or of the default quota; null: none."
+    )
 
 
 class MemberSerializer(serializers.ModelSerializer[Membership]):

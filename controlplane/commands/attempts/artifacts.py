@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID
 
 from django.conf import settings
 
+from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_artifacts
 from controlplane.contract.artifacts import is_name
 from controlplane.domain.errors import CellrunError, Conflict, NotFound
 from controlplane.queries.attempts.artifacts import (
@@ -15,6 +17,7 @@ from controlplane.queries.attempts.artifacts import (
     is_purged,
 )
 from controlplane.queries.cache.entries import find_owned
+from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import (
     AnnouncedFile,
@@ -30,13 +33,17 @@ class ArtifactQuotaExceeded(CellrunError):
     """The artifacts of an attempt exceed the limit."""
 
 
+class ProjectStorageExceeded(CellrunError, ArtifactsTooLarge):
+    """The project would exceed its limit `stored_bytes`."""
+
+
 def announce_artifact(*, uid: UUID, name: str, size: int, sha256: str) -> UploadProgress:
     """Reserve space for an artifact; return how its upload continues.
 
-    Raise NotFound, Conflict, ArtifactQuotaExceeded.
+    Raise NotFound, Conflict, ArtifactQuotaExceeded, ProjectStorageExceeded.
     """
     with _upload(uid, name, size, sha256) as file:
-        return current_store().announce(file, most=_max_bytes(uid))
+        return current_store().announce(file, most=_max_bytes(uid), reserve=partial(_reserve, uid))
 
 
 def put_artifact(
@@ -46,11 +53,27 @@ def put_artifact(
 
     The last piece completes the artifact and checks its SHA-256, or its size if the cell sent it to
     a link. A piece at a wrong offset is not stored. Raise NotFound, Conflict,
-    ArtifactQuotaExceeded.
+    ArtifactQuotaExceeded, ProjectStorageExceeded.
     """
     with _upload(uid, name, size, sha256) as file:
-        most = _max_bytes(uid)
-        return current_store().put_piece(file, offset=offset, content=content, most=most)
+        return current_store().put_piece(
+            file,
+            offset=offset,
+            content=content,
+            most=_max_bytes(uid),
+            reserve=partial(_reserve, uid),
+        )
+
+
+def _reserve(uid: UUID, total: int) -> None:
+    """Count `total` bytes for the artifacts of an attempt. Raise ProjectStorageExceeded."""
+    found = find_storage_of_attempt(uid)
+    if found is not None:
+        storage, own = found
+        size = total - own
+        if size > max(storage.free, 0):
+            raise ProjectStorageExceeded(storage.refuse(size))
+    record_artifacts(uid, total)
 
 
 def _max_bytes(uid: UUID) -> int:
@@ -71,6 +94,8 @@ def _upload(uid: UUID, name: str, size: int, sha256: str) -> Iterator[AnnouncedF
         raise NotFound(f"{name[:100]!r} cannot be the name of an artifact")
     try:
         yield AnnouncedFile(uid, prefix, name, size, sha256)
+    except ProjectStorageExceeded:
+        raise
     except ArtifactsTooLarge as error:
         raise ArtifactQuotaExceeded(str(error)) from error
     except ContentMismatch as error:
@@ -82,4 +107,5 @@ def _upload(uid: UUID, name: str, size: int, sha256: str) -> Iterator[AnnouncedF
         if is_purged(uid):
             if uid not in find_owned([uid]):
                 current_store().discard_attempts({uid: prefix})
+                forget_attempts([uid])
             raise NotFound(f"attempt {uid} has been deleted")

@@ -4,6 +4,7 @@ import hashlib
 from datetime import datetime
 from uuid import UUID
 
+from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_output
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.queries.attempts.artifacts import is_purged
@@ -80,13 +81,27 @@ def _is_signed(key: bytes, text: str, mac: str) -> bool:
 
 
 def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:
-    """Append to a stream; return its size. Raise NotFound, WrongOffset, StreamFull."""
+    """Append to a stream; return its size. Raise NotFound, WrongOffset, StreamFull.
+
+    If the project has used up its limit, the stream ends after this piece, with a line about that:
+    the beginning of the output of each attempt remains readable.
+    """
     if stream not in STREAMS:
         raise NotFound(f"there is no stream {stream}: only {' and '.join(STREAMS)}")
+    store = current_store()
     try:
-        return current_store().append_log(uid, stream, offset=offset, content=content)
+        size = store.append_log(uid, stream, offset=offset, content=content)
+        storage = record_output(uid, stream, size)
+        if storage is not None:
+            line = storage.end_of_output()
+            raise StreamFull(store.append_log(uid, stream, offset=size, content=line))
+        return size
+    except StreamFull as full:
+        record_output(uid, stream, full.size)
+        raise
     finally:
         # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
-            current_store().remove_logs(uid)
+            store.remove_logs(uid)
+            forget_attempts([uid], keep_cached=True)
             raise NotFound(f"attempt {uid} has been deleted")

@@ -18,6 +18,7 @@ from controlplane.commands.retention.deletion import delete_expired
 from controlplane.commands.retention.purge import PurgeResult, purge_deleted
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.cursors import save_cursor
+from controlplane.commands.tenancy.stored_bytes import count_sizes
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.outbox import wakes
 from controlplane.queries.convergence.deletion import RECORDS
@@ -98,6 +99,11 @@ def sweep(context: RuleContext) -> Mapping[str, int]:
         alert = RaiseAlert(STUCK_FILES, _ORPHAN_FILES, text[:1000])
         apply(Effects(alerts=[alert]), now=context.now)
     return {"orphan_files": done.count}
+
+
+def count_stored_bytes(context: RuleContext) -> Mapping[str, int]:
+    """Sizes that have changed, for the totals of projects. The rest waits for the next tick."""
+    return count_sizes(timer())
 
 
 def timer() -> Callable[[], bool]:

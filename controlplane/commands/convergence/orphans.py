@@ -34,6 +34,26 @@ _NO_TASK = f"""
     """
 
 
+# They are set to zero, so that convergence subtracts them from the total of their project.
+_ORPHANED_SIZES = f"""
+    WITH page AS MATERIALIZED (
+        SELECT id AS key, job_id, attempt_uid FROM controlplane_storedsize
+        WHERE %(after)s = '' OR id > NULLIF(%(after)s, '')::bigint ORDER BY id LIMIT %(limit)s
+    ), gone AS (
+        UPDATE controlplane_storedsize x
+        SET file_bytes = 0, stdout_bytes = 0, stderr_bytes = 0, is_uncounted = true
+        FROM page p WHERE x.id = p.key AND {_NO_JOB}
+          AND x.file_bytes + x.stdout_bytes + x.stderr_bytes > 0
+          AND NOT EXISTS (SELECT 1 FROM controlplane_cacheentry e
+                          WHERE e.attempt_uid = p.attempt_uid)
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM page),
+           (SELECT key::text FROM page ORDER BY key DESC LIMIT 1),
+           (SELECT count(*) FROM gone)
+    """
+
+
 def _page_of(
     table: str,
     key: str = "id",
@@ -62,6 +82,7 @@ PARENTLESS = MappingProxyType(
             orphaned="NOT EXISTS (SELECT 1 FROM controlplane_callback k"
             " WHERE k.id = p.callback_id)",
         ),
+        "storedsize": _ORPHANED_SIZES,
     }
 )
 """By table, in this order: removes the orphans of a page; its length, its last key, how many."""

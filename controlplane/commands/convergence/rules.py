@@ -66,6 +66,7 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(11, "cache_size", ("cache_size",), deletion.limit_cache, waits=True),
     ConvergenceRule(11, "old_records", ("old_records",), deletion.forget_records, waits=True),
     ConvergenceRule(11, "orphan_files", ("orphan_files",), deletion.sweep, waits=True),
+    ConvergenceRule(11, "stored_bytes", ("uncounted_sizes",), deletion.count_stored_bytes),
     ConvergenceRule(12, "settling", ("unsettled_jobs",), repairs.settle),
     ConvergenceRule(12, "recount", ("recount",), repairs.recount, is_repair=True),
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),

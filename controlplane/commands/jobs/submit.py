@@ -18,6 +18,7 @@ from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import check_links, link_jobs
 from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.commands.tenancy.stored_bytes import record_inputs
 from controlplane.domain.errors import CellrunError
 from controlplane.domain.jobs.admission import admit, find_existing, judge_names
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
@@ -91,15 +92,18 @@ def has_contents(jobs: Iterable[PlannedJob]) -> bool:
 
 
 def put_inputs(jobs: Iterable[PlannedJob]) -> None:
-    """Store the contents of the jobs' inputs under their digests.
+    """Store the contents of the jobs' inputs under their digests, and count them.
 
     Call it in the transaction that inserts the jobs, after the checks that may refuse them: an
     input of a refused job would stay in the store.
     """
+    sizes = []
     for job in jobs:
-        for group in job.groups:
-            for content in group.contents.values():
-                current_store().put_input(content)
+        contents = job.contents()
+        for content in contents.values():
+            current_store().put_input(content)
+        sizes.append((job.job_id, job.project_id, sum(map(len, contents.values()))))
+    record_inputs(sizes)
 
 
 def _insert(

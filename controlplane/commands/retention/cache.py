@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+from django.db import transaction
+
+from controlplane.commands.tenancy.stored_bytes import forget_attempts
 from controlplane.queries.cache.retention import list_removable
 from controlplane.queries.sql import execute
 from controlplane.storage.current import current_store
@@ -21,5 +24,7 @@ def remove_evicted(is_over: Callable[[], bool]) -> tuple[int, OSError | None]:
         failed = current_store().discard_attempts(gone)
         fault = next(iter(failed.values()), fault)
         done = [item.entry_id for item in found if item.attempt_uid not in failed]
-        removed += execute("DELETE FROM controlplane_cacheentry WHERE id = ANY(%s)", [done])
+        with transaction.atomic():
+            forget_attempts(uid for uid in gone if uid not in failed)
+            removed += execute("DELETE FROM controlplane_cacheentry WHERE id = ANY(%s)", [done])
     return removed, fault

@@ -12,6 +12,7 @@ from uuid import UUID
 from controlplane import clock
 from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
+from controlplane.commands.tenancy.stored_bytes import forget_attempts, forget_inputs
 from controlplane.queries.attempts.artifacts import find_prefixes_of_tasks
 from controlplane.queries.cache.entries import find_owned
 from controlplane.queries.convergence.cursors import load_cursor
@@ -212,6 +213,7 @@ class _PurgePage:
             "page": PAGE,
             "history_page": _HISTORY_PAGE,
         }
+        forget_attempts(self.uids, keep_cached=True)
         removed = sum(execute(statement, parameters) for statement in _PAGES)
         gone: list[int] = []
         if self.has_all:
@@ -219,6 +221,7 @@ class _PurgePage:
             parameters["jobs"] = empty
             removed += sum(execute(statement, parameters) for statement in _LAST_PAGES if empty)
             gone = [job_id for (job_id,) in rows(_DELETE_JOBS, [empty])] if empty else []
+            forget_inputs(gone)
         return _BatchResult(jobs, removed + len(gone), gone)
 
 

@@ -18,6 +18,7 @@ from controlplane.domain.jobs.bands import LimitedScope, refuse_band
 from controlplane.domain.jobs.host_policy import find_policy_faults
 from controlplane.domain.jobs.pool_limits import find_limit_faults, limit_defaults
 from controlplane.domain.jobs.satisfiability import HINT, AdmissionPool, find_unsatisfiable
+from controlplane.domain.jobs.stored_bytes import LimitedStorage
 from controlplane.domain.jobs.submission import (
     GuidTaken,
     JobsRefused,
@@ -45,8 +46,9 @@ class SubmissionFacts:
     """The facts for the admission of jobs that `owner_id` submits at `now`.
 
     `pools`: by name. `projects`: (project id, domain id) by (domain, project). `archived`: ids of
-    archived ones. `jobs`: by (project id, guid). `secrets`: by (project id, name) the registry of
-    the login in the value, "" without one, None if there is no such secret.
+    archived ones. `jobs`: by (project id, guid). `storage`: by project id, if it is limited.
+    `secrets`: by (project id, name) the registry of the login in the value, "" without one, None if
+    there is no such secret.
     """
 
     owner_id: int
@@ -56,6 +58,7 @@ class SubmissionFacts:
     archived: frozenset[int] = frozenset()
     jobs: Mapping[tuple[int, str], ExistingJob] = field(default_factory=dict)
     limits: Mapping[Scope, LimitedScope] = field(default_factory=dict)
+    storage: Mapping[int, LimitedStorage] = field(default_factory=dict)
     secrets: Mapping[tuple[int, str], str | None] = field(default_factory=dict)
     max_tasks_per_job: int = 0
     callback_networks: Sequence[Network] = ()
@@ -255,6 +258,34 @@ def check_changed_sizes(
         yield job, (place, text.removesuffix(HINT))
 
 
+def check_storage(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> Iterator[CandidateFinding]:
+    """Yield jobs of projects that have used up their limit, and inputs that would exceed it.
+
+    The output of every task is stored, so no job fits above the limit.
+    """
+    used = {project_id: storage.used for project_id, storage in facts.storage.items()}
+    for job in jobs:
+        if job.project_id not in used:
+            continue
+        storage = replace(facts.storage[job.project_id], used=used[job.project_id])
+        if storage.is_used_up:
+            yield job, (("project",), storage.refuse(0))
+            continue
+        contents = {
+            item.content: number
+            for number, group in enumerate(job.spec.groups)
+            for item in group.inputs
+            if item.content is not None
+        }
+        size = sum(len(content.encode()) for content in contents)
+        if size > storage.free:
+            number = max(contents.values())
+            yield job, (("groups", number, "inputs"), storage.refuse(size))
+        used[job.project_id] += size
+
+
 def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
     return [
         Quota(item.scope, item.name, item.limits, is_default=item.is_default)
@@ -322,6 +353,7 @@ SUBMISSION_CHECKS: Sequence[Check] = (
     check_access_and_callback,
     check_pool_limits,
     check_sizes,
+    check_storage,
     check_secrets,
 )
 RERUN_CHECKS: Sequence[Check] = (
@@ -329,6 +361,7 @@ RERUN_CHECKS: Sequence[Check] = (
     check_access_and_callback,
     check_pool_limits,
     check_changed_sizes,
+    check_storage,
     check_secrets,
 )
 """Limits, the pool, secrets and the hook may have changed since the submission."""

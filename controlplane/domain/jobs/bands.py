@@ -12,13 +12,17 @@ from controlplane.domain.state.states import Band
 
 @dataclass(frozen=True, slots=True)
 class LimitedScope:
-    """A scope with the limits that apply to it, of its own quota or of the default quota."""
+    """A scope with the limits that apply to it, of its own quota or of the default quota.
+
+    `stored_bytes`: of a project; None: no limit.
+    """
 
     scope: Scope
     name: str
     limits: ScopeLimits
     highest_band: Band
     is_default: bool = False
+    stored_bytes: int | None = None
 
 
 def default_band(kind: ScopeKind) -> Band:

@@ -105,6 +105,10 @@ class PlannedJob:
     is_one_off: bool = False
     job_id: int = 0
 
+    def contents(self) -> dict[str, bytes]:
+        """Return the distinct contents of the job's inputs, by SHA-256."""
+        return {key: it for group in self.groups for key, it in group.contents.items()}
+
 
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
     """Return the body as canonical JSON text, and the SHA-256 digest of that text."""

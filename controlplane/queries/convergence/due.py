@@ -17,6 +17,7 @@ from controlplane.queries.convergence import (
 )
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
+from controlplane.queries.tenancy.stored_bytes import UNCOUNTED
 
 _QUIET = "a.last_raised_at <= %(now)s - make_interval(secs => q.seconds)"
 
@@ -63,6 +64,7 @@ SOURCES = MappingProxyType(
         "old_records": deletion.OLD_RECORDS,
         "deleted_jobs": deletion.DELETED_JOBS,
         "orphan_files": deletion.ORPHAN_FILES,
+        "uncounted_sizes": UNCOUNTED,
         "unsettled_jobs": repairs.UNSETTLED_JOBS,
         "recount": repairs.due_walk("recount"),
         "orphans": repairs.due_walk("orphans"),

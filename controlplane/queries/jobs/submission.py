@@ -12,14 +12,16 @@ from controlplane.domain.hooks.built_in import BUILT_IN
 from controlplane.domain.jobs.admission import ExistingJob, SubmissionFacts, secrets_of
 from controlplane.domain.jobs.bands import LimitedScope
 from controlplane.domain.jobs.satisfiability import AdmissionPool
+from controlplane.domain.jobs.stored_bytes import LimitedStorage
 from controlplane.domain.placement.model.snapshot import CellFacts
-from controlplane.domain.scopes import Scope, scopes_of
+from controlplane.domain.scopes import Scope, ScopeKind, scopes_of
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
 from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import decoded, rows, scalar
 from controlplane.queries.tenancy.secrets import find_servers
+from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 from controlplane.spec import JobSpec
 from controlplane.spec.limits import JobLimits
 
@@ -44,6 +46,7 @@ def load_submission_facts(
     checked = [place for place in new if not place[0].allow_unsatisfiable]
     cells = _load_capacity(checked, pools) if checked else {}
     named = [(project_id, name) for spec, project_id, _ in checked for _, name in secrets_of(spec)]
+    limits = _load_limits(owner_id, [place for _, *place in new])
     return SubmissionFacts(
         owner_id=owner_id,
         now=now,
@@ -53,7 +56,8 @@ def load_submission_facts(
         projects=projects,
         archived=archived,
         jobs=jobs,
-        limits=_load_limits(owner_id, [place for _, *place in new]),
+        limits=limits,
+        storage=_load_storage(limits),
         secrets=find_servers(named),
         max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
         callback_networks=settings.CELLRUN.callback_allowed_networks,
@@ -72,10 +76,12 @@ def load_rerun_facts(
     is_fixed = spec.kind in BUILT_IN or spec.allow_unsatisfiable
     places = [] if is_fixed else [(spec, job.project_id, job.domain_id)]
     cells = _load_capacity(places, {spec.pool: pool}) if places else {}
+    limits = _load_limits(job.owner_id, [(job.project_id, job.domain_id)])
     facts = SubmissionFacts(
         owner_id=job.owner_id,
         now=now,
-        limits=_load_limits(job.owner_id, [(job.project_id, job.domain_id)]),
+        limits=limits,
+        storage=_load_storage(limits),
         secrets=secrets,
         max_tasks_per_job=settings.CELLRUN.max_tasks_per_job,
         callback_networks=settings.CELLRUN.callback_allowed_networks,
@@ -139,6 +145,17 @@ def _load_limits(owner_id: int, places: Iterable[Sequence[int]]) -> dict[Scope, 
     """Return the limits of the owner, and of the projects and domains of `places`."""
     scopes = {scope for place in places for scope in scopes_of(owner_id, *place)}
     return {limited.scope: limited for limited in find_limits(scopes)}
+
+
+def _load_storage(limits: Mapping[Scope, LimitedScope]) -> dict[int, LimitedStorage]:
+    """Return the storage of the projects among `limits` that have a limit, by id."""
+    limited = {
+        scope.key: (item.name, item.stored_bytes)
+        for scope, item in limits.items()
+        if scope.kind is ScopeKind.PROJECT and item.stored_bytes is not None
+    }
+    used = count_stored_bytes(limited)
+    return {key: LimitedStorage(name, limit, used[key]) for key, (name, limit) in limited.items()}
 
 
 Shape = tuple[int, str, str, str, str]

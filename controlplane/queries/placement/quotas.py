@@ -44,7 +44,7 @@ GROUP BY 1, 2, 3
 # The quota of each scope: its own, otherwise the default one of its kind, otherwise none.
 _LIMITS = """
 SELECT s.kind, s.id, s.name, s.own_id IS NULL, q.highest_band,
-       q.resources, q.running_tasks, q.running_jobs, q.pending_tasks, q.weight
+       q.resources, q.running_tasks, q.running_jobs, q.pending_tasks, q.weight, q.stored_bytes
 FROM (
     SELECT 'user' AS kind, u.id, u.username AS name, own.id AS own_id
     FROM auth_user u LEFT JOIN controlplane_quota own ON own.user_id = u.id
@@ -179,11 +179,11 @@ def _scopes_of(keys: Sequence[int]) -> list[Scope]:
 
 
 def _limited(row: tuple[Any, ...]) -> LimitedScope:
-    kind, key, name, is_default, band, resources, tasks, jobs, pending, weight = row
+    kind, key, name, is_default, band, resources, tasks, jobs, pending, weight, stored = row
     scope = Scope(ScopeKind(kind), key)
     highest_band = Band[band.upper()] if band else default_band(scope.kind)
     if resources is None:  # there is no quota
         return LimitedScope(scope, name, ScopeLimits(), highest_band)
     amounts: Mapping[str, int] = decoded(resources)
     limits = ScopeLimits(amounts, tasks, jobs, pending, weight)
-    return LimitedScope(scope, name, limits, highest_band, is_default)
+    return LimitedScope(scope, name, limits, highest_band, is_default, stored)

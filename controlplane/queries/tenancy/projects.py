@@ -1,5 +1,6 @@
 """Load projects, and the members of projects, of domains and of the installation."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,19 +11,25 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Access, Place, Role
 from controlplane.models import Domain, Membership, Project, ServiceAccount
+from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
 GROUPS, USERS = "groups", "users"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableProject:
-    """A project with the role of its reader."""
+    """A project with the role of its reader.
+
+    `stored_bytes`: what the store has for it; `stored_bytes_limit`: None without a limit.
+    """
 
     name: str
     domain: str
     project: str
     role: Role
     archived_at: datetime | None
+    stored_bytes: int
+    stored_bytes_limit: int | None
 
     @property
     def archived(self) -> bool:
@@ -38,23 +45,35 @@ def list_projects(access: Access, *, after: str | None, limit: int) -> list[Read
     if after is not None:
         domain, _, project = after.partition("/")
         found = found.filter(Q(domain__name__gt=domain) | Q(domain__name=domain, name__gt=project))
-    return [shown for row in found[:limit] if (shown := _shown(row, access)) is not None]
+    return _shown(found[:limit], access)
 
 
 def get_project(access: Access, domain: str, project: str) -> ReadableProject:
     """Return a project that the caller may read. Raise NotFound."""
     found = Project.objects.select_related("domain").filter(domain__name=domain, name=project)
-    for row in found:
-        if (shown := _shown(row, access)) is not None:
-            return shown
+    for shown in _shown(found, access):
+        return shown
     raise NotFound(f"there is no project {domain}/{project}")
 
 
-def _shown(row: Project, access: Access) -> ReadableProject | None:
-    role = access.role_on(Place(row.pk, row.domain_id))
-    if role is None:
-        return None
-    return ReadableProject(str(row), row.domain.name, row.name, role, row.archived_at)
+def _shown(found: Iterable[Project], access: Access) -> list[ReadableProject]:
+    """Return those of the projects that the caller may read."""
+    roles = [(row, access.role_on(Place(row.pk, row.domain_id))) for row in found]
+    readable = [(row, role) for row, role in roles if role is not None]
+    ids = [row.pk for row, _ in readable]
+    used, limits = count_stored_bytes(ids), load_limits(ids)
+    return [
+        ReadableProject(
+            name=str(row),
+            domain=row.domain.name,
+            project=row.name,
+            role=role,
+            archived_at=row.archived_at,
+            stored_bytes=used[row.pk],
+            stored_bytes_limit=limits[row.pk],
+        )
+        for row, role in readable
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from controlplane.queries.placement.quotas import (
     count_waiting,
     load_scope_usage,
 )
+from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 from controlplane.queries.views.amounts import shown_amounts
 
 DEFAULT: Final = "default"
@@ -37,10 +38,14 @@ class NamedScope:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """The current usage of a scope, and the number of its PENDING tasks."""
+    """The current usage of a scope, and the number of its PENDING tasks.
+
+    `stored_bytes`: what the store has for a project; None for users and domains.
+    """
 
     held: ScopeUsage
     waiting: int
+    stored_bytes: int | None = None
 
 
 def find_scope(kind: ScopeKind, name: str) -> NamedScope:
@@ -132,10 +137,13 @@ def is_readable(scope: Scope, reader: Access) -> bool:
 
 
 def load_uses(scopes: Iterable[Scope]) -> dict[Scope, QuotaUse]:
-    """Return the current usage of `scopes`, by two statements."""
+    """Return the current usage of `scopes`, by three statements."""
     wanted = list(scopes)
     held, waiting = load_scope_usage(wanted, with_jobs=True), count_waiting(wanted)
-    return {scope: QuotaUse(held[scope], waiting[scope]) for scope in wanted}
+    projects = [scope for scope in wanted if scope.kind is ScopeKind.PROJECT]
+    by_id = count_stored_bytes({scope.key for scope in projects})
+    stored = {scope: by_id[scope.key] for scope in projects}
+    return {scope: QuotaUse(held[scope], waiting[scope], stored.get(scope)) for scope in wanted}
 
 
 def scope_of(quota: Quota) -> NamedScope:
@@ -165,6 +173,7 @@ def _document(named: NamedScope, quota: Quota, use: QuotaUse) -> dict[str, Any]:
             "running_tasks": use.held.tasks,
             "running_jobs": len(use.held.jobs),
             "pending_tasks": use.waiting,
+            "stored_bytes": use.stored_bytes,
         },
     }
 

@@ -22,14 +22,18 @@ from controlplane.storage.interface import (
     AnnouncedFile,
     ArtifactsTooLarge,
     ContentMismatch,
+    Reserve,
     StoreUnavailable,
     UploadProgress,
+    reserve_nothing,
 )
 
 _NOT_STORED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
-def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
+def announce(
+    file: AnnouncedFile, *, most: int, reserve: Reserve = reserve_nothing
+) -> UploadProgress:
     """Reserve space for a file; return how many bytes of it are stored. Idempotent.
 
     `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge, StoreFull.
@@ -37,13 +41,20 @@ def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
     draft, target = _paths(file)
     if draft.with_suffix(".done").exists() and target.is_file():
         return UploadProgress(file.size)
-    _begin(file, most)
+    _begin(file, most, reserve)
     with suppress(FileNotFoundError):
         return UploadProgress(draft.stat().st_size)
     return UploadProgress(0)
 
 
-def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) -> int:
+def put_piece(
+    file: AnnouncedFile,
+    *,
+    offset: int,
+    content: bytes,
+    most: int,
+    reserve: Reserve = reserve_nothing,
+) -> int:
     """Store a piece if it continues the stored part; return the stored bytes of the file.
 
     The last piece publishes the file durably. Idempotent. `most`: limit in bytes for all artifacts
@@ -56,7 +67,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
     if offset > 0 and not path.exists():
         return 0
     if offset == 0:
-        _begin(file, most)
+        _begin(file, most, reserve)
     with path.open("ab") as draft:
         # Two web processes may receive the same piece.
         fcntl.flock(draft, fcntl.LOCK_EX)
@@ -122,7 +133,7 @@ def link_to_artifact(prefix: str, name: str) -> None:
     """Return None: web sends artifacts itself."""
 
 
-def _begin(file: AnnouncedFile, most: int) -> None:
+def _begin(file: AnnouncedFile, most: int, reserve: Reserve) -> None:
     """Reserve space for the whole file. Raise ArtifactsTooLarge, StoreFull."""
     draft, _ = _paths(file)
     folder = draft.parent
@@ -139,6 +150,7 @@ def _begin(file: AnnouncedFile, most: int) -> None:
             )
         if others >= MAX_FILES:
             raise ArtifactsTooLarge(f"an attempt may have at most {MAX_FILES} artifacts")
+        reserve(taken + file.size)
         for former in folder.glob(f"{file.name_key}-*"):
             former.unlink(missing_ok=True)
         draft.touch()

@@ -14,8 +14,10 @@ from controlplane.storage.interface import (
     AnnouncedFile,
     ArtifactsTooLarge,
     ContentMismatch,
+    Reserve,
     UploadProgress,
     drafts_of,
+    reserve_nothing,
 )
 from controlplane.storage.objects.bucket import bucket
 
@@ -26,7 +28,9 @@ _DONE = ".done"
 _AZURE_HEADERS = {"x-ms-blob-type": "BlockBlob"}
 
 
-def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
+def announce(
+    file: AnnouncedFile, *, most: int, reserve: Reserve = reserve_nothing
+) -> UploadProgress:
     """Reserve space for a file; return the link to which it is sent. Idempotent.
 
     `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge.
@@ -38,7 +42,7 @@ def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
     bucket().put(file.draft, b"")
     drafts = _list_drafts(file)
     try:
-        _check_limits(file, drafts, most)
+        _check_limits(file, drafts, most, reserve)
     except ArtifactsTooLarge:
         bucket().delete([file.draft])
         raise
@@ -48,7 +52,14 @@ def announce(file: AnnouncedFile, *, most: int) -> UploadProgress:
     return UploadProgress(0, url, _AZURE_HEADERS if is_azure else {})
 
 
-def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) -> int:
+def put_piece(
+    file: AnnouncedFile,
+    *,
+    offset: int,
+    content: bytes,
+    most: int,
+    reserve: Reserve = reserve_nothing,
+) -> int:
     """Store a whole file, or confirm one that was sent to its link; return its stored bytes.
 
     Idempotent. Raise ArtifactsTooLarge, ContentMismatch.
@@ -58,7 +69,7 @@ def put_piece(file: AnnouncedFile, *, offset: int, content: bytes, most: int) ->
         return file.size
     if offset == 0 and (len(content) >= file.size):
         _check_content(file, content)
-        _check_limits(file, drafts, most)
+        _check_limits(file, drafts, most, reserve)
         bucket().put(file.target, content)
         _complete(file, drafts)
         return file.size
@@ -142,7 +153,7 @@ def _check_content(file: AnnouncedFile, content: bytes) -> None:
         raise ContentMismatch(f"the SHA-256 is {found}, but {file.sha256} was announced")
 
 
-def _check_limits(file: AnnouncedFile, drafts: set[str], most: int) -> None:
+def _check_limits(file: AnnouncedFile, drafts: set[str], most: int, reserve: Reserve) -> None:
     """Count the sizes in the names of the drafts. Raise ArtifactsTooLarge."""
     sizes: dict[str, int] = {}
     for key in drafts:
@@ -157,3 +168,4 @@ def _check_limits(file: AnnouncedFile, drafts: set[str], most: int) -> None:
         )
     if len(sizes) >= MAX_FILES:
         raise ArtifactsTooLarge(f"an attempt may have at most {MAX_FILES} artifacts")
+    reserve(taken + file.size)

@@ -10,7 +10,17 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane import plugins
 from controlplane.domain.placement.reasons.explain import QUEUE_POSITION
-from controlplane.models import Attempt, Domain, Pool, Project, Quota, Shape, Task, TaskGroup
+from controlplane.models import (
+    Attempt,
+    Domain,
+    Pool,
+    Project,
+    Quota,
+    Shape,
+    StoredTotal,
+    Task,
+    TaskGroup,
+)
 from tests.integration.admin.rows import WHY_PENDING
 from tests.integration.admin.test_pages import address_of, page, words
 
@@ -41,6 +51,7 @@ NO_LIMITS = {
     "running_tasks": "",
     "running_jobs": "",
     "pending_tasks": "",
+    "stored_bytes": "",
     "weight": "1.0",
 }
 
@@ -182,6 +193,26 @@ def test_quota_page_shows_its_usage(operator: Client) -> None:
         assert f"{32 * held} MiB" in seen
 
 
+def test_stored_bytes_are_limited_and_shown_with_the_usage(operator: Client) -> None:
+    project = Project.objects.get()
+    StoredTotal.objects.create(project=project, total_bytes=3 * 2**19)
+    made = {**NO_LIMITS, "project": project.pk, "stored_bytes": "2Gi"}
+    assert operator.post(f"{address_of(Quota)}add/", made).status_code == 302
+    quota = Quota.objects.get(project=project)
+    assert quota.stored_bytes == 2**31
+    for address in (
+        address_of(Quota),
+        address_of(Quota, quota),
+        address_of(Project, project),
+    ):
+        assert "1.5 MiB of 2.0 GiB" in words(page(operator, address)), address
+    changed = {**made, "stored_bytes": ""}
+    assert operator.post(address_of(Quota, quota), changed).status_code == 302
+    quota.refresh_from_db()
+    assert quota.stored_bytes is None
+    assert "1.5 MiB" in words(page(operator, address_of(Project, project)))
+
+
 def test_default_quota_is_created_shown_and_unique(operator: Client) -> None:
     made = {**NO_LIMITS, "default_for": "project", "running_tasks": "7", "highest_band": "batch"}
     assert operator.post(f"{address_of(Quota)}add/", made).status_code == 302
@@ -222,6 +253,8 @@ def test_quotas_are_created_changed_and_deleted(operator: Client) -> None:
         ({"user": "u"}, "Quota with this User already exists"),
         ({"domain": "d", "resources": "cpu: -1"}, "resources.cpu: must not be negative"),
         ({"domain": "d", "weight": "0"}, "greater than or equal to 0.001"),
+        ({"domain": "d", "stored_bytes": "5Gi"}, "limits projects only"),
+        ({"project": "p", "stored_bytes": "much"}, "must be a quantity"),
     ],
 )
 def test_invalid_quota_is_refused(operator: Client, fields: dict[str, str], text: str) -> None:

@@ -14,11 +14,18 @@ NO_LIMITS = {
     "running_tasks": None,
     "running_jobs": None,
     "pending_tasks": None,
+    "stored_bytes": None,
     "weight": 1.0,
     "highest_band": "interactive",
     "is_default": False,
 }
-NOTHING = {"resources": {}, "running_tasks": 0, "running_jobs": 0, "pending_tasks": 0}
+NOTHING = {
+    "resources": {},
+    "running_tasks": 0,
+    "running_jobs": 0,
+    "pending_tasks": 0,
+    "stored_bytes": None,
+}
 
 
 def put(caller: Caller, subject: str, body: Any) -> Answer:
@@ -174,10 +181,13 @@ def test_usage_counts_held_resources_and_open_tasks_and_jobs(
         "running_tasks": 2,
         "running_jobs": 1,
         "pending_tasks": 2,
+        "stored_bytes": None,
     }
     assert submitter.get("/quotas/user/ann").json["usage"] == usage
-    for subject in ("project/default", "domain/default"):
-        assert submitter.get(f"/quotas/{subject}").json["usage"] == {**usage, "pending_tasks": 3}
+    usage["pending_tasks"] = 3
+    assert submitter.get("/quotas/domain/default").json["usage"] == usage
+    of_project = {**usage, "stored_bytes": 0}
+    assert submitter.get("/quotas/project/default").json["usage"] == of_project
     assert operator.get("/quotas/user/olga").json["usage"] == {**NOTHING, "pending_tasks": 1}
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client import Session
-from controlplane.models import ApiToken, Job, Membership, Pool, Project, Quota
+from controlplane.models import ApiToken, Job, Membership, Pool, Project, Quota, StoredTotal
 from tests.integration.client.test_against_the_api import call
 from tests.integration.client.test_against_the_api import command as command
 from tests.integration.client.test_against_the_api import served as served
@@ -53,6 +53,15 @@ def test_every_command_of_the_page_works(
     }
     assert Quota.objects.get(domain__name="research").resources["cpu_millis"] == 64_000
     assert not ApiToken.objects.filter(user__username="vision-ci").exists()
+
+
+def test_projects_are_shown_with_what_the_store_has_for_them(command: CliRunner) -> None:
+    StoredTotal.objects.create(project=Project.objects.get(), total_bytes=3 * 2**19)
+    assert call(command, "quota", "project", "default", "--set", "stored_bytes=2Gi").exit_code == 0
+    shown = call(command, "project", "show", "default").stdout
+    assert shown.endswith(" · stored: 1.5 MiB of 2.0 GiB\n")
+    for words in (("project", "list"), ("quota",), ("quota", "project", "default")):
+        assert "1.5 MiB of 2.0 GiB" in call(command, *words).stdout
 
 
 def test_projects_are_created_listed_and_archived(command: CliRunner) -> None:

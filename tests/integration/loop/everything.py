@@ -23,6 +23,7 @@ from controlplane.models import (
     InboxProbe,
     Job,
     OneOff,
+    StoredSize,
     Task,
     TaskGroup,
     TickRun,
@@ -209,6 +210,9 @@ class Planting:
             state="claimed", claim=UNKNOWN_UID, tries=1, due_at=ago(60), give_up_at=ago(-86_400),
             claimed_until=ago(1), created_at=ago(60),
         )  # fmt: skip
+        StoredSize.objects.create(
+            job_id=task.job_id, attempt_uid=UNKNOWN_UID, project=task.job.project, file_bytes=5
+        )
         Job.objects.filter(pk=self.jobs["failed"].pk).update(settled_at=None, expires_at=None)
         Job.objects.filter(pk=self.jobs["expired"].pk).update(expires_at=ago(1))
         self.submit(

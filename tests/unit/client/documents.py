@@ -143,6 +143,7 @@ def a_quota(**changes: Any) -> Quota:
         "running_tasks": 7,
         "running_jobs": None,
         "pending_tasks": None,
+        "stored_bytes": None,
         "weight": 1.0,
         "highest_band": "interactive",
         "is_default": False,
@@ -151,6 +152,7 @@ def a_quota(**changes: Any) -> Quota:
             "running_tasks": 3,
             "running_jobs": 1,
             "pending_tasks": 5,
+            "stored_bytes": None,
         },
     }
     return quota | changes  # type: ignore[no-any-return]

@@ -68,12 +68,20 @@ def test_update_of_an_unknown_pool_creates_it(environment: Api) -> None:
 
 
 def test_quotas_are_listed_with_their_usage(environment: Api) -> None:
-    lab = a_quota(kind="project", name="lab/genes", resources={}, running_tasks=None, weight=2.0)
+    lab = a_quota(
+        kind="project",
+        name="lab/genes",
+        resources={},
+        running_tasks=None,
+        stored_bytes=5 * 2**30,
+        weight=2.0,
+        usage={**a_quota()["usage"], "stored_bytes": 3 * 2**19},  # type: ignore[dict-item]
+    )
     environment.answer("GET /api/v1/quotas", a_page(a_quota(), lab))
     listed = rows_of(call("quota"))
     assert listed[1:] == [
         "user ann 1.5 of 4 96 of 65536 MiB 3 of 7 1 5 1 interactive",
-        "project lab/genes 1.5 96 MiB 3 1 5 2 interactive",
+        "project lab/genes 1.5 96 MiB 3 1 5 1.5 MiB of 5.0 GiB 2 interactive",
     ]
     assert rows_of(call("quota", "user")) == listed
     assert "kind=user" in environment.requests[-1][1]
@@ -81,7 +89,13 @@ def test_quotas_are_listed_with_their_usage(environment: Api) -> None:
 
 def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
     used = {"cpu": 1.5, "memory_mib": 96, "licence": 1}
-    usage = {"resources": used, "running_tasks": 3, "running_jobs": 0, "pending_tasks": 0}
+    usage = {
+        "resources": used,
+        "running_tasks": 3,
+        "running_jobs": 0,
+        "pending_tasks": 0,
+        "stored_bytes": 7,
+    }
     environment.answer(f"GET {QUOTA}", a_quota(running_jobs=0, usage=usage))
     assert rows_of(call("quota", "user", "ann")) == [
         "user ann weight 1 highest band interactive",
@@ -90,6 +104,7 @@ def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
         "running tasks 3 of 7",
         "running jobs 0 of 0",
         "pending tasks 0",
+        "stored 7 B",
         "cpu 1.5 of 4",
         "memory 96 of 65536 MiB",
         "licence 1",
@@ -104,6 +119,7 @@ def test_quota_shows_every_limited_or_used_resource(environment: Api) -> None:
         (["resources.licence=2"], {"resources": {"cpu": 4.0, "memory_mib": 65536, "licence": 2}}),
         (["resources={}", "weight=2"], {"resources": {}, "weight": 2}),
         (["running_tasks=null", "cpu=4"], {"running_tasks": None}),
+        (["stored_bytes=5Gi"], {"stored_bytes": "5Gi"}),
     ],
 )
 def test_quota_update_sends_only_changed_fields(

@@ -169,7 +169,7 @@ class OutputTransfer:
             offset = self._announce(path, file, size, sha256, md5) if size > PIECE_BYTES else 0
             self._put_to_web(path, offset, file, size, sha256)
         except ControlPlaneRefused as error:
-            kind = _USER if error.status == 413 else _SYSTEM
+            kind = _USER if error.status in (413, 507) else _SYSTEM
             raise AttemptFailed(kind, OUTPUTS, f"{name}: {error}") from error
         except (ControlPlaneUnavailable, ValueError, KeyError, TypeError) as error:
             raise AttemptFailed(_SYSTEM, OUTPUTS, f"{name}: {error}") from error
