@@ -66,7 +66,7 @@ test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an
 	@$(MAKE) check
 	@code=0; \
 	$(PYTEST) -n 3 --dist worksteal -m "not stack and not serial" || code=1; \
-	$(PYTEST) -n 2 --dist loadgroup -m stack || code=1; \
+	$(PYTEST) -n 2 --dist loadfile -m stack || code=1; \
 	$(PYTEST) -m serial || code=1; \
 	exit $$code
 	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
@@ -76,7 +76,7 @@ soak: setup ## the long suite: thousands of seeds, all mutants, full-length outa
 	@$(MAKE) tools
 	@code=0; export SIMULATION_BASE=$${SIMULATION_BASE:-$$(shuf -i 0-9999999 -n 1)000}; \
 	$(PYTEST) --soak -n 3 --dist worksteal -m "not stack and not serial" || code=1; \
-	$(PYTEST) --soak -n 2 --dist loadgroup -m stack || code=1; \
+	$(PYTEST) --soak -n 2 --dist loadfile -m stack || code=1; \
 	$(PYTEST) --soak -m serial || code=1; \
 	exit $$code
 	@test "$(ENGINE)" != none || echo "ENGINE=none: the tests that need a container engine were skipped"
