@@ -13,8 +13,8 @@ from tornado.web import authenticated
 
 from controlplane.config.celery import app
 from controlplane.config.env import read_secret_file
-from controlplane.config.flower_events import EventBounds
 from controlplane.contract.secret_files import resolve_secret_files
+from controlplane.limits.flower_events import EventBounds
 
 # Flower itself reads only the variable. Faults were reported when the settings were loaded.
 _resolved, _ = resolve_secret_files(os.environ, ["FLOWER_BASIC_AUTH"], read_secret_file)

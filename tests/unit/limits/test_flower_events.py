@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.config.flower_events import ATTEMPT, MAX_CHARS, MAX_FIELDS, EventBounds
+from controlplane.limits.flower_events import ATTEMPT, MAX_CHARS, MAX_FIELDS, EventBounds
 
 EVENT: dict[str, Any] = {
     "type": "task-received",
