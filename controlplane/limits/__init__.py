@@ -1,1 +1,1 @@
-"""Limit what callers may take: the address of a caller, and token buckets."""
+"""Limit what callers may take: the address of a caller, token buckets, and events for Flower."""
