@@ -95,6 +95,24 @@ class TestMembers:
         assert (found.user, found.project, found.role) == (user, project, "manager")
         [(_, before, after)] = lines("grant.role")
         assert (before, after) == ({"role": "viewer"}, {"role": "manager"})
+        shown = words(page(operator, "/admin/controlplane/auditline/"))
+        assert "role: viewer → manager" in shown
+
+    def test_page_of_a_user_shows_the_roles_of_the_user_and_its_groups(
+        self, operator: Client, project: Project
+    ) -> None:
+        ann = User.objects.get(username="ann")
+        give(ann, MemberScope(domain=project.domain), Role.SUBMITTER)
+        shown = words(page(operator, f"/admin/auth/user/{ann.pk}/change/"))
+        assert f"viewer project {project} by the group night-shift" in shown
+        assert f"submitter domain {project.domain}" in shown
+
+    def test_page_of_a_project_leads_to_its_jobs(self, operator: Client, project: Project) -> None:
+        other = Project.objects.create(domain=project.domain, name="other")
+        for row, number in ((project, "1 job"), (other, "0 jobs")):
+            jobs = f"/admin/controlplane/job/?project__id__exact={row.pk}"
+            assert f'href="{jobs}"' in page(operator, address_of(Project, row))
+            assert number in words(page(operator, jobs))
 
     def test_member_is_removed_after_a_confirmation(
         self, operator: Client, project: Project, user: User

@@ -25,6 +25,7 @@ from controlplane.models import (
     Cell,
     CellLease,
     Job,
+    Membership,
     OidcIdentity,
     OneOff,
     Pool,
@@ -315,9 +316,11 @@ def test_dashboard_shows_only_what_its_user_may_view(installation: None, allowed
     assert found == {allowed} - {""}
 
 
-def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) -> None:
+def test_the_sidebar_has_the_sections_and_counts_alerts(operator: Client) -> None:
     shown = words(page(operator, "/admin/"))
-    assert re.search(r"Work .*Jobs .*Tasks .*Attempts .*Cells .*Pools .*System", shown)
+    assert re.search(
+        r"Work .*Jobs .*Attempts .*Cells .*Pools .*Access .*Memberships .*System", shown
+    )
     assert re.search(r"Alerts 1\b", shown)
     Alert.objects.update(cleared_at=NOW)
     assert "Alerts mark_email_unread Dead letters" in words(page(operator, "/admin/"))
@@ -325,11 +328,11 @@ def test_the_sidebar_has_the_three_sections_and_counts_alerts(operator: Client) 
 
 def test_read_only_models_cannot_be_added_changed_or_deleted(operator: Client) -> None:
     for model in MODELS:
-        if model in (Pool, Quota, Secret):
+        if model in (Membership, Pool, Quota, Secret):
             continue
         row = model._default_manager.first()
         assert row is not None
-        if model not in (ApiToken, OidcIdentity):
+        if model not in (ApiToken, OidcIdentity, Project):
             assert operator.get(f"{address_of(model)}add/").status_code == 403
         delete = address_of(model, row).replace("/change/", "/delete/")
         assert operator.post(delete, {"post": "yes"}).status_code == 403
