@@ -50,6 +50,6 @@ def test_installers_require_the_hashes(path: str) -> None:
     assert [line for line in installs if not re.search("--require-hashes|--no-index", line)] == []
 
 
-def test_security_policy_says_how_to_report() -> None:
+def test_security_policy_describes_reports() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     assert "report" in text.lower()
