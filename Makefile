@@ -118,13 +118,15 @@ sbom: setup ## write CycloneDX bills of materials of control plane and cell to S
 	@echo "wrote $(SBOM)/run.cdx.json (control plane) and $(SBOM)/cell.cdx.json"
 
 lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes newer versions
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes \
+		--requirement requirements/lock.txt
 	@compile() { \
 		$(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
 			--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-			pyproject.toml --output-file "requirements/$$1.txt" "$${@:2}"; \
+			"$$2" --output-file "requirements/$$1.txt" "$${@:3}"; \
 	}; \
-	compile dev --extra control --extra cell --group dev; \
-	compile run --extra control --extra cell --constraints requirements/dev.txt; \
-	compile cell --extra cell --constraints requirements/dev.txt
+	compile dev pyproject.toml --extra control --extra cell --group dev; \
+	compile run pyproject.toml --extra control --extra cell --constraints requirements/dev.txt; \
+	compile cell pyproject.toml --extra cell --constraints requirements/dev.txt; \
+	echo uv | compile lock -
 	@echo "locked: commit requirements/*.txt"

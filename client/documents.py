@@ -262,6 +262,7 @@ class JobLimits(TypedDict):
     max_retries: int
     max_grace_seconds: float
     min_check_interval_seconds: float
+    always_pull: bool
     default_disk_mib: int
     max_ports: int
     max_shm_mib: int

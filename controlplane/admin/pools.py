@@ -59,7 +59,9 @@ class PoolForm(forms.ModelForm):
     job_limits = JobLimitsField(
         help_text="Limits for the values of jobs, one per line: <code>max_pids: 4096</code>."
         " Defaults: "
-        + ", ".join(f"{name} {value:g}" for name, value in JobLimits().model_dump().items())
+        + ", ".join(
+            f"{name} {str(value).lower()}" for name, value in JobLimits().model_dump().items()
+        )
         + "."
     )
 

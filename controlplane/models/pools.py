@@ -176,7 +176,8 @@ class Pool(models.Model):
         validators=[check_job_limits],
         help_text="Limits for the values of jobs: max_pids, max_ttl_seconds, max_retries,"
         " max_grace_seconds, min_check_interval_seconds, max_ports, max_shm_mib, max_outputs,"
-        " max_artifact_mib, default_disk_mib; missing ones have their defaults.",
+        " max_artifact_mib, default_disk_mib,"
+        " always_pull; missing ones have their defaults.",
     )
     mass_loss = models.CharField(
         max_length=7,

@@ -126,6 +126,11 @@ class JobLimits(Model):
         description="Minimum of `interval_seconds` of a health check, which runs a program outside"
         " the limits of the task.",
     )
+    always_pull: bool = Field(
+        default=False,
+        description="Whether containers have `pull_policy: always`, so that the registry checks for"
+        " each attempt whether its login may use the image.",
+    )
     default_disk_mib: int = Field(
         default=10_240,
         ge=0,

@@ -36,6 +36,19 @@ def over(pull: Pull) -> Pull:
     return pull
 
 
+def test_local_image_needs_the_permission_of_its_registry_with_always(
+    docker_kit: DockerKit, engine: DockerEngine, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "closed", closed=True) as closed:
+        image = closed.push(NOISE)
+        assert over(Pulls(engine).join(image, Registry(USER, PASSWORD))).error is None
+        assert engine.find_image(image) is not None
+        launch = docker_kit.launch("true", image=image, pull_policy="always")
+        docker_kit.driver.start(launch)
+        ended = docker_kit.events.ended(launch.uid)
+        assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE)
+
+
 def test_private_image_is_pulled_only_with_valid_credentials(
     engine: DockerEngine, tmp_path: Path
 ) -> None:

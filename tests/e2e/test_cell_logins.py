@@ -8,6 +8,8 @@ import pytest
 import redis
 
 from client import Session
+from client.documents import Task
+from client.states import TERMINAL_STATES
 from controlplane.contract.wire import logins
 from tests.architecture.source import ROOT
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
@@ -21,7 +23,9 @@ JOB = {"name": "x", "task_type": "process", "command": ["true"]}
 @pytest.fixture(scope="module")
 def stack() -> Iterator[RunningStack]:
     with open_folder() as folder:
-        with RunningStack(folder / "home", cells=2, engine="process") as running:
+        # A lease in which a cell restarts also on a busy machine.
+        lease = {"CELLRUN_LEASE_SECONDS": "120"}
+        with RunningStack(folder / "home", cells=2, engine="process", **lease) as running:
             yield running
         assert remnants(running.home) == []
 
@@ -108,3 +112,36 @@ def test_lost_users_are_written_again(stack: RunningStack, operator: "redis.Redi
     assert manage(stack, "redis_users") == "Redis has the users of 2 cells"
     assert users <= set(operator.acl_users())
     wait_until(lambda: users <= connected(operator), seconds=30, what="both cells are connected")
+
+
+def only_task(session: Session, job_id: int) -> Task:
+    [task] = session.tasks(job_id)
+    return task
+
+
+def test_attempt_continues_when_its_cell_restarts_with_a_new_key_within_its_lease(
+    stack: RunningStack, session: Session, operator: "redis.Redis[str]"
+) -> None:
+    end = stack.home / "end-of-the-job"
+    script = 'until test -e "$1"; do sleep 0.1; done'
+    job_id = session.submit({**JOB, "command": ["sh", "-c", script, "sh", str(end)]})["id"]
+    wait_until(
+        lambda: only_task(session, job_id)["state"] == "RUNNING", seconds=60, what="the task runs"
+    )
+    before = only_task(session, job_id)
+    name = str(before["cell_id"])
+    key_file = stack.home / "cells" / name / "key"
+    old = key_file.read_text()
+    key_file.write_text(manage(stack, "enroll_cell", name, "--renew") + "\n")
+    assert key_file.read_text() != old
+    stack.kill_and_await(name)
+    wait_until(
+        lambda: users_of(name) <= connected(operator), seconds=30, what="the cell is connected"
+    )
+    end.touch()
+    wait_until(
+        lambda: only_task(session, job_id)["state"] in TERMINAL_STATES, seconds=60, what="its end"
+    )
+    after = only_task(session, job_id)
+    assert (after["state"], after["attempt_uid"]) == ("SUCCEEDED", before["attempt_uid"])
+    assert session.cell(name)["state"] == "READY"

@@ -86,9 +86,14 @@ def read_example(name: str) -> dict[str, str]:
 
 def list_supervised(folder: Path) -> dict[str, Process]:
     """The processes of a stack of one cell with the usual ports, but PostgreSQL and Redis."""
-    plan = StackPlan(
+    return {process.name: process for process in list_processes(make_plan(folder))}
+
+
+def make_plan(folder: Path, secrets: Credentials | None = None) -> StackPlan:
+    """Return the plan of that stack."""
+    return StackPlan(
         home=StackHome(folder),
-        credentials=Credentials(*[""] * 10),
+        credentials=secrets or Credentials(*[""] * 10),
         web_port=WEB_PORT,
         flower_port=FLOWER_PORT,
         cells=1,
@@ -98,7 +103,6 @@ def list_supervised(folder: Path) -> dict[str, Process]:
         database=None,
         redis_port=None,
     )
-    return {process.name: process for process in list_processes(plan)}
 
 
 def as_installed(command: list[str], folder: Path) -> list[str]:

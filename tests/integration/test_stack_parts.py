@@ -17,6 +17,8 @@ from controlplane.config.stack.options import choose_ports, read_options
 from controlplane.config.stack.parts import credentials, host, ports
 from controlplane.config.stack.parts.home import StackHome, shell_lines, write_private
 from controlplane.config.stack.processes import PROJECT, Process
+from controlplane.config.stack.up import welcome
+from tests.harness.deployed import make_plan
 
 
 def test_options_have_the_documented_defaults() -> None:
@@ -24,6 +26,19 @@ def test_options_have_the_documented_defaults() -> None:
     assert (options.web_port, options.flower_port, options.cells) == (8000, 5555, 2)
     assert (options.engine, options.driver) == ("docker", "docker")
     assert options.home == Path(".cellrun").absolute()
+
+
+def test_a_log_of_the_stack_has_no_credentials(tmp_path: Path) -> None:
+    home = StackHome(tmp_path)
+    secrets = credentials.load_or_create(home)
+    plan = make_plan(tmp_path, secrets)
+    values = (secrets.admin_password, secrets.flower_password, secrets.submitter_token)
+    text = welcome(plan, "docker", with_secrets=True)
+    assert [value for value in values if value not in text] == []
+    text = welcome(plan, "docker", with_secrets=False)
+    assert [value for value in (*values, secrets.operator_token) if value in text] == []
+    assert str(tmp_path / "credentials.json") in text
+    assert text.endswith("Ctrl-C stops the stack.\n")
 
 
 def test_every_wrong_option_is_refused_by_name() -> None:

@@ -4,6 +4,7 @@ They are checked on submission and retry only, so a later change does not affect
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from controlplane.spec import JobSpec, TaskGroupSpec, quantities
 from controlplane.spec.faults import Finding
@@ -13,6 +14,7 @@ from controlplane.spec.limits import JobLimits
 from controlplane.spec.parts import Retries
 
 _DEFAULT_PIDS = int(GroupFields.model_fields["max_pids"].default)
+_DEFAULT_PULL = str(GroupFields.model_fields["pull_policy"].default)
 _DEFAULT_SHM = int(GroupFields.model_fields["shm"].default)
 _DEFAULT_GRACE = float(GroupFields.model_fields["stop_grace_seconds"].default)
 
@@ -32,7 +34,9 @@ def limit_defaults(spec: JobSpec, limits: JobLimits) -> JobSpec:
 
 
 def _limit_group(group: TaskGroupSpec, limits: JobLimits) -> TaskGroupSpec:
-    changes: dict[str, float] = {}
+    changes: dict[str, Any] = {}
+    if limits.always_pull and group.image and group.pull_policy == _DEFAULT_PULL:
+        changes["pull_policy"] = "always"
     if group.max_pids == _DEFAULT_PIDS and group.max_pids > limits.max_pids:
         changes["max_pids"] = limits.max_pids
     if group.shm == _DEFAULT_SHM and group.shm > limits.max_shm_mib:
@@ -65,6 +69,8 @@ def _check_group(group: TaskGroupSpec, limits: JobLimits, pool: str) -> Iterator
     if group.shm > limits.max_shm_mib:
         most = quantities.format_mib(limits.max_shm_mib)
         yield ("shm",), f"must be at most {most} in pool {pool}"
+    if limits.always_pull and group.image and group.pull_policy != "always":
+        yield ("pull_policy",), f"must be always in pool {pool}"
     for name, count in (("ports", limits.max_ports), ("outputs", limits.max_outputs)):
         if len(getattr(group, name)) > count:
             yield (name,), f"must have at most {count} items in pool {pool}"

@@ -37,6 +37,7 @@ DEFAULTS = {
         "max_retries": 1_000,
         "max_grace_seconds": 3_600,
         "min_check_interval_seconds": 1,
+        "always_pull": False,
         "default_disk_mib": 10_240,
         "max_ports": 16,
         "max_shm_mib": 65_536,

@@ -93,6 +93,17 @@ def test_pool_limits_published_ports_outputs_and_shared_memory() -> None:
     assert set(faults(none, ports=["a"], outputs=outputs[:1])) == {"ports", "outputs"}
 
 
+def test_pool_requires_the_permission_of_the_registry_for_each_attempt() -> None:
+    limits = JobLimits(always_pull=True)
+    spec = limit_defaults(parse_job(JOB), limits)
+    assert spec.groups[0].pull_policy == "always"
+    assert faults(limits) == faults(limits, pull_policy="always") == {}
+    assert faults(limits, pull_policy="never") == {"pull_policy": "must be always in pool gpu"}
+    process = parse_job({"name": "a", "task_type": "process", "command": ["true"]})
+    assert limit_defaults(process, limits) is process
+    assert list(find_limit_faults(process, limits, pool="gpu")) == []
+
+
 def test_fault_names_the_group_and_the_level_of_retries() -> None:
     groups = [
         {"name": "x", "image": "y", "retries": {"failure": 6}},
