@@ -10,7 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Project, StoredSize
+from controlplane.models import Project, StoredSize, StoredTotal
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 
 BEFORE = [("controlplane", "0011_cell_secret_key_id")]
@@ -86,3 +86,4 @@ def test_present_artifacts_count_and_files_elsewhere_do_not() -> None:
     }
     key = Project.objects.get().pk
     assert count_stored_bytes([key]) == {key: 25}
+    assert list(StoredTotal.objects.values_list("project_id", "total_bytes")) == [(key, 25)]
