@@ -14,7 +14,8 @@ _COUNT_PRESENT = """
 INSERT INTO controlplane_storedsize
     (job_id, attempt_uid, project_id, file_bytes, stdout_bytes, stderr_bytes, counted_bytes,
      is_uncounted)
-SELECT a.job_id, a.uid, j.project_id, sum((item.output ->> 'size')::bigint), 0, 0, 0, true
+SELECT a.job_id, a.uid, j.project_id, sum((item.output ->> 'size')::bigint), 0, 0,
+       sum((item.output ->> 'size')::bigint), false
 FROM controlplane_attempt a
 JOIN controlplane_job j ON j.id = a.job_id,
      jsonb_array_elements(
@@ -23,10 +24,14 @@ JOIN controlplane_job j ON j.id = a.job_id,
 WHERE item.output ->> 'uri' LIKE '/api/v1/%'
 GROUP BY a.job_id, a.uid, j.project_id
 UNION ALL
-SELECT min(e.job_id), e.attempt_uid, min(e.project_id), max(e.size_bytes), 0, 0, 0, true
+SELECT min(e.job_id), e.attempt_uid, min(e.project_id), max(e.size_bytes), 0, 0, max(e.size_bytes), false
 FROM controlplane_cacheentry e
 WHERE NOT EXISTS (SELECT FROM controlplane_attempt a WHERE a.uid = e.attempt_uid)
 GROUP BY e.attempt_uid
+"""
+_ADD_UP = """
+INSERT INTO controlplane_storedtotal (project_id, total_bytes)
+SELECT project_id, sum(counted_bytes)::bigint FROM controlplane_storedsize GROUP BY project_id
 """
 
 
@@ -131,5 +136,5 @@ class Migration(migrations.Migration):
                 name="stored_size_of_inputs_once_per_job",
             ),
         ),
-        migrations.RunSQL(_COUNT_PRESENT, migrations.RunSQL.noop),
+        migrations.RunSQL([_COUNT_PRESENT, _ADD_UP], migrations.RunSQL.noop),
     )

@@ -198,3 +198,33 @@ def test_matches_and_streams_reach_users_and_the_next_group(session: Session) ->
     assert [item["name"] for item in session.artifacts(uid)] == ["texts/deep/sorted.txt"]
     assert content(session, uid, "texts/deep/sorted.txt") == b"a\nb\n"
     assert whole_log(session, uid) == whole_log(session, read["attempt_uid"]) == "a\nb\n"
+
+
+def test_output_above_the_limit_of_the_project_fails_its_task(
+    session: Session, operator: Session
+) -> None:
+    used = session.project("default/default")["stored_bytes"]
+    operator.put_quota("project", "default/default", {"stored_bytes": used + 2**20})
+    try:
+        job = shell_job(
+            "echo begun; head -c 1100000 /dev/zero > /out/model",
+            outputs=[{"path": "/out/model"}],
+            retries={"failure": 1},
+        )
+        ended = wait_for_end(session, session.submit(job)["id"])
+        assert ended["state"] == "FAILED"
+        [attempts] = attempts_of(session, ended["id"]).values()
+        assert [attempt["failure_kind"] for attempt in attempts] == ["user", "user"]
+        for attempt in attempts:
+            assert "project default/default stores" in attempt["failure_reason"]
+            assert "its limit stored_bytes is" in attempt["failure_reason"]
+            assert whole_log(session, attempt["uid"]) == "begun\n"
+        assert used < session.project("default/default")["stored_bytes"] < used + 2**20
+    finally:
+        operator.put_quota("project", "default/default", {"stored_bytes": None})
+    session.delete_job(ended["id"])
+    wait_until(
+        lambda: session.project("default/default")["stored_bytes"] <= used,
+        seconds=60,
+        what="its space is free",
+    )
