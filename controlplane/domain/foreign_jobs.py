@@ -1,11 +1,14 @@
-"""Remove references to jobs that a reader may not know from explanations and other documents."""
+"""Remove references to jobs that a reader may not know from documents."""
 
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-# Texts of reasons name jobs in this form only.
-_NAMED = re.compile(r"\bjob ([1-9][0-9]{0,17})\b")
+# Texts of reasons and messages name jobs in this form only.
+_NAMED = re.compile(r"\bjob ([1-9][0-9]{0,17})\b(?:, task [1-9][0-9]{0,17}\b)?")
+_TEXTS = ("text", "message", "failure_reason")
+# Fields that are as the submitter wrote them.
+_OWN = ("spec", "labels", "annotation", "result")
 _OTHER = "a job of another project"
 # Figures of reasons that are the id of a job.
 _IDS = ("job", "behind")
@@ -22,9 +25,9 @@ def named_jobs(document: Any) -> Iterator[int]:
             for key, value in document.items():
                 if key in _IDS and isinstance(value, int):
                     yield value
-                elif key == "text" and isinstance(value, str):
+                elif key in _TEXTS and isinstance(value, str):
                     yield from map(int, _NAMED.findall(value))
-                else:
+                elif key not in _OWN:
                     yield from named_jobs(value)
         case list() | tuple():
             for item in document:
@@ -47,6 +50,8 @@ def without_jobs(document: Any, hidden: Collection[int]) -> Any:
 def _hide(key: str, value: Any, hidden: Collection[int]) -> Any:
     if key in _IDS and isinstance(value, int):
         return None if value in hidden else value
-    if key == "text" and isinstance(value, str):
+    if key in _OWN:
+        return value
+    if key in _TEXTS and isinstance(value, str):
         return _NAMED.sub(lambda named: _OTHER if int(named[1]) in hidden else named[0], value)
     return without_jobs(value, hidden)

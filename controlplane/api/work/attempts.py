@@ -25,6 +25,7 @@ from controlplane.commands.attempts.artifacts import announce_artifact, put_arti
 from controlplane.commands.attempts.logs import append_output
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.queries.attempts import artifacts
+from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import attempts, history
 
 MAX_TAIL = 100_000
@@ -46,7 +47,7 @@ class Attempts(ApiView):
     def retrieve(self, request: Request, uid: UUID) -> Response:
         """Show one attempt."""
         check_attempt(self.access, uid)
-        return self.answer(attempts.get_attempt(uid))
+        return self.answer(hide_foreign_jobs(attempts.get_attempt(uid), self.access.readable))
 
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")

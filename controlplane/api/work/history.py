@@ -6,6 +6,7 @@ from rest_framework.response import Response
 
 from controlplane.api.base import ApiView
 from controlplane.api.openapi import parameter
+from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views.history import HistoryPage, change_document
 
 MERGED = [
@@ -19,4 +20,5 @@ def answer_history(view: ApiView, find: Callable[..., HistoryPage]) -> Response:
     before, merged = page.number, view.query.flag("merged", default=True)
     found = find(before=before, limit=page.limit, merged=merged)
     page.following = found.following
-    return page.get_paginated_response([change_document(entry) for entry in found.entries])
+    changes = [change_document(entry) for entry in found.entries]
+    return page.get_paginated_response(hide_foreign_jobs(changes, view.access.readable))

@@ -103,7 +103,8 @@ class Tasks(ApiView):
     @action(detail=True, url_path="attempts")
     def list_attempts_of_task(self, request: Request, task: int | str) -> Response:
         """List the attempts of a task, newest first."""
-        return self.answer_page(partial(attempts.list_attempts, self._find(task)), "number")
+        found = partial(attempts.list_attempts, self._find(task))
+        return self.answer_page(self.hiding(found), "number")
 
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")

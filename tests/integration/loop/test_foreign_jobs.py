@@ -7,8 +7,11 @@ import pytest
 from django.test import Client
 
 from controlplane import clock
+from controlplane.commands.callbacks import claim_callbacks
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.contract.messages.reports import AttemptReport
+from controlplane.contract.states import TaskState
 from controlplane.domain.foreign_jobs import named_jobs, without_jobs
 from controlplane.domain.roles import Role
 from controlplane.models import Domain, Job, Membership, Pool, Project
@@ -97,6 +100,59 @@ def test_forecast_counts_evictions_of_other_projects_without_names(
         (mine.pk, "main.0", "cell-1"),
     }
     assert str(theirs.pk) not in json.dumps([item["task"] for item in evicts])
+
+
+def test_evicted_task_does_not_name_the_preemptor_of_another_project(
+    loop: Loop, reader: Reader
+) -> None:
+    cell = loop.cell("cell-1", 1000)
+    fields: dict[str, Any] = {"band": "batch", "retries": {"preemption": 0}}
+    mine = submit_here(loop, reader, callback={"url": "https://receiver.example/"}, **fields)
+    loop.place()
+    [attempt] = loop.attempts(mine)
+    cell.report(AttemptReport(str(attempt.uid), 0, TaskState.RUNNING))
+    theirs = loop.submit(band="production")
+    loop.place()
+    cell.report(AttemptReport(str(attempt.uid), 0, TaskState.KILLED, gone=True))
+    [task] = loop.tasks(mine)
+    paths = [
+        "/jobs",
+        f"/jobs/{mine.pk}",
+        f"/jobs/{mine.pk}/tasks",
+        f"/jobs/{mine.pk}/history",
+        f"/tasks/{task.pk}",
+        f"/tasks/{task.pk}/attempts",
+        f"/tasks/{task.pk}/history",
+        f"/tasks/{task.pk}/explain",
+        f"/attempts/{attempt.uid}",
+        f"/attempts/{attempt.uid}/history",
+    ]
+    texts = {path: json.dumps(reader.get(path)) for path in paths}
+    assert [path for path, text in texts.items() if f"job {theirs.pk}" in text] == []
+    assert "made room for a job of another project" in texts[f"/tasks/{task.pk}/history"]
+    [callback] = claim_callbacks(now=clock.now()).items
+    assert f"job {theirs.pk}" not in callback.body.decode()
+    # The same documents for a member of the other project as well.
+    Membership.objects.filter(user=reader.user).update(project=None, domain=Domain.objects.get())
+    texts = {path: json.dumps(reader.get(path)) for path in paths}
+    assert f"made room for job {theirs.pk} (production)" in texts[f"/tasks/{task.pk}/history"]
+    assert f"job {theirs.pk}" in texts[f"/attempts/{attempt.uid}"]
+
+
+def test_hidden_job_takes_its_task_along_and_own_texts_stay() -> None:
+    document = {
+        "message": "the result is that of job 12, task 7",
+        "failure_reason": "made room for job 12 (production)",
+        "spec": {"text": "job 12"},
+        "annotation": {"message": "job 12", "job": 12},
+    }
+    assert set(named_jobs(document)) == {12}
+    assert without_jobs(document, {12}) == {
+        "message": "the result is that of a job of another project",
+        "failure_reason": "made room for a job of another project (production)",
+        "spec": {"text": "job 12"},
+        "annotation": {"message": "job 12", "job": 12},
+    }
 
 
 def test_ids_are_whole_numbers_of_texts() -> None:
