@@ -24,7 +24,7 @@ from controlplane.spec.services import MAX_CHECK_SECONDS, MAX_PORTS
 # The largest integer that every JSON parser reads exactly.
 MAX_LIMIT = (1 << 53) - 1
 MAX_NAMES = 64
-# As of the setting CELLRUN_MAX_ARTIFACT_MIB.
+# The maximum of the setting CELLRUN_MAX_ARTIFACT_MIB.
 MAX_ARTIFACT_MIB = 1_000_000_000
 # Reserved names: cpu, memory and disk, with their units of placement, and gpu.
 OWN_NAMES = frozenset({"cpu", "cpu_millis", "memory", "memory_mib", "disk", "disk_mib", "gpu"})

@@ -1,4 +1,4 @@
-"""One command upgrades an installation of the release before projects had members.
+"""One command upgrades an installation of an earlier release: tokens with scopes, or with roles.
 
 The values that the earlier release derived from its secret key are fixed here, as that release
 computed them.
@@ -21,7 +21,9 @@ from controlplane.queries.cells.keys import key_of
 from controlplane.queries.tenancy.secrets import open_secrets
 from tests.integration.api.conftest import Caller, change_setting
 
-BEFORE = [("controlplane", "0006_pool_job_limits")]
+RELEASES = "0001_initial", "0006_pool_job_limits"
+# The scopes of the first release that have become a role.
+SCOPES = {"operator": ["submit", "operate"], "submitter": ["submit"], "viewer": list[str]()}
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 SECRET_KEY = "the key of an installation before the upgrade"
@@ -54,15 +56,17 @@ TOKENS = {
 SPEC = {"name": "job", "image": "busybox", "command": ["true"]}
 
 
-@pytest.fixture
-def ids(transactional_db: None, settings: Any, tmp_path: Path) -> Iterator[dict[str, int]]:
+@pytest.fixture(params=RELEASES)
+def ids(
+    request: pytest.FixtureRequest, transactional_db: None, settings: Any, tmp_path: Path
+) -> Iterator[dict[str, int]]:
     """The ids of the jobs of an installation that was upgraded with `manage.py migrate`."""
     settings.SECRET_KEY = SECRET_KEY
     change_setting(settings, artifact_root=tmp_path)
-    executor = MigrationExecutor(connection)
+    executor, release = MigrationExecutor(connection), [("controlplane", request.param)]
     try:
-        executor.migrate(BEFORE)
-        found = Installation(executor.loader.project_state(BEFORE).apps).fill()
+        executor.migrate(release)
+        found = Installation(executor.loader.project_state(release).apps).fill()
         call_command("migrate", verbosity=0, interactive=False)
         yield found
     finally:
@@ -87,15 +91,17 @@ class Installation:
             name: users.create(username=name, is_superuser=role == "operator")
             for name, (_, _, role) in TOKENS.items()
         }
+        has_scopes = hasattr(self._apps.get_model("controlplane", "ApiToken"), "scopes")
         for name, (clear, digest, role) in TOKENS.items():
+            rights = {"scopes": SCOPES[role]} if has_scopes else {"role": role}
             self._create(
                 "ApiToken",
                 user=names[name],
                 name="laptop",
                 prefix=clear[:10],
                 digest=digest,
-                role=role,
                 created_at=NOW,
+                **rights,
             )
         self._create("Quota", user=names["user-1"], running_tasks=7)
         made = {"created_at": NOW, "updated_at": NOW, "size": 5}

@@ -85,7 +85,8 @@ PARENTLESS = MappingProxyType(
         "storedsize": _ORPHANED_SIZES,
     }
 )
-"""By table, in this order: removes the orphans of a page; its length, its last key, how many."""
+"""By table, in this order: a statement that removes the orphans of a page, or zeroes their sizes,
+and returns the length of the page, its last key and the number of orphans."""
 
 
 def remove(context: RuleContext) -> Mapping[str, int]:

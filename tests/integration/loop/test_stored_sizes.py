@@ -81,7 +81,7 @@ def delete(attempt: Attempt) -> None:
 
 
 def cache(attempt: Attempt, size: int) -> CacheEntry:
-    """Give the artifacts of an attempt to an entry of the cache, evicted by `evict`."""
+    """Give the artifacts of an attempt to an entry of the cache, which is evicted later."""
     prefix, job = find_prefix(attempt.uid), Job.objects.get(pk=attempt.job_id)
     assert prefix is not None
     return CacheEntry.objects.create(
