@@ -110,6 +110,15 @@ class Access:
         return self.projects.keys() & self.bound_to
 
     @property
+    def readable_domains(self) -> Collection[int] | None:
+        """Return the ids of the domains on which the caller has a role; None: all domains."""
+        if self.bound_to is not None:
+            return frozenset()
+        if self.is_operator or self.is_auditor or self.has_open_reading:
+            return None
+        return self.domains.keys()
+
+    @property
     def managed(self) -> Collection[int] | None:
         """Return the ids of the projects that the caller manages; None: all projects."""
         if not self.limit.includes(Role.MANAGER):
@@ -130,14 +139,12 @@ class Access:
 
     def role_on_domain(self, domain_id: int) -> Role | None:
         """Return the role on all projects of a domain; None: the caller has none."""
-        if self.bound_to is not None:
+        readable = self.readable_domains
+        if readable is not None and domain_id not in readable:
             return None
         if self.is_operator:
             return self.limit
-        role = self.domains.get(domain_id)
-        if role is None:
-            return Role.VIEWER if self.is_auditor or self.has_open_reading else None
-        return role.capped(self.limit)
+        return self.domains.get(domain_id, Role.VIEWER).capped(self.limit)
 
 
 _NEEDED = {

@@ -16,7 +16,7 @@ from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import Domain, Membership, Project
+from controlplane.models import Domain, Membership, Project, Quota
 from controlplane.spec import parse_job
 from tests.integration.api.conftest import Caller, change_setting
 
@@ -90,6 +90,7 @@ def make_world() -> World:
         body = {"name": "job", "image": "busybox", "domain": domain, "project": name}
         [made] = submit_jobs(specs=[parse_job(body)], bodies=[body], owner=owner, now=clock.now())
         world.jobs[path] = made.job_id
+        Quota.objects.create(project=world.projects[path], running_tasks=1)
     for name in GROUPS:
         Group.objects.create(name=name)
     return world
@@ -133,12 +134,33 @@ def test_a_user_lists_and_reads_exactly_what_the_rules_permit(settings_of_test: 
         expected = {world.jobs[path] for path in listed_by_the_rules(situation)}
         assert {item["id"] for item in reader.get("/jobs").json["results"]} == expected
         assert {item["job"] for item in reader.get("/tasks").json["results"]} == expected
-        for job_id in world.jobs.values():
-            status = 200 if job_id in expected else 404
-            assert reader.get(f"/jobs/{job_id}").status == status
-            assert reader.get(f"/jobs/{job_id}/history").status == status
+        readable = listed_by_the_rules(situation)
+        assert names(reader, "/projects") == readable
+        assert names(reader, "/quotas?kind=project") == readable
+        for path, job_id in world.jobs.items():
+            domain, project = path.split("/")
+            query = f"domain={domain}&project={project}"
+            status = 200 if path in readable else 404
+            for url in (
+                f"/jobs/{job_id}",
+                f"/jobs/{job_id}/tasks",
+                f"/jobs/{job_id}/history",
+                f"/jobs/{job_id}/artifacts",
+                f"/jobs?project={path}",
+                f"/projects/{path}",
+                f"/quotas/project/{path}",
+                f"/cache?{query}",
+            ):
+                assert (url, reader.get(url).status) == (url, status)
+            # Names of secrets need the role submitter, which the token does not have.
+            assert reader.get(f"/secrets?{query}").status == (403 if status == 200 else 404)
 
     check()
+
+
+def names(reader: Caller, url: str) -> set[str]:
+    """The projects of the world that a list names."""
+    return {item["name"] for item in reader.get(url).json["results"]} & set(PROJECTS)
 
 
 @pytest.fixture

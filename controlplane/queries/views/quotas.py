@@ -1,6 +1,6 @@
 """Load quotas for the API and the admin: limits and usage of a user, project or domain."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -79,8 +79,8 @@ def list_quotas(
     if not reader.may_audit:
         found = found.filter(
             Q(user=reader.user_id)
-            | Q(project__in=reader.projects)
-            | Q(domain__in=reader.domains)
+            | _one_of("project", reader.readable)
+            | _one_of("domain", reader.readable_domains)
             | ~Q(default_for="")
         )
     if before is not None:
@@ -128,12 +128,20 @@ def find_kind(name: str) -> ScopeKind:
 
 def is_readable(scope: Scope, reader: Access) -> bool:
     """Return whether a caller may read the quota of a scope."""
-    own: Mapping[ScopeKind, Container[int]] = {
-        ScopeKind.USER: (reader.user_id,),
-        ScopeKind.PROJECT: reader.projects,
-        ScopeKind.DOMAIN: reader.domains,
+    own: Mapping[ScopeKind, Container[int] | None] = {
+        ScopeKind.USER: None if reader.may_audit else (reader.user_id,),
+        ScopeKind.PROJECT: reader.readable,
+        ScopeKind.DOMAIN: reader.readable_domains,
     }
-    return reader.may_audit or scope.key in own[scope.kind]
+    readable = own[scope.kind]
+    return readable is None or scope.key in readable
+
+
+def _one_of(field: str, keys: Collection[int] | None) -> Q:
+    """Return the condition that a quota is of a scope among `keys`; None: of any."""
+    if keys is None:
+        return Q(**{f"{field}__isnull": False})
+    return Q(**{f"{field}__in": keys})
 
 
 def load_uses(scopes: Iterable[Scope]) -> dict[Scope, QuotaUse]:
