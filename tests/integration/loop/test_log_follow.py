@@ -8,9 +8,10 @@ from django.db import connection
 
 from controlplane import clock
 from controlplane.api.work.follow import LogFollow
+from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, Membership
+from controlplane.models import ApiToken, Membership, Project
 from tests.integration.loop.conftest import Loop
 
 
@@ -60,6 +61,43 @@ def test_follow_of_another_project_is_not_admitted(loop: Loop) -> None:
     uid, token = attempt_and_token(loop)
     Membership.objects.all().delete()
     assert open_follow(uid, f"Bearer {token}".encode()) == (True, [])
+
+
+# What each caller has: a role, on this (the project of the attempt, its domain, another project or
+# the installation), and whether the token is limited to that project.
+CALLERS = {
+    "viewer": ("viewer", "project", False, True),
+    "submitter": ("submitter", "project", False, True),
+    "manager of the domain": ("manager", "domain", False, True),
+    "auditor": ("auditor", "installation", False, True),
+    "limited to the project": ("viewer", "project", True, True),
+    "manager of another project": ("manager", "other", False, False),
+    "limited to another project": ("viewer", "domain", True, False),
+    "auditor, limited to another project": ("auditor", "installation", True, False),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_logs_are_followed_by_readers_of_the_project_only(loop: Loop, caller: str) -> None:
+    role, place, is_limited, may_follow = CALLERS[caller]
+    uid, _ = attempt_and_token(loop)
+    home = Project.objects.get()
+    other = Project.objects.create(domain=home.domain, name="other")
+    user, _ = create_user(name="reader", password=None, is_operator=False)
+    scope: dict[str, Any] = {
+        "project": {"project": home},
+        "domain": {"domain": home.domain},
+        "other": {"project": other},
+        "installation": {},
+    }[place]
+    Membership.objects.create(user=user, role=role, created_at=clock.now(), **scope)
+    token = create_api_token(user=user, name="t", role=Role.VIEWER, now=clock.now())
+    if is_limited:
+        bound_to = home.pk if place == "project" else other.pk
+        ApiToken.objects.filter(user=user).update(bound_to=[bound_to])
+    was_passed_on, sent = open_follow(uid, f"Bearer {token}".encode())
+    assert was_passed_on is not may_follow
+    assert [message.get("status") for message in sent[:1]] == ([200] if may_follow else [])
 
 
 @pytest.mark.parametrize("model", [ApiToken, Membership])
