@@ -7,7 +7,9 @@ from uuid import UUID
 from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_output
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
+from controlplane.domain.jobs.stored_bytes import END_OF_STREAM
 from controlplane.queries.attempts.artifacts import is_purged
+from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from controlplane.queries.views.attempts import find_key_for_group, find_uploader
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
@@ -84,12 +86,15 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
     """Append to a stream; return its size. Raise NotFound, WrongOffset, StreamFull.
 
     If the project has used up its limit, the stream ends after this piece, with a line about that:
-    the beginning of the output of each attempt remains readable.
+    the beginning of the output of each attempt remains readable. While it is used up, a stream that
+    ended in this way stores nothing more.
     """
     if stream not in STREAMS:
         raise NotFound(f"there is no stream {stream}: only {' and '.join(STREAMS)}")
     store = current_store()
     try:
+        if _has_ended(uid, stream, offset):
+            raise StreamFull(offset)
         size = store.append_log(uid, stream, offset=offset, content=content)
         storage = record_output(uid, stream, size)
         if storage is not None:
@@ -105,3 +110,19 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
             store.remove_logs(uid)
             forget_attempts([uid], keep_cached=True)
             raise NotFound(f"attempt {uid} has been deleted")
+
+
+def _has_ended(uid: UUID, stream: str, offset: int) -> bool:
+    """Return whether the stream ends at `offset` with the line about a limit that is still used up.
+
+    The stream itself records it: a restarted cell does not know that it ended.
+    """
+    if not offset:
+        return False
+    found = find_storage_of_attempt(uid)
+    if found is None or not found[0].is_used_up:
+        return False
+    start = max(offset - len(END_OF_STREAM), 0)
+    # More than the line, so that a stream that continues after it is not taken for ended.
+    piece = current_store().read_log(uid, stream, offset=start, limit=2 * len(END_OF_STREAM))
+    return piece.content == END_OF_STREAM

@@ -219,9 +219,59 @@ def test_output_ends_with_a_line_that_names_the_limit(
     answer = upload(cell, attempt.uid, b"more", offset=8)
     assert answer.status == 410
     content, cursor = read(submitter, attempt)
-    assert content.startswith(b"12345678more\n[cellrun: further output is not stored: ")
-    assert b"its limit stored_bytes is 8 bytes]" in content
+    assert content.startswith(b"12345678more\n[cellrun: project default/default stores 8 bytes, ")
+    assert content.endswith(b"its limit stored_bytes is 8 bytes: no more output is stored]\n")
     assert answer.json["size"] == int(cursor) == len(content) == stored(submitter)
+
+
+def end_stdout(operator: Caller, cell: Cell, attempt: Attempt) -> int:
+    """Upload output until the limit has ended the stream; return its size."""
+    limit(operator, 8)
+    upload(cell, attempt.uid, b"12345678")
+    answer = upload(cell, attempt.uid, b"more", offset=8)
+    assert answer.status == 410
+    return int(answer.json["size"])
+
+
+def test_nothing_is_stored_of_a_stream_that_has_ended(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    size = end_stdout(operator, cell, attempt)
+    before = read(submitter, attempt)
+    answer = upload(cell, attempt.uid, b"even more", offset=size)
+    assert (answer.status, answer.json["size"]) == (410, size)
+    assert read(submitter, attempt) == before
+    assert stored(submitter) == size
+
+
+def test_restarted_cell_does_not_continue_a_stream_that_has_ended(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    size = end_stdout(operator, cell, attempt)
+    before = read(submitter, attempt)
+    repeated = upload(cell, attempt.uid, b"12345678moreandmore")
+    assert (repeated.status, repeated.json["size"]) == (409, size)
+    rest = upload(cell, attempt.uid, b"andmore", offset=size)
+    assert (rest.status, rest.json["size"]) == (410, size)
+    assert read(submitter, attempt) == before
+
+
+def test_beginning_of_the_other_stream_is_stored_after_one_has_ended(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    end_stdout(operator, cell, attempt)
+    assert upload(cell, attempt.uid, b"Traceback", stream="stderr").status == 410
+    content, _ = read(submitter, attempt, "?stream=stderr")
+    assert content.startswith(b"Traceback\n[cellrun: ")
+
+
+def test_stream_continues_after_the_limit_is_raised(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    size = end_stdout(operator, cell, attempt)
+    limit(operator, 10_000)
+    assert upload(cell, attempt.uid, b"rest", offset=size).json == {"size": size + 4}
+    assert read(submitter, attempt)[0].endswith(b"]\nrest")
 
 
 def test_new_jobs_are_refused_once_the_limit_is_reached(
