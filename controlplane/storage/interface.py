@@ -43,10 +43,10 @@ class WrongOffset(Exception):
 
 
 class StreamFull(Exception):
-    """The stream has reached its maximum size; further output is not stored."""
+    """The stream has ended: at its maximum size, or for the reason `detail`."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(f"the stream is full: it stores at most {size} bytes")
+    def __init__(self, size: int, detail: str = "") -> None:
+        super().__init__(detail or f"the stream is full: it stores at most {size} bytes")
         self.size = size
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_output
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
-from controlplane.domain.jobs.stored_bytes import END_OF_STREAM
+from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
 from controlplane.queries.attempts.artifacts import is_purged
 from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from controlplane.queries.views.attempts import find_key_for_group, find_uploader
@@ -93,13 +93,15 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
         raise NotFound(f"there is no stream {stream}: only {' and '.join(STREAMS)}")
     store = current_store()
     try:
-        if _has_ended(uid, stream, offset):
-            raise StreamFull(offset)
+        storage = _find_end(uid, stream, offset)
+        if storage is not None:
+            raise StreamFull(offset, storage.refuse(0))
         size = store.append_log(uid, stream, offset=offset, content=content)
         storage = record_output(uid, stream, size)
         if storage is not None:
             line = storage.end_of_output()
-            raise StreamFull(store.append_log(uid, stream, offset=size, content=line))
+            size = store.append_log(uid, stream, offset=size, content=line)
+            raise StreamFull(size, storage.refuse(0))
         return size
     except StreamFull as full:
         record_output(uid, stream, full.size)
@@ -112,17 +114,15 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
             raise NotFound(f"attempt {uid} has been deleted")
 
 
-def _has_ended(uid: UUID, stream: str, offset: int) -> bool:
-    """Return whether the stream ends at `offset` with the line about a limit that is still used up.
+def _find_end(uid: UUID, stream: str, offset: int) -> LimitedStorage | None:
+    """Return the used-up storage of the project if the stream ends at `offset` for that reason.
 
-    The stream itself records it: a restarted cell does not know that it ended.
+    The line at its end records it: a restarted cell does not know that the stream has ended.
     """
-    if not offset:
-        return False
-    found = find_storage_of_attempt(uid)
+    found = find_storage_of_attempt(uid) if offset else None
     if found is None or not found[0].is_used_up:
-        return False
+        return None
     start = max(offset - len(END_OF_STREAM), 0)
     # More than the line, so that a stream that continues after it is not taken for ended.
     piece = current_store().read_log(uid, stream, offset=start, limit=2 * len(END_OF_STREAM))
-    return piece.content == END_OF_STREAM
+    return found[0] if piece.content == END_OF_STREAM else None
