@@ -5,6 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.commands.retention.deletion import delete_job
@@ -342,3 +344,21 @@ def test_retry_is_refused_once_the_limit_is_reached(
     refused = submitter.post(f"/jobs/{attempt.job_id}/retry")
     assert refused.status == 409
     assert "its limit stored_bytes is 5 bytes" in refused.json["detail"]
+
+
+def test_limits_of_artifacts_are_read_for_the_first_piece_only(
+    operator: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    limit(operator, 1_000)
+
+    def count_reads(content: bytes, offset: int) -> tuple[int, int]:
+        with CaptureQueriesContext(connection) as queries:
+            assert put(cell, attempt.uid, "a", content, whole=b"12345", offset=offset).status == 200
+        found = [item["sql"] for item in queries]
+        return sum("max_artifact_mib" in sql for sql in found), sum(
+            "preset" in sql for sql in found
+        )
+
+    assert count_reads(b"12", 0) == (1, 1)
+    assert count_reads(b"34", 2) == (0, 0)
+    assert count_reads(b"5", 4) == (0, 0)
