@@ -11,9 +11,13 @@ from django.test.utils import CaptureQueriesContext
 from controlplane import clock
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.retention.purge import purge_deleted
+from controlplane.commands.tenancy.stored_bytes import record_output
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
+from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Attempt, Cell, Job, Quota, Task
+from controlplane.queries.placement.quotas import find_limits
+from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from tests.integration.api.conftest import Answer, Caller, change_setting, check_described
 from tests.integration.api.test_artifacts import digest, files, put, signed
 from tests.integration.api.test_logs import read, upload
@@ -362,3 +366,25 @@ def test_limits_of_artifacts_are_read_for_the_first_piece_only(
     assert count_reads(b"12", 0) == (1, 1)
     assert count_reads(b"34", 2) == (0, 0)
     assert count_reads(b"5", 4) == (0, 0)
+
+
+@pytest.mark.parametrize("own", [None, {}, {"stored_bytes": 0}, {"stored_bytes": 7}])
+@pytest.mark.parametrize("preset", [None, {}, {"stored_bytes": 5}])
+def test_uploads_have_the_limit_that_quotas_have(
+    cell: Cell, attempt: Attempt, own: dict[str, int] | None, preset: dict[str, int] | None
+) -> None:
+    project = Job.objects.get().project_id
+    if preset is not None:
+        Quota.objects.create(default_for="project", **preset)
+    if own is not None:
+        Quota.objects.create(project_id=project, **own)
+    chosen = preset if own is None else own
+    wanted = (chosen or {}).get("stored_bytes")
+    [limited] = find_limits([Scope(ScopeKind.PROJECT, project)])
+    found = find_storage_of_attempt(attempt.uid)
+    ended = record_output(attempt.uid, "stdout", 10) or record_output(attempt.uid, "stdout", 11)
+    assert limited.stored_bytes == wanted
+    assert (found and found[0].limit) == wanted
+    assert (ended and ended.limit) == wanted
+    if found is not None:
+        assert found[0].project == limited.name
