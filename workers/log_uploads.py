@@ -40,6 +40,14 @@ class NoResponse(UploadDeferred):
     """The control plane did not answer: other chunks wait as well."""
 
 
+class StreamEnded(Exception):
+    """The control plane stores no more of this stream."""
+
+
+class AttemptUnknown(Exception):
+    """The control plane does not know the attempt (any more)."""
+
+
 @dataclass(slots=True)
 class Upload:
     """The upload of one attempt's output."""
@@ -47,6 +55,7 @@ class Upload:
     uid: str
     folder: Path
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    ended: set[str] = field(default_factory=set)  # streams of which no more is stored
     unwanted: bool = False  # the control plane does not know the attempt (any more)
     complete: bool = False  # no more output will be written
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -186,7 +195,7 @@ class LogShipper:
             complete = upload.complete  # read before the files, which are then complete
             has_more = False
             for stream in STREAMS:
-                if not upload.unwanted:
+                if not upload.unwanted and stream not in upload.ended:
                     has_more |= self._send_chunk(upload, stream, seconds)
             if complete and not has_more:
                 self._forget(upload)
@@ -205,17 +214,21 @@ class LogShipper:
             return False
         if not chunk:
             return False
-        size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
-        if size is None:
+        try:
+            size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
+        except StreamEnded:
+            upload.ended.add(stream)  # the other stream has a limit of its own
+            return False
+        except AttemptUnknown:
             upload.unwanted = True
             return False
         upload.sent[stream] = size
         return size != offset + len(chunk)
 
-    def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int | None:
-        """Upload a chunk; return the server's size, or None if it accepts no more output.
+    def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int:
+        """Upload a chunk; return the server's size.
 
-        Raise UploadDeferred.
+        Raise UploadDeferred, StreamEnded, AttemptUnknown.
         """
         offset = upload.sent[stream]
         url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
@@ -229,8 +242,10 @@ class LogShipper:
             )
         except requests.RequestException as error:
             raise NoResponse(str(error)) from error
-        if answer.status_code in (404, 410):
-            return None
+        if answer.status_code == 410:
+            raise StreamEnded
+        if answer.status_code == 404:
+            raise AttemptUnknown
         if answer.status_code not in (200, 409):
             raise UploadDeferred(f"HTTP status {answer.status_code} for attempt {upload.uid}")
         try:

@@ -27,7 +27,7 @@ _PROBLEMS = {
     403: "The token or the signature does not permit the request.",
     404: "The object does not exist, or is not visible to the caller.",
     409: "The request conflicts with the present state.",
-    410: "The stream has reached its maximum size; nothing more is stored.",
+    410: "The stream has ended at its maximum size or the limit of its project.",
     413: "The body or the file exceeds the size limit.",
     415: "The body is neither JSON nor YAML.",
     416: "The file has fewer bytes than the beginning of the requested range.",

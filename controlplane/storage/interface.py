@@ -43,16 +43,19 @@ class WrongOffset(Exception):
 
 
 class StreamFull(Exception):
-    """The stream has reached its maximum size; further output is not stored."""
+    """The stream has ended: at its maximum size, or for the reason `detail`."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(f"the stream is full: it stores at most {size} bytes")
+    def __init__(self, size: int, detail: str = "") -> None:
+        super().__init__(detail or f"the stream is full: it stores at most {size} bytes")
         self.size = size
 
 
 class ArtifactsTooLarge(Exception):
     """The artifacts of the attempt would exceed a limit."""
 
+
+Most = Callable[[], int]
+"""Returns the limit in bytes for all artifacts of an attempt; called before a file is accepted."""
 
 Reserve = Callable[[int], None]
 """Called with the bytes that all artifacts of the attempt will have, before a file is accepted.
@@ -172,10 +175,10 @@ class ArtifactStore(Protocol):
     def remove_logs(self, uid: UUID) -> None:
         """Remove the output of an attempt. Idempotent."""
 
-    def announce(self, file: AnnouncedFile, *, most: int, reserve: Reserve = ...) -> UploadProgress:
+    def announce(self, file: AnnouncedFile, *, most: Most, reserve: Reserve) -> UploadProgress:
         """Reserve space for a file; return how its upload continues. Idempotent.
 
-        `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge.
+        Raise ArtifactsTooLarge.
         """
 
     def put_piece(
@@ -184,8 +187,8 @@ class ArtifactStore(Protocol):
         *,
         offset: int,
         content: bytes,
-        most: int,
-        reserve: Reserve = ...,
+        most: Most,
+        reserve: Reserve,
     ) -> int:
         """Store a piece if it continues the stored part; return the stored bytes of the file.
 
@@ -222,10 +225,6 @@ class ArtifactStore(Protocol):
 
     def put_away(self, entry: OrphanEntry) -> None:
         """Remove the entry. Idempotent."""
-
-
-def reserve_nothing(_: int) -> None:
-    """Accept a file of any size: a `Reserve` without a limit."""
 
 
 def drafts_of(uid: UUID) -> str:

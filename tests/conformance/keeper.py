@@ -73,9 +73,7 @@ class Keeper:
             return self.before(request) or self._put(words[4], parts.path, parts.query, request)
         if words[5:6] == ["artifacts"] and request.method == "POST":
             return self._announce(parts.path, parts.query)
-        if words[5:6] == ["logs"]:
-            return Answer(410, b'{"size": 0}')  # output: it is kept here and nowhere else
-        return Answer(404)
+        return Answer(404)  # also for output, which is kept here and nowhere else
 
     def _brief(self, uid: str, request: Request) -> Answer:
         text = json.dumps(self.launch_contexts.get(uid, LaunchContext()).body()).encode()

@@ -27,6 +27,7 @@ from tests.harness.object_store import (
     s3_environment,
     s3_server,
 )
+from tests.harness.store_limits import reserve_nothing
 from tests.integration.api.conftest import change_setting
 
 pytestmark = [pytest.mark.stack, pytest.mark.django_db]
@@ -63,7 +64,9 @@ def file_of(uid: UUID, name: str, content: bytes) -> AnnouncedFile:
 
 def put(uid: UUID, name: str, content: bytes, *, sent: int | None = None) -> int:
     file = file_of(uid, name, content)
-    return current_store().put_piece(file, offset=0, content=content[:sent], most=MOST)
+    return current_store().put_piece(
+        file, offset=0, content=content[:sent], most=lambda: MOST, reserve=reserve_nothing
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +107,12 @@ def check_moved(settings: Any, url: str) -> None:
         with file:
             assert file.read() == b"artifact " + uid.bytes
         # A cell that did not get the answer to its last piece.
-        assert store.put_piece(whole, offset=25, content=b"", most=MOST) == 25
+        assert (
+            store.put_piece(
+                whole, offset=25, content=b"", most=lambda: MOST, reserve=reserve_nothing
+            )
+            == 25
+        )
         assert store.open_artifact(whole.prefix, "begun") is None
         assert put(uid, "begun", b"incomplete") == 10
     assert Bucket(url).page("discarded") == []

@@ -43,7 +43,9 @@ def announce_artifact(*, uid: UUID, name: str, size: int, sha256: str) -> Upload
     Raise NotFound, Conflict, ArtifactQuotaExceeded, ProjectStorageExceeded.
     """
     with _upload(uid, name, size, sha256) as file:
-        return current_store().announce(file, most=_max_bytes(uid), reserve=partial(_reserve, uid))
+        return current_store().announce(
+            file, most=partial(_max_bytes, uid), reserve=partial(_reserve, uid)
+        )
 
 
 def put_artifact(
@@ -60,7 +62,7 @@ def put_artifact(
             file,
             offset=offset,
             content=content,
-            most=_max_bytes(uid),
+            most=partial(_max_bytes, uid),
             reserve=partial(_reserve, uid),
         )
 

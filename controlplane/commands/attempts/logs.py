@@ -7,7 +7,9 @@ from uuid import UUID
 from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_output
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
+from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
 from controlplane.queries.attempts.artifacts import is_purged
+from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from controlplane.queries.views.attempts import find_key_for_group, find_uploader
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
@@ -84,17 +86,22 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
     """Append to a stream; return its size. Raise NotFound, WrongOffset, StreamFull.
 
     If the project has used up its limit, the stream ends after this piece, with a line about that:
-    the beginning of the output of each attempt remains readable.
+    the beginning of the output of each attempt remains readable. While it is used up, a stream that
+    ended in this way stores nothing more.
     """
     if stream not in STREAMS:
         raise NotFound(f"there is no stream {stream}: only {' and '.join(STREAMS)}")
     store = current_store()
     try:
+        storage = _find_end(uid, stream, offset)
+        if storage is not None:
+            raise StreamFull(offset, storage.refuse(0))
         size = store.append_log(uid, stream, offset=offset, content=content)
         storage = record_output(uid, stream, size)
         if storage is not None:
             line = storage.end_of_output()
-            raise StreamFull(store.append_log(uid, stream, offset=size, content=line))
+            size = store.append_log(uid, stream, offset=size, content=line)
+            raise StreamFull(size, storage.refuse(0))
         return size
     except StreamFull as full:
         record_output(uid, stream, full.size)
@@ -105,3 +112,17 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
             store.remove_logs(uid)
             forget_attempts([uid], keep_cached=True)
             raise NotFound(f"attempt {uid} has been deleted")
+
+
+def _find_end(uid: UUID, stream: str, offset: int) -> LimitedStorage | None:
+    """Return the used-up storage of the project if the stream ends at `offset` for that reason.
+
+    The line at its end records it: a restarted cell does not know that the stream has ended.
+    """
+    found = find_storage_of_attempt(uid) if offset else None
+    if found is None or not found[0].is_used_up:
+        return None
+    start = max(offset - len(END_OF_STREAM), 0)
+    # More than the line, so that a stream that continues after it is not taken for ended.
+    piece = current_store().read_log(uid, stream, offset=start, limit=2 * len(END_OF_STREAM))
+    return found[0] if piece.content == END_OF_STREAM else None

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
+END_OF_STREAM = b": no more output is stored]\n"
+"""The end of the line after which no more output of a stream is stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class LimitedStorage:
@@ -36,10 +39,9 @@ class LimitedStorage:
     def end_of_output(self) -> bytes:
         """Return the line after which no more output of a stream is stored."""
         return (
-            f"\n[cellrun: further output is not stored: project {self.project} stores"
-            f" {format_bytes(self.used)}, and its limit stored_bytes is"
-            f" {format_bytes(self.limit)}]\n"
-        ).encode()
+            f"\n[cellrun: project {self.project} stores {format_bytes(self.used)}, and its limit"
+            f" stored_bytes is {format_bytes(self.limit)}"
+        ).encode() + END_OF_STREAM
 
 
 def format_bytes(size: int) -> str:

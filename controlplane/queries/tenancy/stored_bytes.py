@@ -4,6 +4,8 @@ from collections.abc import Collection
 from uuid import UUID
 
 from controlplane.domain.jobs.stored_bytes import LimitedStorage
+from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import rows
 
 SIZE = "(s.file_bytes + s.stdout_bytes + s.stderr_bytes)"
@@ -19,7 +21,7 @@ USED = f"""
 """
 """The bytes that the store has for the project `p`."""
 
-# A quota of its own replaces the default quota as a whole.
+# As in `find_limits`, which a test compares: an upload reads limit and usage in one statement.
 LIMITED = """
 JOIN controlplane_domain d ON d.id = p.domain_id
 LEFT JOIN controlplane_quota own ON own.project_id = p.id
@@ -39,8 +41,8 @@ def count_stored_bytes(project_ids: Collection[int]) -> dict[int, int]:
 
 def load_limits(project_ids: Collection[int]) -> dict[int, int | None]:
     """Return the limit of each project by id, also of the default quota; None: no limit."""
-    statement = f"SELECT p.id, {LIMIT} FROM controlplane_project p {LIMITED} WHERE p.id = ANY(%s)"
-    return dict(rows(statement, [sorted(project_ids)]))
+    found = find_limits(Scope(ScopeKind.PROJECT, key) for key in project_ids)
+    return {item.scope.key: item.stored_bytes for item in found}
 
 
 def find_storage_of_attempt(uid: UUID) -> tuple[LimitedStorage, int] | None:

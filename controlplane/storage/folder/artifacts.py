@@ -22,21 +22,19 @@ from controlplane.storage.interface import (
     AnnouncedFile,
     ArtifactsTooLarge,
     ContentMismatch,
+    Most,
     Reserve,
     StoreUnavailable,
     UploadProgress,
-    reserve_nothing,
 )
 
 _NOT_STORED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
-def announce(
-    file: AnnouncedFile, *, most: int, reserve: Reserve = reserve_nothing
-) -> UploadProgress:
+def announce(file: AnnouncedFile, *, most: Most, reserve: Reserve) -> UploadProgress:
     """Reserve space for a file; return how many bytes of it are stored. Idempotent.
 
-    `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge, StoreFull.
+    Raise ArtifactsTooLarge, StoreFull.
     """
     draft, target = _paths(file)
     if draft.with_suffix(".done").exists() and target.is_file():
@@ -52,13 +50,13 @@ def put_piece(
     *,
     offset: int,
     content: bytes,
-    most: int,
-    reserve: Reserve = reserve_nothing,
+    most: Most,
+    reserve: Reserve,
 ) -> int:
     """Store a piece if it continues the stored part; return the stored bytes of the file.
 
-    The last piece publishes the file durably. Idempotent. `most`: limit in bytes for all artifacts
-    of the attempt. Raise ArtifactsTooLarge, ContentMismatch, StoreFull.
+    The last piece publishes the file durably. Idempotent. Raise ArtifactsTooLarge,
+    ContentMismatch, StoreFull.
     """
     path, target = _paths(file)
     done = path.with_suffix(".done")
@@ -133,7 +131,7 @@ def link_to_artifact(prefix: str, name: str) -> None:
     """Return None: web sends artifacts itself."""
 
 
-def _begin(file: AnnouncedFile, most: int, reserve: Reserve) -> None:
+def _begin(file: AnnouncedFile, most: Most, reserve: Reserve) -> None:
     """Reserve space for the whole file. Raise ArtifactsTooLarge, StoreFull."""
     draft, _ = _paths(file)
     folder = draft.parent
@@ -143,9 +141,10 @@ def _begin(file: AnnouncedFile, most: int, reserve: Reserve) -> None:
             return
         check_space(file.size)
         others, taken = _count_others(file, folder)
-        if taken + file.size > most:
+        limit = most()
+        if taken + file.size > limit:
             raise ArtifactsTooLarge(
-                f"{file.name} has {file.size} bytes: the artifacts of an attempt may have {most}"
+                f"{file.name} has {file.size} bytes: the artifacts of an attempt may have {limit}"
                 f" bytes, and {taken} are used"
             )
         if others >= MAX_FILES:

@@ -14,10 +14,10 @@ from controlplane.storage.interface import (
     AnnouncedFile,
     ArtifactsTooLarge,
     ContentMismatch,
+    Most,
     Reserve,
     UploadProgress,
     drafts_of,
-    reserve_nothing,
 )
 from controlplane.storage.objects.bucket import bucket
 
@@ -28,12 +28,10 @@ _DONE = ".done"
 _AZURE_HEADERS = {"x-ms-blob-type": "BlockBlob"}
 
 
-def announce(
-    file: AnnouncedFile, *, most: int, reserve: Reserve = reserve_nothing
-) -> UploadProgress:
+def announce(file: AnnouncedFile, *, most: Most, reserve: Reserve) -> UploadProgress:
     """Reserve space for a file; return the link to which it is sent. Idempotent.
 
-    `most`: limit in bytes for all artifacts of the attempt. Raise ArtifactsTooLarge.
+    Raise ArtifactsTooLarge.
     """
     if _is_complete(file, _list_drafts(file)):
         return UploadProgress(file.size)
@@ -57,8 +55,8 @@ def put_piece(
     *,
     offset: int,
     content: bytes,
-    most: int,
-    reserve: Reserve = reserve_nothing,
+    most: Most,
+    reserve: Reserve,
 ) -> int:
     """Store a whole file, or confirm one that was sent to its link; return its stored bytes.
 
@@ -153,7 +151,7 @@ def _check_content(file: AnnouncedFile, content: bytes) -> None:
         raise ContentMismatch(f"the SHA-256 is {found}, but {file.sha256} was announced")
 
 
-def _check_limits(file: AnnouncedFile, drafts: set[str], most: int, reserve: Reserve) -> None:
+def _check_limits(file: AnnouncedFile, drafts: set[str], most: Most, reserve: Reserve) -> None:
     """Count the sizes in the names of the drafts. Raise ArtifactsTooLarge."""
     sizes: dict[str, int] = {}
     for key in drafts:
@@ -161,9 +159,10 @@ def _check_limits(file: AnnouncedFile, drafts: set[str], most: int, reserve: Res
         if name_key != file.name_key:
             sizes[name_key] = max(sizes.get(name_key, 0), int(size))
     taken = sum(sizes.values())
-    if taken + file.size > most:
+    limit = most()
+    if taken + file.size > limit:
         raise ArtifactsTooLarge(
-            f"{file.name} has {file.size} bytes: the artifacts of an attempt may have {most}"
+            f"{file.name} has {file.size} bytes: the artifacts of an attempt may have {limit}"
             f" bytes, and {taken} are used"
         )
     if len(sizes) >= MAX_FILES:

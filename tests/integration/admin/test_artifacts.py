@@ -16,6 +16,7 @@ from controlplane.models import Attempt, Job, Task
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.storage.folder import put_piece
 from controlplane.storage.interface import AnnouncedFile
+from tests.harness.store_limits import reserve_nothing
 from tests.integration.admin.test_pages import address_of, page, words
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +33,7 @@ def artifact(attempt: Attempt, name: str, content: bytes, uri: str = "") -> dict
         prefix = find_prefix(attempt.uid)
         assert prefix is not None
         file = AnnouncedFile(attempt.uid, prefix, name, len(content), sha256)
-        put_piece(file, offset=0, content=content, most=1 << 30)
+        put_piece(file, offset=0, content=content, most=lambda: 1 << 30, reserve=reserve_nothing)
     uri = uri or path_of(str(attempt.uid), name)
     return {"name": name, "size": len(content), "sha256": sha256, "uri": uri}
 

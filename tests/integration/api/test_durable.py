@@ -15,6 +15,7 @@ from controlplane.storage.folder import announce, artifacts, open_artifact, put_
 from controlplane.storage.folder import contents as store
 from controlplane.storage.interface import AnnouncedFile, ArtifactsTooLarge, WrongOffset
 from tests.harness.power_cut import Disk
+from tests.harness.store_limits import reserve_nothing
 
 
 @pytest.fixture
@@ -49,9 +50,14 @@ def test_output_is_synced_before_its_size_is_answered(disk: Disk) -> None:
 def test_artifact_is_synced_before_it_is_renamed(disk: Disk) -> None:
     content, uid = b"all of it", uuid4()
     file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
-    assert put_piece(file, offset=0, content=content[:3], most=100) == 3
+    assert (
+        put_piece(file, offset=0, content=content[:3], most=lambda: 100, reserve=reserve_nothing)
+        == 3
+    )
     assert disk.renamed == []
-    assert put_piece(file, offset=3, content=content[3:], most=100) == len(content)
+    assert put_piece(
+        file, offset=3, content=content[3:], most=lambda: 100, reserve=reserve_nothing
+    ) == len(content)
     assert disk.renamed == [content]
     assert disk.calls[-2:] == ["rename to out", f"sync {uid}"]
     found = open_artifact(f"x/{uid}", "out")
@@ -66,7 +72,10 @@ def test_draft_removed_while_waiting_for_its_lock_takes_no_piece(
     """Another web process has begun another version of the file; the cell begins anew."""
     content, uid = b"all of it", uuid4()
     file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
-    assert put_piece(file, offset=0, content=content[:3], most=100) == 3
+    assert (
+        put_piece(file, offset=0, content=content[:3], most=lambda: 100, reserve=reserve_nothing)
+        == 3
+    )
     flock = fcntl.flock
 
     def late(handle: Any, how: int) -> None:
@@ -75,10 +84,20 @@ def test_draft_removed_while_waiting_for_its_lock_takes_no_piece(
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", late)
-        assert put_piece(file, offset=3, content=content[3:], most=100) == 0
-    assert put_piece(file, offset=3, content=content[3:], most=100) == 0
+        assert (
+            put_piece(
+                file, offset=3, content=content[3:], most=lambda: 100, reserve=reserve_nothing
+            )
+            == 0
+        )
+    assert (
+        put_piece(file, offset=3, content=content[3:], most=lambda: 100, reserve=reserve_nothing)
+        == 0
+    )
     assert open_artifact(f"x/{uid}", "out") is None
-    assert put_piece(file, offset=0, content=content, most=100) == len(content)
+    assert put_piece(
+        file, offset=0, content=content, most=lambda: 100, reserve=reserve_nothing
+    ) == len(content)
 
 
 def test_concurrent_chunks_at_one_offset_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +132,7 @@ def test_concurrent_pieces_at_one_offset_are_stored_once(monkeypatch: pytest.Mon
     """Two web processes may receive the same piece: the second reads the size after the first."""
     content, uid = b"all of it", uuid4()
     file = AnnouncedFile(uid, f"x/{uid}", "out", len(content), sha256(content).hexdigest())
-    announce(file, most=100)
+    announce(file, most=lambda: 100, reserve=reserve_nothing)
     append, appending, overtaken = artifacts._append, threading.Event(), threading.Event()
 
     def late(*arguments: Any) -> None:
@@ -126,9 +145,23 @@ def test_concurrent_pieces_at_one_offset_are_stored_once(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(artifacts, "_append", late)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(put_piece, file, offset=0, content=content[:3], most=100)
+        first = threads.submit(
+            put_piece,
+            file,
+            offset=0,
+            content=content[:3],
+            most=lambda: 100,
+            reserve=reserve_nothing,
+        )
         assert appending.wait(10)
-        second = threads.submit(put_piece, file, offset=0, content=content[:3], most=100)
+        second = threads.submit(
+            put_piece,
+            file,
+            offset=0,
+            content=content[:3],
+            most=lambda: 100,
+            reserve=reserve_nothing,
+        )
         assert [first.result(), second.result()] == [3, 3]
     assert (root() / file.draft).read_bytes() == content[:3]
 
@@ -152,9 +185,9 @@ def test_concurrent_files_do_not_exceed_the_limit_of_an_attempt(
 
     monkeypatch.setattr(artifacts, "_count_others", late)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(announce, one, most=100)
+        first = threads.submit(announce, one, most=lambda: 100, reserve=reserve_nothing)
         assert counted.wait(10)
-        second = threads.submit(announce, two, most=100)
+        second = threads.submit(announce, two, most=lambda: 100, reserve=reserve_nothing)
         assert first.result().size == 0
         with pytest.raises(ArtifactsTooLarge):
             second.result()

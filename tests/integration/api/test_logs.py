@@ -86,6 +86,7 @@ def test_stream_over_its_size_limit_is_truncated(
     assert upload(cell, attempt.uid, b"1234").status == 200
     answer = upload(cell, attempt.uid, b"5678", offset=4)
     assert (answer.status, answer.json["size"]) == (410, 6)
+    assert answer.json["detail"] == "the stream is full: it stores at most 6 bytes"
     assert read(submitter, attempt) == (b"123456", "6")
 
 

@@ -5,13 +5,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.retention.purge import purge_deleted
+from controlplane.commands.tenancy.stored_bytes import record_output
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
+from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Attempt, Cell, Job, Quota, Task
+from controlplane.queries.placement.quotas import find_limits
+from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
 from tests.integration.api.conftest import Answer, Caller, change_setting, check_described
 from tests.integration.api.test_artifacts import digest, files, put, signed
 from tests.integration.api.test_logs import read, upload
@@ -217,11 +223,70 @@ def test_output_ends_with_a_line_that_names_the_limit(
     limit(operator, 8)
     assert upload(cell, attempt.uid, b"12345678").status == 200
     answer = upload(cell, attempt.uid, b"more", offset=8)
-    assert answer.status == 410
+    check_gone(answer)
     content, cursor = read(submitter, attempt)
-    assert content.startswith(b"12345678more\n[cellrun: further output is not stored: ")
-    assert b"its limit stored_bytes is 8 bytes]" in content
+    assert content.startswith(b"12345678more\n[cellrun: project default/default stores 8 bytes, ")
+    assert content.endswith(b"its limit stored_bytes is 8 bytes: no more output is stored]\n")
     assert answer.json["size"] == int(cursor) == len(content) == stored(submitter)
+
+
+def check_gone(answer: Answer) -> None:
+    """The limit of the project, and not the maximum size of a stream."""
+    assert answer.status == 410
+    assert "project default/default stores" in answer.json["detail"]
+    assert "its limit stored_bytes is 8 bytes" in answer.json["detail"]
+    assert "the stream is full" not in answer.json["detail"]
+
+
+def end_stdout(operator: Caller, cell: Cell, attempt: Attempt) -> int:
+    """Upload output until the limit has ended the stream; return its size."""
+    limit(operator, 8)
+    upload(cell, attempt.uid, b"12345678")
+    answer = upload(cell, attempt.uid, b"more", offset=8)
+    assert answer.status == 410
+    return int(answer.json["size"])
+
+
+def test_nothing_is_stored_of_a_stream_that_has_ended(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    size = end_stdout(operator, cell, attempt)
+    before = read(submitter, attempt)
+    answer = upload(cell, attempt.uid, b"even more", offset=size)
+    assert answer.json["size"] == size
+    check_gone(answer)
+    assert read(submitter, attempt) == before
+    assert stored(submitter) == size
+
+
+def test_restarted_cell_does_not_continue_a_stream_that_has_ended(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    size = end_stdout(operator, cell, attempt)
+    before = read(submitter, attempt)
+    repeated = upload(cell, attempt.uid, b"12345678moreandmore")
+    assert (repeated.status, repeated.json["size"]) == (409, size)
+    rest = upload(cell, attempt.uid, b"andmore", offset=size)
+    assert (rest.status, rest.json["size"]) == (410, size)
+    assert read(submitter, attempt) == before
+
+
+def test_beginning_of_the_other_stream_is_stored_after_one_has_ended(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    end_stdout(operator, cell, attempt)
+    assert upload(cell, attempt.uid, b"Traceback", stream="stderr").status == 410
+    content, _ = read(submitter, attempt, "?stream=stderr")
+    assert content.startswith(b"Traceback\n[cellrun: ")
+
+
+def test_stream_continues_after_the_limit_is_raised(
+    operator: Caller, submitter: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    size = end_stdout(operator, cell, attempt)
+    limit(operator, 10_000)
+    assert upload(cell, attempt.uid, b"rest", offset=size).json == {"size": size + 4}
+    assert read(submitter, attempt)[0].endswith(b"]\nrest")
 
 
 def test_new_jobs_are_refused_once_the_limit_is_reached(
@@ -283,3 +348,43 @@ def test_retry_is_refused_once_the_limit_is_reached(
     refused = submitter.post(f"/jobs/{attempt.job_id}/retry")
     assert refused.status == 409
     assert "its limit stored_bytes is 5 bytes" in refused.json["detail"]
+
+
+def test_limits_of_artifacts_are_read_for_the_first_piece_only(
+    operator: Caller, cell: Cell, attempt: Attempt
+) -> None:
+    limit(operator, 1_000)
+
+    def count_reads(content: bytes, offset: int) -> tuple[int, int]:
+        with CaptureQueriesContext(connection) as queries:
+            assert put(cell, attempt.uid, "a", content, whole=b"12345", offset=offset).status == 200
+        found = [item["sql"] for item in queries]
+        return sum("max_artifact_mib" in sql for sql in found), sum(
+            "preset" in sql for sql in found
+        )
+
+    assert count_reads(b"12", 0) == (1, 1)
+    assert count_reads(b"34", 2) == (0, 0)
+    assert count_reads(b"5", 4) == (0, 0)
+
+
+@pytest.mark.parametrize("own", [None, {}, {"stored_bytes": 0}, {"stored_bytes": 7}])
+@pytest.mark.parametrize("preset", [None, {}, {"stored_bytes": 5}])
+def test_uploads_have_the_limit_that_quotas_have(
+    cell: Cell, attempt: Attempt, own: dict[str, int] | None, preset: dict[str, int] | None
+) -> None:
+    project = Job.objects.get().project_id
+    if preset is not None:
+        Quota.objects.create(default_for="project", **preset)
+    if own is not None:
+        Quota.objects.create(project_id=project, **own)
+    chosen = preset if own is None else own
+    wanted = (chosen or {}).get("stored_bytes")
+    [limited] = find_limits([Scope(ScopeKind.PROJECT, project)])
+    found = find_storage_of_attempt(attempt.uid)
+    ended = record_output(attempt.uid, "stdout", 10) or record_output(attempt.uid, "stdout", 11)
+    assert limited.stored_bytes == wanted
+    assert (found and found[0].limit) == wanted
+    assert (ended and ended.limit) == wanted
+    if found is not None:
+        assert found[0].project == limited.name

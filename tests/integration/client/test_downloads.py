@@ -20,6 +20,7 @@ from controlplane.models import Attempt, Cell, Task
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.storage.folder import put_piece
 from controlplane.storage.interface import AnnouncedFile
+from tests.harness.store_limits import reserve_nothing
 from tests.integration.api.conftest import change_setting
 from tests.integration.api.test_reading import place
 from tests.integration.client.test_against_the_api import SPEC, call
@@ -39,7 +40,7 @@ def store(attempt: Attempt, name: str, content: bytes) -> dict[str, Any]:
     prefix = find_prefix(attempt.uid)
     assert prefix is not None
     file = AnnouncedFile(attempt.uid, prefix, name, len(content), sha256)
-    put_piece(file, offset=0, content=content, most=1 << 30)
+    put_piece(file, offset=0, content=content, most=lambda: 1 << 30, reserve=reserve_nothing)
     uri = path_of(str(attempt.uid), name)
     return {"name": name, "size": len(content), "sha256": sha256, "uri": uri}
 

@@ -19,6 +19,7 @@ from controlplane.queries.policy import load_policy
 from controlplane.storage import folder as store
 from controlplane.storage.folder import orphans
 from controlplane.storage.interface import AnnouncedFile
+from tests.harness.store_limits import reserve_nothing
 from tests.integration.loop.conftest import Loop
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -52,9 +53,17 @@ def leave(uid: UUID, prefix: str) -> None:
     for name in ("table", "folder/part"):
         digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
         file = AnnouncedFile(uid, prefix, name, 5, digest)
-        assert store.put_piece(file, offset=0, content=b"hello", most=1000) == 5
+        assert (
+            store.put_piece(
+                file, offset=0, content=b"hello", most=lambda: 1000, reserve=reserve_nothing
+            )
+            == 5
+        )
     begun = AnnouncedFile(uid, prefix, "begun", 5, "0" * 64)
-    assert store.put_piece(begun, offset=0, content=b"he", most=1000) == 2
+    assert (
+        store.put_piece(begun, offset=0, content=b"he", most=lambda: 1000, reserve=reserve_nothing)
+        == 2
+    )
 
 
 def age(*, days: float) -> None:

@@ -23,6 +23,7 @@ class Store:
     def __init__(self, web: Web) -> None:
         self.logs: dict[str, bytes] = {}
         self.unknown: set[str] = set()
+        self.full: set[str] = set()
         self.fails = 0
         web.route = self.answer
 
@@ -46,7 +47,8 @@ class Store:
         if offset == len(log):
             log += request.body
             self.logs[f"{uid}/{stream}"] = log
-            return Answer(200, json.dumps({"size": len(log)}).encode())
+            status = 410 if f"{uid}/{stream}" in self.full else 200
+            return Answer(status, json.dumps({"size": len(log)}).encode())
         return Answer(409, json.dumps({"size": len(log)}).encode())
 
 
@@ -145,6 +147,21 @@ def test_shipping_stops_for_an_attempt_unknown_to_the_server(
     cell.write("a", b"two\n")
     cell.shipper.finish("a", 30)
     assert len(web.requests) == 1
+
+
+def test_stream_that_ended_is_not_sent_further_and_the_other_arrives(
+    cell: Cell, store: Store, web: Web
+) -> None:
+    store.full.add("a/stdout")
+    cell.write("a", b"one\n")
+    cell.shipper.watch("a", cell.write("a", b"Traceback\n", "stderr"))
+    cell.shipper.send_round()
+    cell.write("a", b"two\n")
+    cell.write("a", b"ValueError\n", "stderr")
+    cell.shipper.finish("a", 30)
+    assert store.logs == {"a/stdout": b"one\n", "a/stderr": b"Traceback\nValueError\n"}
+    assert len(web.requests) == 3
+    assert (cell.folder / "a" / SHIPPED).exists()
 
 
 def test_output_unsent_at_finish_is_shipped_in_the_background(cell: Cell, store: Store) -> None:
