@@ -100,6 +100,24 @@ class Migration(migrations.Migration):
                 ("total_bytes", models.BigIntegerField(default=0)),
             ],
         ),
+        migrations.AddIndex(
+            model_name="storedsize",
+            index=models.Index(
+                condition=Q(is_uncounted=True),
+                fields=("project", "id"),
+                name="stored_size_uncounted",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="storedsize",
+            constraint=models.UniqueConstraint(
+                condition=Q(attempt_uid=None),
+                fields=("job_id",),
+                name="stored_size_of_inputs_once_per_job",
+            ),
+        ),
+        migrations.RunSQL([_COUNT_PRESENT, _ADD_UP], migrations.RunSQL.noop),
+        # Last, because the old control plane waits for the quotas until the migration has ended.
         migrations.AddField(
             model_name="quota",
             name="stored_bytes",
@@ -120,21 +138,4 @@ class Migration(migrations.Migration):
                 name="quota_of_stored_bytes_of_projects",
             ),
         ),
-        migrations.AddIndex(
-            model_name="storedsize",
-            index=models.Index(
-                condition=Q(is_uncounted=True),
-                fields=("project", "id"),
-                name="stored_size_uncounted",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="storedsize",
-            constraint=models.UniqueConstraint(
-                condition=Q(attempt_uid=None),
-                fields=("job_id",),
-                name="stored_size_of_inputs_once_per_job",
-            ),
-        ),
-        migrations.RunSQL([_COUNT_PRESENT, _ADD_UP], migrations.RunSQL.noop),
     )

@@ -1,6 +1,7 @@
 """After an upgrade, the artifacts that projects have already count for them."""
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from django.db.migrations.executor import MigrationExecutor
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Project, StoredSize, StoredTotal
+from controlplane.queries.sql import scalar
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 
 BEFORE = [("controlplane", "0011_cell_secret_key_id")]
@@ -21,6 +23,28 @@ STORED, EXTERNAL, EMPTY, BARE, CACHED = (UUID(int=number) for number in range(1,
 
 def output(uid: UUID, name: str, size: int, uri: str = "") -> dict[str, object]:
     return {"name": name, "size": size, "sha256": "0" * 64, "uri": uri or path_of(str(uid), name)}
+
+
+LOCKED = """
+SELECT count(*) FROM pg_locks
+WHERE relation = 'controlplane_quota'::regclass AND mode = 'AccessExclusiveLock'
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_quotas_are_readable_while_present_artifacts_are_counted() -> None:
+    """The old control plane places tasks during the upgrade, and reads the quotas for it."""
+    locks: list[int] = []
+
+    def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "INSERT INTO controlplane_stored" in sql:
+            locks.append(scalar(LOCKED))
+        return execute(sql, params, many, context)
+
+    MigrationExecutor(connection).migrate(BEFORE)
+    with connection.execute_wrapper(watch):
+        call_command("migrate", verbosity=0)
+    assert locks == [0, 0]
 
 
 @pytest.mark.django_db(transaction=True)
