@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from controlplane.contract.artifacts import path_of
+from controlplane.contract.artifacts import MAX_FILE_BYTES, path_of
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Project, StoredSize, StoredTotal
 from controlplane.queries.sql import scalar
@@ -19,6 +19,8 @@ BEFORE = [("controlplane", "0011_cell_secret_key_id")]
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 # With artifacts in the store and elsewhere, without any, without details, and of a cache entry.
 STORED, EXTERNAL, EMPTY, BARE, CACHED = (UUID(int=number) for number in range(1, 6))
+# With sizes that a hostile cell reported to an earlier version.
+NEGATIVE, HUGE = (UUID(int=number) for number in range(6, 8))
 
 
 def output(uid: UUID, name: str, size: int, uri: str = "") -> dict[str, object]:
@@ -71,6 +73,8 @@ def test_present_artifacts_count_and_files_elsewhere_do_not() -> None:
             EXTERNAL: {"outputs": [output(EXTERNAL, "a", 11, "s3://bucket/a")]},
             EMPTY: {"outputs": None},
             BARE: None,
+            NEGATIVE: {"outputs": [output(NEGATIVE, "a", -5), output(NEGATIVE, "b", 2)]},
+            HUGE: {"outputs": [output(HUGE, name, 2**63 - 1) for name in ("a", "b")]},
         }
         for number, (uid, found) in enumerate(details.items(), 1):
             model("controlplane", "Attempt").objects.create(
@@ -107,7 +111,9 @@ def test_present_artifacts_count_and_files_elsewhere_do_not() -> None:
     assert dict(StoredSize.objects.values_list("attempt_uid", "file_bytes")) == {
         STORED: 12,
         CACHED: 13,
+        NEGATIVE: 2,
+        HUGE: 2 * MAX_FILE_BYTES,
     }
-    key = Project.objects.get().pk
-    assert count_stored_bytes([key]) == {key: 25}
-    assert list(StoredTotal.objects.values_list("project_id", "total_bytes")) == [(key, 25)]
+    key, total = Project.objects.get().pk, 27 + 2 * MAX_FILE_BYTES
+    assert count_stored_bytes([key]) == {key: total}
+    assert list(StoredTotal.objects.values_list("project_id", "total_bytes")) == [(key, total)]
