@@ -6,7 +6,7 @@ from django import forms
 from django.apps import apps
 from django.contrib import admin
 from django.core.validators import RegexValidator
-from django.db.models import Count, Model, Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html_join
@@ -18,6 +18,7 @@ from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confi
 from controlplane.admin.tenancy.members import MAX_SHOWN, add_address, is_operator, members_table
 from controlplane.commands.tenancy.projects import archive_project, create_project
 from controlplane.models import Domain, Membership, Project, Quota, ServiceAccount
+from controlplane.queries.related_counts import count_by
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
 if apps.is_installed("unfold"):
@@ -85,8 +86,8 @@ class DomainAdmin(ReadOnlyAdmin):
         """Return the domains with the numbers of their projects and members."""
         found: QuerySet[Domain] = super().get_queryset(request)
         return found.annotate(
-            project_count=Count("projects", distinct=True),
-            member_count=Count("memberships", distinct=True),
+            project_count=count_by(Project.objects, "domain_id"),
+            member_count=count_by(Membership.objects, "domain_id"),
         )
 
     def heading(self, obj: Domain) -> dict[str, Any]:
