@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 from django import forms
 from django.apps import apps
 from django.contrib import admin
-from django.core.validators import RegexValidator
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -15,6 +14,7 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant, list_link, meter, page_link, row_link
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confirmed_action
+from controlplane.admin.fields import check_name
 from controlplane.admin.tenancy.members import MAX_SHOWN, add_address, is_operator, members_table
 from controlplane.commands.tenancy.projects import archive_project, create_project
 from controlplane.models import Domain, Membership, Project, Quota, ServiceAccount
@@ -27,10 +27,6 @@ else:
     from django.forms import TextInput
 
 _NO_MEMBERS = "none: only operators and auditors can read the work of this project"
-_NAME = RegexValidator(
-    r"\A[a-z0-9][a-z0-9._-]{0,62}\Z",
-    "Use lower-case letters, digits, and (not first) . _ -; at most 63 characters.",
-)
 
 
 class ProjectForm(forms.ModelForm):
@@ -39,7 +35,7 @@ class ProjectForm(forms.ModelForm):
     new_domain = forms.CharField(
         required=False,
         max_length=63,
-        validators=[_NAME],
+        validators=[check_name],
         help_text="Its name, if the domain does not exist yet.",
         widget=TextInput(),
     )
@@ -54,7 +50,7 @@ class ProjectForm(forms.ModelForm):
         for name in {"domain", "name"} & self.fields.keys():
             field: Any = self.fields[name]
             if name == "name":
-                field.validators.append(_NAME)
+                field.validators.append(check_name)
             else:
                 field.required = False
                 field.empty_label = "a new domain"
