@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from client.commands.policy_tables import pool_page, pool_table, quota_page, quota_table
-from client.errors import ApiError, BadInput
+from client.errors import EXIT_FAILED, ApiError, BadInput
 from client.session import Session, connect
 from client.spec_file import apply_change
-from client.terminal import JsonFlag, show
+from client.terminal import JsonFlag, agrees, show
 
 # Name in a request -> name in a response.
 _SHOWN_AS = {"memory": "memory_mib", "disk": "disk_mib"}
@@ -69,6 +69,7 @@ def quota(
             help="Delete the quota (operators): the default quota of its kind applies again.",
         ),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the quotas, or show, change or delete the limits of a user, project or domain."""
@@ -84,6 +85,8 @@ def quota(
             return
         assert kind is not None
         if is_deletion:
+            if not yes and not agrees(f"Delete the quota of {kind} {name}?"):
+                raise typer.Exit(EXIT_FAILED)
             session.delete_quota(kind, name)
         found = session.quota(kind, name)
         if changes:

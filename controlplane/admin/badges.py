@@ -102,14 +102,17 @@ def page_link(model: str, key: Any, text: Any) -> SafeString | str:
     """Return a link to the page of a row; a dash if `key` is None."""
     if key is None:
         return NOTHING
-    address = reverse(f"admin:controlplane_{model}_change", args=[key])
-    return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+    return _link(f"controlplane_{model}", key, text)
 
 
 def row_link(row: Model, text: Any) -> SafeString:
     """Return a link to the page of a row of any model, such as a user."""
     opts = row._meta
-    address = reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[row.pk])
+    return _link(f"{opts.app_label}_{opts.model_name}", row.pk, text)
+
+
+def _link(model: str, key: Any, text: Any) -> SafeString:
+    address = reverse(f"admin:{model}_change", args=[key])
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
 
 

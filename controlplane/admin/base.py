@@ -15,7 +15,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
@@ -119,6 +119,17 @@ class StyledAdmin(_ModelAdmin):
         if is_action and not self.get_actions(request):
             raise PermissionDenied
         response: HttpResponse = super().changelist_view(request, extra_context)
+        return response
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Return the confirmation or delete the row; report why a command refuses that."""
+        try:
+            response: HttpResponse = super().delete_view(request, object_id, extra_context)
+        except CellrunError as fault:  # such as: it was removed meanwhile
+            self.message_user(request, str(fault), messages.ERROR)
+            return HttpResponseRedirect(self.list_url())
         return response
 
     def list_url(self, **query: Any) -> str:

@@ -1,4 +1,4 @@
-"""Form fields for amounts of resources and for installed plugins."""
+"""Form fields for amounts of resources and installed plugins, and the validator of names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 from django import forms
 from django.apps import apps
 from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 
 from controlplane import plugins
 from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
+from controlplane.spec.fields import NAME_PATTERN
 from controlplane.spec.limits import JobLimits, LimitedResources, Tokens, written
 from controlplane.spec.parsing import parse_part
 from controlplane.spec.quantities import parse_bytes
@@ -37,6 +39,13 @@ else:
 
 
 _WRITABLE = "writable"
+
+# Python's `$` would also match before a line break at the end.
+check_name = RegexValidator(
+    rf"\A{NAME_PATTERN}\Z",
+    "Use lower-case letters, digits, and (not first) . _ -; at most 63 characters.",
+)
+"""Validator of the names of projects, domains and secrets."""
 
 
 class RowsField(forms.ModelMultipleChoiceField):

@@ -5,11 +5,11 @@ from uuid import UUID
 
 from rest_framework.exceptions import PermissionDenied
 
-from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.admission import unknown_project
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.roles import Access, Permission, Place, Role, may
+from controlplane.domain.scopes import split_project_name
 from controlplane.queries.tenancy import access as places
 from controlplane.spec import Fault, JobSpec
 
@@ -74,8 +74,7 @@ def check_named_project(access: Access, name: str, wanted: Permission = Permissi
 
     Raise NotFound or PermissionDenied as `check_job`.
     """
-    domain, _, project = name.rpartition("/")
-    return check_project(access, domain or DEFAULT_NAME, project, wanted)
+    return check_project(access, *split_project_name(name), wanted)
 
 
 def check_domain(access: Access, name: str, wanted: Permission) -> int:

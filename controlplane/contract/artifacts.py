@@ -10,6 +10,8 @@ MANIFEST = "_manifest.json"
 INDEX = "{index}"
 """In the address of an output: the index of the task."""
 MAX_NAME_CHARS = 255
+MAX_FILE_BYTES = 2**50
+"""More than any store has for one file; the sum for one attempt fits into a column."""
 STORED_BYTES = "stored_bytes"
 """The `code` of a response 507 if the project has used up its limit, which a repetition cannot
 change; other responses 507 are about a store with too little free space.

@@ -1,8 +1,11 @@
-"""Quotas: scopes, limits and current usage."""
+"""Quotas: scopes with their names, limits and current usage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+DEFAULT_NAME = "default"
+"""Domain, project and pool of a job that names none."""
 
 
 class ScopeKind(StrEnum):
@@ -19,6 +22,12 @@ class Scope:
 
     kind: ScopeKind
     key: int
+
+
+def split_project_name(name: str) -> tuple[str, str]:
+    """Return domain and project of `domain/project`, or of a bare name in the default domain."""
+    domain, slash, project = name.partition("/")
+    return (domain, project) if slash else (DEFAULT_NAME, name)
 
 
 def scopes_of(owner_id: int, project_id: int, domain_id: int) -> tuple[Scope, Scope, Scope]:

@@ -9,13 +9,14 @@ import django.db.models.deletion
 from django.db import migrations, models
 from django.db.models import Q
 
+# An earlier version accepted any size from a cell: the sums must fit into their columns.
+_SIZE = "least(greatest((item.output ->> 'size')::numeric, 0), 1125899906842624)::bigint"
 # The artifacts of a deleted attempt may belong to an entry of the cache.
-_COUNT_PRESENT = """
+_COUNT_PRESENT = f"""
 INSERT INTO controlplane_storedsize
     (job_id, attempt_uid, project_id, file_bytes, stdout_bytes, stderr_bytes, counted_bytes,
      is_uncounted)
-SELECT a.job_id, a.uid, j.project_id, sum((item.output ->> 'size')::bigint), 0, 0,
-       sum((item.output ->> 'size')::bigint), false
+SELECT a.job_id, a.uid, j.project_id, sum({_SIZE}), 0, 0, sum({_SIZE}), false
 FROM controlplane_attempt a
 JOIN controlplane_job j ON j.id = a.job_id,
      jsonb_array_elements(
@@ -31,7 +32,8 @@ GROUP BY e.attempt_uid
 """
 _ADD_UP = """
 INSERT INTO controlplane_storedtotal (project_id, total_bytes)
-SELECT project_id, sum(counted_bytes)::bigint FROM controlplane_storedsize GROUP BY project_id
+SELECT project_id, least(sum(counted_bytes), 4611686018427387904)::bigint
+FROM controlplane_storedsize GROUP BY project_id
 """
 
 
@@ -100,6 +102,24 @@ class Migration(migrations.Migration):
                 ("total_bytes", models.BigIntegerField(default=0)),
             ],
         ),
+        migrations.AddIndex(
+            model_name="storedsize",
+            index=models.Index(
+                condition=Q(is_uncounted=True),
+                fields=("project", "id"),
+                name="stored_size_uncounted",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="storedsize",
+            constraint=models.UniqueConstraint(
+                condition=Q(attempt_uid=None),
+                fields=("job_id",),
+                name="stored_size_of_inputs_once_per_job",
+            ),
+        ),
+        migrations.RunSQL([_COUNT_PRESENT, _ADD_UP], migrations.RunSQL.noop),
+        # Last, because the old control plane waits for the quotas until the migration has ended.
         migrations.AddField(
             model_name="quota",
             name="stored_bytes",
@@ -120,21 +140,4 @@ class Migration(migrations.Migration):
                 name="quota_of_stored_bytes_of_projects",
             ),
         ),
-        migrations.AddIndex(
-            model_name="storedsize",
-            index=models.Index(
-                condition=Q(is_uncounted=True),
-                fields=("project", "id"),
-                name="stored_size_uncounted",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="storedsize",
-            constraint=models.UniqueConstraint(
-                condition=Q(attempt_uid=None),
-                fields=("job_id",),
-                name="stored_size_of_inputs_once_per_job",
-            ),
-        ),
-        migrations.RunSQL([_COUNT_PRESENT, _ADD_UP], migrations.RunSQL.noop),
     )

@@ -38,8 +38,10 @@ class Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+NAME_PATTERN = "[a-z0-9][a-z0-9._-]{0,62}"
+
 # Pydantic matches with Rust's regex: `$` is the end of the text, unlike in Python.
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 Guid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,254}$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,254}$")]
 CacheKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=+-]{0,255}$")]

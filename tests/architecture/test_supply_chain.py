@@ -19,6 +19,10 @@ def faults_of(text: str) -> list[str]:
     return [line for line in named if not PINNED.fullmatch(line)]
 
 
+def test_requirements_of_all_parts_are_checked() -> None:
+    assert [path.name for path in FILES] == ["cell.txt", "dev.txt", "lock.txt", "run.txt"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_each_requirement_is_pinned_by_hash_and_has_no_address(path: object) -> None:
     text = (ROOT / "requirements" / str(path)).read_text()
@@ -52,4 +56,5 @@ def test_installers_require_the_hashes(path: str) -> None:
 
 def test_security_policy_describes_reports() -> None:
     text = (ROOT / "SECURITY.md").read_text()
-    assert "report" in text.lower()
+    assert "## Report a vulnerability\n" in text
+    assert '"Report a vulnerability" on the Security page' in " ".join(text.split())

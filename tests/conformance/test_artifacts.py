@@ -384,6 +384,7 @@ def test_compressed_checkpoint_of_another_cell_is_not_unpacked(kit: Kit, keeper:
     kit.driver.start(launch)
     ended = kit.events.ended(launch.uid)
     assert (ended.failure_kind, ended.started_at) == (FailureKind.SYSTEM, None), ended
+    assert "not a plain tar" in (ended.message or ""), ended
 
 
 @pytest.mark.engine

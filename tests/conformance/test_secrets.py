@@ -224,12 +224,12 @@ def test_secrets_of_another_attempt_are_out_of_reach(container_kit: DockerKit) -
     token = TOKEN.decode()
     script = (
         f"ls -A /run/secrets; ls -d {folder}; grep -E 'secrets|{folder}' /proc/mounts;"
-        f" cat /proc/*/environ | grep -a {token[:6]}[{token[6]}]"
+        f" cat /proc/*/environ | grep -a {token[:6]}[{token[6]}]; echo searched"
     )
     ended = kit.launch("sh", "-c", script, user="0")
     kit.driver.start(ended)
-    kit.events.ended(ended.uid)
-    assert kit.log(ended.uid) == ""
+    assert kit.events.ended(ended.uid).exit_code == 0
+    assert kit.log(ended.uid).splitlines() == ["searched"]
 
 
 @pytest.mark.engine

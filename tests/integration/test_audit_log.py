@@ -140,6 +140,25 @@ def test_repeated_use_of_a_secret_by_an_attempt_is_one_line(
     assert str(second.uid) in uses.all()[1].text
 
 
+def test_use_of_a_secret_is_recorded_once_among_many_uses(
+    manager: Caller, run: Callable[..., tuple[Cell, Attempt]]
+) -> None:
+    """A cell with a stolen key can fetch the contexts of many attempts in turn."""
+    manager.put("/secrets/token", {"value": "hunter2"})
+    cell, attempt = run(secrets=[{"name": "token", "env": "TOKEN"}])
+    briefed(cell, attempt.uid)
+    line = AuditLine.objects.get(action="use.secret")
+    others = [
+        AuditLine(
+            at=line.at, actor=line.actor, action=line.action, subject=line.subject, text=str(number)
+        )
+        for number in range(1_100)
+    ]
+    AuditLine.objects.bulk_create(others)
+    briefed(cell, attempt.uid)
+    assert AuditLine.objects.filter(action="use.secret", text=line.text).count() == 1
+
+
 def test_no_line_has_the_value_of_a_secret_or_a_token(
     operator: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:

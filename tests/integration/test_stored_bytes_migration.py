@@ -1,6 +1,7 @@
 """After an upgrade, the artifacts that projects have already count for them."""
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -8,19 +9,44 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from controlplane.contract.artifacts import path_of
+from controlplane.contract.artifacts import MAX_FILE_BYTES, path_of
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Project, StoredSize, StoredTotal
+from controlplane.queries.sql import scalar
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 
 BEFORE = [("controlplane", "0011_cell_secret_key_id")]
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 # With artifacts in the store and elsewhere, without any, without details, and of a cache entry.
 STORED, EXTERNAL, EMPTY, BARE, CACHED = (UUID(int=number) for number in range(1, 6))
+# With sizes that a hostile cell reported to an earlier version.
+NEGATIVE, HUGE = (UUID(int=number) for number in range(6, 8))
 
 
 def output(uid: UUID, name: str, size: int, uri: str = "") -> dict[str, object]:
     return {"name": name, "size": size, "sha256": "0" * 64, "uri": uri or path_of(str(uid), name)}
+
+
+LOCKED = """
+SELECT count(*) FROM pg_locks
+WHERE relation = 'controlplane_quota'::regclass AND mode = 'AccessExclusiveLock'
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_quotas_are_readable_while_present_artifacts_are_counted() -> None:
+    """The old control plane places tasks during the upgrade, and reads the quotas for it."""
+    locks: list[int] = []
+
+    def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "INSERT INTO controlplane_stored" in sql:
+            locks.append(scalar(LOCKED))
+        return execute(sql, params, many, context)
+
+    MigrationExecutor(connection).migrate(BEFORE)
+    with connection.execute_wrapper(watch):
+        call_command("migrate", verbosity=0)
+    assert locks == [0, 0]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -47,6 +73,8 @@ def test_present_artifacts_count_and_files_elsewhere_do_not() -> None:
             EXTERNAL: {"outputs": [output(EXTERNAL, "a", 11, "s3://bucket/a")]},
             EMPTY: {"outputs": None},
             BARE: None,
+            NEGATIVE: {"outputs": [output(NEGATIVE, "a", -5), output(NEGATIVE, "b", 2)]},
+            HUGE: {"outputs": [output(HUGE, name, 2**63 - 1) for name in ("a", "b")]},
         }
         for number, (uid, found) in enumerate(details.items(), 1):
             model("controlplane", "Attempt").objects.create(
@@ -83,7 +111,9 @@ def test_present_artifacts_count_and_files_elsewhere_do_not() -> None:
     assert dict(StoredSize.objects.values_list("attempt_uid", "file_bytes")) == {
         STORED: 12,
         CACHED: 13,
+        NEGATIVE: 2,
+        HUGE: 2 * MAX_FILE_BYTES,
     }
-    key = Project.objects.get().pk
-    assert count_stored_bytes([key]) == {key: 25}
-    assert list(StoredTotal.objects.values_list("project_id", "total_bytes")) == [(key, 25)]
+    key, total = Project.objects.get().pk, 27 + 2 * MAX_FILE_BYTES
+    assert count_stored_bytes([key]) == {key: total}
+    assert list(StoredTotal.objects.values_list("project_id", "total_bytes")) == [(key, total)]

@@ -15,11 +15,9 @@ from controlplane import clock
 from controlplane.admin.badges import NOTHING, row_link
 from controlplane.admin.base import StyledAdmin, column
 from controlplane.admin.fields import RowsField
-from controlplane.admin.tenancy.members import is_operator, roles_of
+from controlplane.admin.tenancy.members import MAX_SHOWN, is_operator, roles_of
 from controlplane.commands.tenancy.groups import create_group, delete_group, set_group_users
 from controlplane.queries.tenancy.groups import counted_groups
-
-_SHOWN_ROWS = 200
 
 admin.site.unregister(Group)
 
@@ -102,7 +100,7 @@ class GroupAdmin(StockGroupAdmin, StyledAdmin):  # type: ignore[misc]
     @admin.display(description="Users")
     def shown_users(self, group: Group) -> SafeString | str:
         """Return the users."""
-        users = group.user_set.order_by("username")[:_SHOWN_ROWS]
+        users = group.user_set.order_by("username")[:MAX_SHOWN]
         return format_html_join(", ", "{}", ((row_link(user, user),) for user in users)) or NOTHING
 
     @admin.display(description="Roles")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import Group, User
 from django.db.models import Model, Q, QuerySet
@@ -25,7 +25,6 @@ from controlplane.admin.badges import (
 )
 from controlplane.admin.base import StyledAdmin, Table, column, loaded_column
 from controlplane.commands.tenancy.members import MemberScope, put_member, remove_member
-from controlplane.domain.errors import CellrunError
 from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
 from controlplane.models import Membership
 from controlplane.queries.tenancy.groups import list_users_of_groups
@@ -139,11 +138,7 @@ class MembershipAdmin(StyledAdmin):
     ) -> HttpResponse:
         """Return the confirmation; after the removal, the page that lists the other members."""
         found = self.get_object(request, unquote(object_id))
-        try:
-            response: HttpResponse = super().delete_view(request, object_id, extra_context)
-        except CellrunError as fault:  # it was removed meanwhile
-            self.message_user(request, str(fault), messages.ERROR)
-            return HttpResponseRedirect(self.list_url())
+        response = super().delete_view(request, object_id, extra_context)
         if found is None or response.status_code != 302:
             return response
         return HttpResponseRedirect(scope_address(found))

@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.apps import apps
 from django.contrib import admin
-from django.core.validators import RegexValidator
-from django.db.models import Count, Model, Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html_join
@@ -15,9 +14,11 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant, list_link, meter, page_link, row_link
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confirmed_action
+from controlplane.admin.fields import check_name
 from controlplane.admin.tenancy.members import MAX_SHOWN, add_address, is_operator, members_table
 from controlplane.commands.tenancy.projects import archive_project, create_project
 from controlplane.models import Domain, Membership, Project, Quota, ServiceAccount
+from controlplane.queries.related_counts import count_by
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
 if apps.is_installed("unfold"):
@@ -26,10 +27,6 @@ else:
     from django.forms import TextInput
 
 _NO_MEMBERS = "none: only operators and auditors can read the work of this project"
-_NAME = RegexValidator(
-    r"\A[a-z0-9][a-z0-9._-]{0,62}\Z",
-    "Use lower-case letters, digits, and (not first) . _ -; at most 63 characters.",
-)
 
 
 class ProjectForm(forms.ModelForm):
@@ -38,7 +35,7 @@ class ProjectForm(forms.ModelForm):
     new_domain = forms.CharField(
         required=False,
         max_length=63,
-        validators=[_NAME],
+        validators=[check_name],
         help_text="Its name, if the domain does not exist yet.",
         widget=TextInput(),
     )
@@ -53,7 +50,7 @@ class ProjectForm(forms.ModelForm):
         for name in {"domain", "name"} & self.fields.keys():
             field: Any = self.fields[name]
             if name == "name":
-                field.validators.append(_NAME)
+                field.validators.append(check_name)
             else:
                 field.required = False
                 field.empty_label = "a new domain"
@@ -85,8 +82,8 @@ class DomainAdmin(ReadOnlyAdmin):
         """Return the domains with the numbers of their projects and members."""
         found: QuerySet[Domain] = super().get_queryset(request)
         return found.annotate(
-            project_count=Count("projects", distinct=True),
-            member_count=Count("memberships", distinct=True),
+            project_count=count_by(Project.objects, "domain_id"),
+            member_count=count_by(Membership.objects, "domain_id"),
         )
 
     def heading(self, obj: Domain) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from django import forms
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.core.validators import RegexValidator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
@@ -15,6 +14,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from controlplane import clock
 from controlplane.admin.badges import instant
 from controlplane.admin.base import StyledAdmin, column
+from controlplane.admin.fields import check_name
 from controlplane.commands.tenancy.secrets import drop_secrets, put_secret
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES
 from controlplane.models import Secret
@@ -45,9 +45,7 @@ class SecretForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "name" in self.fields:
-            pattern = r"\A[a-z0-9][a-z0-9._-]{0,62}\Z"
-            text = "Use lower-case letters, digits, and (not first) . _ -; at most 63 characters."
-            cast(Any, self.fields["name"]).validators.append(RegexValidator(pattern, text))
+            cast(Any, self.fields["name"]).validators.append(check_name)
 
     def clean_value(self) -> str:
         """Return the value. Raise ValidationError, without the value, if it is too large."""

@@ -14,12 +14,12 @@ from controlplane.api.operators.serializers import AuditLineSerializer
 from controlplane.api.problems import BadQuery
 from controlplane.commands.audit import Action
 from controlplane.domain.errors import NotFound
+from controlplane.domain.scopes import split_project_name
 from controlplane.queries.tenancy.access import find_project_place
 from controlplane.queries.tenancy.audit import (
     AuditFilter,
     follow_audit_lines,
     list_audit_lines,
-    project_names,
 )
 
 
@@ -78,7 +78,7 @@ class AuditLog(ApiView):
     def _project(self) -> str | None:
         name = self.query.text("project")
         if name is not None:
-            domain, project = project_names(name)
+            domain, project = split_project_name(name)
             try:
                 find_project_place(domain, project)
             except NotFound as fault:

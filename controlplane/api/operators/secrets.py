@@ -12,9 +12,9 @@ from controlplane.api.operators.requests import RegistryLogin, SecretRequest
 from controlplane.api.operators.serializers import StoredSecretSerializer
 from controlplane.api.requests import read_part
 from controlplane.api.walls import check_project
-from controlplane.commands.tenancy.accounts import DEFAULT_NAME
 from controlplane.commands.tenancy.secrets import delete_secret, put_secret
 from controlplane.domain.roles import Permission
+from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 

@@ -12,7 +12,7 @@ from controlplane.api.base import ApiView
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.walls import check_change, check_project
 from controlplane.commands.cache.operate import evict_entry
-from controlplane.commands.tenancy.accounts import DEFAULT_NAME
+from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.queries.views import cache
 
 _WHERE = [

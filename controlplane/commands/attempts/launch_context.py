@@ -32,11 +32,11 @@ def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
     if used is not None:
         text = f"by attempt {uid} of job {used.job_id}"
         # A cell may fetch the same context again and again: the log must not grow with it.
-        recorded = load_recorded_uses(cell)
+        recorded = load_recorded_uses(cell=cell, text=text, since=used.since)
         entries = [
             AuditEntry(Action.USE_SECRET, subject, text, project_id=used.project_id)
             for subject in (f"secret {name}" for name in used.names)
-            if (subject, text) not in recorded
+            if subject not in recorded
         ]
         if entries:
             with transaction.atomic():

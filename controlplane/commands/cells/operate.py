@@ -20,14 +20,13 @@ from controlplane.domain.cells.registration import ALERTS_OF_ABSENCE
 from controlplane.domain.convergence.cell_health import clear_suspicions
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.domain.state.effects import ChangeCell, ClearAlert, Effects
 from controlplane.domain.state.states import CellState
 from controlplane.models import Cell, Pool
 from controlplane.outbox import transport
 from controlplane.outbox.wakes import wake_convergence
 from controlplane.queries.cells.keys import key_of, present_key_id
-
-DEFAULT_POOL = "default"
 
 _SALT_BYTES = 16
 
@@ -55,7 +54,7 @@ def enroll_cell(
 
 
 def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: datetime) -> str:
-    pool = wanted.pool or DEFAULT_POOL
+    pool = wanted.pool or DEFAULT_NAME
     home = Pool.objects.filter(name=pool).first()
     if home is None:
         raise NotFound(f"there is no pool {pool!r}")

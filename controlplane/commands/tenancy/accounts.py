@@ -12,10 +12,8 @@ from django.db import transaction
 from controlplane.commands.audit import Action, AuditEntry, changed_fields, fields_of, record
 from controlplane.commands.tenancy.members import remove_all_roles
 from controlplane.domain.errors import Conflict
+from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.models import Domain, Pool, Project
-
-DEFAULT_NAME = "default"
-"""Domain, project and pool of a job that names none."""
 
 
 def create_default_tenancy() -> bool:

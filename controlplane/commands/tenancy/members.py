@@ -55,19 +55,30 @@ def remove_member(
         found = Membership.objects.select_for_update().filter(**_key(scope, member)).first()
         if found is None:
             raise NotFound(f"{member} has no role on {scope}")
-        found.delete()
-        _audit(Action.REMOVE_ROLE, scope, member, found.role, None, actor, now)
+        _remove(found, scope, member, actor, now)
 
 
 def remove_all_roles(
     member: User | Group, *, actor: str | None = None, now: datetime | None = None
 ) -> None:
     """Remove every role of a user or group that will be deleted."""
-    held = Membership.objects.filter(**{_kind(member): member})
+    held = Membership.objects.select_for_update(of=("self",)).filter(**{_kind(member): member})
     with transaction.atomic():
         for found in held.select_related("domain", "project__domain").order_by("pk"):
             scope = MemberScope(project=found.project, domain=found.domain)
-            remove_member(scope=scope, member=member, actor=actor, now=now)
+            _remove(found, scope, member, actor, now)
+
+
+def _remove(
+    found: Membership,
+    scope: MemberScope,
+    member: User | Group,
+    actor: str | None,
+    now: datetime | None,
+) -> None:
+    """Remove a role whose row is locked."""
+    found.delete()
+    _audit(Action.REMOVE_ROLE, scope, member, found.role, None, actor, now)
 
 
 def _kind(member: User | Group) -> str:

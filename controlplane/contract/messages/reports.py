@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from controlplane.contract.artifacts import is_name, path_of
+from controlplane.contract.artifacts import MAX_FILE_BYTES, is_name, path_of
 from controlplane.contract.codec import (
     Clamp,
     Document,
@@ -176,7 +176,9 @@ class AttemptReport(Document):
 
     def _is_allowed(self, output: Mapping[str, Any]) -> bool:
         uri, name = output["uri"], output["name"]
-        if not is_name(name) or output["size"] < 0 or not _SHA256.fullmatch(output["sha256"]):
+        if not is_name(name) or not 0 <= output["size"] <= MAX_FILE_BYTES:
+            return False
+        if not _SHA256.fullmatch(output["sha256"]):
             return False
         return not uri.startswith("/") or uri == path_of(self.uid, name)
 

@@ -27,6 +27,7 @@ from controlplane.commands.tenancy.quotas import create_shipped_defaults
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.domain.roles import Role
+from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.models import Project
 
@@ -77,7 +78,7 @@ class Command(AuditedCommand):
         tokens = {name: given.get(name) or None for name in SECRETS}
         with transaction.atomic():  # all objects or none
             if accounts.create_default_tenancy():
-                put_pool(name=accounts.DEFAULT_NAME, changes={"sequencer": _SEQUENCER})
+                put_pool(name=DEFAULT_NAME, changes={"sequencer": _SEQUENCER})
                 create_shipped_defaults()
             generated = self._account("operator", admin, password, "CELLRUN_OPERATOR_TOKEN", tokens)
             generated += self._account("submitter", "submitter", None, "CELLRUN_TOKEN", tokens)
@@ -130,9 +131,7 @@ class Command(AuditedCommand):
 
     def _admit(self, user: User) -> None:
         """Make a new submitter a member of the default project."""
-        project = Project.objects.get(
-            domain__name=accounts.DEFAULT_NAME, name=accounts.DEFAULT_NAME
-        )
+        project = Project.objects.get(domain__name=DEFAULT_NAME, name=DEFAULT_NAME)
         put_member(
             scope=MemberScope(project=project),
             member=user,

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +18,8 @@ from controlplane.queries.attempts.group_specs import links_at
 from controlplane.queries.sql import decoded, first_row, rows, scalar
 from controlplane.queries.tenancy.secrets import open_secrets
 
-_COMPARED_LINES = 1_000
-"""More than the secrets of all attempts that a cell prepares at once."""
+_MAX_SKEW = timedelta(hours=1)
+"""More than the difference between the clocks of placement and of web."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class LaunchContextFacts:
     group_id: int
     job_id: int
     project_id: int
+    created_at: datetime
     task_type: str
     index: int
     launch: dict[str, Any]
@@ -52,10 +54,14 @@ def load_launch_context(uid: UUID) -> LaunchContext:
 
 @dataclass(frozen=True, slots=True)
 class RevealedSecrets:
-    """The names of the secrets whose values a launch context has, of `project_id`."""
+    """The names of the secrets whose values a launch context has, of `project_id`.
+
+    `since`: the creation of the attempt.
+    """
 
     job_id: int
     project_id: int
+    since: datetime
     names: tuple[str, ...]
 
 
@@ -66,21 +72,24 @@ def find_revealed_secrets(uid: UUID, context: LaunchContext) -> RevealedSecrets 
     attempt = _load_attempt(uid)
     login = attempt.launch.get("registry_secret") if context.registry is not None else None
     names = {*context.secrets, *filter(None, [login])}
-    return RevealedSecrets(attempt.job_id, attempt.project_id, tuple(sorted(names)))
+    return RevealedSecrets(
+        attempt.job_id, attempt.project_id, attempt.created_at, tuple(sorted(names))
+    )
 
 
-def load_recorded_uses(cell: str) -> set[tuple[str, str]]:
-    """Return subject and text of the uses of secrets among the cell's newest lines of the audit."""
+def load_recorded_uses(*, cell: str, text: str, since: datetime) -> set[str]:
+    """Return the subjects of the audit's lines with `text` about secrets that a cell used.
+
+    `since`: the creation of the attempt that `text` names, which bounds the scan.
+    """
     found = rows(
         """
-        SELECT subject, text FROM (
-            SELECT action, subject, text FROM controlplane_auditline WHERE actor = %s
-            ORDER BY id DESC LIMIT %s
-        ) newest WHERE action = 'use.secret'
+        SELECT subject FROM controlplane_auditline
+        WHERE actor = %s AND action = 'use.secret' AND text = %s AND at >= %s
         """,
-        [cell, _COMPARED_LINES],
+        [cell, text, since - _MAX_SKEW],
     )
-    return {(subject, text) for subject, text in found}
+    return {subject for (subject,) in found}
 
 
 def _load_secrets(attempt: LaunchContextFacts) -> dict[str, Any]:
@@ -113,8 +122,8 @@ def _load_checkpoint(attempt: LaunchContextFacts) -> dict[str, Any] | None:
 def _load_attempt(uid: UUID) -> LaunchContextFacts:
     found = first_row(
         """
-        SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, g.task_type,
-               t.index, g.launch
+        SELECT a.uid, a.number, a.task_id, a.group_id, a.job_id, j.project_id, a.created_at,
+               g.task_type, t.index, g.launch
         FROM controlplane_attempt a
         JOIN controlplane_task t ON t.id = a.task_id
         JOIN controlplane_taskgroup g ON g.id = a.group_id

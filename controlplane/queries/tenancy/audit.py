@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from controlplane import clock
+from controlplane.domain.scopes import split_project_name
 from controlplane.models import AuditLine
 from controlplane.queries.sql import scalar
-
-_DEFAULT_DOMAIN = "default"
 
 # No transaction lasts longer: its connection would be closed. After a restore of the database from
 # a dump the numbers of transactions begin anew, and only old lines have larger ones.
@@ -54,12 +53,6 @@ def follow_audit_lines(wanted: AuditFilter, *, after: int | None, limit: int) ->
     return list(found.order_by("pk")[:limit])
 
 
-def project_names(project: str) -> tuple[str, str]:
-    """Return the domain and the name of a project, `name` or `domain/name`."""
-    domain, slash, name = project.partition("/")
-    return (domain, name) if slash else (_DEFAULT_DOMAIN, domain)
-
-
 def _lines(wanted: AuditFilter) -> QuerySet[AuditLine]:
     found = AuditLine.objects.select_related("project__domain", "domain")
     fields = {
@@ -72,6 +65,6 @@ def _lines(wanted: AuditFilter) -> QuerySet[AuditLine]:
         "project_id__in": wanted.project_ids,
     }
     if wanted.project is not None:
-        domain, name = project_names(wanted.project)
+        domain, name = split_project_name(wanted.project)
         fields |= {"project__domain__name": domain, "project__name": name}
     return found.filter(**{name: value for name, value in fields.items() if value is not None})

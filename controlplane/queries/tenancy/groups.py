@@ -1,13 +1,12 @@
 """Load groups of users: their first users, and the numbers of their users and roles."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from django.contrib.auth.models import Group, User
-from django.db.models import Count, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import QuerySet
 
 from controlplane.models import Membership
+from controlplane.queries.related_counts import count_by
 from controlplane.queries.sql import rows
 
 _FIRST_USERS = """
@@ -32,12 +31,6 @@ def list_users_of_groups(group_ids: Iterable[int], *, limit: int = 20) -> dict[i
 def counted_groups(found: QuerySet[Group]) -> QuerySet[Group]:
     """Return groups with the number of their users and of their roles."""
     return found.annotate(
-        user_count=_count(User.groups.through.objects, "group_id"),
-        role_count=_count(Membership.objects, "group_id"),
+        user_count=count_by(User.groups.through.objects, "group_id"),
+        role_count=count_by(Membership.objects, "group_id"),
     )
-
-
-def _count(found: Any, key: str) -> Coalesce:
-    """Return the number of rows whose `key` is the row's id; joins of both would multiply them."""
-    counted = found.filter(**{key: OuterRef("pk")}).order_by().values(key).annotate(n=Count("*"))
-    return Coalesce(Subquery(counted.values("n")), 0)

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Access
-from controlplane.domain.scopes import Scope, ScopeKind
+from controlplane.domain.scopes import Scope, ScopeKind, split_project_name
 from controlplane.models import Domain, Project, Quota
 from controlplane.queries.placement.quotas import (
     ScopeUsage,
@@ -23,9 +23,6 @@ DEFAULT: Final = "default"
 """The kind of the quotas of scopes without one of their own."""
 
 QuotaKind = ScopeKind | Literal["default"]
-
-# The domain of a project's name without a domain, as in a job.
-_DEFAULT_DOMAIN = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +53,8 @@ def find_scope(kind: ScopeKind, name: str) -> NamedScope:
         case ScopeKind.DOMAIN:
             key = _first(Domain, name=name)
         case ScopeKind.PROJECT:
-            domain, slash, alone = name.partition("/")
-            home, project = (domain, alone) if slash else (_DEFAULT_DOMAIN, domain)
-            key, name = _first(Project, domain__name=home, name=project), f"{home}/{project}"
+            domain, project = split_project_name(name)
+            key, name = _first(Project, domain__name=domain, name=project), f"{domain}/{project}"
     if key is None:
         raise NotFound(f"there is no {kind} {name}")
     return NamedScope(Scope(kind, key), name)

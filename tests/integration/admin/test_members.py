@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.commands.tenancy.groups import set_group_users
 from controlplane.commands.tenancy.members import INSTALLATION, MemberScope, put_member
@@ -269,6 +271,19 @@ class TestProjects:
         answer = self.create(operator, **fields)
         assert expected in errors(answer)
         assert (Project.objects.count(), Domain.objects.count()) == (1, 1)
+
+    def test_domain_is_counted_without_a_product_of_its_projects_and_members(
+        self, operator: Client, project: Project, user: User
+    ) -> None:
+        """With joins, 10,000 projects and 100 members would be a million rows."""
+        Project.objects.create(domain=project.domain, name="other")
+        give(user, MemberScope(domain=project.domain), Role.VIEWER)
+        give(Group.objects.get(), MemberScope(domain=project.domain), Role.VIEWER)
+        with CaptureQueriesContext(connection) as queries:
+            assert "default 2 2" in words(page(operator, address_of(Domain)))
+        counting = [query["sql"] for query in queries if '"project_count"' in query["sql"]]
+        assert counting
+        assert not any("JOIN" in sql for sql in counting)
 
 
 class TestGroups:

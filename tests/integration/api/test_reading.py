@@ -102,7 +102,7 @@ def test_jobs_are_filtered_by_a_readable_project(operator: Caller, submitter: Ca
     of_vision = submit(submitter, name="of-vision", domain="research", project="vision")
     found = submitter.get("/jobs?project=research/vision").json["results"]
     assert [job["id"] for job in found] == [of_vision]
-    for name in ("research/speech", "research/none"):
+    for name in ("research/speech", "research/none", "/default", "default/default/x"):
         refused = submitter.get(f"/jobs?project={name}")
         assert (refused.status, refused.json["detail"]) == (404, f"there is no project {name}")
 

@@ -134,11 +134,24 @@ def test_quota_update_sends_only_changed_fields(
 def test_quota_is_deleted_and_the_default_quota_is_shown(environment: Api) -> None:
     environment.answer(f"DELETE {QUOTA}", None, 204)
     environment.answer(f"GET {QUOTA}", a_quota(is_default=True))
-    assert rows_of(call("quota", "user", "ann", "--delete"))[0].endswith("(default quota)")
+    shown = rows_of(call("quota", "user", "ann", "--delete", "--yes"))
+    assert shown[0].endswith("(default quota)")
     assert [name.partition(" ")[0] for name, *_ in environment.requests] == ["DELETE", "GET"]
     for words in (["--delete"], ["user", "ann", "--delete", "--set", "cpu=1"]):
         assert call("quota", *words).exit_code != 0
     assert len(environment.requests) == 2
+
+
+@pytest.mark.parametrize(("answer", "deletions"), [("", 0), ("n\n", 0), ("y\n", 1)])
+def test_quota_is_deleted_after_a_confirmation(
+    environment: Api, answer: str, deletions: int
+) -> None:
+    environment.answer(f"DELETE {QUOTA}", None, 204)
+    environment.answer(f"GET {QUOTA}", a_quota(is_default=True))
+    done = CliRunner().invoke(app, ["quota", "user", "ann", "--delete"], input=answer)
+    assert "Delete the quota of user ann?" in done.stderr
+    assert len(sent(environment, f"DELETE {QUOTA}")) == deletions
+    assert (done.exit_code == 0) == bool(deletions)
 
 
 def test_update_without_changes_sends_nothing(environment: Api) -> None:

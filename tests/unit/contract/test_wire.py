@@ -188,6 +188,7 @@ def test_artifact_path_is_accepted_only_for_the_reporting_attempt() -> None:
         {"sha256": "é" * 64},
         {"sha256": "0" * 40 + "\r\nX-Injected: 1"},
         {"size": -1},
+        {"size": 2**50 + 1},
         {"name": "../other/model"},
         {"name": "a/../../b"},
         {"name": "/etc/passwd"},
