@@ -294,6 +294,12 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days",
     ),
     Owner(
+        "a size of stored files that the total of its project lacks",
+        "added to the total",
+        11,
+        "uncounted_sizes",
+    ),
+    Owner(
         "a file of an attempt without a row",
         "deleted",
         11,

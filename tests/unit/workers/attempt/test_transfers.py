@@ -34,7 +34,7 @@ def made_attempt(folder: Path, **parts: Any) -> AttemptRun:
         SimpleNamespace(
             note_try=lambda text: None,
             uid="uid",
-            launch=None,
+            launch=SimpleNamespace(spec=SimpleNamespace(input_networks=())),
             workspace=folder,
             engine=engine,
             context=context,
@@ -88,7 +88,7 @@ def test_fetch_failed_on_a_full_disk_does_not_consume_the_allowance(
     is_full = [True, True, True, False]
     monkeypatch.setattr(transfers, "has_room", lambda folder, least: not is_full.pop(0))
 
-    def read(url: str, *, named: bool) -> Iterator[bytes]:
+    def read(url: str, *, named: bool, pool_networks: tuple[str, ...]) -> Iterator[bytes]:
         yield b"x" * 45
 
     attempt = made_attempt(tmp_path, storage=SimpleNamespace(read=read))
