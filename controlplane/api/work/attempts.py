@@ -47,7 +47,8 @@ class Attempts(ApiView):
     def retrieve(self, request: Request, uid: UUID) -> Response:
         """Show one attempt."""
         check_attempt(self.access, uid)
-        return self.answer(hide_foreign_jobs(attempts.get_attempt(uid), self.access.readable))
+        found = attempts.get_attempt(uid)
+        return self.answer(hide_foreign_jobs(found, self.access.readable, own={found["job"]}))
 
     @Operation(page=True, answer=schemas.Change, parameters=MERGED)
     @action(detail=True, url_path="history")

@@ -21,4 +21,5 @@ def answer_history(view: ApiView, find: Callable[..., HistoryPage]) -> Response:
     found = find(before=before, limit=page.limit, merged=merged)
     page.following = found.following
     changes = [change_document(entry) for entry in found.entries]
-    return page.get_paginated_response(hide_foreign_jobs(changes, view.access.readable))
+    own = {change["job"] for change in changes}
+    return page.get_paginated_response(hide_foreign_jobs(changes, view.access.readable, own=own))

@@ -70,6 +70,7 @@ class Jobs(ApiView):
             parameter("name", "Name of the jobs."),
             parameter("label", "key=value; repeat the parameter for more labels.", many=True),
         ],
+        problems=(404,),
     )
     def list(self, request: Request) -> Response:
         """List jobs, newest first."""
