@@ -173,6 +173,7 @@ def test_shown_quota_usage_matches_the_blocking_usage(loop: Loop) -> None:
         "running_tasks": 2,
         "running_jobs": 1,
         "pending_tasks": 1,
+        "stored_bytes": None,
     }
     assert Attempt.objects.count() == 2
     assert reasons() == {"quota_exceeded"}
