@@ -68,6 +68,9 @@ def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
+            if answer.status == 204:  # a response without a body, and so without its length
+                self.end_headers()
+                return
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

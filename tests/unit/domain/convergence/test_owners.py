@@ -172,6 +172,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("quiet_alerts", True),
         ("expired_jobs", True),
         ("old_records", True),
+        ("uncounted_sizes", True),
         ("orphan_files", False),
         ("deleted_jobs", True),
         ("silent_leases", True),
