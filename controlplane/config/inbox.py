@@ -1,8 +1,9 @@
-"""The inbox's Celery app: the control plane's app with the consumer step for cell reports."""
+"""The inbox's Celery app: the control plane's app, which also receives reports and guards Redis."""
 
 from controlplane.config.celery import app
 
-# By name: the step needs Django's models, which Celery loads before its steps.
+# By name: the steps need Django's models, which Celery loads before its steps.
 app.steps["consumer"].add("controlplane.inbox.consumer:InboxStep")
+app.steps["worker"].add("controlplane.inbox.guard_step:GuardStep")
 
 __all__ = ["app"]

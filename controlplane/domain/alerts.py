@@ -11,6 +11,7 @@ QUIET_SECONDS = {
     "cell_twin": 600,
     "cell_flooding": 600,
     "inbox_batch_lost": 600,
+    "inbox_dropped": 600,
     # Closed earlier by the component that raised them, unless its process died or has no work.
     "rule_failed": 600,
     "tick_late": 600,

@@ -17,10 +17,10 @@ from controlplane.commands.attempts.reports import (
     ReportBatchResult,
     record_reports,
 )
+from controlplane.commands.cells.floods import quarantine_flooding
 from controlplane.commands.cells.messages import (
     Beat,
     answer_heartbeats,
-    quarantine_flooding,
     record_goodbye,
     record_registration,
 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import redis
 from client import Session
 from client.documents import Task
 from client.states import TERMINAL_STATES
-from controlplane.contract.wire import logins
+from controlplane.contract.wire import keys, logins, queues
 from tests.architecture.source import ROOT
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import run_to_end, session_of
@@ -145,3 +146,61 @@ def test_attempt_continues_when_its_cell_restarts_with_a_new_key_within_its_leas
     after = only_task(session, job_id)
     assert (after["state"], after["attempt_uid"]) == ("SUCCEEDED", before["attempt_uid"])
     assert session.cell(name)["state"] == "READY"
+
+
+class Flooder:
+    """Fills the shard of a cell with garbage, with the login of the cell, until it is stopped."""
+
+    def __init__(self, stack: RunningStack, name: str) -> None:
+        key = keys.decode_key((stack.home / "cells" / name / "key").read_text().strip())
+        url = stack.environment["CELERY_BROKER_URL"]
+        self._url = logins.with_login(url, logins.sender(name), key)
+        self._shard = queues.inbox_queue(name)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Flooder":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with redis.Redis.from_url(self._url) as client:
+            while not self._stopped.is_set():
+                try:
+                    client.lpush(self._shard, *[b"x" * (1 << 20)] * 20)
+                except (redis.ConnectionError, redis.ResponseError):
+                    self._stopped.wait(0.1)
+
+
+def test_login_that_floods_redis_is_closed_while_other_cells_work(
+    stack: RunningStack, session: Session, operator: "redis.Redis[str]"
+) -> None:
+    """The garbage names no cell. The flooding cell works again once its login is open."""
+    largest = 0
+    jobs = []
+
+    def is_closed() -> bool:
+        nonlocal largest
+        largest = max(largest, operator.info("memory")["used_memory"])
+        jobs.append(run_to_end(session, JOB)[0]["state"])
+        return "closed" in session.cell("cell-2")["state_reason"]
+
+    session.cordon("cell-2")  # so that the jobs run on the other cell
+    with Flooder(stack, "cell-2"):
+        wait_until(is_closed, seconds=120, what="the login of cell-2 is closed")
+        assert session.cell("cell-2")["state"] == "QUARANTINED"
+        assert logins.sender("cell-2") not in connected(operator)
+    assert set(jobs) == {"SUCCEEDED"}
+    assert session.cell("cell-1")["state"] == "READY"
+    assert largest < 1 << 30
+    for user in users_of("cell-2"):
+        operator.execute_command("ACL", "SETUSER", user, "on")
+    session.unquarantine("cell-2")
+    session.uncordon("cell-2")
+    session.cordon("cell-1")
+    assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"
+    session.uncordon("cell-1")

@@ -22,7 +22,7 @@ from controlplane.domain.cells.enrolment import (
     compare_claims,
     mismatch_alert,
 )
-from controlplane.domain.cells.health import decide_fitness, decide_flooding, keep_for_stops
+from controlplane.domain.cells.health import decide_fitness, keep_for_stops
 from controlplane.domain.cells.keys import CellAddress
 from controlplane.domain.cells.registration import (
     ALERTS_OF_ABSENCE,
@@ -271,15 +271,6 @@ def _readmit_returned(standings: Sequence[CellStatus], now: datetime) -> None:
             if is_newest and is_of_goodbye:
                 changes.append(ChangeCell(standing.cell_id, cordoned, CellState.READY, reason))
         apply(Effects(cells=changes), now=now)
-
-
-def quarantine_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> None:
-    """Quarantine cells that flood the inbox, and raise an alert for each.
-
-    `flooding`: messages in the last window, by cell id and name.
-    """
-    with transaction.atomic():
-        apply(decide_flooding(flooding, now=now), now=now)
 
 
 def record_goodbye(address: CellAddress, goodbye: Goodbye, *, seq: int, now: datetime) -> None:

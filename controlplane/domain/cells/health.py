@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from controlplane.domain.convergence.cell_health import clear_suspicions, describe_overdue
 from controlplane.domain.state.effects import ChangeCell, Effects, RaiseAlert
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 
 FLOOD = "cell_flooding"
-
-FLOOD_QUARANTINE_SECONDS = 60.0
-"""Duration of a quarantine after the last flood."""
 
 _QUARANTINED = frozenset({CellState.QUARANTINED})
 
@@ -72,16 +69,14 @@ def keep_for_stops(change: ChangeCell, overdue: int) -> ChangeCell:
     )
 
 
-def decide_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetime) -> Effects:
-    """Quarantine cells that send too many messages, with an alert for each.
+def decide_flooding(reasons: Mapping[tuple[int, str], str], *, until: datetime) -> Effects:
+    """Quarantine cells that send too much, with an alert for each.
 
-    `flooding`: the number of messages, by cell id and name. An existing quarantine is extended if
-    it is for flooding, and unchanged otherwise.
+    `reasons`: by cell id and name. An existing quarantine is extended if it is for flooding, and
+    unchanged otherwise.
     """
     cells, alerts = [], []
-    until = now + timedelta(seconds=FLOOD_QUARANTINE_SECONDS)
-    for (cell_id, name), messages in flooding.items():
-        reason = f"it floods the control plane: up to {messages} messages in 5 s"
+    for (cell_id, name), reason in reasons.items():
         start = ChangeCell(
             cell_id,
             frozenset(ORDERED_STATES),

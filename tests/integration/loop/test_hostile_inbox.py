@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.api.operators import health
+from controlplane.commands.cells import floods
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
@@ -355,3 +356,28 @@ def test_all_cells_silent_raises_an_alert_and_fails_readyz(loop: Loop) -> None:
         last_message_at=clock.now() - timedelta(seconds=90), left_at=clock.now()
     )
     assert readiness()["cells"] == "ok"  # all have left, as ordered
+
+
+def test_cell_with_closed_logins_is_quarantined_until_they_open(loop: Loop) -> None:
+    """A cell without logins would start nothing; other cells take work."""
+    loop.cell("closed")
+    loop.cell("other")
+    now = clock.now()
+    floods.quarantine_closed("closed", "it floods inbox.3", seconds=240, now=now)
+    found = Cell.objects.get(name="closed")
+    assert (found.state, found.quarantined_for) == ("QUARANTINED", "flooding")
+    assert found.quarantined_until == now + timedelta(seconds=240)
+    text = "it floods inbox.3; its logins at Redis are closed for 240 s"
+    assert alerts("cell_flooding") == [f"cell closed: {text}"]
+    assert Cell.objects.get(name="other").state == "READY"
+
+
+def test_closed_login_of_a_deleted_or_unknown_cell_raises_no_alert(loop: Loop) -> None:
+    floods.quarantine_closed("unknown", "it floods inbox.3", seconds=60, now=clock.now())
+    assert alerts("cell_flooding") == []
+
+
+def test_dropped_messages_of_a_shard_raise_an_alert(loop: Loop) -> None:
+    floods.alert_dropped("inbox.3", messages=7, size_bytes=80 << 20, now=clock.now())
+    [text] = alerts("inbox_dropped")
+    assert "7 messages (80 MiB) of inbox.3" in text

