@@ -4,9 +4,10 @@ The classes work on django-unfold's admin and on Django's own.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django.apps import apps
 from django.contrib import admin, messages
@@ -21,7 +22,7 @@ from django.urls import reverse
 
 from controlplane.admin.badges import NOTHING
 from controlplane.admin.paging import BoundedPaginator, Pages
-from controlplane.domain.errors import CellrunError
+from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.spec import InvalidSpec
 
 if apps.is_installed("unfold"):
@@ -29,6 +30,7 @@ if apps.is_installed("unfold"):
 else:
     _ModelAdmin = admin.ModelAdmin
 
+T = TypeVar("T")
 STYLES = {"all": ["controlplane/admin.css"]}
 # An action on more would hold a request for too long; the API does not have this limit.
 MAX_SELECTED = 200
@@ -48,6 +50,13 @@ def loaded_column(render: Callable[[Any, Any], Any], description: str) -> Callab
     return admin.display(
         lambda model_admin, row: render(row, model_admin.loaded(row)), description=description
     )
+
+
+def delete_each(rows: Iterable[T], delete: Callable[[T], Any]) -> None:
+    """Delete rows with a command; skip those that were removed meanwhile."""
+    for row in rows:
+        with suppress(NotFound):
+            delete(row)
 
 
 class StyledAdmin(_ModelAdmin):

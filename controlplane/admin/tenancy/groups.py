@@ -1,5 +1,6 @@
 """Admin pages of groups: their users and their roles."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -13,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from controlplane import clock
 from controlplane.admin.badges import NOTHING, row_link
-from controlplane.admin.base import StyledAdmin, column
+from controlplane.admin.base import StyledAdmin, column, delete_each
 from controlplane.admin.fields import RowsField
 from controlplane.admin.tenancy.members import MAX_SHOWN, is_operator, roles_of
 from controlplane.commands.tenancy.groups import create_group, delete_group, set_group_users
@@ -94,8 +95,7 @@ class GroupAdmin(StockGroupAdmin, StyledAdmin):  # type: ignore[misc]
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Group]) -> None:
         """Delete the groups with their roles."""
-        for group in queryset:
-            self.delete_model(request, group)
+        delete_each(queryset, partial(self.delete_model, request))
 
     @admin.display(description="Users")
     def shown_users(self, group: Group) -> SafeString | str:

@@ -1,6 +1,7 @@
 """Admin pages of memberships: the roles of users and groups on projects, domains and everything."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -23,7 +24,7 @@ from controlplane.admin.badges import (
     small_table,
     with_note,
 )
-from controlplane.admin.base import StyledAdmin, Table, column, loaded_column
+from controlplane.admin.base import StyledAdmin, Table, column, delete_each, loaded_column
 from controlplane.commands.tenancy.members import MemberScope, put_member, remove_member
 from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
 from controlplane.models import Membership
@@ -130,8 +131,8 @@ class MembershipAdmin(StyledAdmin):
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
         """Remove the roles."""
-        for found in queryset.select_related(*self.list_select_related):
-            self.delete_model(request, found)
+        rows = queryset.select_related(*self.list_select_related)
+        delete_each(rows, partial(self.delete_model, request))
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

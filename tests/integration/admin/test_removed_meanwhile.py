@@ -12,7 +12,7 @@ from django.test import Client
 
 from controlplane.commands.tenancy.accounts import delete_users
 from controlplane.commands.tenancy.groups import delete_group
-from controlplane.commands.tenancy.members import MemberScope, put_member
+from controlplane.commands.tenancy.members import MemberScope, put_member, remove_member
 from controlplane.domain.roles import Role
 from controlplane.models import AuditLine, Membership, Project
 from tests.integration.admin.rows import NOW
@@ -82,3 +82,39 @@ def test_page_reports_that_the_group_was_deleted_meanwhile(operator: Client) -> 
         answer = operator.post(address, {"post": "yes"}, follow=True)
     assert answer.redirect_chain == [("/admin/auth/group/", 302)]
     assert "the group does not exist any more" in words(answer.content.decode())
+
+
+def test_selected_groups_are_deleted_although_one_was_deleted_meanwhile(operator: Client) -> None:
+    first = Group.objects.get()
+    second, third = (Group.objects.create(name=f"z{n}") for n in range(2))
+    chosen = {"_selected_action": [first.pk, second.pk, third.pk]}
+
+    def delete() -> None:
+        delete_group(group_id=second.pk, actor="test", now=NOW)
+
+    with once('DELETE FROM "auth_group"', delete):
+        answer = operator.post(
+            "/admin/auth/group/", {**chosen, "action": "delete_selected", "post": "yes"}
+        )
+    assert answer.status_code == 302
+    assert not Group.objects.exists()
+
+
+def test_selected_roles_are_removed_although_one_was_removed_meanwhile(operator: Client) -> None:
+    scope = MemberScope(project=Project.objects.get())
+    users = [User.objects.create_user(f"user-{n}") for n in range(3)]
+    for user in users:
+        put_member(scope=scope, member=user, role=Role.VIEWER, actor="test", now=NOW)
+    found = Membership.objects.filter(user__in=users)
+    chosen = {"_selected_action": list(found.values_list("pk", flat=True))}
+
+    def remove() -> None:
+        remove_member(scope=scope, member=users[1], actor="test", now=NOW)
+
+    with once('DELETE FROM "controlplane_membership"', remove):
+        answer = operator.post(
+            "/admin/controlplane/membership/",
+            {**chosen, "action": "delete_selected", "post": "yes"},
+        )
+    assert answer.status_code == 302
+    assert not found.exists()
