@@ -235,6 +235,7 @@ class Cell(TypedDict):
     incarnation: str | None
     capacity: dict[str, float]
     max_capacity: dict[str, float]
+    fixed_tags: list[str]
     free: dict[str, float]
     drivers: list[str]
     task_types: list[str]

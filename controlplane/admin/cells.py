@@ -47,6 +47,7 @@ from controlplane.models import Attempt, Cell
 from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.views.overviews import count_held_attempts
 from controlplane.spec import InvalidSpec
+from controlplane.spec.placing import OWN_TAGS
 
 _SHOWN_ATTEMPTS = 100
 
@@ -222,6 +223,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("in use", quantities(used) or "nothing"),
             ("labels", ", ".join(f"{k}={v}" for k, v in obj.labels.items())),
             ("tags", ", ".join(obj.tags)),
+            ("fixed tags", _fixed_tags(obj)),
             ("drivers", ", ".join(obj.drivers)),
             ("task types", ", ".join(obj.task_types)),
             ("versions", ", ".join(f"{k} {v}" for k, v in obj.versions.items())),
@@ -268,6 +270,10 @@ class CellAdmin(ReadOnlyAdmin):
                 more=more if len(found) > _SHOWN_ATTEMPTS else None,
             )
         ]
+
+
+def _fixed_tags(cell: Cell) -> str:
+    return "" if cell.fixed_tags == [OWN_TAGS] else ", ".join(cell.fixed_tags) or "none"
 
 
 def _badges(cell: Cell) -> SafeString:

@@ -6,11 +6,11 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 
-from controlplane.admin.fields import ResourcesField, Select, Textarea
+from controlplane.admin.fields import ResourcesField, Select, Textarea, TextInput
 from controlplane.models import Cell, Pool
 from controlplane.spec import InvalidSpec
 from controlplane.spec.parsing import parse_part
-from controlplane.spec.placing import NodeLabels
+from controlplane.spec.placing import FixedTags, NodeLabels
 
 
 class LabelsField(forms.CharField):
@@ -39,8 +39,27 @@ class LabelsField(forms.CharField):
             raise ValidationError([str(fault) for fault in error.faults]) from None
 
 
+class TagsField(forms.CharField):
+    """Placement tags, separated by commas: `quiet, ssd?`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, widget=TextInput(), **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the tags of a row as text."""
+        return value if isinstance(value, str | None) else ", ".join(value)
+
+    def clean(self, value: Any) -> list[str]:
+        """Return the tags. Raise ValidationError."""
+        pieces = (piece.strip() for piece in super().clean(value).split(","))
+        try:
+            return parse_part(FixedTags, [piece for piece in pieces if piece]).root
+        except InvalidSpec as error:
+            raise ValidationError([str(fault) for fault in error.faults]) from None
+
+
 class EnrolmentForm(forms.Form):
-    """The pool, the protected labels and the ceiling of a cell."""
+    """The pool, the protected labels, the ceiling and the tags of a cell."""
 
     pool = forms.ChoiceField(choices=lambda: _pool_choices(), widget=Select())
     node_labels = LabelsField(
@@ -50,6 +69,11 @@ class EnrolmentForm(forms.Form):
         label="Maximum capacity",
         help_text="One per line: cpu: 8, memory: 64Gi. Resources without a line are not limited.",
     )
+    fixed_tags = TagsField(
+        label="Tags",
+        help_text="With commas: quiet, ssd? (with ?: optional). Only *: those that the cell"
+        " reports. Empty: none.",
+    )
 
 
 def initial_enrolment(cell: Cell) -> dict[str, Any]:
@@ -58,6 +82,7 @@ def initial_enrolment(cell: Cell) -> dict[str, Any]:
         "pool": cell.pool.name,
         "node_labels": cell.node_labels,
         "max_capacity": cell.max_capacity,
+        "fixed_tags": cell.fixed_tags,
     }
 
 

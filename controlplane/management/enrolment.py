@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from controlplane.spec import InvalidSpec
 from controlplane.spec.limits import LimitedResources
 from controlplane.spec.parsing import parse_part
-from controlplane.spec.placing import NodeLabels
+from controlplane.spec.placing import FixedTags, NodeLabels
 
 
 def add_enrolment_options(parser: ArgumentParser) -> None:
@@ -26,15 +26,22 @@ def add_enrolment_options(parser: ArgumentParser) -> None:
         metavar="cpu=8,memory=30Gi",
         help="maximum of each resource that the cell may offer; others are not limited",
     )
+    parser.add_argument(
+        "--tags",
+        metavar="quiet,ssd?",
+        help="its placement tags, of which those with ? are optional; '' for none;"
+        " default: *, those of its own settings",
+    )
 
 
 def read_enrolment_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as arguments of `enroll_cell`. Raise CommandError."""
-    labels, ceiling = options["label"], options["max_capacity"]
+    labels, ceiling, tags = options["label"], options["max_capacity"], options["tags"]
     return {
         "pool": options["pool"],
         "node_labels": None if labels is None else _labels(labels),
         "max_capacity": None if ceiling is None else _amounts(ceiling),
+        "fixed_tags": None if tags is None else _tags(tags),
     }
 
 
@@ -59,6 +66,13 @@ def _amounts(text: str) -> dict[str, int]:
         return parse_part(LimitedResources, document).amounts()
     except InvalidSpec as error:
         raise CommandError(f"--max-capacity: {error}") from error
+
+
+def _tags(text: str) -> list[str]:
+    try:
+        return parse_part(FixedTags, [tag.strip() for tag in text.split(",") if tag.strip()]).root
+    except InvalidSpec as error:
+        raise CommandError(f"--tags: {error}") from error
 
 
 def _is_number(text: str) -> bool:

@@ -6,6 +6,12 @@ from django.db.models import Q
 
 from controlplane.domain.state.states import ORDERED_STATES, CellState, Quarantine
 from controlplane.models.pools import check_amounts
+from controlplane.spec.placing import OWN_TAGS
+
+
+def own_tags() -> list[str]:
+    """Return the fixed tags of a cell that chooses its tags."""
+    return [OWN_TAGS]
 
 
 class Cell(models.Model):
@@ -71,10 +77,16 @@ class Cell(models.Model):
         validators=[check_amounts],
         help_text="Maximum of each resource in `capacity`; others are not limited.",
     )
+    fixed_tags = ArrayField(
+        models.CharField(max_length=63),
+        default=own_tags,
+        blank=True,
+        help_text="The tags that operators fix; only *: the cell chooses its tags.",
+    )
     claims = models.JSONField(
         default=dict,
         blank=True,
-        help_text="pool, labels and capacity as the cell reported them last; empty: never.",
+        help_text="pool, labels, capacity and tags as the cell reported them last; empty: never.",
     )
     mismatch = models.TextField(
         default="",

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from controlplane.spec.faults import Finding, Place
-from controlplane.spec.fields import LabelName, LabelValue, Model, Name
+from controlplane.spec.fields import NAME_PATTERN, LabelName, LabelValue, Model, Name
 from controlplane.spec.parts import MAX_NAMED, RESOURCE_NAME, Resources
 
 MAX_CONSTRAINTS = 32
@@ -59,6 +59,10 @@ class Constraint(Model):
     required: bool = True
 
 
+OWN_TAGS = "*"
+"""As the only tag that is fixed of a cell: the cell chooses its tags."""
+
+CellTag = Annotated[str, Field(pattern=rf"^(\*|{NAME_PATTERN}\??)$", max_length=63)]
 Constraints = Annotated[list[Constraint], Field(max_length=MAX_CONSTRAINTS)]
 PlacementTags = Annotated[list[Name], Field(max_length=MAX_TAGS)]
 
@@ -75,6 +79,24 @@ class NodeLabels(RootModel[dict[LabelName, LabelValue]]):
         for name in self.root:
             if not name.startswith(PROTECTED_PREFIX):
                 raise ValueError(f"{name}: must begin with {PROTECTED_PREFIX}")
+        return self
+
+
+class FixedTags(RootModel[list[CellTag]]):
+    """The tags that operators fix of a cell: `a` is required, `b?` optional; only *: its own."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.root) > MAX_TAGS:
+            raise ValueError(f"must have at most {MAX_TAGS} tags, not {len(self.root)}")
+        if OWN_TAGS in self.root and len(self.root) > 1:
+            raise ValueError(f"{OWN_TAGS} must be the only element: the cell chooses its tags")
+        names = [tag.removesuffix("?") for tag in self.root]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is named twice")
         return self
 
 

@@ -23,7 +23,7 @@ from controlplane.spec.fields import (
 )
 from controlplane.spec.files import Capability
 from controlplane.spec.limits import JobLimits, LimitedResources, StoredBytes, Tokens
-from controlplane.spec.placing import NodeLabels
+from controlplane.spec.placing import FixedTags, NodeLabels
 
 ProjectName = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}/[a-z0-9][a-z0-9._-]{0,62}$")
@@ -126,12 +126,18 @@ class CellRequest(Model):
         description="Replaces the maximum of all resources; those without one are not limited."
         " Null: the present ones.",
     )
+    fixed_tags: FixedTags | None = Field(
+        default=None,
+        description="Its tags: a is required, b? optional. Only *: those that the cell reports."
+        " Null: the present ones.",
+    )
 
     def change(self) -> EnrolmentChange:
         """Return the change."""
         ceiling = None if self.max_capacity is None else self.max_capacity.amounts()
         labels = None if self.node_labels is None else self.node_labels.root
-        return EnrolmentChange(self.pool, labels, ceiling)
+        tags = None if self.fixed_tags is None else self.fixed_tags.root
+        return EnrolmentChange(self.pool, labels, ceiling, tags)
 
 
 class AllowedMount(Model):

@@ -92,6 +92,7 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
             "incarnation",
             "capacity",
             "max_capacity",
+            "fixed_tags",
             "free",
             "drivers",
             "task_types",

@@ -1,6 +1,6 @@
-"""Change the enrolment of a cell: its pool, labels below `node/`, and ceiling of capacity."""
+"""Change the enrolment of a cell: its pool, labels below `node/`, ceiling of capacity, tags."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -33,6 +33,7 @@ class EnrolmentChange:
     pool: str | None = None
     node_labels: Mapping[str, str] | None = None
     max_capacity: Mapping[str, int] | None = None
+    fixed_tags: Sequence[str] | None = None
 
     def differences(self, cell: Cell) -> list[str]:
         """Return the names of the fields of `cell` that would change."""
@@ -62,12 +63,15 @@ def _present(cell: Cell) -> dict[str, Any]:
         "pool": cell.pool.name,
         "node_labels": cell.node_labels,
         "max_capacity": cell.max_capacity,
+        "fixed_tags": cell.fixed_tags,
     }
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
     is_amounts = all(isinstance(item, int) for item in value.values())
     items = written(value) if is_amounts else value
     return ", ".join(f"{name}={items[name]}" for name in sorted(items)) or "none"
@@ -94,12 +98,13 @@ def _change(name: str, change: EnrolmentChange, actor: str, now: datetime) -> No
         return
     labels = cell.node_labels if change.node_labels is None else dict(change.node_labels)
     ceiling = cell.max_capacity if change.max_capacity is None else dict(change.max_capacity)
+    tags = cell.fixed_tags if change.fixed_tags is None else list(change.fixed_tags)
     claims = (
         Claims.read(cell.claims)
         if cell.claims
-        else Claims("", own_labels(cell.labels), cell.capacity)
+        else Claims("", own_labels(cell.labels), cell.capacity, cell.tags)
     )
-    effective = compare_claims(Enrolment(pool.name, labels, ceiling), claims)
+    effective = compare_claims(Enrolment(pool.name, labels, ceiling, tags), claims)
     state, reason = decide_held_state(
         CellState(cell.state),
         CellState(cell.ordered_state),
@@ -112,6 +117,8 @@ def _change(name: str, change: EnrolmentChange, actor: str, now: datetime) -> No
         "pool_id": pool.pk,
         "node_labels": labels,
         "max_capacity": ceiling,
+        "fixed_tags": tags,
+        "tags": list(effective.tags),
         "labels": dict(effective.labels),
         "capacity": dict(effective.capacity),
         "mismatch": effective.mismatch,

@@ -328,8 +328,8 @@ def _facts(
 ) -> dict[str, Any]:
     """Return the columns of a registration; what it claims is compared with the enrolment."""
     pool_id, pool = _pool_of(cell, register.pool)
-    claims = Claims(register.pool, register.labels, register.capacity)
-    enrolment = Enrolment(pool, cell.node_labels, cell.max_capacity)
+    claims = Claims(register.pool, register.labels, register.capacity, register.tags)
+    enrolment = Enrolment(pool, cell.node_labels, cell.max_capacity, cell.fixed_tags)
     effective = compare_claims(enrolment, claims)
     return {
         "incarnation": incarnation,
@@ -339,7 +339,7 @@ def _facts(
         "capacity": dict(effective.capacity),
         "mismatch": effective.mismatch,
         "claims": claims.as_dict(),
-        "tags": list(register.tags),
+        "tags": list(effective.tags),
         "drivers": list(register.drivers),
         "task_types": list(register.task_types),
         "versions": dict(register.versions),

@@ -1,7 +1,7 @@
 """Enroll, revoke, cordon, uncordon, drain and unquarantine cells."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,6 +27,7 @@ from controlplane.models import Cell, Pool
 from controlplane.outbox import transport
 from controlplane.outbox.wakes import wake_convergence
 from controlplane.queries.cells.keys import key_of, present_key_id
+from controlplane.spec.placing import OWN_TAGS
 
 _SALT_BYTES = 16
 
@@ -37,6 +38,7 @@ def enroll_cell(
     pool: str | None = None,
     node_labels: Mapping[str, str] | None = None,
     max_capacity: Mapping[str, int] | None = None,
+    fixed_tags: Sequence[str] | None = None,
     renew: bool = False,
     actor: str = "",
     now: datetime,
@@ -47,7 +49,7 @@ def enroll_cell(
     is revoked, or the cell is enrolled with other values; RedisUsersFailed if it is enrolled, but
     has no login at Redis.
     """
-    wanted = EnrolmentChange(pool, node_labels, max_capacity)
+    wanted = EnrolmentChange(pool, node_labels, max_capacity, fixed_tags)
     key = run_in_transaction(partial(_enroll, name, wanted, renew, actor, now))
     put_users_of(name, disconnect=renew)
     return key
@@ -55,6 +57,7 @@ def enroll_cell(
 
 def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: datetime) -> str:
     pool = wanted.pool or DEFAULT_NAME
+    fixed_tags = [OWN_TAGS] if wanted.fixed_tags is None else list(wanted.fixed_tags)
     home = Pool.objects.filter(name=pool).first()
     if home is None:
         raise NotFound(f"there is no pool {pool!r}")
@@ -65,6 +68,8 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
             "node_labels": dict(wanted.node_labels or {}),
             "labels": dict(wanted.node_labels or {}),
             "max_capacity": dict(wanted.max_capacity or {}),
+            "fixed_tags": fixed_tags,
+            "tags": [tag for tag in fixed_tags if tag != OWN_TAGS],
             "key_salt": secrets.token_hex(_SALT_BYTES),
             "secret_key_id": present_key_id(),
             "state_reason": "never registered",
@@ -88,6 +93,7 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
             "pool": pool,
             "node_labels": dict(wanted.node_labels or {}),
             "max_capacity": dict(wanted.max_capacity or {}),
+            "fixed_tags": fixed_tags,
         }
         entry = AuditEntry(Action.ENROLL_CELL, f"cell {name}", after=after)
         record(entry, actor=actor, now=now)

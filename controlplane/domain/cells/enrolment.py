@@ -1,18 +1,18 @@
 """Enrolment: what operators fixed of a cell, compared with what the cell reports of itself.
 
 The pool and the labels below `node/` are the operators' alone, as with the NodeRestriction of
-Kubernetes. Other labels and the tags are the cell's, and its capacity is, up to a ceiling. A cell
-that reports something else gets no work.
+Kubernetes, and so are the tags if operators fix them. Other labels are the cell's, and its capacity
+is, up to a ceiling. A cell that reports something else gets no work.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from controlplane.domain.placement.model.amounts import describe_amount
 from controlplane.domain.state.effects import RaiseAlert
 from controlplane.domain.state.states import CellState
-from controlplane.spec.placing import PROTECTED_PREFIX
+from controlplane.spec.placing import OWN_TAGS, PROTECTED_PREFIX
 
 MISMATCH = "cell_mismatch"
 """Kind of alert about a cell that reports something else than its enrolment."""
@@ -24,11 +24,17 @@ _MAX_REASON_CHARS = 255
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What operators fixed: the pool, the labels below `node/`, and a ceiling of the capacity."""
+    """What operators fixed: pool, labels below `node/`, a ceiling of the capacity, and tags."""
 
     pool: str
     node_labels: Mapping[str, str] = field(default_factory=dict)
     max_capacity: Mapping[str, int] = field(default_factory=dict)
+    fixed_tags: Sequence[str] = (OWN_TAGS,)
+
+    @property
+    def has_own_tags(self) -> bool:
+        """Return whether the cell chooses its tags."""
+        return list(self.fixed_tags) == [OWN_TAGS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +44,30 @@ class Claims:
     pool: str
     labels: Mapping[str, str]
     capacity: Mapping[str, int]
+    tags: Sequence[str]
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
         """Return the claims from their stored form (`as_dict`)."""
-        return cls(document["pool"], document["labels"], document["capacity"])
+        return cls(document["pool"], document["labels"], document["capacity"], document["tags"])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the stored form: {pool, labels, capacity}."""
+        """Return the stored form: {pool, labels, capacity, tags}."""
         return {
             "pool": self.pool,
             "labels": dict(self.labels),
             "capacity": dict(self.capacity),
+            "tags": list(self.tags),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveFacts:
-    """The labels and the capacity that placement uses. `mismatch`: as text; empty: none."""
+    """The labels, capacity and tags that placement uses. `mismatch`: as text; empty: none."""
 
     labels: Mapping[str, str]
     capacity: Mapping[str, int]
+    tags: Sequence[str]
     mismatch: str
 
 
@@ -70,6 +79,7 @@ def compare_claims(enrolment: Enrolment, claims: Claims) -> EffectiveFacts:
         capacity={
             name: min(amount, ceiling.get(name, amount)) for name, amount in claims.capacity.items()
         },
+        tags=list(claims.tags if enrolment.has_own_tags else enrolment.fixed_tags),
         mismatch="; ".join(_differences(enrolment, claims))[:_MAX_CHARS],
     )
 
@@ -87,6 +97,10 @@ def _differences(enrolment: Enrolment, claims: Claims) -> Iterator[str]:
         if name.startswith(PROTECTED_PREFIX) and value != fixed:
             given = "without this label" if fixed is None else f"with {name}={fixed}"
             yield f"it reports the label {name}={value}, but is enrolled {given}"
+    wanted, reported = sorted(enrolment.fixed_tags), sorted(claims.tags)
+    if reported and not enrolment.has_own_tags and reported != wanted:
+        given = f"with {', '.join(wanted)}" if wanted else "without tags"
+        yield f"it reports the tags {', '.join(reported)}, but is enrolled {given}"
     for name, amount in sorted(claims.capacity.items()):
         ceiling = enrolment.max_capacity.get(name)
         if ceiling is not None and amount > ceiling:

@@ -11,7 +11,7 @@ from controlplane.queries.views.amounts import free_of, shown_amounts
 
 _COLUMNS = f"""
 SELECT c.id, c.name, c.state, c.state_reason, pool.name AS pool, c.labels, c.tags,
-       c.node_labels, c.max_capacity, c.mismatch,
+       c.node_labels, c.max_capacity, c.fixed_tags, c.mismatch,
        NULLIF(c.incarnation, '') AS incarnation, c.capacity, c.drivers, c.task_types,
        l.last_message_at AS last_seen_at, c.revoked_at, c.quarantined_until, l.clock_ahead_seconds,
        CASE WHEN c.state = '{CellState.DRAINING}' THEN c.drain_deadline_at END AS drain_deadline_at,

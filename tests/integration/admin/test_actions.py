@@ -77,7 +77,13 @@ def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
     assert "gpu" in text_of(form)
 
     def send(**answers: str) -> str:
-        filled = {"pool": "gpu", "node_labels": "node/zone=a", "max_capacity": "", **answers}
+        filled = {
+            "pool": "gpu",
+            "node_labels": "node/zone=a",
+            "max_capacity": "",
+            "fixed_tags": "*",
+            **answers,
+        }
         return text_of(act(operator, CELLS, "enrolment", cell.pk, confirmed="yes", **filled))
 
     for wrong in (
@@ -85,11 +91,12 @@ def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
         {"node_labels": "node/zone"},
         {"max_capacity": "cpu: many"},
         {"pool": "third"},
+        {"fixed_tags": "a b"},
     ):
         assert "Enrolment of cell-ready changed" not in send(**wrong)
     cell.refresh_from_db()
     assert (cell.pool.name, cell.node_labels) == ("default", {})
-    text = send(max_capacity="cpu: 0.5")
+    text = send(max_capacity="cpu: 0.5", fixed_tags="quiet, ssd?")
     assert "Enrolment of cell-ready changed" in text
     cell = Cell.objects.get(name="cell-ready")
     assert (cell.pool.name, cell.node_labels) == ("gpu", {"node/zone": "a"})
@@ -100,6 +107,8 @@ def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
     again = act(operator, CELLS, "enrolment", cell.pk).content.decode()
     assert "node/zone=a" in again
     assert "cpu: 0.5" in again
+    assert "quiet, ssd?" in again
+    assert cell.fixed_tags == ["quiet", "ssd?"]
 
 
 def test_enrolment_is_changed_for_one_cell_at_a_time(operator: Client) -> None:

@@ -119,7 +119,12 @@ MODELS: Mapping[str, Forms] = {
             "cordon": {},
             "uncordon": {},
             "unquarantine": {},
-            "enrolment": {"pool": "gpu", "node_labels": "", "max_capacity": ""},
+            "enrolment": {
+                "pool": "gpu",
+                "node_labels": "",
+                "max_capacity": "",
+                "fixed_tags": "*",
+            },
             "revoke": {},
         }
     ),

@@ -36,7 +36,10 @@ def test_operator_changes_the_enrolment(operator: Caller, make_cell: Callable[..
     again = operator.put("/cells/cell-1", {"pool": None, "max_capacity": {}})
     assert (again.json["pool"], again.json["node_labels"]) == ("gpu", labels)
     assert (again.json["max_capacity"], again.json["mismatch"]) == ({}, "")
+    assert (again.json["tags"], again.json["fixed_tags"]) == ([], ["*"])
     assert operator.get("/cells/cell-1").json == again.json
+    tagged = operator.put("/cells/cell-1", {"fixed_tags": ["quiet", "ssd?"]}).json
+    assert (tagged["tags"], tagged["fixed_tags"]) == (["quiet", "ssd?"], ["quiet", "ssd?"])
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,11 @@ def test_operator_changes_the_enrolment(operator: Caller, make_cell: Callable[..
         ({"node_labels": {"node/zone": 1}}, "node_labels"),
         ({"node_labels": {f"node/{number}": "x" for number in range(65)}}, "node_labels"),
         ({"max_capacity": {"cpu": -1}}, "max_capacity.cpu"),
+        ({"fixed_tags": ["a?", "a"]}, "fixed_tags"),
+        ({"fixed_tags": ["a", "*"]}, "fixed_tags"),
+        ({"fixed_tags": ["a b"]}, "fixed_tags[0]"),
+        ({"fixed_tags": "quiet"}, "fixed_tags"),
+        ({"fixed_tags": [f"t{number}" for number in range(33)]}, "fixed_tags"),
         ({"name": "cell-2"}, "name"),
         ({"state": "READY"}, "state"),
     ],

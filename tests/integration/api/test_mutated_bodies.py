@@ -87,6 +87,7 @@ CELL = {
     "pool": "default",
     "node_labels": {"node/zone": "a"},
     "max_capacity": {"cpu": 2, "memory": "1Gi", "gpu": 1},
+    "fixed_tags": ["quiet", "ssd?"],
 }
 POOL = {
     "sequencer": "fifo",

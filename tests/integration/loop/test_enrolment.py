@@ -227,6 +227,48 @@ def test_capacity_is_limited_by_the_ceiling_of_the_row(loop: Loop) -> None:
     assert place_of() == ("default", "READY")
 
 
+def test_cell_chooses_its_tags_unless_operators_fix_them(loop: Loop) -> None:
+    cell = loop.cell()
+    register(cell, tags=("quiet", "ssd?"))
+    assert (found().tags, place_of()) == (["quiet", "ssd?"], ("default", "READY"))
+    change(fixed_tags=["quiet"])
+    assert (found().tags, place_of()) == (["quiet"], ("default", "CORDONED"))
+    assert found().mismatch == "it reports the tags quiet, ssd?, but is enrolled with quiet"
+    change(fixed_tags=["ssd?", "quiet"])
+    assert (sorted(found().tags), place_of()) == (["quiet", "ssd?"], ("default", "READY"))
+    change(fixed_tags=[])
+    assert (found().tags, place_of()) == ([], ("default", "CORDONED"))
+    assert found().mismatch == "it reports the tags quiet, ssd?, but is enrolled without tags"
+    register(cell)
+    assert place_of() == ("default", "READY")
+    register(cell, tags=("other",))
+    assert (found().tags, place_of()) == ([], ("default", "CORDONED"))
+    change(fixed_tags=["*"])
+    assert (found().tags, place_of()) == (["other"], ("default", "READY"))
+
+
+def test_fixed_tags_count_for_a_cell_that_reports_none(loop: Loop) -> None:
+    enroll_cell(name="cell-1", fixed_tags=["pci"], now=clock.now())
+    assert found().tags == ["pci"]
+    register(FakeCell(loop, "cell-1", CAPACITY))
+    assert (found().tags, place_of()) == (["pci"], ("default", "READY"))
+
+
+def test_cell_cannot_attract_tasks_with_a_tag_that_is_not_its_own(loop: Loop) -> None:
+    enroll_cell(name="cell-9", fixed_tags=[], now=clock.now())
+    hostile = FakeCell(loop, "cell-9", CAPACITY)
+    register(hostile, tags=("pci?",))
+    job = loop.submit(placement_tags=["pci"], allow_unsatisfiable=True)
+    loop.place()
+    assert hostile.run_orders() == []
+    enroll_cell(name="cell-1", fixed_tags=["pci"], now=clock.now())
+    genuine = FakeCell(loop, "cell-1", CAPACITY)
+    register(genuine)
+    loop.place()
+    [attempt] = loop.attempts(job)
+    assert genuine.run_orders() == [str(attempt.uid)]
+
+
 def test_cell_that_differs_is_cordoned_after_a_quarantine_and_a_goodbye(
     loop: Loop, secure: None
 ) -> None:
@@ -266,16 +308,16 @@ def test_cell_from_before_the_upgrade_keeps_its_labels_and_capacity(loop: Loop) 
     """Its row has no claims until it registers again."""
     loop.cell()
     labels = {"zone": "a", "node/zone": "x"}
-    Cell.objects.update(claims={}, labels=labels)
+    Cell.objects.update(claims={}, labels=labels, tags=["quiet"])
     change(node_labels={"node/zone": "b"})
     assert found().labels == {"zone": "a", "node/zone": "b"}
-    assert found().capacity == CAPACITY
+    assert (found().capacity, found().tags) == (CAPACITY, ["quiet"])
     assert place_of() == ("default", "READY")
 
 
 def test_change_that_changes_nothing_leaves_no_trace(loop: Loop) -> None:
     loop.cell()
-    change(pool="default", node_labels={}, max_capacity={})
+    change(pool="default", node_labels={}, max_capacity={}, fixed_tags=["*"])
     change()
     assert not AuditLine.objects.filter(action="change.cell").exists()
 
@@ -291,7 +333,7 @@ def test_change_of_a_missing_cell_or_into_a_missing_pool_is_refused(loop: Loop) 
 
 def test_command_enrolls_with_labels_and_a_ceiling(loop: Loop, secure: None) -> None:
     options = ["--pool", "secure", "--label", "node/zone=a", "--label", "node/row=1"]
-    ceiling = ["--max-capacity", "cpu=1.5,memory=2Gi,gpu=2,licence=3"]
+    ceiling = ["--max-capacity", "cpu=1.5,memory=2Gi,gpu=2,licence=3", "--tags", "quiet, ssd?"]
     for _ in range(2):  # the same values again are no contradiction
         call_command("enroll_cell", "cell-1", *options, *ceiling, stdout=StringIO())
     call_command("enroll_cell", "cell-1", stdout=StringIO())
@@ -299,7 +341,13 @@ def test_command_enrolls_with_labels_and_a_ceiling(loop: Loop, secure: None) -> 
     assert cell.pool.name == "secure"
     assert cell.node_labels == {"node/zone": "a", "node/row": "1"}
     assert cell.max_capacity == {"cpu_millis": 1500, "memory_mib": 2048, "gpu": 2, "licence": 3}
-    for other in (["--pool", "default"], ["--label", "node/zone=b"], ["--max-capacity", "cpu=9"]):
+    assert cell.fixed_tags == ["quiet", "ssd?"]
+    for other in (
+        ["--pool", "default"],
+        ["--label", "node/zone=b"],
+        ["--max-capacity", "cpu=9"],
+        ["--tags", ""],
+    ):
         with pytest.raises(CommandError, match="enrolled with other values"):
             call_command("enroll_cell", "cell-1", *other, stdout=StringIO())
 
@@ -312,6 +360,9 @@ def test_command_enrolls_with_labels_and_a_ceiling(loop: Loop, secure: None) -> 
         (["--max-capacity", "cpu"], "is not NAME=VALUE"),
         (["--max-capacity", "cpu=many"], "cpu"),
         (["--pool", "third"], "there is no pool"),
+        (["--tags", "a b"], "--tags"),
+        (["--tags", "a,a?"], "a is named twice"),
+        (["--tags", "*,a"], "must be the only element"),
     ],
 )
 def test_command_refuses_invalid_options(loop: Loop, words: list[str], text: str) -> None:
