@@ -106,7 +106,10 @@ class Installation:
         self._create("Quota", user=names["user-1"], running_tasks=7)
         made = {"created_at": NOW, "updated_at": NOW, "size": 5}
         self._create("Secret", project=default, name="token", sealed=SEALED, **made)
-        self._create("Cell", name="cell-1", pool=self._pool, key_salt="5a17", enrolled_at=NOW)
+        cell = {"name": "cell-1", "pool": self._pool, "key_salt": "5a17", "tags": ["quiet"]}
+        if hasattr(self._apps.get_model("controlplane", "Cell"), "claims"):
+            cell["claims"] = {"pool": "default", "labels": {}, "capacity": {}}
+        self._create("Cell", **cell, enrolled_at=NOW)
         self._create("AuditLine", at=NOW, actor="operator-1", action="deleted", subject="job 3 x")
         return {
             "waiting": self._job(default, names["user-1"], "waiting", S.PENDING),
@@ -208,6 +211,8 @@ def test_operator_does_everything(ids: dict[str, int]) -> None:
     assert operator.post(f"/jobs/{ids['foreign']}/cancel", {}).status == 202
     assert operator.put("/secrets/token", {"value": "other"}).status == 200
     assert operator.post("/cells/cell-1/cordon").status < 300
+    cell = operator.put("/cells/cell-1", {"node_labels": {"node/zone": "a"}}).json
+    assert (cell["tags"], cell["labels"]) == (["quiet"], {"node/zone": "a"})
     assert operator.put("/pools/default", {"strict_fifo": True}).status == 200
     manager = {"role": "manager"}
     assert operator.put("/domains/default/members/users/user-1", manager).status < 300
