@@ -98,6 +98,7 @@ def test_processes_may_open_more_files_than_web_accepts_connections(name: str) -
     """The usual soft limit is 1,024."""
     command = read_units()["web"].command
     connections = int(command[command.index("--limit-concurrency") + 1])
+    assert connections == 4_000
     assert int(read_units()[name].settings["LimitNOFILE"]) > 2 * connections
     assert read_compose()["services"][name]["ulimits"]["nofile"] > 2 * connections
 

@@ -14,6 +14,7 @@ import uvicorn
 from controlplane.config import http_protocol
 from controlplane.config.http_protocol import PromptHeaders
 
+USUAL_HEADER_SECONDS = http_protocol.HEADER_SECONDS
 HEADER_SECONDS, DEADLINE_SECONDS = 0.3, 20.0
 MOST = 4
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -70,6 +71,10 @@ def wait_until_half_a_request_is_closed(connect: Callable[[], socket.socket]) ->
     with closing(connect()) as half:
         half.sendall(HALF)
         assert half.recv(100) == b""
+
+
+def test_time_for_a_header_is_ten_seconds() -> None:
+    assert USUAL_HEADER_SECONDS == 10.0
 
 
 @pytest.mark.parametrize("sent", [b"", b"G", HALF])

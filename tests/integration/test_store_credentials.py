@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -43,8 +43,8 @@ def use(settings: Any, **environ: str) -> None:
     settings.CELLRUN = load_settings({**known, **environ})
 
 
-def link() -> dict[str, list[str]]:
-    return parse_qs(urlsplit(Bucket("s3://bucket/a").link("GET", "b")).query)
+def link(method: Literal["GET", "PUT"] = "GET", key: str = "b") -> dict[str, list[str]]:
+    return parse_qs(urlsplit(Bucket("s3://bucket/a").link(method, key)).query)
 
 
 def links(settings: Any, files: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,6 +66,17 @@ def test_links_are_signed_with_the_credentials_in_files(
     assert by_files["X-Amz-Credential"][0].startswith("id-of-the-store/")
     assert by_files["X-Amz-Security-Token"] == ["token-of-the-session"]
     assert by_files == by_variables
+
+
+def test_link_is_for_one_request_to_one_object_within_fifteen_minutes(
+    settings: Any, files: dict[str, str]
+) -> None:
+    use(settings, **files)
+    made = [link("GET"), link("PUT"), link("GET", "c")]
+    while len({found["X-Amz-Date"][0] for found in made}) > 1:
+        made = [link("GET"), link("PUT"), link("GET", "c")]
+    assert len({found["X-Amz-Signature"][0] for found in made}) == 3
+    assert {found["X-Amz-Expires"][0] for found in made} == {str(15 * 60)}
 
 
 def test_credentials_are_not_shown(settings: Any, files: dict[str, str]) -> None:
