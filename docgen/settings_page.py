@@ -17,7 +17,7 @@ from controlplane.config.env import (
     load_settings,
 )
 from controlplane.config.process_settings import READ_BY, REQUIRED, secrets_of
-from controlplane.contract.secret_files import SECRET_SETTINGS
+from controlplane.contract.secret_files import SECRET_SETTINGS, STORE_CREDENTIALS
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen.tables import table
 from workers.config import BROKER_LOGINS, DRIVERS
@@ -268,7 +268,8 @@ def _process_rows() -> Iterator[tuple[str, str, str]]:
         yield "`manage.py`" if process == "command" else process, secrets, shown
     yield (
         "cell",
-        "`CELERY_BROKER_URL`, the key in `CELLRUN_CELL_KEY_FILE`",
+        ", ".join(f"`{name}`" for name in (*STORE_CREDENTIALS, "CELERY_BROKER_URL"))
+        + ", the key in `CELLRUN_CELL_KEY_FILE`",
         "all [of the cell](#cell)",
     )
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from controlplane.contract import settings_names
 from controlplane.contract.addresses import Network
-from controlplane.contract.secret_files import resolve_secret_files
+from controlplane.contract.secret_files import STORE_CREDENTIALS, resolve_secret_files
 from controlplane.contract.wire import keys, logins
 from workers.runners.discovery import chosen_names
 from workers.secret_folder import is_in_memory
@@ -29,6 +29,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MAX_LOG_BYTES = 10 * 1024 * 1024  # per stream of an attempt
 MAX_FILES_BYTES = 10 * 2**30
 MEMORY_KEPT_MIB = 512  # of the host's memory, for the engine and the cell itself
+_SECRETS = ("CELERY_BROKER_URL", *STORE_CREDENTIALS)  # the key is always in a file
 # Resources with units, and their names in CELLRUN_CELL_CAPACITY.
 _UNITS_OF = {"cpu_millis": "cpu", "memory_mib": "memory", "disk_mib": "disk"}
 _UNITS = {
@@ -60,12 +61,12 @@ class CellConfig:
     cell expects to be; empty: that of its enrolment. `tags`: `a` is required
     of a task, `b?` is optional. `home`: folder for journal, workspaces and logs. `address`: the
     host at which published ports are reached; empty: the local address of the route to web. An
-    empty `control_url` disables uploads of logs (used by tests). `file_roots`, `file_systems`,
-    `allowed_networks`: see workers.remote_files. `max_files_bytes`: limit for the inputs, the
-    outputs or the checkpoint of one attempt. `privileged_allowed`: whether this cell accepts
-    privileged tasks, and extra capabilities, that its pool allows. `mount_roots`: folders that
-    tasks may mount; None: those that the pool allows. `runners`: task types of installed packages.
-    `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
+    empty `control_url` disables uploads of logs (used by tests). `store_credentials`, `file_roots`,
+    `file_systems`, `allowed_networks`: see workers.remote_files. `max_files_bytes`: limit for the
+    inputs, the outputs or the checkpoint of one attempt. `privileged_allowed`: whether this cell
+    accepts privileged tasks, and extra capabilities, that its pool allows. `mount_roots`: folders
+    that tasks may mount; None: those that the pool allows. `runners`: task types of installed
+    packages. `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
     `concurrency`: limit of concurrent engine calls, not of running attempts. `has_own_login`:
     whether it uses the logins of its key at Redis instead of the one in `broker_url`.
     """
@@ -87,6 +88,7 @@ class CellConfig:
     max_log_bytes: int = MAX_LOG_BYTES
     secrets: Path | None = None
     secrets_on_disk: bool = False
+    store_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     file_roots: tuple[Path, ...] = ()
     file_systems: tuple[str, ...] = ()
     allowed_networks: tuple[Network, ...] | None = None
@@ -115,8 +117,7 @@ class CellConfig:
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "CellConfig":
         """Read the settings in `env`, and the key file. Raise MalformedSettings."""
-        # The key is always in a file.
-        resolved, faults = resolve_secret_files(env, ["CELERY_BROKER_URL"], _text_of)
+        resolved, faults = resolve_secret_files(env, _SECRETS, _text_of)
         read = _Reader(resolved, faults)
         name = read("CELLRUN_CELL_NAME", _name)
         home = read("CELLRUN_CELL_HOME", _folder, f".cellrun/cells/{name or 'unnamed'}")
@@ -138,6 +139,9 @@ class CellConfig:
             secrets=read("CELLRUN_CELL_SECRETS", _secret_folder(on_disk), ""),
             secrets_on_disk=on_disk,
             evacuate=read("CELLRUN_CELL_EVACUATE", _flag, "false"),
+            store_credentials={
+                name: resolved[name] for name in STORE_CREDENTIALS if resolved.get(name)
+            },
             file_roots=read("CELLRUN_CELL_FILE_ROOTS", _roots, ""),
             file_systems=read("CELLRUN_CELL_FILE_SYSTEMS", _split, "s3,s3a,gs,gcs,az,abfs,abfss"),
             allowed_networks=read("CELLRUN_CELL_ALLOWED_NETWORKS", _networks, "pool"),

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
@@ -40,6 +41,17 @@ HTTP_SECONDS = (3.05, 30.0)  # to connect, and between two reads
 PIECE_BYTES = 256 * 1024
 MAX_REDIRECTS = 5
 WEB = ("http", "https")
+_OF_S3 = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_SESSION_TOKEN": "token",
+}
+_OF_AZURE = {"AZURE_STORAGE_ACCOUNT_KEY": "account_key"}
+CREDENTIALS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {**dict.fromkeys(("s3", "s3a"), _OF_S3), **dict.fromkeys(("az", "abfs", "abfss"), _OF_AZURE)}
+)
+"""Protocol -> variable -> option of its package."""
+_NONE: Mapping[str, str] = MappingProxyType({})
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # HTTP status codes after which the request may be repeated.
 _RETRYABLE = (408, 425, 429)
@@ -66,10 +78,14 @@ class Storage:
         *,
         file_roots: Sequence[Path] = (),
         file_systems: Sequence[str] = (),
+        credentials: Mapping[str, str] = _NONE,
         allowed_networks: Sequence[Network] | None = (),
         sign: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
         """Create the storage. `file_systems`: allowed protocols of fsspec.
+
+        `credentials`: variable -> value, of those in `CREDENTIALS`; without one, the package of the
+        protocol uses what it finds.
 
         `allowed_networks`: networks that URLs of submitters may access although not public; None:
         those that the pool of the task permits.
@@ -77,6 +93,12 @@ class Storage:
         """
         self._sign = sign
         self._roots = [Path(os.path.realpath(root)) for root in file_roots]
+        self._options = {
+            scheme: {
+                option: credentials[name] for name, option in options.items() if name in credentials
+            }
+            for scheme, options in CREDENTIALS.items()
+        }
         self._file_systems = frozenset(file_systems) - {*WEB, "file", "local"}
         self._networks = None if allowed_networks is None else tuple(allowed_networks)
 
@@ -251,7 +273,7 @@ class Storage:
             allowed = ", ".join(sorted(self._file_systems | set(WEB)))
             raise StorageRefused(f"this cell does not allow {scheme} URLs, only {allowed}")
         try:
-            system = fsspec.filesystem(scheme)
+            system = fsspec.filesystem(scheme, **self._options.get(scheme, {}))
             return system, str(system._strip_protocol(url))
         except ImportError as error:
             raise StorageRefused(f"this cell lacks a package for {scheme}: {error}") from error

@@ -282,6 +282,11 @@ class ControlPlaneSettings(BaseModel):
     artifact_root: Folder = Field(default_factory=lambda read: read["home"] / "artifacts")
     # An object store, or another folder; without it the files are in `artifact_root`.
     store_url: Annotated[str, BeforeValidator(read_store_url)] = ""
+    # Credentials of the object store; without them its library uses those that it finds.
+    aws_access_key_id: str = Field(default="", alias="AWS_ACCESS_KEY_ID", repr=False)
+    aws_secret_access_key: str = Field(default="", alias="AWS_SECRET_ACCESS_KEY", repr=False)
+    aws_session_token: str = Field(default="", alias="AWS_SESSION_TOKEN", repr=False)
+    azure_account_key: str = Field(default="", alias="AZURE_STORAGE_ACCOUNT_KEY", repr=False)
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
         default_factory=lambda read: _local_hosts(read["public_url"])
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from controlplane.contract.secret_files import SECRET_SETTINGS
+from controlplane.contract.secret_files import SECRET_SETTINGS, STORE_CREDENTIALS
 from controlplane.contract.settings_names import CONTROL_PLANE
 
 Process = Literal[
@@ -22,7 +22,7 @@ _EVERYWHERE = frozenset(
 )
 # Flower's own setting, which no other process needs.
 _FLOWER_LOGIN = "FLOWER_BASIC_AUTH"
-_ALL = frozenset({*CONTROL_PLANE, *REQUIRED})
+_ALL = frozenset({*CONTROL_PLANE, *REQUIRED, *STORE_CREDENTIALS})
 # Settings of the admin's pages and logins, which only web serves.
 _OF_WEB = frozenset(
     {

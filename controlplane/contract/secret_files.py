@@ -2,7 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+STORE_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+)
+"""Credentials of object stores, which their libraries read from variables only."""
+
 SECRET_SETTINGS = (
+    *STORE_CREDENTIALS,
     "CELERY_BROKER_URL",
     "CELLRUN_ADMIN_PASSWORD",
     "CELLRUN_OIDC_CLIENT_SECRET",

@@ -109,6 +109,27 @@ def test_every_statement_about_an_attacker_names_its_test(title: str) -> None:
     assert [text for text in statements if not NAMED_TEST.search(text)] == []
 
 
+ADVICE = (
+    "Principals",
+    "Plain processes",
+    "Runners",
+    "The engine's socket",
+    "Attacks and their tests",
+)
+"""Sections that describe what is not prevented, or name tests in a table."""
+
+
+def test_every_statement_of_the_other_sections_names_its_test() -> None:
+    page = (FOLDER / "security.md").read_text()
+    sections = re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    others = {title: text for title, text in sections if title not in (*THREATS, *ADVICE)}
+    assert len(others) >= 10
+    parts = [part for text in others.values() for part in re.split(r"\n\n|\n(?=\* )", text)]
+    statements = [part for part in parts if part.strip() and not part.strip().startswith("|")]
+    assert len(statements) > 15
+    assert [text for text in statements if not NAMED_TEST.search(text)] == []
+
+
 def test_every_file_named_by_the_contributor_pages_exists() -> None:
     named = {
         (page.name, path)

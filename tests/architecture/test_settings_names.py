@@ -3,6 +3,7 @@
 import re
 
 from controlplane.config.env import SETTING_NAMES
+from controlplane.contract.secret_files import STORE_CREDENTIALS
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, FLEET
 from tests.architecture.source import ROOT
 
@@ -10,7 +11,8 @@ NAME = re.compile(r'"(CELLRUN_[A-Z_]+)"')
 
 
 def test_the_control_plane_has_a_field_for_each_of_its_names() -> None:
-    assert set(SETTING_NAMES) - {"DATABASE_URL", "CELERY_BROKER_URL"} == set(CONTROL_PLANE)
+    others = {"DATABASE_URL", "CELERY_BROKER_URL", *STORE_CREDENTIALS}
+    assert set(SETTING_NAMES) == {*CONTROL_PLANE, *others}
 
 
 def test_cell_reads_exactly_its_listed_settings() -> None:

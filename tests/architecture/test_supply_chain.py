@@ -54,6 +54,15 @@ def test_installers_require_the_hashes(path: str) -> None:
     assert [line for line in installs if not re.search("--require-hashes|--no-index", line)] == []
 
 
+@pytest.mark.parametrize("part", ["controlplane", "cell"])
+def test_base_of_an_image_can_be_pinned_with_a_build_argument(part: str) -> None:
+    lines = (ROOT / "deploy" / f"{part}.Dockerfile").read_text().splitlines()
+    bases = [line for line in lines if line.startswith("FROM ")]
+    assert any(line.startswith("ARG BASE=") for line in lines)
+    assert bases
+    assert {line.split()[1] for line in bases} == {"${BASE}"}
+
+
 def test_security_policy_describes_reports() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     assert "## Report a vulnerability\n" in text

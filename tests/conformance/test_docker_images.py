@@ -49,6 +49,25 @@ def test_local_image_needs_the_permission_of_its_registry_with_always(
         assert (ended.failure_kind, ended.reason) == (FailureKind.USER, IMAGE)
 
 
+def test_id_of_a_local_image_is_no_permission_with_always(
+    docker_kit: DockerKit, engine: DockerEngine, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "closed", closed=True) as closed:
+        image = closed.push(NOISE)
+        assert over(Pulls(engine).join(image, Registry(USER, PASSWORD))).error is None
+        full = str(docker_kit.outside.inspect_image(image)["Id"])
+        for name in (full, full.removeprefix("sha256:")[:12]):
+            launch = docker_kit.launch("true", image=name, pull_policy="always")
+            docker_kit.driver.start(launch)
+            ended = docker_kit.events.ended(launch.uid)
+            # Of the user's fault if the registry of that name answers, which needs the internet.
+            assert (ended.exit_code, ended.failure_kind is not None) == (None, True)
+            assert docker_kit.starts(launch.uid) == 0
+        usual = docker_kit.launch("true", image=full)
+        docker_kit.driver.start(usual)
+        assert docker_kit.events.ended(usual.uid).reason != IMAGE
+
+
 def test_private_image_is_pulled_only_with_valid_credentials(
     engine: DockerEngine, tmp_path: Path
 ) -> None:

@@ -1,13 +1,15 @@
 """Programs that attack their cell from inside a container: limits hold, other tasks continue."""
 
 import base64
+import os
 import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from controlplane.contract.messages.task_options import Output
+from controlplane.contract.messages.task_options import Mount, Output
 from controlplane.contract.states import FailureKind
 from tests.conformance.keeper import Keeper
 from tests.conformance.kit import DockerKit, Kit, until
@@ -143,6 +145,71 @@ def test_task_cannot_connect_to_members_of_a_gang(docker_kit: DockerKit) -> None
     assert docker_kit.events.ended(outsider.uid).exit_code != 0
     assert docker_kit.log(outsider.uid) == ""
     assert greeting_of(address) == b"hello\n"
+
+
+# It states to a neighbour, for some seconds, that this container has the gateway's address.
+FORGE = """
+import socket, sys, time
+gateway, victim, victim_mac = sys.argv[1:]
+own_mac = bytes.fromhex(open("/sys/class/net/eth0/address").read().strip().replace(":", ""))
+their_mac = bytes.fromhex(victim_mac.replace(":", ""))
+addresses = own_mac + socket.inet_aton(gateway) + their_mac + socket.inet_aton(victim)
+frame = their_mac + own_mac + bytes.fromhex("0806" "0001" "0800" "06" "04" "0002") + addresses
+try:
+    raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+except PermissionError:
+    sys.exit("refused")
+raw.bind(("eth0", 0))
+for _ in range(30):
+    raw.send(frame)
+    time.sleep(0.1)
+"""
+
+
+def folders_of_python() -> tuple[Mount, ...]:
+    """The host's Python, for a program that the shell of the image cannot replace."""
+    targets = [*("/usr", "/lib", "/lib64"), sys.base_prefix]
+    return tuple(Mount(os.path.realpath(name), name) for name in targets if Path(name).exists())
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("capabilities", "expected"), [((), "kept"), (("NET_RAW",), "replaced")])
+def test_task_cannot_take_the_gateways_address_from_another_task(
+    docker_kit: DockerKit, capabilities: tuple[str, ...], expected: str
+) -> None:
+    """ARP spoofing. With NET_RAW, which only some pools allow, the same program succeeds."""
+    script = "while :; do nc -w 1 $GATEWAY 9 < /dev/null; cat /proc/net/arp; sleep 0.1; done"
+    script = "GATEWAY=$(ip route | grep default | cut -d ' ' -f 3); " + script
+    victim = docker_kit.launch("sh", "-c", script, network="default", job_id=7)
+    docker_kit.driver.start(victim)
+    docker_kit.events.started(victim.uid)
+    [network] = docker_kit.inspect(victim.uid)["NetworkSettings"]["Networks"].values()
+    gateway = network["Gateway"]
+
+    def neighbours() -> list[str]:
+        """The addresses of the network that the victim has had for the gateway, in order."""
+        lines = [line.split() for line in docker_kit.log(victim.uid).splitlines()]
+        found = [line[3] for line in lines if line[:1] == [gateway] and line[2] == "0x2"]
+        return list(dict.fromkeys(found))
+
+    [true] = until(neighbours)
+    attacker = docker_kit.launch(
+        *(os.path.realpath(sys.executable), "-c", FORGE),
+        *(gateway, network["IPAddress"], network["MacAddress"]),
+        network="default",
+        job_id=8,
+        user="0",
+        mounts=folders_of_python(),
+        capabilities=capabilities,
+    )
+    docker_kit.driver.start(attacker)
+    ended = docker_kit.events.ended(attacker.uid)
+    if expected == "kept":
+        assert (ended.exit_code, docker_kit.log(attacker.uid, "stderr")) == (1, "refused\n")
+        assert neighbours() == [true]
+    else:
+        assert ended.exit_code == 0, docker_kit.log(attacker.uid, "stderr")
+        until(lambda: len(neighbours()) > 1)
 
 
 # ----------------------------------------------------------------------------- its files

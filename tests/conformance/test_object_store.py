@@ -99,6 +99,38 @@ def test_task_reads_inputs_and_stores_outputs_in_an_object_store(
     assert keeper.puts() == []
 
 
+def test_inputs_are_read_with_the_credentials_of_the_settings(
+    process_kit: ProcessKit, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may come from files, so that no variable contains them."""
+    credentials = {
+        "AWS_ACCESS_KEY_ID": "id-of-the-cell",
+        "AWS_SECRET_ACCESS_KEY": "hush",
+        "AWS_SESSION_TOKEN": "token-of-the-cell",
+    }
+    for name in credentials:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", web.url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    keeper = Keeper(web)
+    keeper.serve(process_kit, file_systems=("s3",), store_credentials=credentials)
+    web.files["/bucket/in/small"] = b"content"
+    launch = script(
+        process_kit,
+        "cp $CELLRUN_ROOT/in/small $CELLRUN_ROOT/out/result",
+        inputs=(Input("/in/small", "s3://bucket/in/small", named=True),),
+    )
+    keeper.brief(launch.uid)
+    process_kit.driver.start(launch)
+    ended = process_kit.events.ended(launch.uid)
+    assert ended.result == "content", ended
+    found = [request for request in web.requests if request.path == "/bucket/in/small"]
+    assert found
+    for request in found:
+        assert "Credential=id-of-the-cell/" in request.headers["Authorization"]
+        assert request.headers["X-Amz-Security-Token"] == "token-of-the-cell"
+
+
 def test_outputs_are_written_to_exact_addresses_in_an_object_store(
     process_kit: ProcessKit, web: Web, bucket: s3fs.S3FileSystem
 ) -> None:

@@ -1,9 +1,11 @@
 """Other users of the machine, and web pages in a browser on it, cannot affect a stack."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,6 +39,10 @@ def job(name: str) -> dict[str, Any]:
 def secrets_of(stack: RunningStack) -> list[str]:
     broker = urlsplit(stack.environment["CELERY_BROKER_URL"])
     return [str(broker.password), *stack.flower_login[1:]]
+
+
+def web_of(stack: RunningStack) -> str:
+    return stack.environment["CELLRUN_URL"]
 
 
 def test_redis_requires_a_password(stack: RunningStack) -> None:
@@ -120,6 +126,44 @@ def test_flower_refuses_requests_of_other_sites(
     listed = requests.get(f"{stack.flower_url}/api/tasks", headers=headers, timeout=10)
     assert listed.status_code == 401
     assert "Access-Control-Allow-Origin" not in listed.headers
+
+
+def test_requests_for_a_foreign_host_name_are_refused(stack: RunningStack) -> None:
+    """As those of a page whose own name was made to lead to this machine (DNS rebinding)."""
+    foreign = {"Host": "evil.example", "Origin": "http://evil.example"}
+    for path in ("/healthz", "/readyz", "/metrics", "/api/schema/", "/api/v1/jobs"):
+        answer = requests.get(web_of(stack) + path, headers=foreign, timeout=10)
+        assert answer.status_code == 400, path
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    # Flower answers under each name, but a browser has its login for the right one only.
+    for path in ("/", "/workers", "/api/workers", "/api/tasks"):
+        answer = requests.get(stack.flower_url + path, headers=foreign, timeout=10)
+        assert answer.status_code == 401, path
+        assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_web_gives_no_permission_to_pages_of_other_sites(stack: RunningStack) -> None:
+    foreign = {"Origin": "http://evil.example", "Access-Control-Request-Method": "GET"}
+    for method in ("GET", "OPTIONS"):
+        url = web_of(stack) + "/api/v1/whoami"
+        answer = requests.request(method, url, headers=foreign, timeout=10)
+        assert answer.status_code == 401
+        assert not [name for name in answer.headers if name.startswith("Access-Control-")]
+
+
+def test_half_sent_requests_do_not_occupy_web(stack: RunningStack) -> None:
+    address = urlsplit(web_of(stack))
+    with ExitStack() as ends:
+        sockets = [
+            ends.enter_context(
+                socket.create_connection((address.hostname, address.port), timeout=120)
+            )
+            for _ in range(300)
+        ]
+        for half in sockets:
+            half.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        assert requests.get(web_of(stack) + "/healthz", timeout=30).status_code == 200
+        assert {half.recv(100) for half in sockets} == {b""}
 
 
 def test_flower_shows_workers_and_attempts_by_their_events(

@@ -29,6 +29,7 @@ from tests.harness.deployed import CELL, as_here, read_example, read_units
 pytestmark = pytest.mark.stack
 
 WORKERS = ("placement", "convergence", "inbox", "callbacks")
+WITHOUT_FILES = ("placement", "inbox", "callbacks")
 TOKEN = "cr_only-for-this-test-" + "t" * 32
 # Databases of one Redis share nothing; the other tests use the first.
 REDIS_DATABASE = 11
@@ -91,6 +92,8 @@ class Deployment:
         """Start every unit at once, in no order, as systemd does."""
         for name, unit in read_units().items():
             environment = {**os_basics(), **self.examples[unit.environment_file]}
+            if name in WITHOUT_FILES:
+                environment["CELLRUN_HOME"] = "/nonexistent"
             for key, value in unit.environment.items():
                 environment[key] = value.replace("/etc/cellrun/cells", str(self.folder)).replace(
                     "/var/lib/cellrun", str(self.folder)

@@ -98,6 +98,7 @@ def test_processes_may_open_more_files_than_web_accepts_connections(name: str) -
     """The usual soft limit is 1,024."""
     command = read_units()["web"].command
     connections = int(command[command.index("--limit-concurrency") + 1])
+    assert connections == 4_000
     assert int(read_units()[name].settings["LimitNOFILE"]) > 2 * connections
     assert read_compose()["services"][name]["ulimits"]["nofile"] > 2 * connections
 
@@ -142,7 +143,60 @@ def test_beat_and_flower_share_neither_user_nor_folder_with_the_others(name: str
     assert settings["DynamicUser"] == "true"
     assert "User" not in settings
     assert settings.get("StateDirectory") == {"beat": "cellrun-beat"}.get(name)
-    assert read_compose()["services"][name]["volumes"] == []
+    assert "volumes" not in read_compose()["services"][name]
+
+
+WITH_FILES = ("web", "convergence")
+"""Processes that store, read and delete files of the control plane."""
+
+
+@pytest.mark.parametrize("name", ["web", "placement", "convergence", "inbox", "callbacks"])
+def test_only_processes_that_use_the_store_can_write_to_its_folder(name: str) -> None:
+    expected = "cellrun" if name in WITH_FILES else None
+    assert read_units()[name].settings.get("StateDirectory") == expected
+    assert "ReadWritePaths" not in read_units()[name].settings
+    volumes = read_compose()["services"][name].get("volumes", [])
+    assert volumes == (["state:/var/lib/cellrun"] if name in WITH_FILES else [])
+
+
+def test_cell_of_compose_mounts_only_what_the_engine_needs_from_the_host() -> None:
+    """Files of secrets are in the host's memory, from where the engine binds them."""
+    home = "/var/lib/cellrun/cells/cell-1"
+    paths = ("/var/run/docker.sock", home, "/dev/shm")
+    assert read_compose()["services"][CELL]["volumes"] == [f"{path}:{path}" for path in paths]
+
+
+SANDBOX = {
+    "NoNewPrivileges": "true",
+    "ProtectSystem": "strict",
+    "ProtectHome": "true",
+    "PrivateTmp": "true",
+    "PrivateDevices": "true",
+    "ProtectKernelTunables": "true",
+    "ProtectKernelModules": "true",
+    "ProtectKernelLogs": "true",
+    "ProtectControlGroups": "true",
+    "ProtectClock": "true",
+    "ProtectHostname": "true",
+    "LockPersonality": "true",
+    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
+    "RestrictNamespaces": "true",
+    "RestrictRealtime": "true",
+    "RestrictSUIDSGID": "true",
+    "CapabilityBoundingSet": "",
+    "AmbientCapabilities": "",
+    "SystemCallArchitectures": "native",
+    "SystemCallErrorNumber": "EPERM",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unit_has_all_lines_of_the_sandbox(name: str) -> None:
+    settings = dict(read_units()[name].settings)
+    assert {key: settings.get(key) for key in SANDBOX} == SANDBOX
+    # Of several lines the last is read here: it removes calls from those of services.
+    removed = "~@privileged" if name == CELL else "~@privileged @resources"
+    assert settings["SystemCallFilter"] == removed
 
 
 @pytest.mark.parametrize("name", [*NAMES, "prepare"])

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ import uvicorn
 from controlplane.config import http_protocol
 from controlplane.config.http_protocol import PromptHeaders
 
+USUAL_HEADER_SECONDS = http_protocol.HEADER_SECONDS
 HEADER_SECONDS, DEADLINE_SECONDS = 0.3, 20.0
+MOST = 4
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -48,7 +50,13 @@ def connect(
     monkeypatch.setattr(http_protocol, "HEADER_SECONDS", HEADER_SECONDS)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(application, http=PromptHeaders, lifespan="off", log_config=None)
+        uvicorn.Config(
+            application,
+            http=PromptHeaders,
+            lifespan="off",
+            log_config=None,
+            limit_concurrency=MOST,
+        )
     )
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
@@ -63,6 +71,10 @@ def wait_until_half_a_request_is_closed(connect: Callable[[], socket.socket]) ->
     with closing(connect()) as half:
         half.sendall(HALF)
         assert half.recv(100) == b""
+
+
+def test_time_for_a_header_is_ten_seconds() -> None:
+    assert USUAL_HEADER_SECONDS == 10.0
 
 
 @pytest.mark.parametrize("sent", [b"", b"G", HALF])
@@ -124,3 +136,20 @@ def test_the_second_request_of_a_connection_is_limited_too(
             received += kept.recv(1000)
         kept.sendall(HALF)
         assert kept.recv(100) == b""
+
+
+def test_requests_beyond_the_limit_of_connections_are_refused_until_the_others_are_closed(
+    application: Application, connect: Callable[[], socket.socket]
+) -> None:
+    application.may_answer.set()
+    with ExitStack() as ends:
+        halves = [ends.enter_context(closing(connect())) for _ in range(MOST - 1)]
+        for half in halves:
+            half.sendall(HALF)
+        refused = ends.enter_context(closing(connect()))
+        refused.sendall(HALF + b"\r\n")
+        assert refused.recv(100).startswith(b"HTTP/1.1 503")
+        assert {half.recv(100) for half in halves} == {b""}
+        answered = ends.enter_context(closing(connect()))
+        answered.sendall(HALF + b"\r\n")
+        assert answered.recv(100).startswith(b"HTTP/1.1 200")

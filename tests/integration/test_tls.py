@@ -8,6 +8,27 @@ import pytest
 
 from tests.architecture.source import ROOT
 
+PROXIED_REQUESTS = """
+import asyncio, sys
+import django
+django.setup()
+from asgiref.testing import ApplicationCommunicator
+from django.core.asgi import get_asgi_application
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+application = ProxyHeadersMiddleware(get_asgi_application())
+
+async def request(peer, scheme):
+    headers = [(b"host", b"cellrun.example.com"), (b"x-forwarded-proto", scheme)]
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope |= {"path": "/healthz", "query_string": b"", "headers": headers, "client": (peer, 1)}
+    called = ApplicationCommunicator(application, scope)
+    await called.send_input({"type": "http.request"})
+    return dict((await called.receive_output(30))["headers"])
+
+for peer, scheme in (("127.0.0.1", b"https"), ("127.0.0.1", b"http"), ("10.0.0.1", b"https")):
+    found = asyncio.run(request(peer, scheme))
+    print({name.lower(): text for name, text in found.items()}.get(b"strict-transport-security"))
+"""
 SECURE_REQUEST = """
 import django
 django.setup()
@@ -36,7 +57,7 @@ def run(scheme: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
 
 
@@ -53,3 +74,9 @@ def test_checks_for_deployment_find_nothing_with_tls() -> None:
     done = run("https", "manage.py", "check", "--deploy", "--fail-level", "WARNING")
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout
+
+
+def test_hsts_is_sent_to_requests_that_a_proxy_received_over_tls() -> None:
+    """A proxy on the same host; uvicorn ignores the header of all others."""
+    done = run("https", "-c", PROXIED_REQUESTS)
+    assert done.stdout.splitlines() == ["b'max-age=31536000'", "None", "None"], done.stderr

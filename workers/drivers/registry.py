@@ -99,6 +99,7 @@ def make_pipeline(
         storage=Storage(
             file_roots=config.file_roots,
             file_systems=config.file_systems,
+            credentials=config.store_credentials,
             allowed_networks=config.allowed_networks,
             sign=web.sign_link,
         ),

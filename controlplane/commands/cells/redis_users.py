@@ -3,7 +3,7 @@
 from django.conf import settings
 
 from controlplane.contract.wire import logins
-from controlplane.domain.cells.redis_users import redis_users
+from controlplane.domain.cells.redis_users import acl_lines, redis_users
 from controlplane.models import Cell
 from controlplane.outbox.redis_users import drop_users, put_users
 from controlplane.queries.cells.keys import key_of
@@ -25,7 +25,7 @@ def drop_users_of(name: str) -> None:
         drop_users([logins.receiver(name), logins.sender(name)])
 
 
-def list_users() -> dict[str, tuple[str, ...]]:
+def _list_users() -> dict[str, tuple[str, ...]]:
     """Return the rules of the users of all cells that are not revoked."""
     found: dict[str, tuple[str, ...]] = {}
     for cell in Cell.objects.filter(revoked_at=None).order_by("name"):
@@ -33,14 +33,35 @@ def list_users() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _list_revoked() -> list[str]:
+    """Return the names of the users of revoked cells."""
+    return [
+        user
+        for name in Cell.objects.exclude(revoked_at=None)
+        .order_by("name")
+        .values_list("name", flat=True)
+        for user in (logins.receiver(name), logins.sender(name))
+    ]
+
+
+def list_commands() -> list[str]:
+    """Return the commands for `redis-cli` that do what `put_all_users` does.
+
+    The last one, which saves the users, fails at a Redis without an ACL file.
+    """
+    revoked = _list_revoked()
+    deletion = [f"ACL DELUSER {' '.join(revoked)}"] if revoked else []
+    return [*acl_lines(_list_users()), *deletion, "ACL SAVE"]
+
+
 def put_all_users() -> int:
     """Write the users of all cells, delete those of revoked ones; return the number of cells.
 
     Raise RedisUsersFailed.
     """
-    users = list_users()
+    users, revoked = _list_users(), _list_revoked()
     if users:
         put_users(users)
-    for cell in Cell.objects.exclude(revoked_at=None).order_by("name"):
-        drop_users([logins.receiver(cell.name), logins.sender(cell.name)])
+    if revoked:
+        drop_users(revoked)
     return len(users) // 2

@@ -5,8 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from controlplane.commands.cells.redis_users import list_users, put_all_users
-from controlplane.domain.cells.redis_users import acl_lines
+from controlplane.commands.cells.redis_users import list_commands, put_all_users
 from controlplane.management.actor import AuditedCommand
 from controlplane.outbox.redis_users import RedisUsersFailed
 
@@ -29,7 +28,7 @@ class Command(AuditedCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["is_printed"]:
-            for line in acl_lines(list_users()):
+            for line in list_commands():
                 self.stdout.write(line)
             return
         try:

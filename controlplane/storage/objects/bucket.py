@@ -53,7 +53,12 @@ class Bucket:
     def __init__(self, url: str, **options: Any) -> None:
         """Open the store. `options`: of the library's client, instead of the defaults."""
         self.url = url
-        self._store: Any = from_url(url, client_options=_CLIENT | options, retry_config=_RETRY)
+        self._store: Any = from_url(
+            url,
+            config=_credentials(url),
+            client_options=_CLIENT | options,
+            retry_config=_RETRY,
+        )
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object, which appears when it is complete. Raise StoreUnavailable."""
@@ -180,6 +185,22 @@ def bucket() -> Bucket:
 def open_bucket(url: str) -> Bucket:
     """Return the object store at a URL, with the process's connections to it."""
     return Bucket(url)
+
+
+def _credentials(url: str) -> Any:
+    """Return the credentials of the settings, which may be in files, as options of the library."""
+    read = settings.CELLRUN
+    if url.startswith("az:"):
+        found = {"account_key": read.azure_account_key}
+    elif url.startswith("s3:"):
+        found = {
+            "access_key_id": read.aws_access_key_id,
+            "secret_access_key": read.aws_secret_access_key,
+            "session_token": read.aws_session_token,
+        }
+    else:
+        found = {}
+    return {name: value for name, value in found.items() if value}
 
 
 def _stored(found: Any) -> StoredObject:

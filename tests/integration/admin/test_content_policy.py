@@ -45,6 +45,24 @@ def test_no_response_allows_inline_scripts(path: str) -> None:
     assert found["frame-ancestors"] == ["'none'"]
 
 
+OWN = {"'self'", "'none'"}
+MORE = {"script-src": {"'unsafe-eval'"}, "style-src": {"'unsafe-inline'"}, "img-src": {"data:"}}
+"""Sources beside web itself."""
+
+
+def test_pages_load_from_web_only_and_responses_of_the_api_load_nothing() -> None:
+    for path in ("/admin/login/", "/api/docs/", "/healthz", "/none"):
+        found = directives(Client().get(path))
+        assert "default-src" in found
+        for name, sources in found.items():
+            assert set(sources) <= OWN | MORE.get(name, set()), (path, name)
+    for path in ("/api/v1/jobs", "/api/v1/none"):
+        found = directives(Client().get(path))
+        assert found["default-src"] == ["'none'"]
+        assert "sandbox" in found
+        assert not {name for name in found if name.endswith("-src")} - {"default-src"}
+
+
 @dataclass
 class Visit:
     """A page of a browser, the paths of the site, and the violations that the browser reports."""

@@ -12,6 +12,9 @@ from django.http import HttpResponse
 from django.test import Client
 
 from controlplane.admin.login import form as login
+from controlplane.clock import now
+from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.domain.roles import Role
 from controlplane.limits.buckets import Buckets
 from controlplane.models import AuditLine
 
@@ -64,6 +67,19 @@ def test_a_name_with_ten_failures_is_refused_even_with_its_password(clock: Clock
     assert not succeeds("USER-1", "10.0.2.1")
     clock.seconds += 60
     assert succeeds("user-1", "10.0.2.1")
+
+
+def test_a_refused_name_keeps_its_sessions_and_tokens(clock: Clock) -> None:
+    user = User.objects.get(username="user-1")
+    session = Client(REMOTE_ADDR="10.0.1.1")
+    session.force_login(user)
+    token = create_api_token(user=user, name="test", role=Role.OPERATOR, now=now())
+    for _ in range(FAILURES_OF_A_NAME):
+        log_in("user-1", "wrong", "10.0.1.1")
+    assert not succeeds("user-1", "10.0.1.1")
+    assert session.get("/admin/").status_code == 200
+    headers = {"Authorization": f"Bearer {token}"}
+    assert session.get("/api/v1/whoami", headers=headers).status_code == 200
 
 
 def test_an_address_with_thirty_failures_is_refused_for_every_name(clock: Clock) -> None:

@@ -15,6 +15,7 @@ from django.urls import get_resolver
 
 from controlplane.api import description as served
 from controlplane.api.urls import urlpatterns
+from controlplane.config.urls import urlpatterns as root_patterns
 from controlplane.spec import json_schema
 from tests.integration.api.conftest import Caller, make_caller
 
@@ -71,6 +72,36 @@ def test_every_change_needs_the_role_that_its_description_names(
                 if answer.status != 403:
                     unguarded.append(f"{operation['operationId']}: {answer.status}")
     assert unguarded == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_operation_of_the_api_answers_without_a_token() -> None:
+    """Requests of cells without a signature, and links, included."""
+    described, found = yaml.safe_load((ROOT / "docs" / "openapi.yaml").read_text()), {}
+    for path, operations in described["paths"].items():
+        address = re.sub(r"\{(\w+)\}", lambda name: SAMPLES.get(name[1], "1"), path)
+        for method in operations:
+            answer = Client().generic(method.upper(), address)
+            found[f"{method} {address}"] = answer.status_code
+    assert len(found) > 60
+    links = {name for name in found if "/store/" in name}  # refused without their signature
+    assert {found[name] for name in links} == {403}
+    assert {name: found[name] for name in found.keys() - links if found[name] != 401} == {}
+
+
+PUBLIC = {"healthz", "readyz", "api/schema/", "api/docs/", "admin/login/"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_listed_pages_answer_without_a_token() -> None:
+    """The first path leads to the admin, whose pages have a test of their own."""
+    tested = {"", "metrics", "api/v1/", "admin/password_change/", "admin/"}
+    assert {str(known.pattern) for known in root_patterns} == PUBLIC | tested
+    for path in PUBLIC:
+        assert Client().get(f"/{path}").status_code == (503 if path == "readyz" else 200)
+    for path, status in (("", 302), ("metrics", 401), ("admin/password_change/", 302)):
+        answer = Client(REMOTE_ADDR="203.0.113.7").get(f"/{path}")
+        assert (answer.status_code, b"cell" in answer.content) == (status, False)
 
 
 def test_every_request_may_meet_a_database_that_does_not_respond(

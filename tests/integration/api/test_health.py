@@ -17,6 +17,7 @@ from controlplane.models import InboxProbe, TickState
 pytestmark = pytest.mark.django_db
 
 REQUESTS = 20
+USUAL_PROBE_SECONDS = health.PROBE_SECONDS
 TICKS = ("placement", "convergence", "callbacks")
 
 
@@ -104,6 +105,7 @@ def test_readyz_makes_no_connection_for_each_request(
     try:
         answers = [Client().get("/readyz")]
         connections_of_a_probe = broker.count
+        assert USUAL_PROBE_SECONDS == 1.0
         monkeypatch.setattr(health, "PROBE_SECONDS", 60.0)
         answers += [Client().get("/readyz") for _ in range(REQUESTS)]
     finally:

@@ -13,10 +13,11 @@ from controlplane import clock
 from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.submission import GuidTaken
+from controlplane.domain.roles import Role
 from controlplane.models import Cell, Domain, Job, Project, Task, TaskGroup, Transition
 from controlplane.queries.attempts.group_specs import load_group_specs
 from controlplane.spec import parse_job
-from tests.integration.api.conftest import Caller, change_setting
+from tests.integration.api.conftest import Caller, change_setting, make_caller
 from tests.integration.api.links import use_link
 from tests.integration.api.test_reading import place
 
@@ -246,6 +247,19 @@ def test_guids_are_scoped_to_a_project(submitter: Caller) -> None:
     one = submitter.post("/jobs", {**JOB, "guid": "g"})
     two = submitter.post("/jobs", {**JOB, "guid": "g", "project": "other"})
     assert (one.status, two.status) == (201, 201)
+
+
+def test_job_that_another_user_submitted_with_the_guid_stays_with_that_user(
+    submitter: Caller,
+) -> None:
+    first = submitter.post("/jobs", {**JOB, "guid": "g"})
+    other = make_caller("other", Role.SUBMITTER)
+    again = other.post("/jobs", {**JOB, "guid": "g"})
+    assert (again.status, again.json) == (200, first.json)
+    job = f"/jobs/{first.json['id']}"
+    assert other.post(f"{job}/cancel", {}).status == 403
+    assert other.send("DELETE", job).status == 403
+    assert submitter.post(f"{job}/cancel", {}).status in (200, 202)
 
 
 # ------------------------------------------------------------------------------------------- caps

@@ -159,3 +159,18 @@ def test_address_of_the_broker_may_be_in_a_file(env: dict[str, str], tmp_path: P
     assert str(raised.value) == (
         "CELERY_BROKER_URL_FILE: /nonexistent/broker cannot be used: No such file or directory"
     )
+
+
+def test_credentials_of_an_object_store_may_be_in_files(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("hush\n")
+    given = {**env, "AWS_ACCESS_KEY_ID": "cell", "AWS_SECRET_ACCESS_KEY_FILE": f"{tmp_path}/secret"}
+    config = CellConfig.from_env(given)
+    assert config.store_credentials == {
+        "AWS_ACCESS_KEY_ID": "cell",
+        "AWS_SECRET_ACCESS_KEY": "hush",
+    }
+    assert "hush" not in repr(config)
+    with pytest.raises(MalformedSettings, match="AWS_SECRET_ACCESS_KEY_FILE, not both"):
+        CellConfig.from_env({**given, "AWS_SECRET_ACCESS_KEY": "hush"})
