@@ -200,24 +200,27 @@ class Session(ApiTransport):
     def cache_entries(
         self,
         *,
-        project: str = "default",
+        project: str | None = None,
         scope: str | None = None,
         key: str | None = None,
         limit: int = MOST_ROWS,
     ) -> Iterator[CacheEntry]:
-        """Yield the cache entries that a project can use, newest first."""
+        """Yield the cache entries that a project can use, newest first.
+
+        `project`: as in `secrets`.
+        """
         query = {**_project_query(project), "scope": scope, "key": key}
         return self._pages("/cache", query, limit)
 
     def cache_entry(
-        self, key: str, *, project: str = "default", scope: str = "project"
+        self, key: str, *, project: str | None = None, scope: str = "project"
     ) -> CacheEntry:
         """Return a cache entry with its result and outputs; `project` may be domain/name."""
         query = {**_project_query(project), "scope": scope}
         return self._call("GET", _path("cache", key), query=query)
 
     def evict_cache_entry(
-        self, key: str, *, project: str = "default", scope: str = "project"
+        self, key: str, *, project: str | None = None, scope: str = "project"
     ) -> None:
         """Evict a cache entry. Tasks that already have its result keep it."""
         query = {**_project_query(project), "scope": scope}
@@ -289,16 +292,19 @@ class Session(ApiTransport):
 
     # --------------------------------------------------------------- secrets
 
-    def secrets(self, *, project: str = "default") -> list[StoredSecret]:
-        """Return a project's secrets by name, without values; `project` may be domain/name."""
+    def secrets(self, *, project: str | None = None) -> list[StoredSecret]:
+        """Return a project's secrets by name, without values.
+
+        `project` is a name or domain/name; None: default/default, or else the caller's only one.
+        """
         return list(self._pages("/secrets", _project_query(project)))
 
-    def secret(self, name: str, *, project: str = "default") -> StoredSecret:
+    def secret(self, name: str, *, project: str | None = None) -> StoredSecret:
         """Return the metadata of one secret."""
         return self._call("GET", _path("secrets", name), query=_project_query(project))
 
     def put_secret(
-        self, name: str, body: Mapping[str, Any], *, project: str = "default"
+        self, name: str, body: Mapping[str, Any], *, project: str | None = None
     ) -> StoredSecret:
         """Write a secret: `value`, `value_base64`, or `registry`.
 
@@ -306,7 +312,7 @@ class Session(ApiTransport):
         """
         return self._call("PUT", _path("secrets", name), query=_project_query(project), body=body)
 
-    def delete_secret(self, name: str, *, project: str = "default") -> None:
+    def delete_secret(self, name: str, *, project: str | None = None) -> None:
         """Delete a secret."""
         self._call("DELETE", _path("secrets", name), query=_project_query(project))
 
@@ -419,8 +425,10 @@ def connect() -> Session:
     return Session(load_settings())
 
 
-def _project_query(project: str) -> Query:
-    """Return the query for a project, `name` or `domain/name`."""
+def _project_query(project: str | None) -> Query:
+    """Return the query for a project, `name` or `domain/name`; None: the server's default."""
+    if project is None:
+        return {}
     domain, slash, name = project.partition("/")
     return {"domain": domain, "project": name} if slash else {"project": project}
 

@@ -86,7 +86,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_REQUEST_UNITS_PER_SECOND": "[Units](api.md#limits-of-requests) that a token may"
         " spend in a second, for each web process.",
         "CELLRUN_REQUIRE_TOTP": "`true`: users that log in with a password must set up a second"
-        " factor before they can use the admin ([login](login.md#the-second-factor)).",
+        " factor before they can use the admin or their account"
+        " ([login](login.md#the-second-factor)).",
         "CELLRUN_SEALING_KEY": "Seals stored [secrets](secrets.md#the-keys); without it they are"
         " sealed with a key that is derived from `CELLRUN_SECRET_KEY`.",
         "CELLRUN_SEALING_KEY_FALLBACKS": "Former sealing keys, until `manage.py reseal_secrets` has"

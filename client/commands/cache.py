@@ -17,8 +17,12 @@ Key = Annotated[
     str, typer.Argument(metavar="KEY", help="Key of an entry; of a given key, KEY@VERSION.")
 ]
 Project = Annotated[
-    str,
-    typer.Option(metavar="PROJECT", help="Project that uses the entry, as name or domain/name."),
+    str | None,
+    typer.Option(
+        metavar="PROJECT",
+        help="Project that uses the entry, as name or domain/name. Default: default/default, or"
+        " your only project.",
+    ),
 ]
 Scope = Annotated[
     Literal["project", "domain"],
@@ -34,7 +38,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_entries(
-    project: Project = "default",
+    project: Project = None,
     scope: Annotated[
         Literal["project", "domain"] | None, typer.Option(help="Only entries of this scope.")
     ] = None,
@@ -64,7 +68,7 @@ def list_entries(
 
 @app.command("show")
 def show_entry(
-    key: Key, project: Project = "default", scope: Scope = "project", as_json: JsonFlag = False
+    key: Key, project: Project = None, scope: Scope = "project", as_json: JsonFlag = False
 ) -> None:
     """Show an entry with its result and outputs."""
     with connect() as session:
@@ -75,7 +79,7 @@ def show_entry(
 @app.command("evict")
 def evict_entry(
     key: Key,
-    project: Project = "default",
+    project: Project = None,
     scope: Scope = "project",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonFlag = False,

@@ -17,7 +17,12 @@ from client.terminal import JsonFlag, agrees, show
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
 Project = Annotated[
-    str, typer.Option(metavar="PROJECT", help="Project of the secret, as name or domain/name.")
+    str | None,
+    typer.Option(
+        metavar="PROJECT",
+        help="Project of the secret, as name or domain/name. Default: default/default, or your only"
+        " project.",
+    ),
 ]
 
 app = typer.Typer(
@@ -28,7 +33,7 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_secrets(project: Project = "default", as_json: JsonFlag = False) -> None:
+def list_secrets(project: Project = None, as_json: JsonFlag = False) -> None:
     """List the secrets of a project, without their values."""
     with connect() as session:
         found = session.secrets(project=project)
@@ -69,7 +74,7 @@ def set_secret(
             " Hub (docker.io). No other registry gets the login.",
         ),
     ] = None,
-    project: Project = "default",
+    project: Project = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create or replace a secret with the value from FILE, standard input or a prompt."""
@@ -97,15 +102,16 @@ def set_secret(
 def delete_secret(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    project: Project = "default",
+    project: Project = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Delete a secret. Its value cannot be recovered; tasks that name it and start later fail."""
     with connect() as session:
         secret = session.secret(name, project=project)
-        if not yes and not agrees(f"Delete the secret {name} of project {project}?"):
+        found = f"{secret['domain']}/{secret['project']}"
+        if not yes and not agrees(f"Delete the secret {name} of project {found}?"):
             raise typer.Exit(EXIT_FAILED)
-        session.delete_secret(name, project=project)
+        session.delete_secret(name, project=found)
     show(as_json, secret, f"secret {name} is deleted")
 
 

@@ -81,10 +81,12 @@ def _view_permission(model: str) -> str:
 
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the links of the user's menu; users of a provider change both there."""
+    """Return the links of the user's menu; users of a provider change the last two there."""
+    account = {"title": "Account and tokens", "link": reverse("account")}
     if not isinstance(request.user, User) or not request.user.has_usable_password():
-        return []
+        return [account]
     return [
+        account,
         {"title": "Change password", "link": reverse("admin:password_change")},
         {"title": "Second factor", "link": reverse("totp_enroll")},
     ]

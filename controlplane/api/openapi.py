@@ -40,6 +40,12 @@ _RETRY_AFTER = {
     "description": "Seconds after which the request can be repeated.",
     "schema": {"type": "integer", "minimum": 1},
 }
+ONLY_PROJECT = (
+    "Without both parameters, callers without a role on `default/default` get their only project;"
+    " with several projects, 422 with the names."
+)
+"""For parameters that `walls.select_project` reads."""
+
 _BYTES = {"type": "string", "format": "binary"}
 _IDS = {
     "list": "list_{noun}s",

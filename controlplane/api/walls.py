@@ -1,6 +1,7 @@
 """Check what a caller may do on an object; one that the caller may not read does not exist."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from uuid import UUID
 
 from rest_framework.exceptions import PermissionDenied
@@ -9,9 +10,13 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.jobs.admission import unknown_project
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.roles import Access, Permission, Place, Role, may
-from controlplane.domain.scopes import split_project_name
+from controlplane.domain.scopes import DEFAULT_NAME, split_project_name
 from controlplane.queries.tenancy import access as places
-from controlplane.spec import Fault, JobSpec
+from controlplane.queries.tenancy.projects import list_project_names
+from controlplane.spec import Fault, InvalidSpec, JobSpec
+
+NAMED_PROJECTS = 20
+"""Projects that a refusal names."""
 
 _REFUSALS = {
     Permission.SUBMIT: "the request needs the role submitter on the project",
@@ -75,6 +80,28 @@ def check_named_project(access: Access, name: str, wanted: Permission = Permissi
     Raise NotFound or PermissionDenied as `check_job`.
     """
     return check_project(access, *split_project_name(name), wanted)
+
+
+def select_project(access: Access, domain: str | None, project: str | None) -> tuple[str, str]:
+    """Return domain and name of the project that the parameters of a request select.
+
+    Each is `default` by default. Without both, a caller that may not read `default/default`
+    selects its only project. Raise InvalidSpec if it has none or several.
+    """
+    if domain or project:
+        return domain or DEFAULT_NAME, project or DEFAULT_NAME
+    with suppress(NotFound):
+        check_project(access, DEFAULT_NAME, DEFAULT_NAME)
+        return DEFAULT_NAME, DEFAULT_NAME
+    names = [name for _, name in list_project_names(access, limit=NAMED_PROJECTS + 1)]
+    if len(names) == 1:
+        return split_project_name(names[0])
+    if not names:
+        raise InvalidSpec([Fault("project", "is missing, and you have no role on a project")])
+    more = " and others" if len(names) > NAMED_PROJECTS else ""
+    text = f"{', '.join(names[:NAMED_PROJECTS])}{more}"
+    fault = Fault("project", f"is missing; select with domain and project one of {text}")
+    raise InvalidSpec([fault])
 
 
 def check_domain(access: Access, name: str, wanted: Permission) -> int:

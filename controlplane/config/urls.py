@@ -20,6 +20,7 @@ urlpatterns = [
     path("metrics", metrics.Metrics.as_view()),
     path("api/v1/", include("controlplane.api.urls")),
     path("api/schema/", Description.as_view(), name="schema"),
+    path("account/", include("controlplane.admin.account.urls")),
     path("admin/login/", include("controlplane.admin.login.urls")),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("admin/password_change/", admin.site.admin_view(change_own_password)),

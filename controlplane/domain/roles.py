@@ -12,6 +12,13 @@ MAX_DAYS = 365
 # An operator may grant more than MAX_DAYS, up to this.
 MAX_OPERATOR_DAYS = 3650
 
+MAX_TOKEN_NAME = 100
+TOKEN_NAME = r"^[^\x00-\x1f\x7f]*$"
+"""The name of a token, which lists and audit lines show: no control characters."""
+
+MAX_TOKEN_PROJECTS = 100
+"""Projects that a token can be limited to."""
+
 
 class Role(StrEnum):
     """What a caller may do on a project; each role includes the ones before it.
@@ -184,6 +191,11 @@ def _is_within(bound: frozenset[int] | None, limit: Collection[int] | None) -> b
     return limit is None or (bound is not None and bound <= frozenset(limit))
 
 
+def max_days(giver: Role) -> int:
+    """Return the longest life of a token that a caller with the role may create, in days."""
+    return MAX_OPERATOR_DAYS if giver is Role.OPERATOR else MAX_DAYS
+
+
 def check_grant(
     *,
     giver: Role,
@@ -216,7 +228,7 @@ def check_grant(
         raise NotPermitted(f"a token with the role {giver} cannot create one with the role {role}")
     if not receiver.includes(role):
         raise NotPermitted(f"the token cannot have the role {role}: its user is no {role}")
-    limit = MAX_OPERATOR_DAYS if giver is Role.OPERATOR else MAX_DAYS
+    limit = max_days(giver)
     if days > limit:
         raise NotPermitted(f"expires_in_days: at most {limit} days are permitted")
     return timedelta(days=days)

@@ -1,21 +1,16 @@
-"""The login of the admin: limited for each address and each name, logged and audited."""
+"""The login with a password: limited for each address and each name, logged and audited."""
 
-from typing import Any
+from typing import Any, cast
 
 import structlog
-from django.apps import apps
+from django.contrib.auth.forms import AuthenticationForm
 from django.core.exceptions import ValidationError
+from django.http import HttpRequest
 
 from controlplane import clock
 from controlplane.commands.tenancy.logins import record_login
 from controlplane.limits.addresses import find_address, find_network
 from controlplane.limits.buckets import Buckets, Limit
-from controlplane.queries.tenancy.permissions import may_log_in
-
-if apps.is_installed("unfold"):
-    from unfold.forms import AuthenticationForm
-else:
-    from django.contrib.admin.forms import AdminAuthenticationForm as AuthenticationForm
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +27,8 @@ class LoginForm(AuthenticationForm):
     def clean(self) -> dict[str, Any]:
         """Return the fields of a user who may log in. Raise ValidationError."""
         name = self.cleaned_data.get("username")
-        address, network = str(find_address(self.request)), find_network(self.request)
+        request = cast(HttpRequest, self.request)  # the login page gives it
+        address, network = str(find_address(request)), find_network(request)
         if name is None or not self.cleaned_data.get("password"):
             return dict(super().clean())
         if seconds := take_login(network, name):
@@ -48,11 +44,6 @@ class LoginForm(AuthenticationForm):
             raise
         give_back_login(network, name)
         return found
-
-    def confirm_login_allowed(self, user: Any) -> None:
-        """Raise ValidationError for a user who may not use the admin."""
-        if not may_log_in(user):
-            super().confirm_login_allowed(user)
 
 
 def take_login(network: str, name: str | None = None) -> float:

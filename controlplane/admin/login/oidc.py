@@ -17,7 +17,6 @@ from controlplane.commands.tenancy.logins import delete_expired_sessions, record
 from controlplane.domain.errors import NotPermitted
 from controlplane.domain.identities import GroupRules, ProviderUser
 from controlplane.limits.addresses import find_address, find_network
-from controlplane.queries.tenancy.permissions import may_log_in
 
 log = structlog.get_logger(__name__)
 
@@ -70,8 +69,6 @@ def callback(request: HttpRequest) -> HttpResponse:
         user = log_in_identity(
             identity, rules=_rules(), may_create=settings.CELLRUN.oidc_create_users, now=now
         )
-        if not may_log_in(user):
-            raise NotPermitted("the user has no access to the admin")
     except NotPermitted as refusal:
         text = REFUSED.format(reason=refusal)
         return _fail(request, text, str(refusal), identity=identity)

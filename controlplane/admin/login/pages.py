@@ -1,8 +1,9 @@
-"""The pages before a session: each works without scripts and under a strict policy of content."""
+"""Pages without scripts, under a strict policy of content: the login is the first of them."""
 
 from typing import Any, cast
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView
@@ -11,8 +12,14 @@ from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 
 from controlplane.admin.login.form import LoginForm
-from controlplane.admin.login.sessions import begin_second_step, has_permission, open_session
-from controlplane.queries.tenancy.permissions import may_log_in
+from controlplane.admin.login.sessions import (
+    begin_second_step,
+    has_session,
+    home_of,
+    is_page_of_admin,
+    open_session,
+)
+from controlplane.queries.tenancy.permissions import may_log_in, may_use_admin
 
 POLICY = "; ".join(
     (
@@ -45,15 +52,17 @@ class LoginPage(StrictPage, LoginView):
     template_name = "controlplane/login.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Return the page, or redirect a user who is logged in to the admin."""
-        if has_permission(request):
-            return HttpResponseRedirect(reverse("admin:index"))
-        user = request.user
-        if isinstance(user, User) and may_log_in(user):  # only the second factor is missing
-            following = self.get_redirect_url()
-            if answer := begin_second_step(request, user, following=following):
-                return answer
-        return super().get(request, *args, **kwargs)
+        """Return the page, or redirect a user with a session to the first page."""
+        user, following = request.user, self.get_redirect_url()
+        if not isinstance(user, User) or not may_log_in(user):
+            return super().get(request, *args, **kwargs)
+        if has_session(request):
+            is_refused = is_page_of_admin(following) and following != reverse("admin:index")
+            if is_refused and not may_use_admin(user):
+                messages.error(request, f"{user} has no access to the admin.")
+            return HttpResponseRedirect(home_of(user))
+        answer = begin_second_step(request, user, following=following)
+        return answer or super().get(request, *args, **kwargs)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Start the session of the user, or continue with the second factor."""
@@ -62,10 +71,9 @@ class LoginPage(StrictPage, LoginView):
         return answer or open_session(self.request, user, following=following, has_factor=False)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Return whether there is a provider, and the user that may not use the admin."""
+        """Return whether there is a provider."""
         return super().get_context_data(
             title="Log in",
             has_oidc=settings.CELLRUN.has_oidc,
-            refused_user="" if has_permission(self.request) else self.request.user.get_username(),
             **kwargs,
         )

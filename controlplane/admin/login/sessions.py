@@ -1,4 +1,4 @@
-"""Sessions of the admin: started after all factors, and, between two factors, pending logins."""
+"""Sessions: started after all factors, and, between two factors, pending logins."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,7 +15,7 @@ from controlplane import clock
 from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
 from controlplane.limits.addresses import find_address
 from controlplane.queries.tenancy.accounts import has_totp
-from controlplane.queries.tenancy.permissions import may_log_in
+from controlplane.queries.tenancy.permissions import may_log_in, may_use_admin
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class PendingLogin:
 def open_session(
     request: HttpRequest, user: User, *, following: str, detail: str = "", has_factor: bool
 ) -> HttpResponse:
-    """Start the session of a user, log and record it, and return a redirect to `following`."""
+    """Start the session of a user, log and record it, and return a redirect to `own_path`."""
     start_session(request, user, backend=BACKEND)
     request.session.pop(_PENDING, None)
     request.session.set_expiry(None)  # a pending login may have set its own
@@ -51,7 +51,7 @@ def open_session(
     log.info("logged_in", user=name, address=address, detail=detail)
     record_login(name=name, address=address, succeeded=True, now=now, detail=detail)
     delete_expired_sessions(now=now)
-    return HttpResponseRedirect(own_path(request, following))
+    return HttpResponseRedirect(own_path(request, user, following))
 
 
 def begin_second_step(request: HttpRequest, user: User, *, following: str) -> HttpResponse | None:
@@ -85,16 +85,33 @@ def find_pending_login(request: HttpRequest) -> PendingLogin | None:
     return PendingLogin(user, found["following"])
 
 
-def has_permission(request: HttpRequest) -> bool:
-    """Return whether the session may use the admin; it may need a second factor for that."""
+def has_session(request: HttpRequest) -> bool:
+    """Return whether the request has a session of a user, with a second factor if required."""
     if not may_log_in(request.user):
         return False
     return not settings.CELLRUN.require_totp or bool(request.session.get(SECOND_FACTOR))
 
 
-def own_path(request: HttpRequest, following: str) -> str:
-    """Return `following` if it is an address of this site, or the address of the overview."""
+def has_permission(request: HttpRequest) -> bool:
+    """Return whether the session may use the admin."""
+    return has_session(request) and may_use_admin(request.user)
+
+
+def own_path(request: HttpRequest, user: User, following: str) -> str:
+    """Return `following` if it is an address of this site that the user may open, or `home_of`."""
     is_own = url_has_allowed_host_and_scheme(
         following, {request.get_host()}, require_https=request.is_secure()
     )
-    return following if is_own else reverse("admin:index")
+    if is_own and (may_use_admin(user) or not is_page_of_admin(following)):
+        return following
+    return home_of(user)
+
+
+def home_of(user: User) -> str:
+    """Return the address of the first page: the overview of the admin, or the own account."""
+    return reverse("admin:index" if may_use_admin(user) else "account")
+
+
+def is_page_of_admin(path: str) -> bool:
+    """Return whether a page is one of the admin; those of the login are not."""
+    return path.startswith(reverse("admin:index")) and not path.startswith(reverse("admin:login"))

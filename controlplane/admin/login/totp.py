@@ -22,6 +22,7 @@ from controlplane.admin.login.sessions import (
     SECOND_FACTOR,
     PendingLogin,
     find_pending_login,
+    home_of,
     open_session,
     own_path,
 )
@@ -139,9 +140,9 @@ class EnrolmentPage(StrictPage, FormView):
             )
             return self.form_invalid(form)
         self.request.session.pop(_KEY, None)
-        following = reverse("admin:index")
+        following = home_of(self.user)
         if self.login is not None:
-            following = own_path(self.request, self.login.following)
+            following = own_path(self.request, self.user, self.login.following)
             detail = "with a new second factor"
             open_session(
                 self.request, self.user, following=following, detail=detail, has_factor=True
@@ -158,13 +159,18 @@ class EnrolmentPage(StrictPage, FormView):
         if self.is_enrolled:
             remaining = count_recovery_codes(self.user.pk)
             return super().get_context_data(
-                title="Your second factor", remaining=remaining, name=self.user, **kwargs
+                title="Your second factor",
+                remaining=remaining,
+                name=self.user,
+                home=home_of(self.user),
+                **kwargs,
             )
         key = self._key()
         uri = provisioning_uri(key, account=self.user.get_username(), issuer=ISSUER)
         return super().get_context_data(
             title="Set up a second factor",
             name=self.user,
+            home=home_of(self.user),
             is_required=self.login is not None,
             picture=draw_qr_code(uri),
             key=readable_key(key),

@@ -12,7 +12,14 @@ from controlplane.contract.messages.launch_context import Registry
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
 from controlplane.domain.jobs.secrets import MAX_VALUE_BYTES, registry_value
 from controlplane.domain.placement.model.policy import DEFAULT_VALIDATORS
-from controlplane.domain.roles import DEFAULT_DAYS, MAX_DAYS, MAX_OPERATOR_DAYS
+from controlplane.domain.roles import (
+    DEFAULT_DAYS,
+    MAX_DAYS,
+    MAX_OPERATOR_DAYS,
+    MAX_TOKEN_NAME,
+    MAX_TOKEN_PROJECTS,
+    TOKEN_NAME,
+)
 from controlplane.spec.fields import (
     MAX_COUNT,
     MAX_SECONDS,
@@ -49,7 +56,7 @@ class DrainRequest(Model):
 class TokenRequest(Model):
     """A token to create."""
 
-    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")] = (
+    name: Annotated[str, Field(min_length=1, max_length=MAX_TOKEN_NAME, pattern=TOKEN_NAME)] = (
         Field(
             description="Identifies the token in lists and in the audit log; unique for the user."
         )
@@ -63,7 +70,9 @@ class TokenRequest(Model):
         default="submitter",
         description="The most that it permits: the roles of its user on projects limit it too.",
     )
-    projects: Annotated[list[ProjectName], Field(min_length=1, max_length=100)] | None = Field(
+    projects: (
+        Annotated[list[ProjectName], Field(min_length=1, max_length=MAX_TOKEN_PROJECTS)] | None
+    ) = Field(
         default=None,
         description="Projects, as domain/project, that it is limited to. Null: all projects of its"
         " user. The role operator cannot be limited.",

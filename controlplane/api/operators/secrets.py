@@ -7,20 +7,19 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api.base import ApiView, caller_of
-from controlplane.api.openapi import Operation, parameter
+from controlplane.api.openapi import ONLY_PROJECT, Operation, parameter
 from controlplane.api.operators.requests import RegistryLogin, SecretRequest
 from controlplane.api.operators.serializers import StoredSecretSerializer
 from controlplane.api.requests import read_part
-from controlplane.api.walls import check_project
+from controlplane.api.walls import check_project, select_project
 from controlplane.commands.tenancy.secrets import delete_secret, put_secret
 from controlplane.domain.roles import Permission
-from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.queries.tenancy import secrets
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
 _WHERE = [
     parameter("domain", "Domain of the project; default `default`."),
-    parameter("project", "Project of the secrets; default `default`."),
+    parameter("project", f"Project of the secrets; default `default`. {ONLY_PROJECT}"),
 ]
 
 
@@ -31,13 +30,13 @@ class Secrets(ApiView):
     lookup_field = "name"
     lookup_value_converter = "name"
 
-    @Operation(page=True, parameters=_WHERE, problems=(403, 404))
+    @Operation(page=True, parameters=_WHERE, problems=(403, 404, 422))
     def list(self, request: Request) -> Response:
         """List a project's secrets by name, without their values (submitters)."""
         found = partial(secrets.list_secrets, self._project(Permission.SUBMIT))
         return self.answer_page(found, "name", "after")
 
-    @Operation(parameters=_WHERE, problems=(403,))
+    @Operation(parameters=_WHERE, problems=(403, 422))
     def retrieve(self, request: Request, name: str) -> Response:
         """Show a secret with size, last writer and time of writing, not its value (submitters)."""
         return self.answer(secrets.get_secret(self._project(Permission.SUBMIT), name))
@@ -56,15 +55,14 @@ class Secrets(ApiView):
         found = secrets.get_secret(project_id, name)
         return self.answer(found, status=201 if is_new else 200)
 
-    @Operation(parameters=_WHERE)
+    @Operation(parameters=_WHERE, problems=(422,))
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a secret (managers); later attempts of tasks that name it fail."""
         delete_secret(project_id=self._project(Permission.MANAGE), name=name)
         return Response(status=204)
 
     def _project(self, action: Permission) -> int:
-        domain, project = self.query.text("domain"), self.query.text("project")
-        names = domain or DEFAULT_NAME, project or DEFAULT_NAME
+        names = select_project(self.access, self.query.text("domain"), self.query.text("project"))
         return check_project(self.access, *names, action).project_id
 
 

@@ -9,15 +9,14 @@ from rest_framework.response import Response
 from controlplane import clock
 from controlplane.api import schemas
 from controlplane.api.base import ApiView
-from controlplane.api.openapi import Operation, parameter
-from controlplane.api.walls import check_change, check_project
+from controlplane.api.openapi import ONLY_PROJECT, Operation, parameter
+from controlplane.api.walls import check_change, check_project, select_project
 from controlplane.commands.cache.operate import evict_entry
-from controlplane.domain.scopes import DEFAULT_NAME
 from controlplane.queries.views import cache
 
 _WHERE = [
     parameter("domain", "Domain of the project; default `default`."),
-    parameter("project", "Project whose tasks use the entries; default `default`."),
+    parameter("project", f"Project whose tasks use the entries; default `default`. {ONLY_PROJECT}"),
 ]
 _SCOPE = parameter("scope", "project (default), or domain: of entries that the domain shares.")
 
@@ -37,7 +36,7 @@ class CacheEntries(ApiView):
             parameter("scope", "Only entries of the scope project or domain; default both."),
             parameter("key", "The whole key of an entry."),
         ],
-        problems=(404,),
+        problems=(404, 422),
     )
     def list(self, request: Request) -> Response:
         """List the entries that tasks of a project can use, newest first."""
@@ -45,12 +44,12 @@ class CacheEntries(ApiView):
         found = partial(cache.list_entries, self._user(), scope=scope, key=key)
         return self.answer_page(found, "id")
 
-    @Operation(id="get_cache_entry", parameters=[*_WHERE, _SCOPE])
+    @Operation(id="get_cache_entry", parameters=[*_WHERE, _SCOPE], problems=(422,))
     def retrieve(self, request: Request, key: str) -> Response:
         """Show an entry with its result and outputs."""
         return self.answer(cache.get_entry(self._user(), self._scope() or "project", key))
 
-    @Operation(id="evict_cache_entry", parameters=[*_WHERE, _SCOPE])
+    @Operation(id="evict_cache_entry", parameters=[*_WHERE, _SCOPE], problems=(422,))
     def destroy(self, request: Request, key: str) -> Response:
         """Evict an entry (the submitter of the task that populated it, or a manager).
 
@@ -62,8 +61,9 @@ class CacheEntries(ApiView):
         return Response(status=204)
 
     def _user(self) -> cache.CacheUser:
-        domain = self.query.text("domain") or DEFAULT_NAME
-        project = self.query.text("project") or DEFAULT_NAME
+        domain, project = select_project(
+            self.access, self.query.text("domain"), self.query.text("project")
+        )
         place = check_project(self.access, domain, project)
         return cache.CacheUser(
             place.project_id, place.domain_id, f"{domain}/{project}", self.access.readable

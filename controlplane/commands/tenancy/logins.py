@@ -19,7 +19,7 @@ def record_login(
     `detail`: the kind of login if it was not by password, the cause of a failure.
     """
     action = Action.LOG_IN_USER if succeeded else Action.REFUSE_LOGIN
-    text = ", ".join(part for part in ("in the admin", f"from {address}", detail) if part)
+    text = ", ".join(part for part in (f"from {address}", detail) if part)
     with transaction.atomic():
         record(AuditEntry(action, f"user {name}", text), actor=name, via=Via.SESSION, now=now)
 

@@ -134,9 +134,16 @@ def list_tokens(wanted: TokenFilter, *, before: int | None, limit: int) -> list[
     return name_projects(list(found.order_by("-pk")[:limit]))
 
 
-def name_projects(tokens: list[ApiToken]) -> list[ApiToken]:
-    """Add the names of their projects to tokens, by one statement if some are limited to any."""
+def name_projects(
+    tokens: list[ApiToken], *, readable: Collection[int] | None = None
+) -> list[ApiToken]:
+    """Add the names of their projects to tokens, by one statement if some are limited to any.
+
+    `readable`: ids of the projects that may be named; None: all.
+    """
     wanted = {key for token in tokens for key in token.bound_to or ()}
+    if readable is not None:
+        wanted.intersection_update(readable)
     found = Project.objects.select_related("domain").filter(pk__in=wanted) if wanted else ()
     names = {project.pk: str(project) for project in found}
     for token in tokens:

@@ -48,6 +48,14 @@ def list_projects(access: Access, *, after: str | None, limit: int) -> list[Read
     return _shown(found[:limit], access)
 
 
+def list_project_names(access: Access, *, limit: int) -> list[tuple[int, str]]:
+    """Return ids and names of projects that the caller may read, by domain and name."""
+    found = Project.objects.select_related("domain").order_by("domain__name", "name")
+    if access.readable is not None:
+        found = found.filter(pk__in=access.readable)
+    return [(project.pk, str(project)) for project in found[:limit]]
+
+
 def get_project(access: Access, domain: str, project: str) -> ReadableProject:
     """Return a project that the caller may read. Raise NotFound."""
     found = Project.objects.select_related("domain").filter(domain__name=domain, name=project)

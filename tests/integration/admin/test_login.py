@@ -1,4 +1,4 @@
-"""The login of the admin: limited by name and by address, logged, audited, and for 12 hours."""
+"""The login with a password: limited by name and by address, logged, audited, and for 12 hours."""
 
 import logging
 from typing import Any
@@ -116,9 +116,37 @@ def test_a_failed_login_is_logged_and_audited(
     assert password not in f"{line.subject}{line.text}{caplog.text}"
 
 
-def test_a_user_without_access_to_the_admin_is_audited_as_failed() -> None:
+@pytest.mark.parametrize("is_staff", [False, True])
+def test_a_deactivated_user_is_refused_and_audited(is_staff: bool) -> None:
+    User.objects.filter(username="user-2").update(is_active=False, is_staff=is_staff)
     assert not succeeds("user-2")
     assert AuditLine.objects.filter(action="refuse.login").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("following", "expected"),
+    [
+        ("/admin/", "/account/"),
+        ("/admin/controlplane/job/", "/account/"),
+        ("/account/tokens/new/", "/account/tokens/new/"),
+        ("https://evil.example/", "/account/"),
+    ],
+)
+def test_a_user_without_access_to_the_admin_is_sent_to_the_account(
+    following: str, expected: str
+) -> None:
+    body = {"username": "user-2", "password": PASSWORD, "next": following}
+    browser = Client()
+    answer = browser.post("/admin/login/", body)
+    assert (answer.status_code, answer["Location"]) == (302, expected)
+    assert answer.cookies["sessionid"]["max-age"] == 12 * 3600
+    assert browser.get("/admin/").status_code == 302
+    assert AuditLine.objects.get(action="log_in.user").actor == "user-2"
+
+
+def test_a_user_with_access_to_the_admin_may_be_sent_to_the_account() -> None:
+    body = {"username": "user-1", "password": PASSWORD, "next": "/account/"}
+    assert Client().post("/admin/login/", body)["Location"] == "/account/"
 
 
 def test_a_login_is_logged_and_audited(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,14 +171,22 @@ def test_an_incomplete_form_is_no_attempt() -> None:
     assert succeeds()
 
 
-def test_the_page_names_a_user_without_access(client: Client) -> None:
-    note = "You are logged in as user-2, without access to this page."
+def test_a_page_of_the_admin_leads_a_user_without_access_to_the_account(client: Client) -> None:
+    note = "user-2 has no access to the admin."
     client.force_login(User.objects.get(username="user-2"))
-    assert note in client.get("/admin/login/").content.decode()
+    page = client.get("/admin/controlplane/job/", follow=True)
+    assert page.redirect_chain[-1][0] == "/account/"
+    assert note in page.content.decode()
+    page = client.get("/", follow=True)
+    assert page.redirect_chain[-1][0] == "/account/"
+    assert note not in page.content.decode()
+
+
+def test_the_login_leads_a_user_with_a_session_to_the_first_page(client: Client) -> None:
     client.force_login(User.objects.get(username="user-1"))
     assert client.get("/admin/login/")["Location"] == "/admin/"
-    page = client.post("/admin/login/", {"username": "user-2", "password": "wrong"})
-    assert "You are logged in" not in page.content.decode()
+    client.force_login(User.objects.get(username="user-2"))
+    assert client.get("/admin/login/")["Location"] == "/account/"
 
 
 def test_a_session_ends_after_12_hours() -> None:

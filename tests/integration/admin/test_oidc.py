@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -131,7 +132,7 @@ def test_a_local_user_of_the_same_name_and_address_is_not_taken_over(
 ) -> None:
     owner = User.objects.create_superuser(local, email="user-7@example.org", password="x")
     be(provider, email="user-7@example.org", email_verified=True)
-    assert is_refused(log_in())
+    assert log_in()["Location"] == "/account/"
     link = OidcIdentity.objects.get()
     assert link.user != owner
     assert link.user.username.startswith("user-7-")
@@ -181,11 +182,31 @@ def test_an_unknown_user_is_refused_if_users_are_not_created(
     assert log_in()["Location"] == "/admin/"
 
 
-def test_a_user_without_access_to_the_admin_exists_but_has_no_session(provider: Provider) -> None:
-    answer = log_in()
-    assert is_refused(answer)
-    assert "the user has no access to the admin" in text_of(answer)
-    assert User.objects.get().username == "user-7"
+def test_a_new_user_creates_a_token_that_the_api_accepts(provider: Provider) -> None:
+    browser = Client(REMOTE_ADDR="10.0.0.1")
+    page = browser.get(log_in(browser)["Location"])
+    assert page.wsgi_request.path == "/account/"
+    assert "user-7" in page.content.decode()
+    body = {"name": "laptop", "role": "submitter", "days": "30"}
+    [clear] = re.findall(
+        r"cr_[\w-]{43}", browser.post("/account/tokens/new/", body).content.decode()
+    )
+    api = Client(headers={"Authorization": f"Bearer {clear}"})
+    whoami = api.get("/api/v1/whoami").json()
+    assert (whoami["user"], whoami["role"], whoami["roles"]) == ("user-7", "submitter", [])
+    lines = AuditLine.objects.filter(actor="user-7").order_by("pk")
+    assert [(line.action, line.via, line.address) for line in lines] == [
+        ("log_in.user", "session", "10.0.0.1"),
+        ("create.token", "session", "10.0.0.1"),
+    ]
+
+
+def test_a_user_deactivated_after_the_login_has_no_session(provider: Provider) -> None:
+    browser = Client()
+    log_in(browser)
+    assert browser.get("/account/").status_code == 200
+    User.objects.update(is_active=False)
+    assert browser.get("/account/")["Location"] == "/admin/login/?next=/account/"
 
 
 def test_an_operator_links_and_unlinks_a_user(
@@ -287,7 +308,7 @@ def test_an_operator_without_the_group_is_none_after_the_next_login(provider: Pr
     browser = Client()
     log_in(browser)
     be(provider, groups=["others"])
-    assert is_refused(log_in())
+    assert log_in()["Location"] == "/account/"
     user = User.objects.get()
     assert (user.is_superuser, user.is_staff) == (False, False)
     assert browser.get("/admin/").status_code == 302  # the first session, too
@@ -384,7 +405,7 @@ def check_refused(provider: Provider) -> None:
     assert not User.objects.exists()
     line = AuditLine.objects.get(action="refuse.login")
     assert (line.actor, line.action) == ("unknown (OpenID)", "refuse.login")
-    assert line.text.startswith("in the admin, from 10.0.0.1, with OpenID: ")
+    assert line.text.startswith("from 10.0.0.1, with OpenID: ")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -501,7 +522,7 @@ def test_a_login_is_logged_and_audited(
     assert lines == [
         ("OpenID login", "create.user", f"for s-1 of {provider.issuer}"),
         ("OpenID login", "change.user", "is an operator now"),
-        ("user-7", "log_in.user", "in the admin, from 10.0.0.1, with OpenID"),
+        ("user-7", "log_in.user", "from 10.0.0.1, with OpenID"),
     ]
     (event,) = events(caplog, "logged_in")
     assert (event["user"], event["address"], event["detail"]) == (
@@ -514,11 +535,12 @@ def test_a_login_is_logged_and_audited(
 
 def test_a_refused_user_is_audited_by_name(provider: Provider) -> None:
     log_in()
+    User.objects.update(is_active=False)
+    assert is_refused(log_in())
     line = AuditLine.objects.get(action="refuse.login")
     assert line.actor == "user-7"
     assert line.text == (
-        f"in the admin, from 10.0.0.1, with OpenID (s-1 of {provider.issuer}): the user has no"
-        " access to the admin"
+        f"from 10.0.0.1, with OpenID (s-1 of {provider.issuer}): the user is deactivated"
     )
 
 

@@ -1,9 +1,9 @@
-"""Every URL of the admin as each role; only operators change anything.
+"""Every URL of the admin and of the own account as each role.
 
 The rows list what a role permits, in the terms of docs/projects.md and docs/login.md: the admin
 is for operators, who change everything that has a form or an action, for auditors, who view every
-page and change nothing, and for staff with Django's permissions. A URL or an action without a row
-fails.
+page and change nothing, and for staff with Django's permissions. The account is for every user, and
+has nothing of others, also for operators. A URL or an action without a row fails.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from controlplane.commands.tenancy.members import INSTALLATION, MemberScope, put_member
 from controlplane.domain.roles import Role
-from controlplane.models import Attempt, Job, Pool, Project, TotpDevice
+from controlplane.models import ApiToken, Attempt, Job, Pool, Project, TotpDevice
 from tests.integration.admin.rows import NOW
 from tests.integration.admin.test_artifacts import PNG, leave
 from tests.integration.test_audit_routes import ended_job, unreleased
@@ -48,6 +48,8 @@ NOTHING_THERE: Expected = (*OUT, ABSENT, ABSENT, ABSENT, ABSENT)
 NO_FORM: Expected = (*OUT, METHOD, METHOD, METHOD, METHOD)
 NO_PROVIDER: Expected = (ABSENT,) * 6
 OPEN: Expected = (OK,) * 6
+EVERY_USER: Expected = (LOGIN, OK, OK, OK, OK, OK)
+NOT_OWN: Expected = (LOGIN, *(ABSENT,) * 5)
 NOT_PENDING: Expected = (LOGIN,) * 6
 """The page of a code belongs to a login of which the password was verified."""
 
@@ -68,7 +70,7 @@ PAGES: Mapping[str, Page] = {
     "admin/": Page(EVERY_PAGE, EVERY_PAGE),
     "admin/login/": Page(OPEN, OPEN),
     "admin/login/code/": Page(NOT_PENDING, NOT_PENDING),
-    "admin/login/second-factor/": Page(EVERY_PAGE, EVERY_PAGE, body={"code": "000000"}),
+    "admin/login/second-factor/": Page(EVERY_USER, EVERY_USER, body={"code": "000000"}),
     "admin/login/oidc/": Page(NO_PROVIDER, (METHOD,) * 6),
     "admin/login/oidc/callback/": Page(NO_PROVIDER, (METHOD,) * 6, "code=x&state=y"),
     "admin/logout/": Page((OK, OK, *(METHOD,) * 4), OPEN),
@@ -92,6 +94,17 @@ PAGES: Mapping[str, Page] = {
     ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/images/<path:name>": Page(READ, READ),
+}
+
+
+# Pages of the own account. The token of the request is that of another user.
+ACCOUNT: Mapping[str, Page] = {
+    "account/": Page(EVERY_USER, (LOGIN, *(METHOD,) * 5)),
+    "account/logout/": Page((METHOD,) * 6, (LOGIN,) * 6),
+    # The users of this test have no password.
+    "account/password/": Page(NOT_OWN, NOT_OWN),
+    "account/tokens/new/": Page(EVERY_USER, EVERY_USER, body={"name": ""}),
+    "account/tokens/<id:token_id>/revoke/": Page(NOT_OWN, NOT_OWN),
 }
 
 
@@ -168,24 +181,24 @@ def rows_of(model: str) -> dict[str, Page]:
 
 def table() -> dict[str, Page]:
     """Every row by its URL."""
-    found = dict(PAGES)
+    found = {**PAGES, **ACCOUNT}
     for model in MODELS:
         found |= rows_of(model)
     return found
 
 
-def urls_of_admin(patterns: list[Any], prefix: str = "") -> Iterator[str]:
-    """The URLs of the web process that begin with admin/, as Django writes their patterns."""
+def urls_of_pages(patterns: list[Any], prefix: str = "") -> Iterator[str]:
+    """The URLs of the web process below admin/ and account/, as Django writes their patterns."""
     for pattern in patterns:
         url = f"{prefix}{pattern.pattern}"
         if isinstance(pattern, URLResolver):
-            yield from urls_of_admin(pattern.url_patterns, url)
-        elif isinstance(pattern, URLPattern) and url.startswith("admin/"):
+            yield from urls_of_pages(pattern.url_patterns, url)
+        elif isinstance(pattern, URLPattern) and url.startswith(("admin/", "account/")):
             yield url
 
 
 def test_every_url_has_a_row() -> None:
-    assert set(table()) == set(urls_of_admin(get_resolver().url_patterns))
+    assert set(table()) == set(urls_of_pages(get_resolver().url_patterns))
 
 
 def test_every_action_has_a_row() -> None:
@@ -243,6 +256,7 @@ def address_of(url: str, attempt: Attempt) -> str:
         "<id>": User.objects.get(username="ann").pk,
         "<uuid:uid>": attempt.pk,
         "<path:name>": "a.png",
+        "<id:token_id>": ApiToken.objects.get(user__username="ann").pk,
         "<path:content_type_id>": content_type,
         "<path:object_id>": Job.objects.earliest("pk").pk,
         "^(?P<app_label>controlplane|auth)/$": "controlplane/",
@@ -306,7 +320,7 @@ def test_role_decides_what_a_page_permits(
         address = address_of(url, attempt)
         expected["GET", url], expected["POST", url] = row.get[position], row.post[position]
         # The operator changes what the next rows need, and a logout ends the session.
-        is_undone = role == "operator" or url == "admin/logout/"
+        is_undone = role == "operator" or url in ("admin/logout/", "account/logout/")
         with undone(browsers[role]) if is_undone else nullcontext(browsers[role]) as browser:
             found["GET", url] = outcome(browser.get(f"{address}?{row.query}"))
             found["POST", url] = outcome(browser.post(address, row.body))

@@ -93,3 +93,9 @@ def test_tasks_show_their_use_of_the_cache() -> None:
     assert "POPULATED" in second
     assert "DISABLED" not in third
     assert "CACHE" not in drawn(task_table([a_task()]))
+
+
+def test_no_project_is_left_to_the_server(environment: Api) -> None:
+    environment.answer("GET /api/v1/cache", a_page())
+    assert call("list").exit_code == 0
+    assert "project" not in environment.requests[-1][1]
