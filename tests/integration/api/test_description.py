@@ -94,8 +94,8 @@ PUBLIC = {"healthz", "readyz", "api/schema/", "api/docs/", "admin/login/"}
 
 @pytest.mark.django_db(transaction=True)
 def test_only_listed_pages_answer_without_a_token() -> None:
-    """The first path leads to the admin, whose pages have a test of their own."""
-    tested = {"", "metrics", "api/v1/", "admin/password_change/", "admin/"}
+    """The first path leads to the admin; its pages, and those of the account, have other tests."""
+    tested = {"", "metrics", "api/v1/", "account/", "admin/password_change/", "admin/"}
     assert {str(known.pattern) for known in root_patterns} == PUBLIC | tested
     for path in PUBLIC:
         assert Client().get(f"/{path}").status_code == (503 if path == "readyz" else 200)
