@@ -36,9 +36,10 @@ SAMPLES = {
 """A value of each parameter of the addresses that change something."""
 
 
-@pytest.fixture
-def description(tmp_path: Path) -> Any:
-    target = tmp_path / "openapi.yaml"
+@pytest.fixture(scope="module")
+def description(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The description of the API, made once: that takes seconds."""
+    target = tmp_path_factory.mktemp("description") / "openapi.yaml"
     call_command("spectacular", file=str(target), validate=True, fail_on_warn=True)
     return yaml.safe_load(target.read_text())
 

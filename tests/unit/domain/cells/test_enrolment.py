@@ -18,7 +18,8 @@ CAPACITY = {"cpu_millis": 4000, "memory_mib": 4096}
 
 
 def claims(**changed: Any) -> Claims:
-    return Claims(**{"pool": "gpu", "labels": {"zone": "a"}, "capacity": CAPACITY, **changed})
+    facts = {"pool": "gpu", "labels": {"zone": "a"}, "capacity": CAPACITY, "tags": ["quiet"]}
+    return Claims(**{**facts, **changed})
 
 
 @pytest.mark.parametrize("pool", ["", "gpu"])
@@ -53,6 +54,29 @@ def test_capacity_above_the_ceiling_is_a_mismatch_and_is_limited() -> None:
     assert effective.mismatch == (
         "it reports a capacity of 4 cores, but is enrolled with at most 2 cores"
     )
+
+
+@pytest.mark.parametrize(
+    ("fixed", "reported", "effective", "mismatch"),
+    [
+        (["*"], ["quiet", "ssd?"], ["quiet", "ssd?"], ""),
+        (["quiet", "ssd?"], ["ssd?", "quiet"], ["quiet", "ssd?"], ""),
+        (["quiet"], [], ["quiet"], ""),
+        (
+            ["quiet"],
+            ["quiet?"],
+            ["quiet"],
+            "it reports the tags quiet?, but is enrolled with quiet",
+        ),
+        ([], ["quiet"], [], "it reports the tags quiet, but is enrolled without tags"),
+        ([], [], [], ""),
+    ],
+)
+def test_fixed_tags_count_whatever_the_cell_reports(
+    fixed: list[str], reported: list[str], effective: list[str], mismatch: str
+) -> None:
+    found = compare_claims(Enrolment("gpu", fixed_tags=fixed), claims(tags=reported))
+    assert (found.tags, found.mismatch) == (effective, mismatch)
 
 
 def test_text_of_many_differences_is_bounded() -> None:
