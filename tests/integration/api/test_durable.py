@@ -29,7 +29,7 @@ def root() -> Path:
 
 
 def test_input_is_synced_before_it_is_renamed(disk: Disk) -> None:
-    content = uuid4().bytes
+    content = uuid4().hex.encode()
     digest = store.put_input(content)
     folder = root() / "inputs" / digest[:2]
     assert disk.renamed == [content]
