@@ -10,7 +10,7 @@ from controlplane.admin.fields import ResourcesField, Select, Textarea, TextInpu
 from controlplane.models import Cell, Pool
 from controlplane.spec import InvalidSpec
 from controlplane.spec.parsing import parse_part
-from controlplane.spec.placing import FixedTags, NodeLabels
+from controlplane.spec.placing import FixedTags, NodeLabels, split_tags
 
 
 class LabelsField(forms.CharField):
@@ -51,9 +51,8 @@ class TagsField(forms.CharField):
 
     def clean(self, value: Any) -> list[str]:
         """Return the tags. Raise ValidationError."""
-        pieces = (piece.strip() for piece in super().clean(value).split(","))
         try:
-            return parse_part(FixedTags, [piece for piece in pieces if piece]).root
+            return parse_part(FixedTags, split_tags(super().clean(value))).root
         except InvalidSpec as error:
             raise ValidationError([str(fault) for fault in error.faults]) from None
 

@@ -81,7 +81,7 @@ def _view_permission(model: str) -> str:
 
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the links of the user's menu; users of a provider change the last two there."""
+    """Return the links of the user's menu; those to password and factor only for local users."""
     account = {"title": "Account and tokens", "link": reverse("account")}
     if not isinstance(request.user, User) or not request.user.has_usable_password():
         return [account]

@@ -1,15 +1,13 @@
 """Keep cells from using up Redis: its memory by messages, its connections, its buffers.
 
-A cell may send whatever it wants with its own logins, also what the inbox drops unread. The guard
+A cell can send any content with its own logins, also content that the inbox discards. The guard
 drops what a shard cannot hold, and closes the logins of a cell that sends or connects too much.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from uuid import uuid4
-
-import redis
 
 from controlplane.contract.wire import logins
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
@@ -19,33 +17,37 @@ from controlplane.domain.cells.flood_search import (
     continue_search,
     start_search,
 )
-from controlplane.outbox.redis_load import Connection, ListSize, RedisLoad, ServerLoad
+from controlplane.outbox.redis_control import Connection, ListSize, RedisControl, ServerLoad
 
 STEP_SECONDS = 1.0
 
 MAX_BYTES = 64 << 20
 MAX_MESSAGES = 50_000
-"""What a shard holds. Cells send again what is dropped, because they keep each report until it is
-acknowledged. With the inbox away for ten minutes, a shard of 600 cells gets less.
+"""What a shard holds. Cells send each report again until it is acknowledged, so newer messages may
+be dropped. Without the inbox, 300 cells send about 40,000 heartbeats to it in ten minutes.
 """
 
-FLOOD_BYTES = 8 << 20
-FLOOD_MESSAGES = 10_000
+FLOOD_BYTES = 2 << 20
+FLOOD_MESSAGES = 2_000
 """What a flooded shard gains in a second beyond what the inbox reads. A busy cell sends 30 KB a
 second; one that is back after an outage sends all that it kept, for a second or two.
 """
 
 FLOODED_STEPS = 3
-"""Consecutive steps with a flood before its sender is searched for."""
+OBSERVED_STEPS = 10
+"""A search starts if so many of the last steps had a flood, or dropped messages."""
+
+PAUSE_SECONDS = 60
+"""The time after a search without a result until the next of the shard."""
 
 MAX_CONNECTIONS = 32
-"""Connections of one login. A cell has four for both."""
+"""Connections of one login. A cell uses four in total."""
 
 MAX_BUFFER_BYTES = 64 << 20
 """Memory for the connections of one login: unfinished requests, and unread responses."""
 
-CONNECTED_STEPS = 3
-"""Consecutive steps in which a login has too many connections before it is closed."""
+EXCESS_STEPS = 3
+"""Consecutive steps with an excess of a login, before the logins of its cell are closed."""
 
 CLOSED_SECONDS = 60
 LONGEST_CLOSED_SECONDS = 3600
@@ -54,7 +56,7 @@ LONGEST_CLOSED_SECONDS = 3600
 LOGIN_SECONDS = 10
 """The age at which a connection without a login is ended, if many are open."""
 
-LISTED_EVERY = 10
+LIST_STEPS = 10
 """Steps between two lists of the connections, if nothing indicates an excess."""
 
 LEASE = "cellrun:guard"
@@ -84,23 +86,24 @@ Finding = ClosedLogins | DroppedMessages
 
 @dataclass(slots=True)
 class _ShardState:
-    """A shard: its size after the last step, and a search."""
+    """The last size of a shard, its last steps with a flood, and its present or next search."""
 
     size: ListSize | None = None
-    flooded_steps: int = 0
+    floods: deque[bool] = field(default_factory=lambda: deque(maxlen=OBSERVED_STEPS))
     search: FloodSearch | None = None
+    search_at: float = 0.0
 
 
 @dataclass(slots=True)
 class _GuardState:
-    """What the guard remembers; lost with its connection or its lease."""
+    """The state of the guard, discarded when its lease is lost."""
 
     shards: dict[str, _ShardState] = field(
         default_factory=lambda: {n: _ShardState() for n in INBOX_QUEUES}
     )
     closed_until: dict[str, float] = field(default_factory=dict)
     times_closed: Counter[str] = field(default_factory=Counter)
-    crowded_steps: Counter[str] = field(default_factory=Counter)
+    excess_steps: Counter[str] = field(default_factory=Counter)
     at: float | None = None
     steps: int = 0
 
@@ -111,92 +114,112 @@ class RedisGuard:
     Only one process is the guard at a time. Whatever it closes, its successor opens.
     """
 
-    def __init__(self, load: RedisLoad, *, manages_users: bool) -> None:
+    def __init__(self, control: RedisControl, *, manages_users: bool) -> None:
         """`manages_users`: cells have logins of their own; otherwise only lists are limited."""
-        self._load = load
+        self._control = control
         self._manages_users = manages_users
         self._owner = uuid4().hex
         self._state: _GuardState | None = None
+        self._is_synced = False
 
-    def step(self, seconds: float) -> list[Finding]:
-        """Measure and limit; return what was done. `seconds`: of a clock that is never set back.
+    def step(self, now: float) -> list[Finding]:
+        """Measure and limit; return the findings. `now`: seconds of a monotonic clock.
 
-        Raise redis.RedisError; the next step begins anew.
+        Raise redis.RedisError; the next step ends all searches, and keeps closed logins closed.
         """
         try:
-            return self._step(seconds)
-        except redis.RedisError:
-            self._state = None
+            return self._step(now)
+        except Exception:
+            self._is_synced = False
             raise
 
     def stop(self) -> None:
         """End searches and the lease, so that a successor begins at once. Raise RedisError."""
-        state, self._state = self._state, None
+        state, self._state, self._is_synced = self._state, None, False
         if state is not None:
             searches = [shard.search for shard in state.shards.values() if shard.search]
             blocked = {cell for search in searches for cell in search.blocked}
-            self._load.open_logins(map(logins.sender, blocked - state.closed_until.keys()))
-            self._load.release(LEASE, self._owner)
+            self._control.open_logins(map(logins.sender, blocked - state.closed_until.keys()))
+            self._control.release(LEASE, self._owner)
 
-    def _step(self, seconds: float) -> list[Finding]:
-        if not self._load.acquire(LEASE, self._owner, seconds=LEASE_SECONDS):
-            self._state = None
+    def _step(self, now: float) -> list[Finding]:
+        if not self._control.acquire(LEASE, self._owner, seconds=LEASE_SECONDS):
+            self._state, self._is_synced = None, False
             return []
-        if self._state is None:
-            self._state = _GuardState()
+        state = self._state = self._state or _GuardState()
+        if not self._is_synced:
+            state.shards = _GuardState().shards
             if self._manages_users:
-                self._open_all()
-        state = self._state
-        elapsed = STEP_SECONDS if state.at is None else max(seconds - state.at, 0.1)
-        state.at, state.steps = seconds, state.steps + 1
-        self._open_due(state, seconds)
-        load = self._load.measure(INBOX_QUEUES)
+                self._open_all(besides=state.closed_until)
+            self._is_synced = True
+        elapsed = STEP_SECONDS if state.at is None else max(now - state.at, 0.1)
+        state.at, state.steps = now, state.steps + 1
+        self._open_due(state, now)
+        load = self._control.measure(INBOX_QUEUES)
         found: list[Finding] = []
         for name, size in load.lists.items():
-            found += self._limit(state, name, size, elapsed, seconds)
-        is_due = state.steps % LISTED_EVERY == 1 or state.crowded_steps or _is_crowded(load)
+            found += self._limit(state, name, size, elapsed, now)
+        is_due = state.steps % LIST_STEPS == 1 or state.excess_steps or _is_crowded(load)
         if self._manages_users and is_due:
-            found += self._limit_connections(state, load, seconds)
+            found += self._limit_connections(state, load, now)
         return found
 
-    def _open_all(self) -> None:
-        """Open what a former guard, or a file of users from its time, left closed."""
-        users = self._load.users(logins.sender("")) | self._load.users(logins.receiver(""))
-        self._load.open_logins(name for name, is_open in users.items() if not is_open)
+    def _open_all(self, *, besides: Container[str]) -> None:
+        """Open what a former guard, a search, or a file of users from its time left closed."""
+        users = self._control.users(logins.sender("")) | self._control.users(logins.receiver(""))
+        self._control.open_logins(
+            name
+            for name, is_open in users.items()
+            if not is_open and name.partition(".")[2] not in besides
+        )
 
-    def _open_due(self, state: _GuardState, seconds: float) -> None:
-        due = [cell for cell, until in state.closed_until.items() if until <= seconds]
+    def _open_due(self, state: _GuardState, now: float) -> None:
+        searched = {name for name, shard in state.shards.items() if shard.search}
+        due = [
+            cell
+            for cell, until in state.closed_until.items()
+            # A login that opens during a search would falsify its result.
+            if until <= now and inbox_queue(cell) not in searched
+        ]
         for cell in due:
             del state.closed_until[cell]
         if due:
-            self._load.open_logins(user for cell in due for user in _logins(cell))
+            self._control.open_logins(user for cell in due for user in _logins(cell))
 
     def _limit(
-        self, state: _GuardState, name: str, size: ListSize, elapsed: float, seconds: float
+        self, state: _GuardState, name: str, size: ListSize, elapsed: float, now: float
     ) -> list[Finding]:
         shard = state.shards[name]
         is_flooded = shard.size is not None and _is_flood(shard.size, size, elapsed)
-        shard.flooded_steps = shard.flooded_steps + 1 if is_flooded else 0
         shard.size = size
         found: list[Finding] = []
         if size.size_bytes > MAX_BYTES or size.messages > MAX_MESSAGES:
             found.append(self._trim(name, shard, size))
+        shard.floods.append(is_flooded or bool(found))
+        return found + self._search(state, name, shard, is_flooded, now)
+
+    def _search(
+        self, state: _GuardState, name: str, shard: _ShardState, is_flooded: bool, now: float
+    ) -> list[Finding]:
+        """Start or continue the search for the sender of a flood; close its logins if found."""
         if shard.search is not None:
+            before = shard.search.blocked
             result = continue_search(shard.search, is_flooded=is_flooded)
-        elif shard.flooded_steps >= FLOODED_STEPS:
-            result = start_search(self._senders(name, besides=state.closed_until))
+        elif sum(shard.floods) >= FLOODED_STEPS and now >= shard.search_at:
+            before = frozenset()
+            result = start_search(self._senders(name))
         else:
-            return found
-        before = shard.search.blocked if shard.search else frozenset()
-        shard.search = result if isinstance(result, FloodSearch) else None
+            return []
+        shard.search = None if isinstance(result, SearchResult) else result
         after = shard.search.blocked if shard.search else frozenset()
-        self._load.open_logins(map(logins.sender, before - after - state.closed_until.keys()))
-        self._load.close_logins(map(logins.sender, after - before))
+        self._control.open_logins(map(logins.sender, before - after - state.closed_until.keys()))
+        self._control.close_logins(map(logins.sender, after - before))
         if isinstance(result, SearchResult):
-            shard.flooded_steps = 0
+            shard.floods.clear()
             if result.culprit is not None:
-                found.append(self._close(state, result.culprit, f"it floods {name}", seconds))
-        return found
+                return [self._close(state, result.culprit, f"it floods {name}", now)]
+            shard.search_at = now + PAUSE_SECONDS
+        return []
 
     def _trim(self, name: str, shard: _ShardState, size: ListSize) -> DroppedMessages:
         """Drop the newest half until the rest is half of what a shard holds."""
@@ -204,43 +227,43 @@ class RedisGuard:
         while rest.size_bytes > MAX_BYTES // 2 or rest.messages > MAX_MESSAGES // 2:
             if rest.messages <= 1:
                 break
-            self._load.keep_oldest(name, rest.messages // 2)
-            rest = self._load.measure([name]).lists[name]
+            self._control.keep_oldest(name, rest.messages // 2)
+            rest = self._control.measure([name]).lists[name]
         shard.size = rest
         return DroppedMessages(
             name, size.messages - rest.messages, size.size_bytes - rest.size_bytes
         )
 
-    def _senders(self, shard: str, *, besides: Container[str]) -> list[str]:
+    def _senders(self, shard: str) -> list[str]:
+        """Return the cells of a shard that may log in."""
         if not self._manages_users:
             return []
         prefix = logins.sender("")
-        cells = [user.removeprefix(prefix) for user in self._load.users(prefix)]
-        return [cell for cell in cells if inbox_queue(cell) == shard and cell not in besides]
+        users = self._control.users(prefix)
+        cells = [user.removeprefix(prefix) for user, is_open in users.items() if is_open]
+        return [cell for cell in cells if inbox_queue(cell) == shard]
 
-    def _limit_connections(
-        self, state: _GuardState, load: ServerLoad, seconds: float
-    ) -> list[Finding]:
-        listed = self._load.connections()
+    def _limit_connections(self, state: _GuardState, load: ServerLoad, now: float) -> list[Finding]:
+        listed = self._control.connections()
         if load.connections > load.max_connections // 2:
-            self._load.end_connections_by_id(one.id for one in listed if _is_without_login(one))
+            self._control.end_connections_by_id(one.id for one in listed if _is_without_login(one))
         excess = _find_excess(listed)
-        self._load.end_connections(excess)
-        state.crowded_steps = Counter({user: state.crowded_steps[user] + 1 for user in excess})
+        self._control.end_connections(excess)
+        state.excess_steps = Counter({user: state.excess_steps[user] + 1 for user in excess})
         found: list[Finding] = []
         for user, reason in excess.items():
             cell = user.partition(".")[2]
-            is_due = state.crowded_steps[user] >= CONNECTED_STEPS
+            is_due = state.excess_steps[user] >= EXCESS_STEPS
             if is_due and cell not in state.closed_until:
-                found.append(self._close(state, cell, reason, seconds))
+                found.append(self._close(state, cell, reason, now))
         return found
 
-    def _close(self, state: _GuardState, cell: str, reason: str, seconds: float) -> ClosedLogins:
+    def _close(self, state: _GuardState, cell: str, reason: str, now: float) -> ClosedLogins:
         times = state.times_closed[cell]
         state.times_closed[cell] += 1
         duration = min(CLOSED_SECONDS << min(times, 10), LONGEST_CLOSED_SECONDS)
-        state.closed_until[cell] = seconds + duration
-        self._load.close_logins(_logins(cell))
+        state.closed_until[cell] = now + duration
+        self._control.close_logins(_logins(cell))
         return ClosedLogins(cell, duration, reason)
 
 

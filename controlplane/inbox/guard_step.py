@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from controlplane import clock
 from controlplane.commands.cells.floods import alert_dropped, quarantine_closed
 from controlplane.inbox.guard import STEP_SECONDS, ClosedLogins, Finding, RedisGuard
-from controlplane.outbox.redis_load import RedisLoad
+from controlplane.outbox.redis_control import RedisControl
 
 log = structlog.get_logger(__name__)
 
@@ -39,26 +40,28 @@ class GuardStep(bootsteps.StartStopStep):
             self._thread.join()
 
     def _run(self) -> None:
-        load = RedisLoad()
-        guard = RedisGuard(load, manages_users=settings.CELLRUN.redis_users)
+        control = RedisControl()
+        guard = RedisGuard(control, manages_users=settings.CELLRUN.redis_users)
+        # In a thread of its own: a database that does not respond must not delay the guard.
+        records = ThreadPoolExecutor(max_workers=1)
         is_failing = False
         try:
             while not self._stopped.wait(STEP_SECONDS):
                 try:
                     for finding in guard.step(time.monotonic()):
-                        _record(finding)
+                        records.submit(_record, finding)
                     is_failing = False
-                except redis.RedisError as error:
+                except Exception as error:  # the guard must continue after any error
                     if not is_failing:
-                        log.warning("guard_failed", error=str(error))
+                        is_expected = isinstance(error, redis.RedisError)
+                        log.warning("guard_failed", error=repr(error), exc_info=not is_expected)
                     is_failing = True
-                except Exception:  # the guard must continue after any error
-                    log.exception("guard_failed")
             guard.stop()
         except redis.RedisError as error:
             log.warning("guard_failed", error=str(error))
         finally:
-            load.close()
+            records.shutdown(wait=False, cancel_futures=True)
+            control.close()
 
 
 def _record(finding: Finding) -> None:

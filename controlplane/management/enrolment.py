@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from controlplane.spec import InvalidSpec
 from controlplane.spec.limits import LimitedResources
 from controlplane.spec.parsing import parse_part
-from controlplane.spec.placing import FixedTags, NodeLabels
+from controlplane.spec.placing import FixedTags, NodeLabels, split_tags
 
 
 def add_enrolment_options(parser: ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def _amounts(text: str) -> dict[str, int]:
 
 def _tags(text: str) -> list[str]:
     try:
-        return parse_part(FixedTags, [tag.strip() for tag in text.split(",") if tag.strip()]).root
+        return parse_part(FixedTags, split_tags(text)).root
     except InvalidSpec as error:
         raise CommandError(f"--tags: {error}") from error
 

@@ -60,7 +60,7 @@ class Constraint(Model):
 
 
 OWN_TAGS = "*"
-"""As the only tag that is fixed of a cell: the cell chooses its tags."""
+"""The only fixed tag of a cell that chooses its tags."""
 
 CellTag = Annotated[str, Field(pattern=rf"^(\*|{NAME_PATTERN}\??)$", max_length=63)]
 Constraints = Annotated[list[Constraint], Field(max_length=MAX_CONSTRAINTS)]
@@ -98,6 +98,11 @@ class FixedTags(RootModel[list[CellTag]]):
             if names.count(name) > 1:
                 raise ValueError(f"{name} is named twice")
         return self
+
+
+def split_tags(text: str) -> list[str]:
+    """Return the tags in a text with commas."""
+    return [tag for piece in text.split(",") if (tag := piece.strip())]
 
 
 def is_number(text: str) -> bool:

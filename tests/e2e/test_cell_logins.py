@@ -176,7 +176,7 @@ class Flooder:
                     self._stopped.wait(0.1)
 
 
-def test_login_that_floods_redis_is_closed_while_other_cells_work(
+def test_login_that_floods_redis_is_closed_while_cells_of_other_shards_work(
     stack: RunningStack, session: Session, operator: "redis.Redis[str]"
 ) -> None:
     """The garbage names no cell. The flooding cell works again once its login is open."""

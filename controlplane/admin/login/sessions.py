@@ -41,7 +41,7 @@ class PendingLogin:
 def open_session(
     request: HttpRequest, user: User, *, following: str, detail: str = "", has_factor: bool
 ) -> HttpResponse:
-    """Start the session of a user, log and record it, and return a redirect to `own_path`."""
+    """Start the session of a user, log and record it, and return a redirect to the next page."""
     start_session(request, user, backend=BACKEND)
     request.session.pop(_PENDING, None)
     request.session.set_expiry(None)  # a pending login may have set its own

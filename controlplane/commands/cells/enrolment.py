@@ -17,6 +17,7 @@ from controlplane.domain.cells.enrolment import (
     decide_held_state,
     mismatch_alert,
     own_labels,
+    own_tags,
 )
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.effects import ClearAlert, Effects
@@ -102,7 +103,9 @@ def _change(name: str, change: EnrolmentChange, actor: str, now: datetime) -> No
     claims = (
         Claims.read(cell.claims)
         if cell.claims
-        else Claims("", own_labels(cell.labels), cell.capacity, cell.tags)
+        else Claims(
+            "", own_labels(cell.labels), cell.capacity, own_tags(cell.tags, cell.fixed_tags)
+        )
     )
     effective = compare_claims(Enrolment(pool.name, labels, ceiling, tags), claims)
     state, reason = decide_held_state(

@@ -34,7 +34,7 @@ def quarantine_flooding(flooding: Mapping[tuple[int, str], int], *, now: datetim
 def quarantine_closed(name: str, reason: str, *, seconds: int, now: datetime) -> None:
     """Quarantine a cell whose logins at Redis are closed, until they open again."""
     text = f"{reason}; its logins at Redis are closed for {seconds} s"
-    reasons = {(cell_id, name): text for name, (cell_id, _) in find_keys([name]).items()}
+    reasons = {(cell_id, found): text for found, (cell_id, _) in find_keys([name]).items()}
     _quarantine(reasons, until=now + timedelta(seconds=seconds), now=now)
 
 

@@ -49,7 +49,9 @@ class Claims:
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
         """Return the claims from their stored form (`as_dict`)."""
-        return cls(document["pool"], document["labels"], document["capacity"], document["tags"])
+        # A release without tags may store claims until its processes are restarted.
+        tags = document.get("tags", [])
+        return cls(document["pool"], document["labels"], document["capacity"], tags)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the stored form: {pool, labels, capacity, tags}."""
@@ -87,6 +89,11 @@ def compare_claims(enrolment: Enrolment, claims: Claims) -> EffectiveFacts:
 def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels that are the cell's own."""
     return {name: value for name, value in labels.items() if not name.startswith(PROTECTED_PREFIX)}
+
+
+def own_tags(tags: Sequence[str], fixed: Sequence[str]) -> list[str]:
+    """Return the tags that are the cell's own: none if operators fix them."""
+    return list(tags) if list(fixed) == [OWN_TAGS] else []
 
 
 def _differences(enrolment: Enrolment, claims: Claims) -> Iterator[str]:

@@ -52,7 +52,7 @@ def find_credential(digest: str, *, now: datetime) -> Credential | None:
 
 
 def session_credential(user: User) -> Credential:
-    """Return the credential of a user who is logged in to the admin."""
+    """Return the credential of a user with a session."""
     return Credential(user, find_role(user))
 
 

@@ -250,6 +250,9 @@ def test_cell_chooses_its_tags_unless_operators_fix_them(loop: Loop) -> None:
 def test_fixed_tags_count_for_a_cell_that_reports_none(loop: Loop) -> None:
     enroll_cell(name="cell-1", fixed_tags=["pci"], now=clock.now())
     assert found().tags == ["pci"]
+    change(fixed_tags=["quiet"])
+    assert (found().tags, found().mismatch) == (["quiet"], "")
+    change(fixed_tags=["pci"])
     register(FakeCell(loop, "cell-1", CAPACITY))
     assert (found().tags, place_of()) == (["pci"], ("default", "READY"))
 

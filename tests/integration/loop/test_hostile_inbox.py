@@ -372,7 +372,7 @@ def test_cell_with_closed_logins_is_quarantined_until_they_open(loop: Loop) -> N
     assert Cell.objects.get(name="other").state == "READY"
 
 
-def test_closed_login_of_a_deleted_or_unknown_cell_raises_no_alert(loop: Loop) -> None:
+def test_closed_logins_of_an_unknown_cell_raise_no_alert(loop: Loop) -> None:
     floods.quarantine_closed("unknown", "it floods inbox.3", seconds=60, now=clock.now())
     assert alerts("cell_flooding") == []
 

@@ -39,7 +39,7 @@ def test_one_flooding_sender_is_found_in_few_windows(
         return guilty not in blocked
 
     assert search(senders, is_flooded) == SearchResult(guilty)
-    assert len(windows) <= ceil(log2(len(senders))) + 1
+    assert len(windows) <= ceil(log2(len(senders))) + 2
 
 
 @given(names, st.data())
@@ -60,6 +60,11 @@ def test_a_sender_that_does_not_flood_is_never_convicted(
         return bool(guilty - blocked) and not pauses[window]
 
     assert search(senders, is_flooded).culprit in guilty | {None}
+
+
+@given(names)
+def test_flood_of_another_login_convicts_no_sender(senders: list[str]) -> None:
+    assert search(senders, lambda _, blocked: True) == SearchResult(None)
 
 
 def test_shard_without_senders_has_nothing_to_search() -> None:

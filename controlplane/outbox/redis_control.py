@@ -8,13 +8,13 @@ import redis
 from django.conf import settings
 
 _TIMEOUT_SECONDS = 5.0
-_SAMPLED_NODES = 200
-"""Nodes of a list whose size Redis measures; one holds up to 8 KB, or one longer entry."""
+_EVERY_NODE = 0
+"""Redis measures every node of a list: a sender could make a sample of the newest look small."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListSize:
-    """The length of a list and the memory that it uses, estimated by Redis from a sample."""
+    """The length of a list and the memory that it uses."""
 
     messages: int
     size_bytes: int
@@ -41,8 +41,8 @@ class Connection:
     size_bytes: int
 
 
-class RedisLoad:
-    """Redis, with the login of the control plane. Each method raises redis.RedisError."""
+class RedisControl:
+    """Controls Redis with the login of the control plane. Each method raises redis.RedisError."""
 
     def __init__(self, url: str | None = None) -> None:
         self._client: Any = redis.Redis.from_url(
@@ -50,8 +50,6 @@ class RedisLoad:
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=_TIMEOUT_SECONDS,
             decode_responses=True,
-            # Its connection exists before a cell occupies all others, and serves every request.
-            single_connection_client=True,
         )
 
     def close(self) -> None:
@@ -83,7 +81,7 @@ class RedisLoad:
             pipeline.info()
             for name in names:
                 pipeline.llen(name)
-                pipeline.memory_usage(name, samples=_SAMPLED_NODES)
+                pipeline.memory_usage(name, samples=_EVERY_NODE)
             facts, *sizes = pipeline.execute()
         return ServerLoad(
             {name: ListSize(sizes[2 * n], sizes[2 * n + 1] or 0) for n, name in enumerate(names)},
@@ -125,12 +123,12 @@ class RedisLoad:
         self.end_connections(existing)
 
     def end_connections(self, users: Iterable[str]) -> None:
-        """End all connections of users."""
-        self._run(("CLIENT", "KILL", "USER", user) for user in users)
+        """End all connections of users; skip users that are deleted meanwhile."""
+        self._run((("CLIENT", "KILL", "USER", user) for user in users), may_fail=True)
 
     def end_connections_by_id(self, numbers: Iterable[int]) -> None:
-        """End connections by their ids."""
-        self._run(("CLIENT", "KILL", "ID", number) for number in numbers)
+        """End connections by their ids; skip those that have ended."""
+        self._run((("CLIENT", "KILL", "ID", number) for number in numbers), may_fail=True)
 
     def _existing(self, users: Iterable[str]) -> list[str]:
         """Omit deleted users, which a change would create again."""
@@ -139,8 +137,8 @@ class RedisLoad:
     def _set(self, users: Iterable[str], state: str) -> None:
         self._run(("ACL", "SETUSER", user, state) for user in users)
 
-    def _run(self, commands: Iterable[tuple[Any, ...]]) -> None:
+    def _run(self, commands: Iterable[tuple[Any, ...]], *, may_fail: bool = False) -> None:
         with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            pipeline.execute(raise_on_error=False)
+            pipeline.execute(raise_on_error=not may_fail)
