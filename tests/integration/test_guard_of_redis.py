@@ -1,7 +1,6 @@
 """Cells that use up Redis with their own logins: the guard limits them, and no other cell."""
 
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,12 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from controlplane.config.stack.parts import ports
-from controlplane.config.stack.parts import redis as server
 from controlplane.contract.wire import logins, queues
-from controlplane.domain.cells.redis_users import redis_users
 from controlplane.inbox.guard import ClosedLogins, DroppedMessages, Finding, RedisGuard
 from controlplane.outbox.redis_control import RedisControl
+from tests.harness.cell_logins import redis_with_cells
 
 KEY = b"k" * 32
 SHARD = "inbox.3"
@@ -31,19 +28,8 @@ SHARD_BYTES = 64 * MIB
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     """The address of a Redis of its own, with the users of 20 cells of one shard."""
-    port = ports.free_port(taken=set())
-    server.write_password(tmp_path, "of-the-operator")
-    with subprocess.Popen(server.server_command(port=port, folder=tmp_path)) as process:
-        try:
-            server.wait_until_ready(port=port, deadline_seconds=30)
-            address = server.broker_url(port=port, password="of-the-operator")
-            with redis.Redis.from_url(address) as operator:
-                for name in CELLS:
-                    for user, rules in redis_users(name, KEY).items():
-                        operator.execute_command("ACL", "SETUSER", user, *rules)
-            yield address
-        finally:
-            process.terminate()
+    with redis_with_cells(tmp_path, CELLS, KEY) as address:
+        yield address
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What the logins of a cell at a real Redis permit: each other command and key is refused."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +8,10 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
-from controlplane.config.stack.parts import ports
 from controlplane.config.stack.parts import redis as server
 from controlplane.contract.wire import broker, logins, queues
 from controlplane.domain.cells.redis_users import redis_users
+from tests.harness.cell_logins import redis_with_cells
 
 NAME, KEY = "cell-1", b"k" * 32
 INCARNATION = "0123456789abcdef" * 2
@@ -44,19 +43,8 @@ PERMITTED = {
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Redis of its own, with the users of two cells."""
     folder = tmp_path_factory.mktemp("redis")
-    port = ports.free_port(taken=set())
-    server.write_password(folder, "of-the-operator")
-    with subprocess.Popen(server.server_command(port=port, folder=folder)) as process:
-        try:
-            server.wait_until_ready(port=port, deadline_seconds=30)
-            address = server.broker_url(port=port, password="of-the-operator")
-            with redis.Redis.from_url(address) as operator:
-                for name in (NAME, "cell-2"):
-                    for user, rules in redis_users(name, KEY).items():
-                        operator.execute_command("ACL", "SETUSER", user, *rules)
-            yield address
-        finally:
-            process.terminate()
+    with redis_with_cells(folder, (NAME, "cell-2"), KEY) as address:
+        yield address
 
 
 @pytest.fixture
