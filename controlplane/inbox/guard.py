@@ -5,18 +5,17 @@ drops what a shard cannot hold, and closes the logins of a cell that sends or co
 """
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from math import inf
 from uuid import uuid4
+
+from redis.exceptions import ResponseError
 
 from controlplane.contract.wire import logins
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
-from controlplane.domain.cells.flood_search import (
-    FloodSearch,
-    SearchResult,
-    continue_search,
-    start_search,
-)
+from controlplane.domain.cells.flood_search import FloodSearch, SearchResult, start_search
 from controlplane.outbox.redis_control import Connection, ListSize, RedisControl, ServerLoad
 
 STEP_SECONDS = 1.0
@@ -34,11 +33,17 @@ second; one that is back after an outage sends all that it kept, for a second or
 """
 
 FLOODED_STEPS = 3
-OBSERVED_STEPS = 10
-"""A search starts if so many of the last steps had a flood, or dropped messages."""
+OBSERVED_SECONDS = 600
+"""A search starts if so many steps within this time had a flood, or dropped messages."""
+
+WATCH_WINDOWS = 6
+LONGEST_WATCH_SECONDS = 3600
+"""A search ends after so many windows without a flood; after twice as many if it starts within an
+hour of the end of the last one, up to an hour: its sender may wait for the end.
+"""
 
 PAUSE_SECONDS = 60
-"""The time after a search without a result until the next of the shard."""
+"""The time until the next search of a shard that is flooded while none of its cells may log in."""
 
 MAX_CONNECTIONS = 32
 """Connections of one login. A cell uses four in total."""
@@ -86,12 +91,28 @@ Finding = ClosedLogins | DroppedMessages
 
 @dataclass(slots=True)
 class _ShardState:
-    """The last size of a shard, its last steps with a flood, and its present or next search."""
+    """The last size of a shard, the times of its last floods, and its present or next search."""
 
     size: ListSize | None = None
-    floods: deque[bool] = field(default_factory=lambda: deque(maxlen=OBSERVED_STEPS))
+    floods: deque[float] = field(default_factory=lambda: deque(maxlen=FLOODED_STEPS))
     search: FloodSearch | None = None
-    search_at: float = 0.0
+    search_at: float = -inf
+    window_until: float = -inf
+    watch_seconds: float = 0.0
+    watch_until: float = -inf
+
+    def end_search(
+        self, result: FloodSearch | SearchResult, senders: Set[str], now: float
+    ) -> Set[str]:
+        """End the search, and return the senders that may log in."""
+        self.search = None
+        self.floods.clear()
+        if isinstance(result, FloodSearch):
+            return senders
+        self.watch_until = -inf
+        if result.culprit is None:
+            self.search_at = now + PAUSE_SECONDS
+        return senders - {result.culprit}
 
 
 @dataclass(slots=True)
@@ -114,9 +135,15 @@ class RedisGuard:
     Only one process is the guard at a time. Whatever it closes, its successor opens.
     """
 
-    def __init__(self, control: RedisControl, *, manages_users: bool) -> None:
-        """`manages_users`: cells have logins of their own; otherwise only lists are limited."""
+    def __init__(
+        self, control: RedisControl, *, manages_users: bool, heartbeat_seconds: float
+    ) -> None:
+        """`manages_users`: cells have logins of their own; otherwise only lists are limited.
+
+        `heartbeat_seconds`: the length of a window of a search, so that each cell sends in its own.
+        """
         self._control = control
+        self._window_seconds = heartbeat_seconds
         self._manages_users = manages_users
         self._owner = uuid4().hex
         self._state: _GuardState | None = None
@@ -138,8 +165,8 @@ class RedisGuard:
         state, self._state, self._is_synced = self._state, None, False
         if state is not None:
             searches = [shard.search for shard in state.shards.values() if shard.search]
-            blocked = {cell for search in searches for cell in search.blocked}
-            self._control.open_logins(map(logins.sender, blocked - state.closed_until.keys()))
+            senders = {cell for search in searches for cell in search.senders}
+            self._control.open_logins(map(logins.sender, senders - state.closed_until.keys()))
             self._control.release(LEASE, self._owner)
 
     def _step(self, now: float) -> list[Finding]:
@@ -149,7 +176,8 @@ class RedisGuard:
         state = self._state = self._state or _GuardState()
         if not self._is_synced:
             state.shards = _GuardState().shards
-            if self._manages_users:
+            # A login that may not list users has never closed any.
+            with nullcontext() if self._manages_users else suppress(ResponseError):
                 self._open_all(besides=state.closed_until)
             self._is_synced = True
         elapsed = STEP_SECONDS if state.at is None else max(now - state.at, 0.1)
@@ -175,16 +203,13 @@ class RedisGuard:
 
     def _open_due(self, state: _GuardState, now: float) -> None:
         searched = {name for name, shard in state.shards.items() if shard.search}
-        due = [
-            cell
-            for cell, until in state.closed_until.items()
-            # A login that opens during a search would falsify its result.
-            if until <= now and inbox_queue(cell) not in searched
-        ]
+        due = [cell for cell, until in state.closed_until.items() if until <= now]
         for cell in due:
             del state.closed_until[cell]
+        # A search opens the sender itself, in the next window in which the cell may send.
+        senders = (logins.sender(cell) for cell in due if inbox_queue(cell) not in searched)
         if due:
-            self._control.open_logins(user for cell in due for user in _logins(cell))
+            self._control.open_logins([*map(logins.receiver, due), *senders])
 
     def _limit(
         self, state: _GuardState, name: str, size: ListSize, elapsed: float, now: float
@@ -195,31 +220,54 @@ class RedisGuard:
         found: list[Finding] = []
         if size.size_bytes > MAX_BYTES or size.messages > MAX_MESSAGES:
             found.append(self._trim(name, shard, size))
-        shard.floods.append(is_flooded or bool(found))
-        return found + self._search(state, name, shard, is_flooded, now)
+        if is_flooded or found:
+            shard.floods.append(now)
+        if self._manages_users:
+            found += self._search(state, name, shard, is_flooded, now)
+        return found
 
     def _search(
         self, state: _GuardState, name: str, shard: _ShardState, is_flooded: bool, now: float
     ) -> list[Finding]:
         """Start or continue the search for the sender of a flood; close its logins if found."""
-        if shard.search is not None:
-            before = shard.search.blocked
-            result = continue_search(shard.search, is_flooded=is_flooded)
-        elif sum(shard.floods) >= FLOODED_STEPS and now >= shard.search_at:
-            before = frozenset()
-            result = start_search(self._senders(name))
-        else:
+        search = shard.search
+        is_evidence = search is not None and is_flooded and search.is_decisive
+        is_over = _is_search_due(shard, now) if search is None else now >= shard.window_until
+        if not (is_over or is_evidence):
             return []
-        shard.search = None if isinstance(result, SearchResult) else result
-        after = shard.search.blocked if shard.search else frozenset()
-        self._control.open_logins(map(logins.sender, before - after - state.closed_until.keys()))
-        self._control.close_logins(map(logins.sender, after - before))
-        if isinstance(result, SearchResult):
-            shard.floods.clear()
-            if result.culprit is not None:
-                return [self._close(state, result.culprit, f"it floods {name}", now)]
-            shard.search_at = now + PAUSE_SECONDS
+        users = self._senders(name)
+        senders = users.keys() - state.closed_until.keys()
+        opened = {cell for cell, is_open in users.items() if is_open}
+        if search is None:
+            shard.watch_seconds = self._watch_seconds(shard, now)
+            shard.watch_until = now + shard.watch_seconds
+            result = start_search(senders)
+        elif opened != search.allowed or senders != search.senders:
+            # A login that was opened or closed meanwhile may falsify the result of the window.
+            result = start_search(senders, search.groups)
+        else:
+            if is_evidence:
+                shard.watch_until = now + shard.watch_seconds
+            result = search.after_window(is_flooded=is_evidence)
+        if isinstance(result, FloodSearch) and now < shard.watch_until:
+            shard.search = result
+            shard.window_until = now + self._window_seconds - STEP_SECONDS / 2
+            allowed: Set[str] = result.allowed
+        else:
+            allowed = shard.end_search(result, senders, now)
+        self._control.open_logins(map(logins.sender, allowed - opened))
+        self._control.close_logins(map(logins.sender, opened - allowed))
+        # What a blocked sender added after the last measurement is no evidence in this window.
+        shard.size = self._control.measure([name]).lists[name]
+        if isinstance(result, SearchResult) and result.culprit is not None:
+            return [self._close(state, result.culprit, f"it floods {name}", now)]
         return []
+
+    def _watch_seconds(self, shard: _ShardState, now: float) -> float:
+        """Return after how many seconds without a flood the next search of a shard ends."""
+        is_soon = now < shard.watch_until + LONGEST_WATCH_SECONDS
+        longer = 2 * shard.watch_seconds if is_soon else 0.0
+        return min(max(longer, WATCH_WINDOWS * self._window_seconds), LONGEST_WATCH_SECONDS)
 
     def _trim(self, name: str, shard: _ShardState, size: ListSize) -> DroppedMessages:
         """Drop the newest half until the rest is half of what a shard holds."""
@@ -234,14 +282,12 @@ class RedisGuard:
             name, size.messages - rest.messages, size.size_bytes - rest.size_bytes
         )
 
-    def _senders(self, shard: str) -> list[str]:
-        """Return the cells of a shard that may log in."""
-        if not self._manages_users:
-            return []
+    def _senders(self, shard: str) -> dict[str, bool]:
+        """Return the cells of a shard, and whether each may log in."""
         prefix = logins.sender("")
-        users = self._control.users(prefix)
-        cells = [user.removeprefix(prefix) for user, is_open in users.items() if is_open]
-        return [cell for cell in cells if inbox_queue(cell) == shard]
+        users = self._control.users(prefix).items()
+        cells = {user.removeprefix(prefix): is_open for user, is_open in users}
+        return {cell: cells[cell] for cell in cells if inbox_queue(cell) == shard}
 
     def _limit_connections(self, state: _GuardState, load: ServerLoad, now: float) -> list[Finding]:
         listed = self._control.connections()
@@ -277,6 +323,11 @@ def _is_flood(before: ListSize, now: ListSize, elapsed: float) -> bool:
         now.size_bytes - before.size_bytes > FLOOD_BYTES * elapsed
         or now.messages - before.messages > FLOOD_MESSAGES * elapsed
     )
+
+
+def _is_search_due(shard: _ShardState, now: float) -> bool:
+    is_flooded = len(shard.floods) == FLOODED_STEPS and now - shard.floods[0] <= OBSERVED_SECONDS
+    return is_flooded and now >= shard.search_at
 
 
 def _is_crowded(load: ServerLoad) -> bool:

@@ -41,7 +41,11 @@ class GuardStep(bootsteps.StartStopStep):
 
     def _run(self) -> None:
         control = RedisControl()
-        guard = RedisGuard(control, manages_users=settings.CELLRUN.redis_users)
+        guard = RedisGuard(
+            control,
+            manages_users=settings.CELLRUN.redis_users,
+            heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
+        )
         # In a thread of its own: a database that does not respond must not delay the guard.
         records = ThreadPoolExecutor(max_workers=1)
         is_failing = False

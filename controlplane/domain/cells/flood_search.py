@@ -1,32 +1,72 @@
 """Find the cell that floods a shard of the inbox, without its messages.
 
 Redis does not count what each user sends, and a message without a valid MAC does not prove its
-sender. So in each window only half of the suspects may send. If the shard is flooded nevertheless,
-a sender of this half floods it, otherwise one of the other half. A single suspect is convicted only
-if the shard is flooded while it alone may send, and not while none may.
+sender. So in each window only a part of the senders may send. If the shard is flooded nevertheless,
+a sender of this part floods it. A window without a flood proves nothing: the sender may pause. A
+single sender is convicted only if the shard is flooded while it alone may send, and not while none
+may.
+
+Every flood in a window halves a group, or proves that there is another, so the senders that flood
+cannot avoid conviction except by ending their floods, whatever they know about the search.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+MAX_GROUPS = 2
+"""A round has a window for each half of a group. With more groups, a sender would wait for its
+window until its lease is over.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FloodSearch:
     """A window of a search among the senders of a shard.
 
-    `allowed`: the suspects that may send. `accused`: the suspect that floods alone; in its last
-    window none may send.
+    `groups`: they are disjoint, and a sender of each floods the shard. `window`: the index in the
+    round. `accused`: the sender that flooded alone; in its last window none may send.
     """
 
     senders: frozenset[str]
-    suspects: tuple[str, ...]
-    allowed: frozenset[str]
+    groups: tuple[frozenset[str], ...]
+    window: int = 0
     accused: str | None = None
 
     @property
-    def blocked(self) -> frozenset[str]:
-        """Return the senders that may not send in this window."""
-        return self.senders - self.allowed
+    def round(self) -> list[frozenset[str]]:
+        """Return the senders of each window: those outside all groups, then halves of groups."""
+        rest = self.senders.difference(*self.groups)
+        halves = [half for group in self.groups for half in _halves(group)]
+        return [part for part in (rest, *halves) if part]
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Return the senders that may send in this window."""
+        return frozenset() if self.accused is not None else self.round[self.window]
+
+    @property
+    def is_decisive(self) -> bool:
+        """Return whether a flood in this window proves anything: not if it adds a group too many.
+
+        A busy shard, in which many senders exceed the limit of a flood, is searched no further.
+        """
+        return len(self.allowed) <= 1 or len(self._groups_after_flood) <= MAX_GROUPS
+
+    @property
+    def _groups_after_flood(self) -> tuple[frozenset[str], ...]:
+        """Return the groups, with the allowed senders in place of the one that contains them."""
+        return *(group for group in self.groups if not self.allowed <= group), self.allowed
+
+    def after_window(self, *, is_flooded: bool) -> "FloodSearch | SearchResult":
+        """Return the next window. `is_flooded`: the shard was flooded, in a decisive window."""
+        if self.accused is not None:
+            return SearchResult(None if is_flooded else self.accused)
+        if not is_flooded:
+            return replace(self, window=(self.window + 1) % len(self.round))
+        if len(self.allowed) == 1:
+            return replace(self, accused=min(self.allowed))
+        # The rest is next, and the new group last, so that no part waits longer than a round.
+        return FloodSearch(self.senders, self._groups_after_flood)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +76,17 @@ class SearchResult:
     culprit: str | None
 
 
-def start_search(senders: Iterable[str]) -> FloodSearch | SearchResult:
-    """Return the first window of a search among senders."""
-    suspects = tuple(sorted(senders))
-    return _next_window(frozenset(suspects), suspects)
-
-
-def continue_search(search: FloodSearch, *, is_flooded: bool) -> FloodSearch | SearchResult:
-    """Return the next window. `is_flooded`: the shard was flooded by the senders in `allowed`."""
-    if search.accused is not None:
-        return SearchResult(None if is_flooded else search.accused)
-    if is_flooded and len(search.allowed) == 1:
-        return FloodSearch(search.senders, search.suspects, frozenset(), *search.allowed)
-    suspects = tuple(name for name in search.suspects if (name in search.allowed) == is_flooded)
-    return _next_window(search.senders, suspects)
-
-
-def _next_window(senders: frozenset[str], suspects: tuple[str, ...]) -> FloodSearch | SearchResult:
-    """Return a window in which half of the suspects may send; the end without suspects."""
-    if not suspects:
+def start_search(
+    senders: Collection[str], groups: Iterable[frozenset[str]] = ()
+) -> FloodSearch | SearchResult:
+    """Return the first window of a search; `groups`: those of a search among other senders."""
+    if not senders:
         return SearchResult(None)
-    return FloodSearch(senders, suspects, frozenset(suspects[: (len(suspects) + 1) // 2]))
+    every = frozenset(senders)
+    return FloodSearch(every, tuple(filter(None, (group & every for group in groups))) or (every,))
+
+
+def _halves(group: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    ordered = sorted(group)
+    middle = (len(ordered) + 1) // 2
+    return frozenset(ordered[:middle]), frozenset(ordered[middle:])
