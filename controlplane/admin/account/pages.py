@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
 from django.db import transaction
@@ -21,6 +20,7 @@ from django.views.generic import FormView, TemplateView
 
 from controlplane import clock
 from controlplane.admin.account.token_form import OwnTokenForm
+from controlplane.admin.login.form import OwnPasswordForm
 from controlplane.admin.badges import instant
 from controlplane.admin.login.pages import StrictPage
 from controlplane.admin.login.sessions import has_session
@@ -44,11 +44,16 @@ class AccountView(StrictPage):
     user: User
     credential: Credential
     access: Access
+    needs_password = False
+    """Whether the page does not exist for users without a password."""
+
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Return the page, or a redirect to the login."""
         if not has_session(request):
             return HttpResponseRedirect(f"{reverse('admin:login')}?next={quote(request.path)}")
+        if self.needs_password and not self.user.has_usable_password():
+            raise Http404
         self.user = cast(User, request.user)
         self.credential = session_credential(self.user)
         self.access = load_access(self.credential)
@@ -170,9 +175,11 @@ class TokenCreationPage(AccountView, FormView):
                 {
                     "title": f"Token {fields['name']}",
                     "token": clear,
+    form_class = OwnPasswordForm
                     "public_url": settings.CELLRUN.public_url,
                 }
             )
+    needs_password = True
         return self.form_invalid(form)
 
 
@@ -183,17 +190,16 @@ class PasswordPage(AccountView, PasswordChangeView):
     title = "Change the password"
     success_url = reverse_lazy("account")
 
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Return the page. Raise Http404 for a user without a password."""
-        user = request.user
-        if has_session(request) and isinstance(user, User) and not user.has_usable_password():
-            raise Http404
-        return super().dispatch(request, *args, **kwargs)
+    def get_form(self, form_class: Any = None) -> OwnPasswordForm:
+        """Return the form, which counts failures for the address of the request."""
+        form = cast(OwnPasswordForm, super().get_form(form_class))
+        form.request = self.request
+        return form
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(button=self.title, **kwargs)
 
-    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+    def form_valid(self, form: Any) -> HttpResponse:
         """Change the password, which ends all other sessions of the user."""
         with transaction.atomic():
             before = describe_user(self.user)
