@@ -347,6 +347,7 @@ class Token(TypedDict):
     user: str
     role: str
     projects: list[str] | None
+    hidden_projects: int
     prefix: str
     created_at: str
     expires_at: str | None
@@ -361,6 +362,7 @@ class GrantedToken(TypedDict):
     user: str
     role: str
     projects: list[str] | None
+    hidden_projects: int
     prefix: str
     created_at: str
     expires_at: str | None

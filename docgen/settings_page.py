@@ -247,7 +247,9 @@ def write() -> str:
                 table(("setting", "meaning"), ((f"`{n}`", MEANINGS[n]) for n in sorted(STACK))),
                 "`make up` and `make demo` also read `WEB_PORT` (8000), `FLOWER_PORT` (5555),"
                 " `CELLS` (2), `ENGINE` (docker,\nprocess, none). They pass all settings above to"
-                " the processes, except those that the stack sets itself.",
+                " the processes, except those that the stack sets itself. Of the shell's other"
+                " variables, only the processes\nthat reach a store (web, convergence, cells) get"
+                " `AWS_…`, `AZURE_…` and `GOOGLE_…`.",
             ]
         )
         + "\n"

@@ -39,8 +39,8 @@ def whoami(as_json: JsonFlag = False) -> None:
         lines.append(
             f"{held['role']} of {where if held['project'] else 'domain ' + held['domain']}"
         )
-    if token["projects"]:
-        lines.append(f"token limited to {', '.join(token['projects'])}")
+    if token["projects"] is not None:
+        lines.append(f"token limited to {_limit_text(token)}")
     show(as_json, found, "\n".join(lines))
 
 
@@ -155,9 +155,18 @@ def _token_table(found: Iterable[Token]) -> Table:
             token["name"],
             token["user"],
             token["role"],
-            "all" if token["projects"] is None else " ".join(token["projects"]),
+            _limit_text(token),
             token["prefix"],
             instant_text(token["expires_at"]) if token["expires_at"] else "never",
             instant_text(token["last_used_at"]) if token["last_used_at"] else "never",
         )
     return table
+
+
+def _limit_text(token: Token) -> str:
+    """Return the projects that a token is limited to; others than the caller's are counted."""
+    if token["projects"] is None:
+        return "all"
+    hidden = token["hidden_projects"]
+    noun = "project" if hidden == 1 else "projects"
+    return ", ".join([*token["projects"], *([f"{hidden} other {noun}"] if hidden else [])])

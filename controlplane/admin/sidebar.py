@@ -87,6 +87,6 @@ def account_links(request: HttpRequest) -> list[dict[str, Any]]:
         return [account]
     return [
         account,
-        {"title": "Change password", "link": reverse("admin:password_change")},
+        {"title": "Change password", "link": reverse("account_password")},
         {"title": "Second factor", "link": reverse("totp_enroll")},
     ]

@@ -19,6 +19,7 @@ from rest_framework.viewsets import GenericViewSet
 from controlplane import clock
 from controlplane.api import charges, openapi
 from controlplane.api.pages import KeysetPagination, ListQuery
+from controlplane.api.refused_tokens import note_refusal
 from controlplane.api.requests import PARSERS, Parameters
 from controlplane.commands.tenancy.tokens import digest_of, note_use
 from controlplane.domain.roles import Access, Role
@@ -38,9 +39,14 @@ class BearerAuthentication(BaseAuthentication):
         scheme, _, token = get_authorization_header(request).partition(b" ")
         if not scheme:
             return None
-        if scheme.lower() != b"bearer":
-            raise AuthenticationFailed("use the header Authorization: Bearer TOKEN")
-        return self.check(token.strip())
+        try:
+            if scheme.lower() != b"bearer":
+                raise AuthenticationFailed("use the header Authorization: Bearer TOKEN")
+            return self.check(token.strip())
+        except AuthenticationFailed:
+            note_refusal(request)
+            charges.admit_address(request)
+            raise
 
     def check(self, token: bytes) -> tuple[Any, Credential]:
         """Return the user and credential of a token. Raise AuthenticationFailed."""
@@ -136,11 +142,7 @@ class ApiView(GenericViewSet[Any]):
 
     def perform_authentication(self, request: Request) -> None:
         """Authenticate the caller and charge the request, also one that is refused later."""
-        try:
-            super().perform_authentication(request)
-        except AuthenticationFailed:
-            charges.admit(request)
-            raise
+        super().perform_authentication(request)
         if request.authenticators:
             charges.admit(request)
 

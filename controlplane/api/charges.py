@@ -29,6 +29,11 @@ def admit(request: Request) -> None:
     admit_key(_key_of(request))
 
 
+def admit_address(request: Request) -> None:
+    """Charge the address of a request without a valid token, as `admit` does. Raise Throttled."""
+    admit_key(_key_of_address(request))
+
+
 def admit_credential(credential: Credential) -> None:
     """Charge a token for a request that begins. Raise Throttled if it has no unit left."""
     admit_key(_key_of_token(credential))
@@ -71,6 +76,10 @@ def _key_of(request: Request) -> str:
     credential = request.auth
     if isinstance(credential, Credential):
         return _key_of_token(credential)
+    return _key_of_address(request)
+
+
+def _key_of_address(request: Request) -> str:
     return f"address {find_network(request)}"
 
 

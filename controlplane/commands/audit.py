@@ -45,6 +45,7 @@ class Action(StrEnum):
     RESEAL_SECRET = "reseal.secret"
     CREATE_TOKEN = "create.token"
     REVOKE_TOKEN = "revoke.token"
+    REFUSE_TOKEN = "refuse.token"
     CREATE_USER = "create.user"
     CHANGE_USER = "change.user"
     DELETE_USER = "delete.user"
@@ -80,6 +81,7 @@ class Action(StrEnum):
     UNQUARANTINE_CELL = "unquarantine.cell"
     CLOSE_ALERT = "close.alert"
     REPAIR_JOB = "repair.job"
+    REPAIR_PROJECT = "repair.project"
 
 
 class Via(StrEnum):

@@ -32,14 +32,16 @@ _OF_WEB = frozenset(
         *(name for name in CONTROL_PLANE if name.startswith("CELLRUN_OIDC_")),
     }
 )
+# Only web and convergence, and commands, reach the store.
+_OF_STORE = frozenset(STORE_CREDENTIALS)
 
 READ_BY: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "web": _ALL,
-        "placement": _ALL - _OF_WEB,
+        "placement": _ALL - _OF_WEB - _OF_STORE,
         "convergence": _ALL - _OF_WEB,
-        "inbox": _ALL - _OF_WEB,
-        "callbacks": _ALL - _OF_WEB,
+        "inbox": _ALL - _OF_WEB - _OF_STORE,
+        "callbacks": _ALL - _OF_WEB - _OF_STORE,
         "beat": _EVERYWHERE
         | {"CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "CELLRUN_PLACEMENT_INTERVAL_SECONDS"},
         "flower": _EVERYWHERE | {_FLOWER_LOGIN},

@@ -116,6 +116,9 @@ class ApiToken(models.Model):
     projects: Sequence[str] | None = None
     """The names of the projects in `bound_to`, if the row was loaded with them."""
 
+    hidden_projects = 0
+    """How many more projects are in `bound_to`, whose names the reader may not know."""
+
     class Meta:
         verbose_name = "API token"
         constraints = (

@@ -400,7 +400,7 @@ FORMS = {
         "change.user",
     ),
     "/admin/auth/user/{user}/delete/": ({"post": "yes"}, "delete.user"),
-    "/admin/password_change/": (
+    "/account/password/": (
         {
             "old_password": "horse horse horse",
             "new_password1": "x9y x9y x9y x9y",

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.options import choose_ports, read_options
 from controlplane.config.stack.parts import credentials, host, ports
 from controlplane.config.stack.parts.home import StackHome, shell_lines, write_private
-from controlplane.config.stack.processes import PROJECT, Process
+from controlplane.config.stack.processes import PROJECT, Process, list_processes
 from controlplane.config.stack.up import welcome
 from tests.harness.deployed import make_plan
 
@@ -172,6 +173,48 @@ def test_launch_waits_for_its_needs_and_keeps_its_process_id(tmp_path: Path) -> 
         rest = process.communicate(timeout=20)[0]
     assert rest.splitlines()[-1] == f"became {process.pid}"
     assert process.returncode == 0
+
+
+STORE_VARIABLES = {
+    "AWS_SECRET_ACCESS_KEY": "of-the-shell",
+    "AWS_SESSION_TOKEN_FILE": "of-the-shell",
+    "AZURE_STORAGE_ACCOUNT_KEY": "of-the-shell",
+    "GOOGLE_SERVICE_ACCOUNT": "of-the-shell",
+}
+
+
+def test_only_processes_that_reach_a_store_get_the_credentials_of_the_shell(
+    tmp_path: Path,
+) -> None:
+    home = StackHome(tmp_path)
+    home.create()
+    plan = make_plan(tmp_path, credentials.load_or_create(home))
+    plan = replace(plan, redis_port=6379)
+    processes = list_processes(plan)
+    path = supervisor.write_configuration(
+        home,
+        [replace(process, command=["sh", "-c", "env"], needs=()) for process in processes],
+    )
+    parser = configparser.RawConfigParser()
+    parser.read(path)
+    got = set()
+    for process in processes:
+        command = shlex.split(parser[f"program:{process.name}"]["command"].replace("%%", "%"))
+        done = subprocess.run(
+            command,
+            cwd=PROJECT,
+            env={**os.environ, **STORE_VARIABLES, "SHELL_VARIABLE": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "SHELL_VARIABLE=1" in done.stdout
+        found = done.stdout.count("=of-the-shell")
+        assert found in (0, len(STORE_VARIABLES))
+        if found:
+            got.add(process.name)
+    assert got == {"web", "convergence", "cell-1"}
+    assert "of-the-shell" not in path.read_text()
 
 
 def test_every_need_can_be_waited_for() -> None:

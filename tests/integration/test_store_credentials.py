@@ -86,7 +86,7 @@ def test_credentials_are_not_shown(settings: Any, files: dict[str, str]) -> None
     assert not [value for value in VALUES.values() if value in shown]
 
 
-@pytest.mark.parametrize("process", ["beat", "flower"])
+@pytest.mark.parametrize("process", ["beat", "flower", "placement", "inbox", "callbacks"])
 def test_processes_without_files_do_not_read_the_credentials(
     settings: Any, files: dict[str, str], process: str
 ) -> None:

@@ -3,7 +3,6 @@
 They use the commands and queries of the API's tokens, and show nothing of others.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -11,7 +10,6 @@ from urllib.parse import quote
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
 from django.db import transaction
@@ -22,6 +20,7 @@ from django.views.generic import FormView, TemplateView
 from controlplane import clock
 from controlplane.admin.account.token_form import OwnTokenForm
 from controlplane.admin.badges import instant
+from controlplane.admin.login.form import OwnPasswordForm
 from controlplane.admin.login.pages import StrictPage
 from controlplane.admin.login.sessions import has_session
 from controlplane.commands.tenancy.accounts import describe_user, record_user
@@ -45,11 +44,16 @@ class AccountView(StrictPage):
     credential: Credential
     access: Access
 
+    needs_password = False
+    """Whether the page does not exist for users without a password."""
+
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Return the page, or a redirect to the login."""
+        """Return the page, or a redirect to the login. Raise Http404."""
         if not has_session(request):
             return HttpResponseRedirect(f"{reverse('admin:login')}?next={quote(request.path)}")
         self.user = cast(User, request.user)
+        if self.needs_password and not self.user.has_usable_password():
+            raise Http404
         self.credential = session_credential(self.user)
         self.access = load_access(self.credential)
         return super().dispatch(request, *args, **kwargs)
@@ -87,14 +91,15 @@ class AccountPage(AccountView, TemplateView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         before = self._before()
         wanted = accounts.TokenFilter(user_id=self.user.pk)
-        tokens = accounts.list_tokens(wanted, before=before, limit=TOKENS_OF_A_PAGE + 1)
+        readable, limit = self.access.readable, TOKENS_OF_A_PAGE + 1
+        tokens = accounts.list_tokens(wanted, readable=readable, before=before, limit=limit)
         shown = tokens[:TOKENS_OF_A_PAGE]
         return super().get_context_data(
             title=self.user.get_username(),
             installation=self.access.on_installation,
             reads_all=self.access.has_open_reading,
             roles=list_roles(self.access),
-            tokens=describe_tokens(shown, self.access, now=clock.now()),
+            tokens=[describe_token(token, now=clock.now()) for token in shown],
             is_first=before is None,
             older=shown[-1].pk if len(tokens) > len(shown) else None,
             has_password=self.user.has_usable_password(),
@@ -109,28 +114,19 @@ class AccountPage(AccountView, TemplateView):
         return int(text) if is_id else None
 
 
-def describe_tokens(tokens: list[ApiToken], access: Access, *, now: datetime) -> list[TokenRow]:
-    """Return the rows of tokens. Projects on which the user has no role any more have no name."""
-    readable = access.readable
-    if readable is not None:
-        accounts.name_projects(tokens, readable=readable)
-    return [
-        TokenRow(
-            token=token,
-            limit=_describe_limit(token, readable),
-            is_expired=token.expires_at is not None and token.expires_at <= now,
-        )
-        for token in tokens
-    ]
+def describe_token(token: ApiToken, *, now: datetime) -> TokenRow:
+    """Return the row of a token. Projects on which the user has no role any more have no name."""
+    is_expired = token.expires_at is not None and token.expires_at <= now
+    return TokenRow(token=token, limit=_describe_limit(token), is_expired=is_expired)
 
 
-def _describe_limit(token: ApiToken, readable: Collection[int] | None) -> str:
-    if token.bound_to is None or token.projects is None:
+def _describe_limit(token: ApiToken) -> str:
+    if token.projects is None:
         return "all your projects"
     parts = list(token.projects)
-    if readable is not None and (hidden := set(token.bound_to).difference(readable)):
-        noun = "project" if len(hidden) == 1 else "projects"
-        parts.append(f"{len(hidden)} {noun} without a role of yours")
+    if hidden := token.hidden_projects:
+        noun = "project" if hidden == 1 else "projects"
+        parts.append(f"{hidden} {noun} without a role of yours")
     return ", ".join(parts)
 
 
@@ -179,21 +175,22 @@ class TokenCreationPage(AccountView, FormView):
 class PasswordPage(AccountView, PasswordChangeView):
     """The form of the own password; users of a provider have none here."""
 
+    form_class = OwnPasswordForm
     template_name = "controlplane/account_form.html"
     title = "Change the password"
     success_url = reverse_lazy("account")
+    needs_password = True
 
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Return the page. Raise Http404 for a user without a password."""
-        user = request.user
-        if has_session(request) and isinstance(user, User) and not user.has_usable_password():
-            raise Http404
-        return super().dispatch(request, *args, **kwargs)
+    def get_form(self, form_class: Any = None) -> OwnPasswordForm:
+        """Return the form, which counts failures for the address of the request."""
+        form = cast(OwnPasswordForm, super().get_form(form_class))
+        form.request = self.request
+        return form
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(button=self.title, **kwargs)
 
-    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+    def form_valid(self, form: Any) -> HttpResponse:
         """Change the password, which ends all other sessions of the user."""
         with transaction.atomic():
             before = describe_user(self.user)
@@ -210,7 +207,7 @@ class TokenRevocationPage(AccountView, TemplateView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         token = self._find(kwargs.pop("token_id"))
-        row = describe_tokens([token], self.access, now=clock.now())[0]
+        row = describe_token(token, now=clock.now())
         return super().get_context_data(title=f"Revoke the token {token.name}?", row=row, **kwargs)
 
     def post(self, request: HttpRequest, token_id: int) -> HttpResponse:
@@ -226,7 +223,7 @@ class TokenRevocationPage(AccountView, TemplateView):
     def _find(self, token_id: int) -> ApiToken:
         """Return an own token. Raise Http404, also for one that the user may revoke elsewhere."""
         try:
-            token = accounts.get_token(token_id)
+            token = accounts.get_token(token_id, readable=self.access.readable)
         except NotFound:
             raise Http404 from None
         if token.user_id != self.user.pk:

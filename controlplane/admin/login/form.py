@@ -1,9 +1,11 @@
-"""The login with a password: limited for each address and each name, logged and audited."""
+"""Checks of passwords and codes: limited for each address and name, logged and audited."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import structlog
-from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
@@ -27,23 +29,44 @@ class LoginForm(AuthenticationForm):
     def clean(self) -> dict[str, Any]:
         """Return the fields of a user who may log in. Raise ValidationError."""
         name = self.cleaned_data.get("username")
-        request = cast(HttpRequest, self.request)  # the login page gives it
-        address, network = str(find_address(request)), find_network(request)
         if name is None or not self.cleaned_data.get("password"):
             return dict(super().clean())
-        if seconds := take_login(network, name):
-            log.warning("login_throttled", user=name, address=address)
-            raise ValidationError(
-                f"Too many failed logins. Try again in {seconds:.0f} s.", code="throttled"
-            )
-        try:
-            found = dict(super().clean())
-        except ValidationError:
-            log.warning("login_failed", user=name, address=address)
-            record_login(name=name, address=address, succeeded=False, now=clock.now())
-            raise
-        give_back_login(network, name)
-        return found
+        request = cast(HttpRequest, self.request)  # the login page gives it
+        with limited_check(request, name):
+            return dict(super().clean())
+
+
+class OwnPasswordForm(PasswordChangeForm):
+    """Django's form of the own password, which checks the present one as a login does."""
+
+    request: HttpRequest
+
+    def clean_old_password(self) -> str:
+        """Return the present password. Raise ValidationError."""
+        with limited_check(self.request, self.user.get_username(), "wrong present password"):
+            return str(super().clean_old_password())
+
+
+@contextmanager
+def limited_check(request: HttpRequest, name: str, cause: str = "") -> Iterator[None]:
+    """Count the block, which checks a password or code of `name`, as a login.
+
+    It fails with ValidationError, which is logged and recorded with its `cause`. Raise
+    ValidationError with the code `throttled` instead of running it after too many failures.
+    """
+    address, network = str(find_address(request)), find_network(request)
+    if seconds := take_login(network, name):
+        log.warning("login_throttled", user=name, address=address)
+        raise ValidationError(
+            f"Too many failed logins. Try again in {seconds:.0f} s.", code="throttled"
+        )
+    try:
+        yield
+    except ValidationError:
+        log.warning("login_failed", user=name, address=address, reason=cause)
+        record_login(name=name, address=address, succeeded=False, now=clock.now(), detail=cause)
+        raise
+    give_back_login(network, name)
 
 
 def take_login(network: str, name: str | None = None) -> float:

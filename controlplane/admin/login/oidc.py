@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 from controlplane import clock
 from controlplane.admin.login.form import give_back_login, take_login
 from controlplane.admin.login.provider import ProviderFault, begin_login, finish_login
-from controlplane.admin.login.sessions import open_session
+from controlplane.admin.login.sessions import PROVIDER, open_session
 from controlplane.commands.tenancy.identities import log_in_identity
 from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
 from controlplane.domain.errors import NotPermitted
@@ -74,7 +74,7 @@ def callback(request: HttpRequest) -> HttpResponse:
         return _fail(request, text, str(refusal), identity=identity)
     give_back_login(network)  # what this page took, and what the page before it took
     give_back_login(network)
-    return open_session(request, user, following=following, detail="with OpenID", has_factor=True)
+    return open_session(request, user, following=following, detail="with OpenID", factor=PROVIDER)
 
 
 def _require_oidc() -> None:

@@ -5,7 +5,6 @@ from typing import Any, cast
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -14,12 +13,13 @@ from django.utils.cache import add_never_cache_headers
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import (
     begin_second_step,
+    find_session_user,
     has_session,
     home_of,
     is_page_of_admin,
     open_session,
 )
-from controlplane.queries.tenancy.permissions import may_log_in, may_use_admin
+from controlplane.queries.tenancy.permissions import may_use_admin
 
 POLICY = "; ".join(
     (
@@ -53,8 +53,8 @@ class LoginPage(StrictPage, LoginView):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Return the page, or redirect a user with a session to the first page."""
-        user, following = request.user, self.get_redirect_url()
-        if not isinstance(user, User) or not may_log_in(user):
+        user, following = find_session_user(request), self.get_redirect_url()
+        if user is None:
             return super().get(request, *args, **kwargs)
         if has_session(request):
             is_refused = is_page_of_admin(following) and following != reverse("admin:index")
@@ -68,7 +68,7 @@ class LoginPage(StrictPage, LoginView):
         """Start the session of the user, or continue with the second factor."""
         user, following = form.get_user(), self.get_success_url()
         answer = begin_second_step(self.request, user, following=following)
-        return answer or open_session(self.request, user, following=following, has_factor=False)
+        return answer or open_session(self.request, user, following=following, factor=None)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """Return whether there is a provider."""

@@ -25,7 +25,10 @@ PENDING_SECONDS = 600
 """The time that a user has between password and code, or for the setup of a second factor."""
 
 SECOND_FACTOR = "second_factor"
-"""Set in sessions that began with a second factor, or with a provider, which may require one."""
+"""The second factor of a session: `PROVIDER`, or one of the user; none after a password alone."""
+
+PROVIDER = "provider"
+"""The second factor of sessions that began with a provider, which may require one itself."""
 
 _PENDING = "pending_login"
 
@@ -39,14 +42,16 @@ class PendingLogin:
 
 
 def open_session(
-    request: HttpRequest, user: User, *, following: str, detail: str = "", has_factor: bool
+    request: HttpRequest, user: User, *, following: str, detail: str = "", factor: str | None
 ) -> HttpResponse:
-    """Start the session of a user, log and record it, and return a redirect to the next page."""
+    """Start the session of a user, log and record it, and return a redirect to the next page.
+
+    `factor`: the second factor that it began with.
+    """
     start_session(request, user, backend=BACKEND)
     request.session.pop(_PENDING, None)
     request.session.set_expiry(None)  # a pending login may have set its own
-    if has_factor:
-        request.session[SECOND_FACTOR] = True
+    request.session[SECOND_FACTOR] = factor  # also instead of that of an earlier session
     now, name, address = clock.now(), user.get_username(), str(find_address(request))
     log.info("logged_in", user=name, address=address, detail=detail)
     record_login(name=name, address=address, succeeded=True, now=now, detail=detail)
@@ -86,10 +91,34 @@ def find_pending_login(request: HttpRequest) -> PendingLogin | None:
 
 
 def has_session(request: HttpRequest) -> bool:
-    """Return whether the request has a session of a user, with a second factor if required."""
-    if not may_log_in(request.user):
+    """Return whether the request has a session of a user, with the user's second factor.
+
+    A session that began before the user had one continues after a code of it.
+    """
+    user = find_session_user(request)
+    if user is None:
         return False
-    return not settings.CELLRUN.require_totp or bool(request.session.get(SECOND_FACTOR))
+    if request.session.get(SECOND_FACTOR) is None:
+        return factor_of(user) is None and not settings.CELLRUN.require_totp
+    return True
+
+
+def find_session_user(request: HttpRequest) -> User | None:
+    """Return the user of the session, also if it needs a second factor.
+
+    None if there is no session. A session ends with the second factor that it began with.
+    """
+    user = request.user
+    if not isinstance(user, User) or not may_log_in(user):
+        return None
+    is_valid = request.session.get(SECOND_FACTOR) in (None, PROVIDER, factor_of(user))
+    return user if is_valid else None
+
+
+def factor_of(user: User) -> str | None:
+    """Return the user's second factor, as sessions name it; None if the user has none."""
+    device = getattr(user, "totp_device", None)
+    return None if device is None else f"totp {device.pk}"
 
 
 def has_permission(request: HttpRequest) -> bool:

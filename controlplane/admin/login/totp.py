@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 import segno
-import structlog
 from django import forms
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.decorators import method_decorator
@@ -16,17 +16,19 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import FormView
 
 from controlplane import clock
-from controlplane.admin.login.form import give_back_login, take_login
+from controlplane.admin.login.form import limited_check
 from controlplane.admin.login.pages import StrictPage
 from controlplane.admin.login.sessions import (
+    PROVIDER,
     SECOND_FACTOR,
     PendingLogin,
+    factor_of,
     find_pending_login,
+    find_session_user,
     home_of,
     open_session,
     own_path,
 )
-from controlplane.commands.tenancy.logins import record_login
 from controlplane.commands.tenancy.totp import (
     enroll_totp,
     open_key,
@@ -36,11 +38,7 @@ from controlplane.commands.tenancy.totp import (
 )
 from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.totp import KEY_BYTES, provisioning_uri, readable_key
-from controlplane.limits.addresses import find_address, find_network
 from controlplane.queries.tenancy.accounts import count_recovery_codes, has_totp
-from controlplane.queries.tenancy.permissions import may_log_in
-
-log = structlog.get_logger(__name__)
 
 ISSUER = "Cellrun"
 """The name of the entry in authenticator apps."""
@@ -89,7 +87,7 @@ class CodePage(StrictPage, FormView):
             self.login.user,
             following=self.login.following,
             detail=f"with {used}",
-            has_factor=True,
+            factor=factor_of(self.login.user),
         )
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -113,8 +111,8 @@ class EnrolmentPage(StrictPage, FormView):
         self.login = find_pending_login(request)
         if self.login is not None:
             self.user = self.login.user
-        elif isinstance(request.user, User) and may_log_in(request.user):
-            self.user = request.user
+        elif user := find_session_user(request):
+            self.user = user
         else:
             return HttpResponseRedirect(f"{reverse('admin:login')}?next={request.path}")
         self.is_enrolled = has_totp(self.user.pk)
@@ -140,15 +138,13 @@ class EnrolmentPage(StrictPage, FormView):
             )
             return self.form_invalid(form)
         self.request.session.pop(_KEY, None)
-        following = home_of(self.user)
+        following, made = home_of(self.user), factor_of(self.user)
         if self.login is not None:
             following = own_path(self.request, self.user, self.login.following)
             detail = "with a new second factor"
-            open_session(
-                self.request, self.user, following=following, detail=detail, has_factor=True
-            )
-        else:
-            self.request.session[SECOND_FACTOR] = True
+            open_session(self.request, self.user, following=following, detail=detail, factor=made)
+        elif self.request.session.get(SECOND_FACTOR) is None:
+            self.request.session[SECOND_FACTOR] = made
         self.template_name = "controlplane/login_recovery.html"
         return self.render_to_response(
             {"title": "Keep your recovery codes", "codes": codes, "following": following}
@@ -181,6 +177,9 @@ class EnrolmentPage(StrictPage, FormView):
         if verify_code(self.request, self.user, form) is None:
             return self.form_invalid(form)
         reset_totp(user=self.user, actor=self.user.get_username(), now=clock.now())
+        if self.request.session.get(SECOND_FACTOR) != PROVIDER:
+            # The code has confirmed that this session is the user's. All others end.
+            self.request.session[SECOND_FACTOR] = None
         return HttpResponseRedirect(self.request.path)
 
     def _key(self) -> bytes:
@@ -198,24 +197,17 @@ class EnrolmentPage(StrictPage, FormView):
 
 def verify_code(request: HttpRequest, user: User, form: CodeForm) -> str | None:
     """Use up the code of the form; return what it was, or None with an error in the form."""
-    name, address, network = user.get_username(), str(find_address(request)), find_network(request)
-    if seconds := take_login(network, name):
-        log.warning("login_throttled", user=name, address=address)
-        form.add_error(None, f"Too many failed logins. Try again in {seconds:.0f} s.")
-        return None
-    now = clock.now()
     try:
-        used = use_code(user_id=user.pk, code=form.cleaned_data["code"], now=now)
+        with limited_check(request, user.get_username(), "wrong code"):
+            used = use_code(user_id=user.pk, code=form.cleaned_data["code"], now=clock.now())
+            if used is None:
+                raise ValidationError(WRONG)
+            return used
+    except ValidationError as fault:
+        form.add_error(None if fault.code == "throttled" else "code", fault)
     except Conflict as fault:
         form.add_error(None, str(fault))
-        return None
-    if used is None:
-        log.warning("login_failed", user=name, address=address, reason="wrong code")
-        record_login(name=name, address=address, succeeded=False, now=now, detail="wrong code")
-        form.add_error("code", WRONG)
-        return None
-    give_back_login(network, name)
-    return used
+    return None
 
 
 def draw_qr_code(text: str) -> SafeString:

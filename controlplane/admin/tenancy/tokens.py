@@ -105,7 +105,7 @@ class ApiTokenAdmin(ReadOnlyAdmin):
 
     def load(self, rows: list[ApiToken]) -> dict[int, Any]:
         """Return the names of the projects that each token is limited to."""
-        return {token.pk: token.projects for token in name_projects(rows)}
+        return {token.pk: token.projects for token in name_projects(rows, readable=None)}
 
     @confirmed_action(
         "Revoke",

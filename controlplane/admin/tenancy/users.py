@@ -159,15 +159,3 @@ class UserAdmin(StockUserAdmin, StyledAdmin):  # type: ignore[misc]
             user = User.objects.filter(pk=before[0]).first()
             if user is not None:
                 record_user(user, before[1])
-
-
-def change_own_password(request: HttpRequest) -> HttpResponse:
-    """Return Django's form of the own password; the audit log gets the change."""
-    with transaction.atomic():
-        user = User.objects.filter(pk=request.user.pk or 0).first()
-        before = None if user is None else describe_user(user)
-        response = admin.site.password_change(request)
-        if user is not None and before is not None:
-            user.refresh_from_db()
-            record_user(user, before)
-    return response

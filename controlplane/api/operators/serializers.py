@@ -257,6 +257,9 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         allow_null=True,
         help_text="Projects, as domain/project, that it is limited to; null: all of its user.",
     )
+    hidden_projects = serializers.IntegerField(
+        help_text="How many more it is limited to, which the caller may not read."
+    )
 
     class Meta:
         model = ApiToken
@@ -266,6 +269,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "user",
             "role",
             "projects",
+            "hidden_projects",
             "prefix",
             "created_at",
             "expires_at",

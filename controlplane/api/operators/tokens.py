@@ -54,7 +54,8 @@ class ApiTokens(ApiView):
 
         Of a token that is limited to projects, its user reads only those limited to some of these.
         """
-        return self.answer_page(partial(accounts.list_tokens, self._filter()), "pk")
+        find = partial(accounts.list_tokens, self._filter(), readable=self.access.readable)
+        return self.answer_page(find, "pk")
 
     @Operation(
         id="create_token",
@@ -83,7 +84,7 @@ class ApiTokens(ApiView):
             ),
             now=clock.now(),
         )
-        made: Any = self.represent(accounts.get_token(token_id))
+        made: Any = self.represent(accounts.get_token(token_id, readable=self.access.readable))
         return Response({**made, "token": clear}, status=201)
 
     @Operation(id="revoke_token")
@@ -173,7 +174,7 @@ class Identity(ApiView):
         """Show the user, the token and the roles of the caller."""
         credential = credential_of(request)
         if credential.token is not None:
-            accounts.name_projects([credential.token])
+            accounts.name_projects([credential.token], readable=self.access.readable)
         return self.answer(
             {
                 "user": self.actor,

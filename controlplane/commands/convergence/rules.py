@@ -69,6 +69,9 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(11, "stored_bytes", ("uncounted_sizes",), deletion.count_stored_bytes),
     ConvergenceRule(12, "settling", ("unsettled_jobs",), repairs.settle),
     ConvergenceRule(12, "recount", ("recount",), repairs.recount, is_repair=True),
+    ConvergenceRule(
+        12, "stored_totals", ("stored_totals",), repairs.recount_stored_bytes, is_repair=True
+    ),
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),
     ConvergenceRule(12, "alerts", ("quiet_alerts",), housekeeping.close_quiet_alerts),
 )

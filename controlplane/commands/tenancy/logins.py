@@ -1,4 +1,4 @@
-"""Record logins and failed logins in the audit log."""
+"""Record logins, failed logins and refused tokens in the audit log."""
 
 from datetime import datetime
 
@@ -6,6 +6,9 @@ from django.contrib.sessions.models import Session
 from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, Via, record
+
+UNKNOWN = "unknown (token)"
+"""The actor of a request with a refused token."""
 
 SESSIONS = 100
 """Expired sessions that one login deletes."""
@@ -22,6 +25,13 @@ def record_login(
     text = ", ".join(part for part in (f"from {address}", detail) if part)
     with transaction.atomic():
         record(AuditEntry(action, f"user {name}", text), actor=name, via=Via.SESSION, now=now)
+
+
+def record_refused_token(*, now: datetime) -> None:
+    """Write an audit line about a request with an API token that is unknown or has expired."""
+    with transaction.atomic():
+        entry = AuditEntry(Action.REFUSE_TOKEN, "an API token", "unknown or expired")
+        record(entry, actor=UNKNOWN, via=Via.TOKEN, now=now)
 
 
 def delete_expired_sessions(*, now: datetime) -> None:

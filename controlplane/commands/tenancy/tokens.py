@@ -156,7 +156,7 @@ def digest_of(token: str) -> str:
 
 
 def _describe(action: Action, token: ApiToken) -> AuditEntry:
-    name_projects([token])
+    name_projects([token], readable=None)
     facts = {
         "prefix": token.prefix,
         "role": token.role,

@@ -23,6 +23,10 @@ POLL_SECONDS = 0.1
 REPEAT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 1.0
 
+# Variables of the libraries of object stores, which the shell of `make up` may have for other
+# programs. The configuration of supervisor, a file, does not contain them.
+STORE_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
+
 
 def main(arguments: list[str]) -> None:
     """Wait, then replace this program by the command after `--`."""
@@ -31,12 +35,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--run", required=True, type=Path)
     parser.add_argument("--needs", default="")
     parser.add_argument("--death-signal", default="TERM")
+    parser.add_argument("--reads-store", action="store_true")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     die_with_parent(options.death_signal)
     write_pid(options.run / f"{options.process}.pid")
     for need in filter(None, options.needs.split(",")):
         wait_for(options.process, need, NEEDS[need], options.run)
+    if not options.reads_store:
+        for name in [name for name in os.environ if name.startswith(STORE_PREFIXES)]:
+            del os.environ[name]
     os.execvp(options.command[0], options.command)
 
 

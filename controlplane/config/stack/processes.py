@@ -10,6 +10,7 @@ from controlplane.config.process_settings import READ_BY
 from controlplane.config.stack.parts import host, postgres, redis
 from controlplane.config.stack.parts.credentials import Credentials
 from controlplane.config.stack.parts.home import StackHome
+from controlplane.contract.secret_files import STORE_CREDENTIALS
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -44,6 +45,8 @@ class Process:
     stop_seconds: int = 20
     death_signal: str = "TERM"
     kill_group: bool = True
+    reads_store: bool = False
+    """Whether it keeps the caller's variables of object stores, such as AWS_SECRET_ACCESS_KEY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,14 @@ def _control(plan: StackPlan) -> list[Process]:
     all_needs = ("database", "broker", "preparation")
 
     def control(name: str, command: list[str], needs: tuple[str, ...]) -> Process:
-        return Process(name, "control", command, needs, plan.control_environment(name))
+        return Process(
+            name,
+            "control",
+            command,
+            needs,
+            plan.control_environment(name),
+            reads_store=not READ_BY[name].isdisjoint(STORE_CREDENTIALS),
+        )
 
     return [
         control("web", web, all_needs),
@@ -205,4 +215,6 @@ def _cell(plan: StackPlan, name: str) -> Process:
         stop_seconds=CELL_STOP_SECONDS,
         # Tasks of the process driver, which the cell started, must outlive it.
         kill_group=False,
+        # Its own credentials, for the files of jobs at s3:// and other addresses.
+        reads_store=True,
     )

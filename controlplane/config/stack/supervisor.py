@@ -46,6 +46,7 @@ def _program(home: StackHome, process: Process) -> list[str]:
     launch = [sys.executable, "-m", "controlplane.config.stack.launch"]
     launch += ["--process", process.name, "--run", str(home.run)]
     launch += ["--needs", ",".join(process.needs), "--death-signal", process.death_signal]
+    launch += ["--reads-store"] if process.reads_store else []
     command = shlex.join([*launch, "--", *process.command])
     environment = ",".join(
         f"{name}={_quoted(value)}" for name, value in sorted(process.environment.items())

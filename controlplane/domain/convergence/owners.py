@@ -208,6 +208,14 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         is_bounded=False,
     ),
     Owner(
+        "a total of stored bytes that differs from the counted sizes",
+        "repaired, and an alert raised",
+        12,
+        "stored_totals",
+        "checked every 30 minutes, and repaired for 100 projects at a time",
+        is_bounded=False,
+    ),
+    Owner(
         "a row without its job or task",
         "deleted, and an alert raised",
         12,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from controlplane.domain.integrity import attempts, cache, history, jobs
+from controlplane.domain.integrity import attempts, cache, history, jobs, stored_bytes
 from controlplane.domain.integrity.invariant import Invariant, InvariantViolation
 from controlplane.domain.integrity.rows import IntegrityRows
 
@@ -10,7 +10,7 @@ INVARIANTS: tuple[Invariant, ...] = tuple(
     sorted(
         (
             item
-            for module in (attempts, jobs, history, cache)
+            for module in (attempts, jobs, history, cache, stored_bytes)
             for item in vars(module).values()
             if isinstance(item, Invariant)
         ),

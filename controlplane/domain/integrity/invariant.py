@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from controlplane.domain.integrity.rows import CellRecord, IntegrityRows, Record
+from controlplane.domain.integrity.rows import CellRecord, IntegrityRows, Record, StoredTotalRecord
 
 
 class Repair(Enum):
@@ -20,6 +20,7 @@ class Repair(Enum):
     FAIL = "mark a dependency as failed"
     COUNT = "write the counts"
     ROLL = "derive the job again"
+    SUM = "add up the total again"
 
 
 class Finding(NamedTuple):
@@ -61,8 +62,8 @@ class InvariantViolation:
 
     @property
     def job_id(self) -> int:
-        """Return the job of the row; 0 for a cell."""
-        return 0 if isinstance(self.row, CellRecord) else self.row.job_id
+        """Return the job of the row; 0 for a cell or a project."""
+        return 0 if isinstance(self.row, CellRecord | StoredTotalRecord) else self.row.job_id
 
     def __str__(self) -> str:
         return f"INV-{self.number} {self.row}: {self.text}"

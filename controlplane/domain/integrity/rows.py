@@ -1,4 +1,4 @@
-"""The rows that invariants check: complete jobs, and cells."""
+"""The rows that invariants check: complete jobs, cells, and totals of projects."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -194,6 +194,18 @@ class CellRecord:
         return f"cell {self.id} ({self.name})"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTotalRecord:
+    """The total of a project's stored bytes. `counted_bytes`: the sum of its counted sizes."""
+
+    project_id: int
+    total_bytes: int
+    counted_bytes: int
+
+    def __str__(self) -> str:
+        return f"project {self.project_id}"
+
+
 Record = (
     JobRecord
     | GroupRecord
@@ -203,13 +215,14 @@ Record = (
     | StepRecord
     | DependencyRecord
     | CellRecord
+    | StoredTotalRecord
 )
 """A row; its text identifies it in violations."""
 
 
 @dataclass(frozen=True)
 class IntegrityRows:
-    """All rows of some jobs, and some cells.
+    """All rows of some jobs, some cells, and some totals of projects.
 
     `task_counts`: by group. `awaited`: jobs with a waiting dependant or an unfinished child.
     `known_cells`: the ids of all cells.
@@ -225,6 +238,7 @@ class IntegrityRows:
     dependencies: Sequence[DependencyRecord] = ()
     awaited: frozenset[int] = frozenset()
     cells: Sequence[CellRecord] = ()
+    totals: Sequence[StoredTotalRecord] = ()
     known_cells: frozenset[int] = frozenset()
 
     @cached_property

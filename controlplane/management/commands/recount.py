@@ -10,6 +10,7 @@ from django.core.management.base import CommandParser
 
 from controlplane import clock
 from controlplane.commands.state.recount import recount_jobs
+from controlplane.commands.tenancy.stored_totals import recount_totals
 from controlplane.management.actor import AuditedCommand
 from controlplane.queries.integrity.invariants import find_page
 
@@ -39,6 +40,10 @@ class Command(AuditedCommand):
                 repaired += is_repaired
                 outcome = " (repaired)" if is_repaired else " (not repaired)" if repair else ""
                 self.stdout.write(f"{violation}{outcome}")
+        for violation in recount_totals(repair=repair, by_command=True, now=clock.now()):
+            found += 1
+            repaired += repair
+            self.stdout.write(f"{violation}{' (repaired)' if repair else ''}")
         if found > repaired:
             remedy = "" if repair else ": run it with --repair"
             self.stderr.write(f"{found} differences in {jobs} jobs, {repaired} repaired{remedy}")

@@ -25,6 +25,7 @@ from controlplane.domain.integrity.rows import (
     IntegrityRows,
     JobRecord,
     StepRecord,
+    StoredTotalRecord,
     TaskCounts,
     TaskRecord,
 )
@@ -97,13 +98,15 @@ def check_database() -> Iterator[InvariantViolation]:
             yield from find_violations(load_jobs(page.job_ids))
             after = page.reached
         yield from find_violations(load_cells())
+        yield from find_violations(load_wrong_totals())
         yield from find_violations(_load_orphans(), among=[linked])
 
 
 def check_all() -> list[InvariantViolation]:
     """Return every violation of a small database, in a few statements, for frequent checks."""
     job_ids = [job_id for (job_id,) in rows("SELECT id FROM controlplane_job ORDER BY id")]
-    return [*find_violations(load_jobs(job_ids)), *find_violations(load_cells())]
+    parts = (load_jobs(job_ids), load_cells(), load_wrong_totals())
+    return [violation for part in parts for violation in find_violations(part)]
 
 
 def load_repaired(job_ids: Sequence[int]) -> IntegrityRows:
@@ -170,6 +173,14 @@ def load_cells() -> IntegrityRows:
         used = {key: n for key, n in usage.get(cell_id, {}).items() if key not in of_pool}
         cells.append(CellRecord(cell_id, name, incarnation, leased, json.loads(capacity), used))
     return IntegrityRows(cells=cells)
+
+
+def load_wrong_totals(
+    among: Sequence[int] | None = None, *, limit: int | None = None
+) -> IntegrityRows:
+    """Return at most `limit` totals that differ from their sizes, of all projects or `among`."""
+    found = rows(_WRONG_TOTALS, {"among": among and list(among), "limit": limit})
+    return IntegrityRows(totals=[StoredTotalRecord(*row) for row in found])
 
 
 def _dependency(*row: Any) -> DependencyRecord:
@@ -252,6 +263,18 @@ WHERE j.id = ANY(%s) AND (
             WHERE d.on_job_id = j.id AND d.met_at IS NULL AND d.failed_at IS NULL)
     OR EXISTS (SELECT 1 FROM controlplane_job c
                WHERE c.parent_id = j.id AND c.finished_at IS NULL))
+"""
+
+# One read of all sizes: there is no index by project, which each upload would have to change.
+_WRONG_TOTALS = """
+SELECT project_id, coalesce(t.total_bytes, 0), coalesce(s.counted_bytes, 0)
+FROM controlplane_storedtotal t FULL JOIN (
+    SELECT project_id, sum(counted_bytes)::bigint AS counted_bytes
+    FROM controlplane_storedsize GROUP BY project_id
+) s USING (project_id)
+WHERE coalesce(t.total_bytes, 0) <> coalesce(s.counted_bytes, 0)
+  AND (%(among)s::bigint[] IS NULL OR project_id = ANY(%(among)s))
+ORDER BY project_id LIMIT %(limit)s
 """
 
 _USAGE = """

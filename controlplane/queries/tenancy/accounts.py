@@ -120,8 +120,10 @@ class TokenFilter:
     within: Collection[int] | None = None
 
 
-def list_tokens(wanted: TokenFilter, *, before: int | None, limit: int) -> list[ApiToken]:
-    """Return tokens, newest first, with the names of the projects that they are limited to."""
+def list_tokens(
+    wanted: TokenFilter, *, readable: Collection[int] | None, before: int | None, limit: int
+) -> list[ApiToken]:
+    """Return tokens, newest first, with their projects as `name_projects` names them."""
     found = _described()
     if wanted.user_id is not None:
         found = found.filter(user_id=wanted.user_id)
@@ -131,15 +133,13 @@ def list_tokens(wanted: TokenFilter, *, before: int | None, limit: int) -> list[
         found = found.filter(bound_to__contained_by=sorted(wanted.within))
     if before is not None:
         found = found.filter(pk__lt=before)
-    return name_projects(list(found.order_by("-pk")[:limit]))
+    return name_projects(list(found.order_by("-pk")[:limit]), readable=readable)
 
 
-def name_projects(
-    tokens: list[ApiToken], *, readable: Collection[int] | None = None
-) -> list[ApiToken]:
+def name_projects(tokens: list[ApiToken], *, readable: Collection[int] | None) -> list[ApiToken]:
     """Add the names of their projects to tokens, by one statement if some are limited to any.
 
-    `readable`: ids of the projects that may be named; None: all.
+    `readable`: ids of the projects that may be named, others are only counted; None: all.
     """
     wanted = {key for token in tokens for key in token.bound_to or ()}
     if readable is not None:
@@ -149,15 +149,16 @@ def name_projects(
     for token in tokens:
         if token.bound_to is not None:
             token.projects = sorted(names[key] for key in token.bound_to if key in names)
+            token.hidden_projects = len(token.bound_to) - len(token.projects)
     return tokens
 
 
-def get_token(token_id: int) -> ApiToken:
+def get_token(token_id: int, *, readable: Collection[int] | None) -> ApiToken:
     """Return one token without its digest, as `list_tokens` does. Raise NotFound."""
     token = _described().filter(pk=token_id).first()
     if token is None:
         raise NotFound(f"there is no token {token_id}")
-    return name_projects([token])[0]
+    return name_projects([token], readable=readable)[0]
 
 
 def list_users(*, after: str | None, limit: int) -> list[User]:

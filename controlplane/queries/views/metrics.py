@@ -28,6 +28,7 @@ def load_figures() -> Iterator[Figure]:
     yield from _cache()
     yield from _endings()
     yield from _alerts()
+    yield from _refusals()
 
 
 def _open_tasks() -> Iterator[Figure]:
@@ -157,3 +158,21 @@ def _alerts() -> Iterator[Figure]:
     yield Figure("cellrun_alerts_open", "Alerts that are not closed.", {}, total)
     for kind, number in found:
         yield Figure("cellrun_alerts", "Open alerts by kind.", {"kind": kind}, number)
+
+
+def _refusals() -> Iterator[Figure]:
+    # An index finds the lines of an action.
+    found = dict(
+        rows(
+            """
+            SELECT action, count(*) FROM controlplane_auditline
+            WHERE action IN ('refuse.token', 'refuse.login')
+              AND at > clock_timestamp() - interval '1 hour'
+            GROUP BY action
+            """
+        )
+    )
+    text = "Audit lines of the last hour about failed logins and refused tokens."
+    for what in ("login", "token"):
+        labels = {"what": what}
+        yield Figure("cellrun_refusals_audited", text, labels, found.get(f"refuse.{what}", 0))

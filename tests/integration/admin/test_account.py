@@ -366,6 +366,51 @@ def test_a_local_user_changes_the_own_password(browser: Client, user: User) -> N
     assert new not in str(vars(line))
 
 
+def give_present_password(browser: Client, password: str) -> str:
+    new = "another long phrase"
+    body = {"old_password": password, "new_password1": new, "new_password2": new}
+    answer = browser.post("/account/password/", body)
+    return words(answer.content.decode()) if answer.status_code == 200 else ""
+
+
+@pytest.mark.parametrize("seen", ["account", "login"])
+def test_the_present_password_is_guessed_as_rarely_as_a_login(
+    browser: Client, user: User, seen: str
+) -> None:
+    for _ in range(10):
+        assert "entered incorrectly" in give_present_password(browser, "wrong")
+    if seen == "account":
+        assert "Too many failed logins" in give_present_password(browser, PASSWORD)
+        user.refresh_from_db()
+        assert user.check_password(PASSWORD)
+    else:
+        body = {"username": "user-1", "password": PASSWORD}
+        assert b"Too many failed logins" in Client().post("/admin/login/", body).content
+    lines = AuditLine.objects.filter(action="refuse.login")
+    assert lines.count() == 10
+    line = lines.latest("pk")
+    assert (line.actor, line.text) == ("user-1", "from 10.0.0.1, wrong present password")
+
+
+def test_a_right_present_password_is_not_limited(browser: Client, user: User) -> None:
+    for _ in range(11):
+        user.set_password(PASSWORD)
+        user.save()
+        browser.force_login(user)
+        assert give_present_password(browser, PASSWORD) == ""
+
+
+def test_the_admin_has_no_other_form_of_the_own_password(user: User) -> None:
+    User.objects.filter(pk=user.pk).update(is_staff=True)
+    page = browser_of(user)
+    for answer in (
+        page.get("/admin/password_change/"),
+        page.post("/admin/password_change/", {"old_password": PASSWORD}),
+    ):
+        assert (answer.status_code, answer["Location"]) == (302, "/account/password/")
+    assert 'href="/account/password/"' in page.get("/admin/").content.decode()
+
+
 def test_a_user_of_a_provider_has_no_password_to_change() -> None:
     browser = browser_of(User.objects.create_user("user-2"))
     assert "/account/password/" not in browser.get(ACCOUNT).content.decode()

@@ -103,7 +103,7 @@ def visit(live_server: LiveServer) -> Iterator[Visit]:
 
 def all_paths(request: HttpRequest) -> Iterator[str]:
     """The list, a row and the form of each model, and other pages; the login is the last."""
-    yield from ("/admin/", "/admin/password_change/", "/api/docs/")
+    yield from ("/admin/", "/account/password/", "/api/docs/")
     for model, pages in admin.site._registry.items():
         base = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
         row = model._default_manager.first()

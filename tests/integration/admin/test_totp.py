@@ -364,12 +364,81 @@ def test_a_requirement_counts_for_sessions_that_exist(
 ) -> None:
     browser = Client()
     browser.force_login(user)
-    assert has_session(browser)
     require()
+    assert not has_session(browser)
     answer = browser.get("/admin/", follow=True)
     assert answer.redirect_chain[-1][0] == CODE_PAGE
     assert browser.post(CODE_PAGE, {"code": time.code()})["Location"] == "/admin/"
     assert has_session(browser)
+
+
+def test_a_new_second_factor_counts_for_other_sessions(user: User, time: Time) -> None:
+    first, second = Client(), Client()
+    give_password(first)
+    give_password(second)
+    key = key_on(first.get(SETUP_PAGE))
+    first.post(SETUP_PAGE, {"code": time.code(key)})
+    assert has_session(first)
+    assert not has_session(second)
+    assert second.get("/admin/", follow=True).redirect_chain[-1][0] == CODE_PAGE
+    time.pass_seconds(30)
+    second.post(CODE_PAGE, {"code": time.code(key)})
+    assert has_session(second)
+
+
+def test_the_session_that_deletes_its_second_factor_continues_and_others_end(
+    codes: list[str], time: Time
+) -> None:
+    own, other = Client(), Client()
+    log_in(own, time.code())
+    log_in(other, codes[0])
+    own.post(SETUP_PAGE, {"code": codes[1]})
+    assert not TotpDevice.objects.exists()
+    assert has_session(own)
+    assert_ended(other)
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+def test_a_reset_ends_the_sessions_of_the_second_factor(
+    codes: list[str],
+    time: Time,
+    require: Callable[[], None],
+    is_required: bool,
+) -> None:
+    browser = Client()
+    log_in(browser, time.code())
+    if is_required:
+        require()
+    assert has_session(browser)
+    call_command("reset_totp", "user-1")
+    assert_ended(browser)
+    if not is_required:
+        give_password(browser)
+        assert has_session(browser)
+
+
+def test_a_replaced_second_factor_ends_the_sessions_of_the_former(
+    codes: list[str], time: Time, user: User
+) -> None:
+    browser = Client()
+    log_in(browser, time.code())
+    call_command("reset_totp", "user-1")
+    enroll_totp(user=user, key=KEY, code=time.code(), now=time.now)
+    time.pass_seconds(30)
+    assert_ended(browser)
+    assert log_in(browser, time.code()).status_code == 302
+    assert has_session(browser)
+
+
+def assert_ended(browser: Client) -> None:
+    """Assert that a session opens no page, and that no second factor can be set up in it."""
+    assert not has_session(browser)
+    assert browser.get("/account/").status_code == 302
+    page = browser.get("/admin/", follow=True)
+    assert page.redirect_chain[-1][0].startswith("/admin/login/?next=")
+    assert b'name="password"' in page.content
+    assert browser.get(SETUP_PAGE)["Location"].startswith("/admin/login/")
+    assert browser.get(CODE_PAGE)["Location"] == "/admin/login/"
 
 
 def test_a_session_without_a_second_factor_leads_to_the_setup_if_it_is_required(

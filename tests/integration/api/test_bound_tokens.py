@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane import clock
 from controlplane.commands.tenancy.members import INSTALLATION, MemberScope, put_member
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, AuditLine, Domain, Project
+from controlplane.models import ApiToken, AuditLine, Domain, Membership, Project
 from tests.integration.api.conftest import Caller, check_described, make_outsider
 
 A, B = "research/a", "research/b"
@@ -121,6 +121,22 @@ def test_limited_token_lists_and_revokes_only_tokens_within_its_limit() -> None:
         assert bound.send("DELETE", f"/tokens/{token_id}").status == 404
     own = bound.get("/whoami").json["token"]["id"]
     assert bound.send("DELETE", f"/tokens/{own}").status == 204
+
+
+def test_projects_of_a_token_have_no_names_after_the_roles_on_them_end() -> None:
+    user = member("user-1", a=Role.SUBMITTER, b=Role.SUBMITTER)
+    one, both = grant(user, B, name="one"), grant(user, A, B, name="both")
+    assert (both["projects"], both["hidden_projects"]) == ([A, B], 0)
+    Membership.objects.filter(project__name="b").delete()
+    found = user.get("/tokens")
+    assert {
+        token["name"]: (token["projects"], token["hidden_projects"])
+        for token in found.json["results"]
+    } == {"test": (None, 0), "one": ([], 1), "both": ([A], 1)}
+    whoami = [Caller(token["token"]).get("/whoami") for token in (one, both)]
+    assert [answer.json["token"]["projects"] for answer in whoami] == [[], [A]]
+    for answer in (found, *whoami):
+        assert B.encode() not in answer.content
 
 
 def test_manager_lists_and_revokes_tokens_limited_to_managed_projects(operator: Caller) -> None:

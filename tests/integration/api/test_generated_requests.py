@@ -1,5 +1,7 @@
 """Every response to a generated request has a status and a document that the description has.
 
+The requests have headers, too, although the description names none.
+
 SIMULATION_BASE, which the header of a test run prints, decides the requests.
 """
 
@@ -15,6 +17,7 @@ import schemathesis
 from django.db import connection
 from django.test import Client
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
@@ -115,7 +118,42 @@ def installation(make_cell: Callable[..., Cell], settings: Any) -> Installation:
     return make_installation(make_cell)
 
 
-def send(case: Case, caller: Caller) -> Response:
+DATE = "Fri, 27 Nov 2026 12:00:00 GMT"
+HEADERS = {
+    "Accept": ("*/*", "text/html", "application/yaml;q=0.5, application/json", "nothing"),
+    "Accept-Encoding": ("gzip", "br;q=1.0, identity;q=0"),
+    "Accept-Language": ("de-DE,de;q=0.9", "*"),
+    "Content-Encoding": ("gzip", "deflate"),
+    "Expect": ("100-continue",),
+    "Forwarded": ("for=192.0.2.1;proto=https", "for="),
+    "Idempotency-Key": ("a-1", "", "a" * 300),
+    "If-Match": ("*", '"a"', "a, b"),
+    "If-Modified-Since": (DATE, "yesterday"),
+    "If-None-Match": ("*", '"a"', 'W/"a", "b'),
+    "If-Range": (DATE, '"a"'),
+    "If-Unmodified-Since": (DATE,),
+    "Origin": ("https://example.org", "null"),
+    "Range": ("bytes=0-0", "bytes=1-", "bytes=-1", "bytes=9-1", "bytes=0-0,2-3", "items=1-2"),
+    "X-Cellrun-Cell": ("cell-1", "cell-9"),
+    "X-Cellrun-Mac": ("00" * 32, "x"),
+    "X-Cellrun-Time": ("0", "1e999", "nan", "1795780800"),
+    "X-Forwarded-For": ("192.0.2.1", "2001:db8::1, 192.0.2.1", "unknown"),
+    "X-Forwarded-Host": ("example.org",),
+    "X-Forwarded-Proto": ("https",),
+    "X-HTTP-Method-Override": ("DELETE",),
+    "X-Request-Id": ("a-1", "a b", "a" * 100),
+}
+"""Headers that web, a proxy or a framework reads, with usual values and malformed ones."""
+
+# What a server accepts in a header: no control characters.
+_TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=255, categories=("L", "N", "P", "Z")))
+_NAMED = st.sampled_from([(name, value) for name, values in HEADERS.items() for value in values])
+SENT_HEADERS = st.lists(
+    st.one_of(_NAMED, _NAMED, st.tuples(st.sampled_from(sorted(HEADERS)), _TEXT)), max_size=5
+).map(dict)
+
+
+def send(case: Case, caller: Caller, headers: dict[str, str]) -> Response:
     """Send a generated request in this process, in the transaction of the test."""
     request = requests.Request(**case.as_transport_kwargs(base_url="http://localhost")).prepare()
     body = request.body or b""
@@ -124,9 +162,10 @@ def send(case: Case, caller: Caller) -> Response:
         request.url or "",
         body.encode() if isinstance(body, str) else body,
         content_type=str(request.headers.get("Content-Type", "")),
+        **headers,
     )
-    headers = {name: [value] for name, value in answer.headers.items()}
-    return Response(answer.status, headers, answer.content, request, elapsed=0, verify=False)
+    received = {name: [value] for name, value in answer.headers.items()}
+    return Response(answer.status, received, answer.content, request, elapsed=0, verify=False)
 
 
 def test_every_operation_belongs_to_a_resource_that_is_tested() -> None:
@@ -149,8 +188,8 @@ def violations_of(
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(operation.as_strategy(generation_mode=mode))
-    def send_as_each_role(case: Case) -> None:
+    @given(operation.as_strategy(generation_mode=mode), SENT_HEADERS)
+    def send_as_each_role(case: Case, headers: dict[str, str]) -> None:
         if draw.random() < 0.7:
             case.path_parameters = {
                 **(case.path_parameters or {}),
@@ -158,7 +197,8 @@ def violations_of(
             }
         for role in ROLES:
             with undone():
-                response = send(case, installation.callers.get(role) or Caller(None))
+                caller = installation.callers.get(role) or Caller(None)
+                response = send(case, caller, headers)
                 if response.status_code < 400:
                     # The constraints that a commit would check.
                     connection.check_constraints()
@@ -168,7 +208,8 @@ def violations_of(
                 for failure in group.exceptions:
                     text = f"{operation.label} as {role}: {failure}\n{case.as_curl_command()}"
                     found.setdefault(
-                        (role, f"{type(failure).__name__} {response.status_code}"), text
+                        (role, f"{type(failure).__name__} {response.status_code}"),
+                        f"{text}\n{headers}",
                     )
 
     try:

@@ -116,7 +116,7 @@ def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
         for statement in statements:
             cursor.execute(f"EXPLAIN {statement}")
             plan = "\n".join(line for (line,) in cursor.fetchall())
-            for table in ("task", "job", "callback", "oneoff", "alert"):
+            for table in ("task", "job", "callback", "oneoff", "alert", "auditline"):
                 assert f"Seq Scan on controlplane_{table} " not in plan, plan
 
 

@@ -168,3 +168,26 @@ def test_token_is_limited_to_the_named_projects(command: CliRunner, session: Ses
     names = ("--project", "research/vision", "--project", "default")
     assert call(command, "token", "create", "ci", *names).exit_code == 0
     assert session.tokens()[0]["projects"] == ["default/default", "research/vision"]
+
+
+def test_projects_of_a_token_are_counted_after_the_role_on_them_ends(
+    command: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(command, "project", "create", "research/vision")
+    call(command, "user", "create", "bob")
+    role = ("--project", "research/vision", "--user", "bob")
+    call(command, "member", "add", *role, "--role", "submitter")
+    token = call(command, "token", "create", "laptop", "--user", "bob").stdout.strip()
+    with monkeypatch.context() as bobs:
+        bobs.setenv("CELLRUN_TOKEN", token)
+        bound = call(command, "token", "create", "ci", "--project", "research/vision").stdout
+        assert "research/vision" in call(command, "token", "list").stdout
+    assert call(command, "member", "remove", *role).exit_code == 0
+    for value in (token, bound.strip()):
+        with monkeypatch.context() as bobs:
+            bobs.setenv("CELLRUN_TOKEN", value)
+            listed = call(command, "token", "list").stdout
+            shown = call(command, "whoami").stdout
+        assert "1 other project" in listed
+        assert "vision" not in listed + shown
+    assert "token limited to 1 other project" in shown

@@ -265,7 +265,7 @@ def test_deadline_in_the_future_is_not_due(loop: Loop) -> None:
     assert [len(item) for item in found.values()] == [0, 1]
 
 
-@pytest.mark.parametrize("name", ["recount", "orphans"])
+@pytest.mark.parametrize("name", ["recount", "orphans", "stored_totals"])
 def test_walk_with_a_timestamp_in_the_future_is_due(loop: Loop, name: str) -> None:
     now = clock.now()
     Walk.objects.create(name=name, after="", scanned_at=now + HOUR, repaired=0)

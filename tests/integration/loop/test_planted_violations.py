@@ -304,6 +304,18 @@ PLANTED = [
         f"UPDATE {TASK} SET cache_status = 3, cache_identity = gen_random_uuid()"
         " WHERE id = %(running_task)s",
     ),
+    plant(
+        70,
+        "project {project}",
+        "INSERT INTO controlplane_storedtotal (project_id, total_bytes) VALUES (%(project)s, 1)",
+    ),
+    plant(
+        70,
+        "project {project}",
+        "INSERT INTO controlplane_storedsize (job_id, project_id, file_bytes, stdout_bytes,"
+        " stderr_bytes, counted_bytes, is_uncounted)"
+        " VALUES (%(running_job)s, %(project)s, 2, 0, 0, 2, false)",
+    ),
 ]
 
 
@@ -344,6 +356,7 @@ def live(loop: Loop) -> dict[str, Any]:
         "retried_task": failed.task_id,
         "failed_attempt": failed.uid,
         "retried_attempt": succeeded.uid,
+        "project": running.project_id,
         "running_job": running.pk,
         "running_group": runs.group_id,
         "running_task": runs.task_id,

@@ -4,11 +4,13 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from django.conf import settings
+from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test import override_settings
 from hypothesis import HealthCheck, given
@@ -20,12 +22,13 @@ from controlplane.commands.attempts.artifacts import announce_artifact, put_arti
 from controlplane.commands.attempts.logs import append_output
 from controlplane.commands.retention import purge
 from controlplane.commands.retention.cache import remove_evicted
-from controlplane.commands.tenancy import stored_bytes
+from controlplane.commands.tenancy import stored_bytes, stored_totals
 from controlplane.commands.tenancy.stored_bytes import count_sizes, record_artifacts
 from controlplane.contract.states import TaskState
 from controlplane.models import (
     Alert,
     Attempt,
+    AuditLine,
     CacheEntry,
     Job,
     Project,
@@ -36,6 +39,8 @@ from controlplane.models import (
     Walk,
 )
 from controlplane.queries.attempts.artifacts import find_prefix
+from controlplane.queries.integrity.invariants import check_all
+from controlplane.queries.sql import execute
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 from tests.integration.loop.conftest import FakeCell, Loop
 
@@ -129,6 +134,59 @@ def test_tick_counts_changes_once_and_the_usage_stays_the_same(loop: Loop, cell:
     assert used() == 16
     assert loop.converge()["sizes_counted"] == 1
     assert counted() == 16
+
+
+@pytest.mark.parametrize("corrupted", ["UPDATE controlplane_storedtotal SET total_bytes = %s", ""])
+def test_wrong_total_is_repaired_within_half_an_hour_with_an_alert(
+    loop: Loop, cell: FakeCell, corrupted: str
+) -> None:
+    attempt = started(loop)
+    store_artifact(attempt, "a", b"1234567")
+    loop.converge()
+    execute(corrupted or "DELETE FROM controlplane_storedtotal", [9] if corrupted else [])
+    store_artifact(attempt, "b", b"89")  # counted by the same tick
+    assert "totals_repaired" not in loop.converge()  # the last check is some seconds old
+    assert check_all() != []
+    Walk.objects.update(scanned_at=clock.now() - timedelta(hours=1))
+    assert loop.converge()["totals_repaired"] == 1
+    assert (used(), counted(), check_all()) == (9, 9, [])
+    found = Alert.objects.filter(kind="repaired", cleared_at=None)
+    assert list(found.values_list("subject", flat=True)) == ["rule stored_totals"]
+    Walk.objects.update(scanned_at=clock.now() - timedelta(hours=1))
+    assert "totals_repaired" not in loop.converge()
+    assert not found.exists()
+
+
+def test_wrong_totals_are_repaired_page_by_page(
+    loop: Loop, cell: FakeCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_totals, "PAGE", 2)
+    domain = Project.objects.get().domain
+    for name in ("a", "b", "c"):
+        project = Project.objects.create(domain=domain, name=name)
+        StoredTotal.objects.create(project=project, total_bytes=5)
+    left = []
+    for _ in range(2):
+        stored_totals.recount_totals(repair=True, now=clock.now())
+        left.append(StoredTotal.objects.exclude(total_bytes=0).count())
+    assert left == [1, 0]
+
+
+def test_command_lists_and_repairs_a_wrong_total(
+    loop: Loop, cell: FakeCell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_artifact(started(loop), "a", b"123")
+    loop.converge()
+    StoredTotal.objects.update(total_bytes=1)
+    line = f"INV-70 project {Project.objects.get().pk}: the total is 1 bytes, counted are 3"
+    with pytest.raises(SystemExit):
+        call_command("recount")
+    assert line in capsys.readouterr().out
+    assert counted() == 1
+    call_command("recount", repair=True)
+    assert f"{line} (repaired)" in capsys.readouterr().out
+    assert counted() == 3
+    assert AuditLine.objects.get(action="repair.project").project == Project.objects.get()
 
 
 def test_deleted_job_frees_what_was_counted_and_what_was_not(loop: Loop, cell: FakeCell) -> None:

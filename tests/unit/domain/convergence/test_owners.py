@@ -159,6 +159,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("orphaned_jobs", True),
         ("unsettled_jobs", True),
         ("recount", False),
+        ("stored_totals", False),
         ("orphans", False),
         ("freed_attempts", True),
         ("images", True),

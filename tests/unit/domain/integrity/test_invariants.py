@@ -19,6 +19,7 @@ from controlplane.domain.integrity.rows import (
     GroupRecord,
     JobRecord,
     StepRecord,
+    StoredTotalRecord,
     TaskCounts,
     TaskRecord,
 )
@@ -113,6 +114,7 @@ CONSISTENT = IntegrityRows(
     ],
     cells=[CellRecord(1, "cell-1", "one", "one", {"cpu_millis": 1000}, {"cpu_millis": 1000})],
     known_cells=frozenset({1}),
+    totals=[StoredTotalRecord(1, 7, 7)],
 )
 
 
@@ -185,6 +187,7 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (60, add("cache_uses", use(S.PENDING, CacheStatus.MISS, is_blocked=True))),
     (61, add("cache_uses", use(S.SUCCEEDED, CacheStatus.HIT, entry_id=1))),
     (62, add("cache_uses", use(S.RUNNING, CacheStatus.MISS, is_reserved=True, owner_uid=FIRST))),
+    (70, change("totals", 0, counted_bytes=8)),
 ]
 
 

@@ -1,0 +1,26 @@
+"""Log requests with a token that is refused, and record some of them in the audit log."""
+
+import structlog
+from rest_framework.request import Request
+
+from controlplane import clock
+from controlplane.commands.tenancy.logins import record_refused_token
+from controlplane.limits.addresses import find_address, find_network
+from controlplane.limits.buckets import Buckets, Limit
+
+log = structlog.get_logger(__name__)
+
+# A client with an expired token repeats its requests; the log has all of them.
+AUDITED = Limit(per_second=1 / 60, burst=1)
+
+_audited = Buckets()
+
+
+def note_refusal(request: Request) -> None:
+    """Log a request whose token is refused; record one per minute of each address.
+
+    Neither has the token, which may be one of another installation.
+    """
+    log.warning("token_refused", address=str(find_address(request)), path=request.path)
+    if not _audited.take(find_network(request), 1, AUDITED):
+        record_refused_token(now=clock.now())
