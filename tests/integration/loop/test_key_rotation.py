@@ -169,7 +169,7 @@ def test_other_process_of_the_inbox_that_cached_the_old_key_ignores_it(loop: Loo
     following = rotate(cell)
     other = Inbox(sync_seconds=0.0)
     other.apply([written(cell, Reports(0, ()))])
-    following.register()
+    following.send(BODIES["register"].body())
     lease, sent = CellLease.objects.values().get(), sent_to(cell)
     cell.seq += 1000
     other.apply([written(cell, Heartbeat(()))])
