@@ -68,7 +68,8 @@ class CellConfig:
     that tasks may mount; None: those that the pool allows. `runners`: task types of installed
     packages. `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
     `concurrency`: limit of concurrent engine calls, not of running attempts. `has_own_login`:
-    whether it uses the logins of its key at Redis instead of the one in `broker_url`.
+    whether it uses the logins of its key at Redis instead of the one in `broker_url`. `key_file`:
+    where another key may replace `key` while the cell runs.
     """
 
     name: str
@@ -98,6 +99,7 @@ class CellConfig:
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
     has_own_login: bool = False
+    key_file: Path = Path()
 
     @property
     def receiver_url(self) -> str:
@@ -120,11 +122,13 @@ class CellConfig:
         resolved, faults = resolve_secret_files(env, _SECRETS, _text_of)
         read = _Reader(resolved, faults)
         name = read("CELLRUN_CELL_NAME", _name)
-        home = read("CELLRUN_CELL_HOME", _folder, f".cellrun/cells/{name or 'unnamed'}")
+        home = read("CELLRUN_CELL_HOME", _path, f".cellrun/cells/{name or 'unnamed'}")
         on_disk = bool(read("CELLRUN_CELL_SECRETS_ON_DISK", _flag, "false"))
+        key_file, key = read("CELLRUN_CELL_KEY_FILE", _key_file) or (Path(), b"")
         config = cls(
             name=name,
-            key=read("CELLRUN_CELL_KEY_FILE", _key_in_file),
+            key=key,
+            key_file=key_file,
             home=home,
             broker_url=read("CELERY_BROKER_URL", _broker_url),
             has_own_login=read("CELLRUN_CELL_BROKER_LOGIN", _one_of(BROKER_LOGINS), "url") == "key",
@@ -198,7 +202,7 @@ def _pool(text: str) -> str:
     return _name(text) if text else ""
 
 
-def _folder(text: str) -> Path:
+def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
@@ -236,7 +240,7 @@ def _secret_folder(may_be_on_disk: bool) -> Callable[[str], Path | None]:
     def parse(text: str) -> Path | None:
         if not text:
             return None  # see default_folder
-        folder = existing = _folder(text)
+        folder = existing = _path(text)
         while not existing.exists():
             existing = existing.parent
         if not may_be_on_disk and not is_in_memory(existing):
@@ -252,8 +256,14 @@ def _text_of(path: str) -> str:
     return Path(path).expanduser().read_text()
 
 
-def _key_in_file(text: str) -> bytes:
-    return keys.decode_key(Path(text).expanduser().read_text(encoding="ascii"))
+def _key_file(text: str) -> tuple[Path, bytes]:
+    path = _path(text)
+    return path, read_key(path)
+
+
+def read_key(path: Path) -> bytes:
+    """Return the key in a file. Raise OSError, ValueError."""
+    return keys.decode_key(path.read_text(encoding="ascii"))
 
 
 def _url(text: str, schemes: tuple[str, ...]) -> str:

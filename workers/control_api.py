@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 import requests
 from cryptography.exceptions import InvalidTag
@@ -15,6 +16,7 @@ from workers.log_uploads import upload_headers
 
 CONNECT_SECONDS = 3.05
 HTTP_SECONDS = 10.0
+NO_ATTEMPT = UUID(int=0)
 _NONCE_BYTES = 12
 _POOL = 16
 
@@ -86,6 +88,14 @@ class Web:
         Raise ControlPlaneUnavailable, ControlPlaneRefused.
         """
         return self._send(method, path, body, self._headers(path, body), seconds)
+
+    def check_key(self) -> None:
+        """Check that web accepts the key. Raise ControlPlaneUnavailable, ControlPlaneRefused."""
+        try:
+            self.fetch(str(NO_ATTEMPT), "briefing")
+        except ControlPlaneRefused as error:
+            if error.status != 404:  # the signature is valid, and the attempt does not exist
+                raise
 
     def sign_link(self, url: str) -> dict[str, str]:
         """Return the headers with which the cell uses a link of the control plane."""

@@ -25,6 +25,7 @@ from controlplane.commands.cells.messages import (
     record_registration,
 )
 from controlplane.commands.cells.probes import record_probes
+from controlplane.commands.cells.rotation import complete_rotation
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.findings import add_dead_letter
 from controlplane.commands.state.transactions import run_in_transaction
@@ -61,6 +62,7 @@ class Inbox:
         self._timer = timer or _seconds_of_clock
         self._beats: dict[CellAddress, Beat] = {}
         self._probes: set[int] = set()
+        self._rotated: set[CellAddress] = set()
         self._floods = FloodMeter()
         self._forgot_at: float | None = None
         self._lost = _LostBatches()
@@ -82,8 +84,11 @@ class Inbox:
         """
         self._report_lost()
         found = sort_messages(raw, self._directory, queues)
+        self._rotated |= found.rotated
         # Waiting heartbeats come before the rest of this batch, since leases depend on them.
         has_used_database = self._answer_if_due() or found.is_more_than_beats
+        # Before their messages: an order after an answer is sealed with the same key.
+        has_used_database |= self._complete_rotations()
         if found.is_more_than_beats:
             self._apply(found, clock.now())
         # Not those of a failed batch, which their cells send again. After the reports of the batch,
@@ -118,6 +123,21 @@ class Inbox:
             # them, and not at all if they failed, or convergence may declare their cells lost.
             record_probes(sorted(probes), now=clock.now())
         return bool(beats or probes)
+
+    def _complete_rotations(self) -> bool:
+        has_some = bool(self._rotated)
+        while self._rotated:
+            address = next(iter(self._rotated))
+            try:
+                complete_rotation(address, now=clock.now())
+            except (OperationalError, InterfaceError):
+                raise
+            except (
+                Exception
+            ) as error:  # for one cell; both its keys stay valid until its next message
+                log.error("rotation_failed", cell=address.name, error=str(error))
+            self._rotated.discard(address)
+        return has_some
 
     def _meter(self, found: SortedBatch) -> None:
         flooding = self._floods.count(found.counts, seconds=self._timer())

@@ -74,7 +74,8 @@ class SortedBatch:
     """The messages of a batch by kind.
 
     `dropped`: number of dropped messages by reason. `counts`: number of messages with a valid MAC,
-    by id and name of their cell; a long one counts as several.
+    by id and name of their cell; a long one counts as several. `rotated`: senders of the first
+    message under the next key of their cell.
     """
 
     registrations: list[RegistrationMessage] = field(default_factory=list)
@@ -85,6 +86,7 @@ class SortedBatch:
     probes: list[int] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    rotated: set[CellAddress] = field(default_factory=set)
 
     @property
     def arrivals_and_departures(self) -> list[RegistrationMessage | GoodbyeMessage]:
@@ -124,11 +126,11 @@ class Directory:
     """
 
     def __init__(
-        self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, bytes]]] = find_keys
+        self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, Sequence[bytes]]]] = find_keys
     ) -> None:
-        """`find` returns the cell id and key of each enrolled cell among the names."""
+        """`find` returns the cell id and valid keys of each enrolled cell among the names."""
         self._find = find
-        self._known: dict[str, tuple[int, bytes, bytes]] = {}
+        self._known: dict[str, tuple[int, Sequence[bytes], Sequence[bytes]]] = {}
 
     def learn(self, names: Iterable[str], *, again: Iterable[str] = ()) -> None:
         """Load the cells of unknown names, and those of the names in `again` in any case.
@@ -141,17 +143,32 @@ class Directory:
         found = self._find(needed)
         for name in needed:
             self._known.pop(name, None)
-        for name, (cell_id, key) in found.items():
-            self._known[name] = (cell_id, key, keys.mac_key(key, keys.TO_CONTROL))
+        for name, (cell_id, valid) in found.items():
+            self._remember(name, cell_id, valid)
 
     def check(self, message: Envelope) -> CellAddress:
         """Return the sender of an envelope. Raise UnknownCell, BadMac."""
         known = self._known.get(message.cell)
         if known is None:
             raise UnknownCell(f"cell {message.cell!r} is not enrolled")
-        cell_id, key, mac_key = known
-        message.check(mac_key)
+        cell_id, valid, mac_keys = known
+        key = valid[message.check(*mac_keys)]
         return CellAddress(cell_id, message.cell, message.incarnation, key, message.version)
+
+    def end_former_key(self, address: CellAddress) -> bool:
+        """Forget the key before that of `address`, which has signed a message.
+
+        Return whether there was one: then the message is the first under the next key of its cell.
+        """
+        _, valid, _ = self._known[address.name]
+        if address.key == valid[0]:
+            return False
+        self._remember(address.name, address.cell_id, (address.key,))
+        return True
+
+    def _remember(self, name: str, cell_id: int, valid: Sequence[bytes]) -> None:
+        mac_keys = [keys.mac_key(key, keys.TO_CONTROL) for key in valid]
+        self._known[name] = (cell_id, valid, mac_keys)
 
     def forget(self) -> None:
         """Clear the cache, since keys may have changed."""
@@ -194,6 +211,8 @@ def sort_messages(
             drops.add(error, message.cell)
         else:
             checked.append((message, address))
+            if directory.end_former_key(address):
+                found.rotated.add(address)
             found.counts[address.cell_id, address.name] += _weight(message)
     for message, address in _within_limits(checked, found.counts, drops):
         try:

@@ -56,6 +56,18 @@ class Cell(models.Model):
         blank=True,
         help_text="Id of the CELLRUN_SECRET_KEY from which the key of the cell is derived.",
     )
+    next_key_salt = models.CharField(
+        max_length=64,
+        default="",
+        blank=True,
+        help_text="Salt of the next key, which is valid beside the present one; empty: none.",
+    )
+    next_secret_key_id = models.CharField(max_length=16, default="", blank=True)
+    next_key_until = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When the next key is discarded, unless the cell has used it.",
+    )
     revoked_at = models.DateTimeField(
         null=True,
         blank=True,
@@ -111,6 +123,11 @@ class Cell(models.Model):
             models.CheckConstraint(
                 condition=~Q(state=CellState.READY.value) | Q(mismatch=""),
                 name="cell_ready_agrees",
+            ),
+            models.CheckConstraint(
+                condition=Q(next_key_salt="", next_key_until=None)
+                | (~Q(next_key_salt="") & Q(next_key_until__isnull=False, revoked_at=None)),
+                name="cell_next_key_ends",
             ),
         )
 

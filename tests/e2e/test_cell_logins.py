@@ -15,6 +15,7 @@ from controlplane.contract.wire import keys, logins, queues
 from tests.architecture.source import ROOT
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import run_to_end, session_of
+from workers.control_api import ControlPlaneUnavailable, Web
 
 pytestmark = [pytest.mark.stack]
 
@@ -146,6 +147,59 @@ def test_attempt_continues_when_its_cell_restarts_with_a_new_key_within_its_leas
     after = only_task(session, job_id)
     assert (after["state"], after["attempt_uid"]) == ("SUCCEEDED", before["attempt_uid"])
     assert session.cell(name)["state"] == "READY"
+
+
+def log_in(stack: RunningStack, name: str, key: str) -> bool:
+    """Return True; raise AuthenticationError, or ConnectionError if the switch comes between."""
+    url = stack.environment["CELERY_BROKER_URL"]
+    login = logins.with_login(url, logins.receiver(name), keys.decode_key(key))
+    with redis.Redis.from_url(login) as client:
+        return bool(client.ping())
+
+
+def is_refused(stack: RunningStack, name: str, key: str) -> bool:
+    try:
+        return not log_in(stack, name, key)
+    except redis.AuthenticationError:
+        return True
+    except redis.ConnectionError:
+        return False
+
+
+def test_attempt_runs_through_a_rotation_of_the_key_of_its_cell(
+    stack: RunningStack, session: Session, operator: "redis.Redis[str]"
+) -> None:
+    """The test only writes the next key into the file; the cell takes it while it runs."""
+    end = stack.home / "end-after-the-rotation"
+    script = 'until test -e "$1"; do sleep 0.1; done'
+    job_id = session.submit({**JOB, "command": ["sh", "-c", script, "sh", str(end)]})["id"]
+    wait_until(
+        lambda: only_task(session, job_id)["state"] == "RUNNING", seconds=60, what="the task runs"
+    )
+    before = only_task(session, job_id)
+    name = str(before["cell_id"])
+    key_file = stack.home / "cells" / name / "key"
+    old, following = key_file.read_text(), manage(stack, "enroll_cell", name, "--rotate")
+    assert log_in(stack, name, old)
+    assert log_in(stack, name, following)
+    key_file.write_text(following + "\n")
+    wait_until(lambda: is_refused(stack, name, old), seconds=60, what="the old key opens no login")
+    assert log_in(stack, name, following)
+    web = Web(control_url=stack.environment["CELLRUN_URL"], cell=name, key=keys.decode_key(old))
+    with pytest.raises(ControlPlaneUnavailable, match="status 401"):
+        web.check_key()
+    web.close()
+    (other,) = {"cell-1", "cell-2"} - {name}
+    session.cordon(other)
+    assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"  # only this cell takes work
+    session.uncordon(other)
+    end.touch()
+    wait_until(
+        lambda: only_task(session, job_id)["state"] in TERMINAL_STATES, seconds=60, what="its end"
+    )
+    after = only_task(session, job_id)
+    assert (after["state"], after["attempt_uid"]) == ("SUCCEEDED", before["attempt_uid"])
+    assert users_of(name) <= connected(operator)
 
 
 class Flooder:

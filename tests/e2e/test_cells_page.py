@@ -46,6 +46,7 @@ class Reader:
         places = {
             "/etc/cellrun": f"{self.folder}/etc",
             f"{CELL}.token": f"{self.folder}/{CELL}.token",
+            "next.key": f"{self.folder}/next.key",
             "cellrun-cell join": f"cellrun-cell join --folder {self.folder}/etc"
             f" --home {self.folder}/{CELL}",
         }
@@ -90,7 +91,7 @@ def cell_of(session: Session) -> dict[str, object]:
     return next((dict(cell) for cell in session.cells() if cell["name"] == CELL), {})
 
 
-def test_blocks_of_the_page_set_up_change_renew_and_revoke_a_cell(
+def test_blocks_of_the_page_set_up_change_rotate_renew_and_revoke_a_cell(
     stack: RunningStack, tmp_path: Path
 ) -> None:
     reader = Reader(stack, tmp_path)
@@ -127,6 +128,6 @@ def test_blocks_of_the_page_set_up_change_renew_and_revoke_a_cell(
     finally:
         remove_containers(INSTALLATION)
     text = "".join(ran)
-    for words in ("enroll_cell", "--join-token", "cellrun-cell join", "--renew", "revoke_cell"):
+    for words in ("--join-token", "cellrun-cell join", "--rotate", "--renew", "revoke_cell"):
         assert words in text
     assert containers_of(INSTALLATION) == []

@@ -33,6 +33,7 @@ from workers.service.celery import make_app, register_orders, worker_arguments
 from workers.service.consumer_watchdog import ConsumerWatch
 from workers.service.flower import FlowerEvents
 from workers.service.host import CellHost, ScheduledComponent
+from workers.service.key_watch import KeyWatch
 
 log = structlog.get_logger("workers")
 
@@ -65,7 +66,8 @@ def serve(
         return 3
     journals = JournalFile(FileStore(config.home / "journal"))
     host = CellHost(journals, RedisBrokerClient(config.sender_url), schedule)
-    cells, reapers = [], []
+    cells: list[Cell] = []
+    watchers: list[KeyWatch | Reaper] = []
     for cell_config in configs:
         driver = make_driver(cell_config, _receiver(host, cell_config.name))
         cells.append(
@@ -80,15 +82,20 @@ def serve(
         if isinstance(driver, MemoryDriver):  # its containers ended with the previous process
             host.put(cell_config.name, ScanResult((), ()))
         else:
-            reapers.append(
-                Reaper(driver, cell_config.home / "work", _receiver(host, cell_config.name))
-            )
-    _run(host, cells, reapers, name, config)
+            watchers += [
+                Reaper(driver, cell_config.home / "work", _receiver(host, cell_config.name)),
+                KeyWatch(cell_config, host.restart),
+            ]
+    _run(host, cells, watchers, name, config)
     return 0
 
 
 def _run(
-    host: CellHost, cells: Sequence[Cell], reapers: Sequence[Reaper], name: str, config: CellConfig
+    host: CellHost,
+    cells: Sequence[Cell],
+    others: Sequence[KeyWatch | Reaper],
+    name: str,
+    config: CellConfig,
 ) -> None:
     """Run the loop and the Celery worker; return when the worker was stopped."""
     host.prepare()
@@ -97,7 +104,7 @@ def _run(
     host.watch(events)
     watch = ConsumerWatch(config.receiver_url, [cell.queue for cell in cells], host.restart)
 
-    watchers: tuple[ConsumerWatch | Reaper, ...] = (watch, *reapers)
+    watchers: tuple[ConsumerWatch | KeyWatch | Reaper, ...] = (watch, *others)
 
     def take_order(cell: str, text: str) -> None:
         watch.note_taken()

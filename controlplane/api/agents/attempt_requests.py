@@ -17,10 +17,13 @@ from controlplane.commands.attempts.logs import check_upload
 _MAC = "X-Cellrun-Mac"
 
 
-def check_cell(request: Request, uid: UUID) -> str:
-    """Return the cell that signed the request and runs the attempt. Raise BadUpload, NotFound."""
+def check_cell(request: Request, uid: UUID) -> tuple[str, bytes]:
+    """Return the cell that runs the attempt, and the key with which it signed the request.
+
+    Raise BadUpload, NotFound.
+    """
     cell = request.headers.get("X-Cellrun-Cell", "")
-    check_upload(
+    key = check_upload(
         cell=cell,
         time=request.headers.get("X-Cellrun-Time", ""),
         mac=request.headers.get(_MAC, ""),
@@ -29,7 +32,7 @@ def check_cell(request: Request, uid: UUID) -> str:
         uid=uid,
         now=clock.now(),
     )
-    return cell
+    return cell, key
 
 
 class CellRequests(SignedView):
@@ -47,6 +50,6 @@ class CellRequests(SignedView):
 
 
 def _sealed(request: Request, uid: UUID, seal: Callable[..., bytes]) -> HttpResponse:
-    cell = check_cell(request, uid)
-    content = seal(cell=cell, uid=uid, mac=request.headers[_MAC])
+    cell, key = check_cell(request, uid)
+    content = seal(cell=cell, key=key, uid=uid, mac=request.headers[_MAC])
     return HttpResponse(content, content_type="application/octet-stream")

@@ -21,13 +21,13 @@ from controlplane.queries.attempts.launch_context import (
 from controlplane.queries.views.attempts import find_uploader
 
 
-def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
+def seal_launch_context(*, cell: str, key: bytes, uid: UUID, mac: str) -> bytes:
     """Return the launch context of attempt `uid` of `cell`, sealed. Raise NotFound.
 
-    `mac`: of the request, whose signature was verified; the response is bound to it.
+    `key`, `mac`: of the request, whose signature was verified; the response is bound to both.
     """
     context = load_launch_context(uid)
-    sealed = _seal(cell, uid, "briefing", mac, context.body())
+    sealed = _seal(cell, key, uid, "briefing", mac, context.body())
     used = find_revealed_secrets(uid, context)
     if used is not None:
         text = f"by attempt {uid} of job {used.job_id}"
@@ -44,15 +44,17 @@ def seal_launch_context(*, cell: str, uid: UUID, mac: str) -> bytes:
     return sealed
 
 
-def seal_gang(*, cell: str, uid: UUID, mac: str) -> bytes:
+def seal_gang(*, cell: str, key: bytes, uid: UUID, mac: str) -> bytes:
     """Return the gang of attempt `uid` as its members receive it, sealed. Raise NotFound."""
-    return _seal(cell, uid, "gang", mac, load_gang(find_gang_of(uid)).body())
+    return _seal(cell, key, uid, "gang", mac, load_gang(find_gang_of(uid)).body())
 
 
-def _seal(cell: str, uid: UUID, endpoint: str, mac: str, body: Mapping[str, Any]) -> bytes:
+def _seal(
+    cell: str, key: bytes, uid: UUID, endpoint: str, mac: str, body: Mapping[str, Any]
+) -> bytes:
     uploader = find_uploader(cell, uid)
-    if uploader is None:  # revoked since the request was checked
-        raise NotFound(f"there is no cell {cell}")
-    key = keys.mac_key(uploader.key, keys.SEAL)
+    if uploader is None or key not in uploader.keys:  # since the request was checked
+        raise NotFound(f"there is no cell {cell} with this key")
+    seal_key = keys.mac_key(key, keys.SEAL)
     about = keys.about_answer(cell=cell, attempt=str(uid), endpoint=endpoint, mac=mac)
-    return seal(key, compact_json(body).encode(), about=about, nonce=os.urandom(NONCE_BYTES))
+    return seal(seal_key, compact_json(body).encode(), about=about, nonce=os.urandom(NONCE_BYTES))

@@ -1,6 +1,7 @@
 """Append the output of attempts: only from the cell that runs them, in order, up to a limit."""
 
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
 from controlplane.queries.attempts.artifacts import is_purged
 from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
-from controlplane.queries.views.attempts import find_key_for_group, find_uploader
+from controlplane.queries.views.attempts import find_keys_for_group, find_uploader
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
 
@@ -34,19 +35,22 @@ class BadUpload(CellrunError):
 
 def check_upload(
     *, cell: str, time: str, mac: str, path: str, digest: str, uid: UUID, now: datetime
-) -> None:
-    """Check that `cell` may append to the output of attempt `uid`. Raise BadUpload, NotFound.
+) -> bytes:
+    """Check that `cell` may append to the output of attempt `uid`; return the key that signed.
 
+    Raise BadUpload, NotFound.
     `path`: with its query; `digest`: SHA-256 of the body in hex.
     """
     _check_name(cell)
     _check_time(time, now)
     uploader = find_uploader(cell, uid)
     text = f"{cell}\n{time}\n{path}\n{digest}"
-    if uploader is None or not _is_signed(uploader.key, text, mac):
+    key = _find_signing_key(uploader.keys if uploader else (), text, mac)
+    if uploader is None or key is None:
         raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
     if not uploader.owns_attempt:
         raise NotFound(f"cell {cell} has no attempt {uid}")
+    return key
 
 
 def check_link_use(
@@ -58,8 +62,8 @@ def check_link_use(
     """
     _check_name(cell)
     _check_time(time, now)
-    key = find_key_for_group(cell, group_id)
-    if key is None or not _is_signed(key, f"{cell}\n{time}\n{path}\n{_NO_BODY}", mac):
+    valid, text = find_keys_for_group(cell, group_id), f"{cell}\n{time}\n{path}\n{_NO_BODY}"
+    if _find_signing_key(valid, text, mac) is None:
         raise BadUpload("the link is for cells that run an attempt of the group, and sign requests")
 
 
@@ -78,8 +82,11 @@ def _check_time(time: str, now: datetime) -> None:
         )
 
 
-def _is_signed(key: bytes, text: str, mac: str) -> bool:
-    return mac.isascii() and keys.is_signed(keys.mac_key(key, keys.UPLOAD), text, mac)
+def _find_signing_key(valid: Iterable[bytes], text: str, mac: str) -> bytes | None:
+    if not mac.isascii():
+        return None
+    found = (key for key in valid if keys.is_signed(keys.mac_key(key, keys.UPLOAD), text, mac))
+    return next(found, None)
 
 
 def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:

@@ -38,7 +38,7 @@ from controlplane.domain.state.states import CellState
 from controlplane.models import Cell
 from controlplane.outbox import cells
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
-from controlplane.queries.cells.keys import key_of, load_current_keys
+from controlplane.queries.cells.keys import keys_of, load_valid_keys
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
@@ -63,7 +63,7 @@ def record_registration(
 ) -> RegistrationResult | None:
     """Decide and record a registration; return the answer, which is sent after commit.
 
-    Ignore it and return None if its key is no longer that of the cell.
+    Ignore it and return None if its key is no longer valid.
     """
     with transaction.atomic():
         cell = (
@@ -71,7 +71,7 @@ def record_registration(
             .select_related("pool")
             .get(pk=address.cell_id)
         )
-        if not _has_current_key(address, cell):
+        if not _has_valid_key(address, cell):
             return None
         facts = _facts(cell, register, address.incarnation, seq, now)
         decision = decide_registration(
@@ -147,17 +147,17 @@ def _accept(
 def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     """Renew the leases in one statement and answer each cell with its expected attempts.
 
-    Omit unreadable runs with an alert; every cell gets an answer, except one whose key was revoked
-    or renewed since the heartbeat was verified.
+    Omit unreadable runs with an alert; every cell gets an answer, except one whose key ended since
+    the heartbeat was verified.
     """
     latest = {beat.address: beat for beat in beats}
     cell_ids = sorted({address.cell_id for address in latest})
     with transaction.atomic():
-        current = load_current_keys(cell_ids)
+        valid = load_valid_keys(cell_ids)
         latest = {
             address: beat
             for address, beat in latest.items()
-            if current.get(address.cell_id) == address.key
+            if address.key in valid.get(address.cell_id, ())
         }
         returned = _renew_leases(list(latest.values()), now)
         standings = load_standings(cell_ids)
@@ -286,7 +286,7 @@ def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datet
     until = now + timedelta(seconds=goodbye.expected_seconds) + _lease_length()
     # Lock the cell before its lease, as a registration does.
     cell = Cell.objects.select_for_update(no_key=True).get(pk=address.cell_id)
-    if not _has_current_key(address, cell):
+    if not _has_valid_key(address, cell):
         return
     # A cordoned or drained cell needs no successor.
     is_for_good = not goodbye.expected_seconds or cell.ordered_state != CellState.READY
@@ -313,9 +313,9 @@ def _record_goodbye(address: CellAddress, goodbye: Goodbye, seq: int, now: datet
         apply(Effects(cells=[change]), now=now)
 
 
-def _has_current_key(address: CellAddress, cell: Cell) -> bool:
-    """Return whether the key that verified a message is still the key of the (locked) cell."""
-    return cell.revoked_at is None and key_of(cell) == address.key
+def _has_valid_key(address: CellAddress, cell: Cell) -> bool:
+    """Return whether the key that verified a message is still valid for the (locked) cell."""
+    return cell.revoked_at is None and address.key in keys_of(cell)
 
 
 def _lease_length() -> timedelta:

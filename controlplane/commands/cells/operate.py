@@ -11,11 +11,13 @@ from django.db import transaction
 from controlplane.commands.audit import Action, AuditEntry, changed_fields, record
 from controlplane.commands.cells.enrolment import EnrolmentChange
 from controlplane.commands.cells.redis_users import drop_users_of, put_users_of
+from controlplane.commands.cells.rotation import discard_next_key
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.wire.keys import encode_key
 from controlplane.contract.wire.queues import cell_queue
 from controlplane.domain.cells.enrolment import MISMATCH, describe_hold
+from controlplane.domain.cells.keys import SALT_BYTES
 from controlplane.domain.cells.registration import ALERTS_OF_ABSENCE
 from controlplane.domain.convergence.cell_health import clear_suspicions
 from controlplane.domain.convergence.policy import DRAIN_SECONDS
@@ -28,8 +30,6 @@ from controlplane.outbox import transport
 from controlplane.outbox.wakes import wake_convergence
 from controlplane.queries.cells.keys import key_of, present_key_id
 from controlplane.spec.placing import OWN_TAGS
-
-_SALT_BYTES = 16
 
 
 def enroll_cell(
@@ -45,7 +45,7 @@ def enroll_cell(
 ) -> str:
     """Enroll a cell and return its key as text. An enrolled cell keeps its key, unless `renew`.
 
-    With a renewed key the old one is invalid at once. Raise NotFound; Conflict if its key
+    With a renewed key the old ones are invalid at once. Raise NotFound; Conflict if its key
     is revoked, or the cell is enrolled with other values; RedisUsersFailed if it is enrolled, but
     has no login at Redis.
     """
@@ -70,7 +70,7 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
             "max_capacity": dict(wanted.max_capacity or {}),
             "fixed_tags": fixed_tags,
             "tags": [tag for tag in fixed_tags if tag != OWN_TAGS],
-            "key_salt": secrets.token_hex(_SALT_BYTES),
+            "key_salt": secrets.token_hex(SALT_BYTES),
             "secret_key_id": present_key_id(),
             "state_reason": "never registered",
             "enrolled_at": now,
@@ -104,9 +104,10 @@ def _enroll(name: str, wanted: EnrolmentChange, renew: bool, actor: str, now: da
 
 def _renew_key(cell: Cell, actor: str, now: datetime) -> None:
     was_revoked = cell.revoked_at is not None
-    cell.key_salt, cell.revoked_at = secrets.token_hex(_SALT_BYTES), None
+    cell.key_salt, cell.revoked_at = secrets.token_hex(SALT_BYTES), None
     cell.secret_key_id = present_key_id()
     cell.save(update_fields=["key_salt", "secret_key_id", "revoked_at"])
+    discard_next_key(cell)
     if was_revoked:
         lost = frozenset({CellState.LOST})
         reason = "its key is renewed, and it has not registered since"
@@ -145,6 +146,7 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
             *(ClearAlert(kind, name) for kind in (*ALERTS_OF_ABSENCE, MISMATCH)),
         ),
     )
+    discard_next_key(cell)
     apply(Effects(cells=[change]), now=now)
     entry = AuditEntry(Action.REVOKE_CELL_KEY, f"cell {name}", reason)
     record(entry, actor=actor, now=now)

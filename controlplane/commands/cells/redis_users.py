@@ -6,17 +6,17 @@ from controlplane.contract.wire import logins
 from controlplane.domain.cells.redis_users import acl_lines, redis_users
 from controlplane.models import Cell
 from controlplane.outbox.redis_users import drop_users, put_users
-from controlplane.queries.cells.keys import key_of
+from controlplane.queries.cells.keys import keys_of
 
 
 def put_users_of(name: str, *, disconnect: bool = False) -> None:
     """Write the users of a cell that is enrolled and not revoked. Raise RedisUsersFailed.
 
-    `disconnect`: end the connections of its users, because its key is new.
+    `disconnect`: end the connections of its users, because one of its keys has ended.
     """
     cell = Cell.objects.filter(name=name, revoked_at=None).first()
     if settings.CELLRUN.redis_users and cell is not None:
-        put_users(redis_users(cell.name, key_of(cell)), disconnect=disconnect)
+        put_users(redis_users(cell.name, *keys_of(cell)), disconnect=disconnect)
 
 
 def drop_users_of(name: str) -> None:
@@ -29,7 +29,7 @@ def _list_users() -> dict[str, tuple[str, ...]]:
     """Return the rules of the users of all cells that are not revoked."""
     found: dict[str, tuple[str, ...]] = {}
     for cell in Cell.objects.filter(revoked_at=None).order_by("name"):
-        found |= redis_users(cell.name, key_of(cell))
+        found |= redis_users(cell.name, *keys_of(cell))
     return found
 
 

@@ -1,9 +1,10 @@
-"""Rules 1 and 6: lost cells, unreliable cells, and cells that are reliable again."""
+"""Rules 1, 6 and 11: lost cells, unreliable cells, reliable ones again, overdue key rotations."""
 
 from collections.abc import Mapping
 from datetime import datetime
 
 from controlplane.commands.cells.image_failures import hold_images
+from controlplane.commands.cells.rotation import end_overdue_rotations
 from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
@@ -135,3 +136,8 @@ def _move(effects: Effects, now: datetime) -> int:
 def hold_images_back(context: RuleContext) -> Mapping[str, int]:
     """Delay the tasks of images that cells could not pull, or resume them."""
     return {"held_by_images": hold_images(now=context.now)}
+
+
+def end_rotations(context: RuleContext) -> Mapping[str, int]:
+    """Discard the next keys of cells that did not use them in time."""
+    return {"rotations_ended": end_overdue_rotations(now=context.now)}

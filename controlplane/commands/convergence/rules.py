@@ -62,6 +62,7 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(11, "expiry", ("expired_jobs",), deletion.delete_expired_jobs, waits=True),
     # Always: files may be left of what was deleted before.
     ConvergenceRule(11, "deletion", ("deleted_jobs",), deletion.purge, waits=True, always=True),
+    ConvergenceRule(11, "key_rotations", ("key_rotations",), cells.end_rotations, waits=True),
     ConvergenceRule(11, "cache_eviction", ("old_entries",), deletion.evict_entries, waits=True),
     ConvergenceRule(11, "cache_size", ("cache_size",), deletion.limit_cache, waits=True),
     ConvergenceRule(11, "old_records", ("old_records",), deletion.forget_records, waits=True),

@@ -47,10 +47,13 @@ class Envelope(Document):
     def _signed_text(self) -> str:
         return f"{self.version}\n{self.cell}\n{self.incarnation}\n{self.seq}\n{self.payload}"
 
-    def check(self, key: bytes) -> None:
-        """Check the MAC with `key`. Raise BadMac."""
-        if not keys.is_signed(key, self._signed_text(), self.mac):
-            raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
+    def check(self, *valid: bytes) -> int:
+        """Return the position of the key among `valid` that signed the message. Raise BadMac."""
+        text = self._signed_text()
+        for position, key in enumerate(valid):
+            if keys.is_signed(key, text, self.mac):
+                return position
+        raise BadMac(f"bad MAC on a message of cell {self.cell!r}")
 
     def content(self, seal_key: bytes | None = None) -> dict[str, Any]:
         """Return the decoded payload; `seal_key` opens a sealed one. Raise MalformedMessage."""

@@ -7,6 +7,9 @@ from functools import lru_cache
 from controlplane.contract.wire.envelope import VERSION
 from controlplane.contract.wire.keys import derive_key
 
+SALT_BYTES = 16
+"""Random bytes from which the key of a cell is derived."""
+
 
 @dataclass(frozen=True, slots=True)
 class CellAddress:

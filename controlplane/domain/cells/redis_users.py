@@ -16,14 +16,15 @@ _INCARNATION = "?" * 32
 """The pattern of an incarnation: with `*` a cell `a` could read the queue of a cell `a.b`."""
 
 
-def redis_users(name: str, key: bytes) -> dict[str, tuple[str, ...]]:
+def redis_users(name: str, *keys: bytes) -> dict[str, tuple[str, ...]]:
     """Return the rules of the users of a cell, as for ACL SETUSER. They contain no password.
 
+    Each of the valid `keys` opens them.
     The receiver takes orders from the queues of its incarnations, and publishes Celery's events.
     The sender adds messages to the inbox: it can neither read nor delete them.
     """
-    digest = hashlib.sha256(logins.password(key).encode()).hexdigest()
-    base = ("reset", "on", f"#{digest}", "resetchannels", *_CONNECTION)
+    digests = [f"#{hashlib.sha256(logins.password(key).encode()).hexdigest()}" for key in keys]
+    base = ("reset", "on", *digests, "resetchannels", *_CONNECTION)
     own_queues = cell_queue(name, _INCARNATION)
     receive = (f"~{own_queues}", "+brpop", "+llen", "&/*.celeryev/*", "+publish")
     return {

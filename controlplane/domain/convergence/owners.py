@@ -315,6 +315,14 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "checked once a day, for a part of a second in each 10th tick, when it is a day old",
         is_bounded=False,
     ),
+    Owner(
+        "a rotation of the key of a cell that has not used its next key",
+        "the next key is discarded, the present one stays valid",
+        11,
+        "key_rotations",
+        "a day, or as ordered with `enroll_cell --within-hours`",
+        "the cell, with its first message under the next key; {rule}",
+    ),
     Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),
     Owner(
         "a cell that is silent",

@@ -1,4 +1,8 @@
-"""Load addresses and keys of cells."""
+"""Load addresses and keys of cells.
+
+The row of a cell decides which keys are valid: none if it is revoked, otherwise the present one
+and, during a rotation, the next one.
+"""
 
 from collections.abc import Iterable
 
@@ -10,6 +14,9 @@ from controlplane.domain.cells.probes import probe_text, read_probe
 from controlplane.models import Cell
 from controlplane.queries.sql import rows
 
+KEY_COLUMNS = "key_salt, secret_key_id, next_key_salt, next_secret_key_id"
+"""The columns of a cell from which its keys are derived, as `derive_keys` takes them."""
+
 
 def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     """Return the addresses of the cells' current incarnations.
@@ -17,22 +24,18 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     Omit cells that never registered, and revoked ones, which get no messages.
     """
     found = rows(
-        """
-        SELECT id, name, incarnation, key_salt, secret_key_id,
-               versions ->> 'contract' FROM controlplane_cell
+        f"""
+        SELECT id, name, incarnation, versions ->> 'contract', {KEY_COLUMNS} FROM controlplane_cell
         WHERE id = ANY(%s) AND incarnation <> '' AND revoked_at IS NULL
         """,
         [list(cell_ids)],
     )
     return {
+        # With the present key, which the cell has until a message under the next one proves it.
         cell_id: CellAddress(
-            cell_id,
-            name,
-            incarnation,
-            derive_cell_key(name, salt, secret_key_id),
-            _version(version),
+            cell_id, name, incarnation, derive_keys(name, *salts)[0], _version(version)
         )
-        for cell_id, name, incarnation, salt, secret_key_id, version in found
+        for cell_id, name, incarnation, version, *salts in found
     }
 
 
@@ -41,33 +44,49 @@ def _version(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() else VERSION
 
 
-def load_current_keys(cell_ids: Iterable[int]) -> dict[int, bytes]:
-    """Return the keys of the cells that are not revoked, by id."""
+def load_valid_keys(cell_ids: Iterable[int]) -> dict[int, tuple[bytes, ...]]:
+    """Return the keys of the cells that are not revoked, by id, as `derive_keys` does."""
     found = rows(
-        """
-        SELECT id, name, key_salt, secret_key_id FROM controlplane_cell
+        f"""
+        SELECT id, name, {KEY_COLUMNS} FROM controlplane_cell
         WHERE id = ANY(%s) AND revoked_at IS NULL
         """,
         [list(cell_ids)],
     )
-    return {
-        cell_id: derive_cell_key(name, salt, secret_key_id)
-        for cell_id, name, salt, secret_key_id in found
-    }
+    return {cell_id: derive_keys(name, *salts) for cell_id, name, *salts in found}
 
 
 def key_of(cell: Cell) -> bytes:
-    """Return the cell's key, derived from the installation's secret."""
-    return derive_cell_key(cell.name, cell.key_salt, cell.secret_key_id)
+    """Return the cell's present key, derived from the installation's secret."""
+    return keys_of(cell)[0]
 
 
-def derive_cell_key(name: str, salt: str, secret_key_id: str) -> bytes:
-    """Return the key of a cell, derived from the CELLRUN_SECRET_KEY with which it was enrolled.
+def keys_of(cell: Cell) -> tuple[bytes, ...]:
+    """Return the keys of a cell, as `derive_keys` does."""
+    return derive_keys(
+        cell.name,
+        cell.key_salt,
+        cell.secret_key_id,
+        cell.next_key_salt,
+        cell.next_secret_key_id,
+    )
 
-    That is the present one, or one of CELLRUN_SECRET_KEY_FALLBACKS.
+
+def derive_keys(
+    name: str, salt: str, secret_key_id: str, next_salt: str, next_secret_key_id: str
+) -> tuple[bytes, ...]:
+    """Return the present key of a cell and, during a rotation, the next one.
+
+    Each is derived from the CELLRUN_SECRET_KEY of its time: the present one, or one of
+    CELLRUN_SECRET_KEY_FALLBACKS.
     """
-    chosen = choose_secret_key(_secret_keys(), secret_key_id)
-    return cell_key(chosen, name=name, salt=salt)
+    salts = [(salt, secret_key_id)]
+    if next_salt:
+        salts.append((next_salt, next_secret_key_id))
+    return tuple(
+        cell_key(choose_secret_key(_secret_keys(), key_id_), name=name, salt=salt_)
+        for salt_, key_id_ in salts
+    )
 
 
 def _secret_keys() -> tuple[str, ...]:
@@ -93,21 +112,20 @@ def present_key_id() -> str:
 
 
 def find_cells_of_former_keys() -> list[str]:
-    """Return the names of the cells whose valid key needs one of CELLRUN_SECRET_KEY_FALLBACKS."""
-    found = Cell.objects.filter(revoked_at=None).exclude(secret_key_id=present_key_id())
+    """Return the names of the cells with a valid key from CELLRUN_SECRET_KEY_FALLBACKS."""
+    valid = Cell.objects.filter(revoked_at=None)
+    present = present_key_id()
+    found = valid.exclude(secret_key_id=present, next_secret_key_id__in=("", present))
     return list(found.order_by("name").values_list("name", flat=True))
 
 
-def find_keys(names: Iterable[str]) -> dict[str, tuple[int, bytes]]:
-    """Return the ids and keys of the enrolled cells among `names`, without revoked ones."""
+def find_keys(names: Iterable[str]) -> dict[str, tuple[int, tuple[bytes, ...]]]:
+    """Return ids and keys (`derive_keys`) of the enrolled cells among `names`, but revoked ones."""
     found = rows(
-        """
-        SELECT id, name, key_salt, secret_key_id FROM controlplane_cell
+        f"""
+        SELECT id, name, {KEY_COLUMNS} FROM controlplane_cell
         WHERE name = ANY(%s) AND revoked_at IS NULL
         """,
         [list(names)],
     )
-    return {
-        name: (cell_id, derive_cell_key(name, salt, secret_key_id))
-        for cell_id, name, salt, secret_key_id in found
-    }
+    return {name: (cell_id, derive_keys(name, *salts)) for cell_id, name, *salts in found}

@@ -37,6 +37,8 @@ _CLAIMED_CALLBACKS = """
     FROM controlplane_callback k WHERE k.state = 'claimed' AND k.claimed_until <= %(now)s
     """
 
+_OVERDUE_ROTATIONS = "FROM controlplane_cell c WHERE c.next_key_until <= %(now)s"
+
 SOURCES = MappingProxyType(
     {
         **late_tasks.CANDIDATES,
@@ -56,6 +58,7 @@ SOURCES = MappingProxyType(
         "cache_stores": cache.STORES,
         "cache_waiters": cache.WAITERS,
         "cache_lookups": cache.LOOKUPS,
+        "key_rotations": _OVERDUE_ROTATIONS,
         "old_entries": OLD_ENTRIES,
         "cache_size": repairs.due_walk("cache_size"),
         "resolving": _RESOLVING,

@@ -8,7 +8,7 @@ from uuid import UUID
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import REASONS, TERMINAL, Reason
-from controlplane.queries.cells.keys import derive_cell_key
+from controlplane.queries.cells.keys import KEY_COLUMNS, derive_keys
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
 from controlplane.queries.views.tasks import is_task
 
@@ -28,7 +28,7 @@ JOIN controlplane_job j ON j.id = a.job_id
 class Uploader:
     """A cell that uploads. `owns_attempt`: whether the attempt belongs to the cell."""
 
-    key: bytes
+    keys: tuple[bytes, ...]
     owns_attempt: bool
 
 
@@ -70,14 +70,14 @@ def get_attempt(uid: UUID, *, though_deleted: bool = False) -> dict[str, Any]:
     return _document(row)
 
 
-def find_key_for_group(cell: str, group_id: int) -> bytes | None:
-    """Return the key of a cell that has an unreleased attempt of the group.
+def find_keys_for_group(cell: str, group_id: int) -> tuple[bytes, ...]:
+    """Return the keys of a cell that has an unreleased attempt of the group.
 
-    Return None without one, also if its key is revoked.
+    Return none without one, also if its key is revoked.
     """
     row = first_row(
-        """
-        SELECT c.key_salt, c.secret_key_id FROM controlplane_cell c
+        f"""
+        SELECT {KEY_COLUMNS} FROM controlplane_cell c
         WHERE c.name = %s AND c.revoked_at IS NULL AND EXISTS (
             SELECT FROM controlplane_attempt a
             WHERE a.cell_id = c.id AND a.group_id = %s AND a.released_at IS NULL
@@ -85,17 +85,17 @@ def find_key_for_group(cell: str, group_id: int) -> bytes | None:
         """,
         [cell, group_id],
     )
-    return None if row is None else derive_cell_key(cell, row.key_salt, row.secret_key_id)
+    return () if row is None else derive_keys(cell, *row)
 
 
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:
-    """Return the key of a cell, and whether it owns the attempt.
+    """Return the keys of a cell, and whether it owns the attempt.
 
     Return None if the cell is not enrolled, or its key is revoked.
     """
     row = first_row(
-        """
-        SELECT c.key_salt, c.secret_key_id, EXISTS (
+        f"""
+        SELECT {KEY_COLUMNS}, EXISTS (
             SELECT FROM controlplane_attempt a WHERE a.uid = %s AND a.cell_id = c.id
         ) AS owns_attempt FROM controlplane_cell c WHERE c.name = %s AND c.revoked_at IS NULL
         """,
@@ -103,8 +103,8 @@ def find_uploader(cell: str, uid: UUID) -> Uploader | None:
     )
     if row is None:
         return None
-    key = derive_cell_key(cell, row.key_salt, row.secret_key_id)
-    return Uploader(key, row.owns_attempt)
+    *salts, owns_attempt = row
+    return Uploader(derive_keys(cell, *salts), owns_attempt)
 
 
 def _document(row: Row) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from controlplane import clock
+from controlplane.commands.cells.rotation import rotate_key
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import (
@@ -116,6 +118,18 @@ def test_enrolment_is_changed_for_one_cell_at_a_time(operator: Client) -> None:
         "pk", flat=True
     )
     assert "Select one cell." in text_of(act(operator, CELLS, "enrolment", *both))
+
+
+def test_page_of_a_cell_shows_a_rotation_of_its_key(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert "next key, without use until" not in text_of(operator.get(page)).lower()
+    until = datetime(2031, 5, 1, 12, tzinfo=UTC)
+    text, _ = rotate_key(name=cell.name, until=until, actor="olga", now=clock.now())
+    shown = text_of(operator.get(page))
+    assert "next key, without use until" in shown.lower()
+    assert "2031-05-01 12:00" in shown
+    assert text not in shown
 
 
 def test_revocation_of_a_key_requires_confirmation(operator: Client) -> None:

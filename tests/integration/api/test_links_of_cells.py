@@ -8,7 +8,10 @@ import pytest
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell, revoke_cell
+from controlplane.commands.cells.rotation import complete_rotation, rotate_key
 from controlplane.contract.states import TaskState
+from controlplane.contract.wire import keys
+from controlplane.domain.cells.keys import CellAddress
 from controlplane.models import Attempt, Cell, Task, TaskGroup
 from controlplane.queries.attempts.group_specs import links_at, load_group_specs
 from controlplane.queries.cells.keys import key_of
@@ -58,6 +61,16 @@ def test_link_ends_with_the_key_of_the_cell(cell: Cell, link: str, end: str) -> 
         revoke_cell(name=cell.name, actor="op", now=clock.now())
     else:
         enroll_cell(name=cell.name, renew=True, actor="op", now=clock.now())
+    assert use_link(link, cell, key=key).status == 401
+
+
+def test_link_opens_with_either_key_of_a_rotation(cell: Cell, link: str) -> None:
+    key, now = key_of(cell), clock.now()
+    text, _ = rotate_key(name=cell.name, until=now + timedelta(days=1), actor="op", now=now)
+    following = keys.decode_key(text)
+    assert use_link(link, cell, key=key).status == use_link(link, cell, key=following).status == 200
+    complete_rotation(CellAddress(cell.pk, cell.name, "i", following), now=now)
+    assert use_link(link, cell, key=following).status == 200
     assert use_link(link, cell, key=key).status == 401
 
 

@@ -216,11 +216,11 @@ def test_revoked_cell_that_is_ordered_to_work_stays_revoked(loop: Loop) -> None:
 
 
 def test_launch_context_is_not_sealed_for_a_cell_revoked_meanwhile(loop: Loop) -> None:
-    _, _, attempt = placed(loop)
-    assert seal_launch_context(cell="cell-1", uid=attempt.uid, mac="0")
+    cell, _, attempt = placed(loop)
+    assert seal_launch_context(cell="cell-1", key=cell.key, uid=attempt.uid, mac="0")
     revoke()
     with pytest.raises(NotFound, match="there is no cell cell-1"):
-        seal_launch_context(cell="cell-1", uid=attempt.uid, mac="0")
+        seal_launch_context(cell="cell-1", key=cell.key, uid=attempt.uid, mac="0")
 
 
 def test_revocation_closes_alerts_and_is_shown_and_audited(loop: Loop) -> None:

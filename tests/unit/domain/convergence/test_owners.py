@@ -175,6 +175,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("old_records", True),
         ("uncounted_sizes", True),
         ("orphan_files", False),
+        ("key_rotations", True),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("held_losses", False),

@@ -1,0 +1,113 @@
+"""Both keys of a rotation open the logins of a cell at Redis, and the old one none after it."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from controlplane import clock
+from controlplane.commands.cells.operate import enroll_cell, revoke_cell
+from controlplane.commands.cells.rotation import (
+    complete_rotation,
+    end_overdue_rotations,
+    rotate_key,
+)
+from controlplane.contract.wire import keys, logins
+from controlplane.domain.cells.keys import CellAddress
+from controlplane.models import Cell, Pool
+from tests.integration.api.conftest import change_setting
+from tests.integration.test_redis_users import client_of, operator, url
+
+__all__ = ["operator", "url"]
+
+pytestmark = pytest.mark.django_db
+
+NAME = "cell-r"
+USERS = (logins.receiver(NAME), logins.sender(NAME))
+
+
+@pytest.fixture
+def present(settings: Any, url: str, operator: "redis.Redis[bytes]") -> Iterator[bytes]:
+    """The key of a cell that has its logins at Redis."""
+    Pool.objects.create(name="default")
+    change_setting(settings, redis_users=True)
+    settings.CELERY_BROKER_URL = url
+    yield keys.decode_key(enroll_cell(name=NAME, actor="test", now=clock.now()))
+    operator.acl_deluser(*USERS)
+
+
+@pytest.fixture
+def following(present: bytes) -> bytes:
+    """The next key of the same cell."""
+    now = clock.now()
+    text, _ = rotate_key(name=NAME, until=now + timedelta(days=1), actor="test", now=now)
+    return keys.decode_key(text)
+
+
+def opened(url: str, key: bytes) -> list[bool]:
+    """Return whether the key opens each of the logins."""
+    found = []
+    for user in USERS:
+        with client_of(url, user, key) as client:
+            try:
+                found.append(bool(client.ping()))
+            except redis.AuthenticationError:
+                found.append(False)
+    return found
+
+
+def test_both_keys_open_the_logins_during_a_rotation(
+    url: str, present: bytes, following: bytes
+) -> None:
+    assert opened(url, present) == [True, True]
+    assert opened(url, following) == [True, True]
+
+
+def test_connection_of_a_running_cell_survives_the_begin_of_a_rotation(
+    url: str, present: bytes
+) -> None:
+    client = redis.Redis.from_url(
+        logins.with_login(url, USERS[0], present), single_connection_client=True
+    )
+    with client:
+        assert client.ping()
+        port = client.connection._sock.getsockname()[1]
+        now = clock.now()
+        rotate_key(name=NAME, until=now, actor="test", now=now)
+        assert client.ping()
+        assert client.connection._sock.getsockname()[1] == port
+
+
+def test_old_key_opens_no_login_after_the_switch_and_its_connections_end(
+    url: str, present: bytes, following: bytes, operator: "redis.Redis[bytes]"
+) -> None:
+    thief = client_of(url, USERS[0], present)
+    assert thief.ping()
+    address = CellAddress(Cell.objects.get().pk, NAME, "one", following)
+    complete_rotation(address, now=clock.now())
+    assert {client["user"] for client in operator.client_list()}.isdisjoint(USERS)
+    with pytest.raises(redis.AuthenticationError):
+        thief.ping()
+    thief.close()
+    assert opened(url, present) == [False, False]
+    assert opened(url, following) == [True, True]
+
+
+def test_discarded_key_opens_no_login(url: str, present: bytes, following: bytes) -> None:
+    assert end_overdue_rotations(now=clock.now()) == 0
+    assert end_overdue_rotations(now=clock.now() + timedelta(days=2)) == 1
+    assert opened(url, following) == [False, False]
+    assert opened(url, present) == [True, True]
+
+
+@pytest.mark.parametrize("ending", ["revoke", "renew"])
+def test_revocation_and_renewal_end_the_logins_of_both_keys(
+    url: str, present: bytes, following: bytes, ending: str
+) -> None:
+    if ending == "revoke":
+        revoke_cell(name=NAME, actor="test", now=clock.now())
+    else:
+        enroll_cell(name=NAME, renew=True, actor="test", now=clock.now())
+    assert opened(url, present) == opened(url, following) == [False, False]
