@@ -376,6 +376,39 @@ def test_store_that_is_away_at_the_lookup_lets_the_task_run(
     assert stage.state(second) == "SUCCEEDED"
 
 
+def test_no_task_is_evicted_for_one_that_waits_for_its_key_without_a_store(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> bool:
+        raise TimeoutError("the store does not answer")
+
+    def submit_half(**body: Any) -> Job:
+        return stage.submit(resources={"cpu": 0.5, "memory": "64Mi"}, **body)
+
+    stage.policy(preemption=True)
+    stage.cell(cpu=1000)
+    submit(stage, 1)
+    go_on(stage)
+    finish(stage, on_cells()[0])
+    go_on(stage)
+    monkeypatch.setattr("controlplane.commands.cache.lookup.is_complete", fail)
+    owner, low = submit_half(**SERIAL), submit_half(band="batch")
+    go_on(stage)
+    assert stage.states(owner) + stage.states(low) == ["ASSIGNED", "ASSIGNED"]
+    waiting = [submit_half(band="production", **SERIAL) for _ in range(2)]
+    go_on(stage)
+    assert stage.states(low) == ["ASSIGNED"]
+    assert {stage.why(job)["code"] for job in waiting} == {"waiting_for_cache"}
+    for job in (owner, *waiting):
+        [attempt] = (attempt for attempt in on_cells() if attempt.job_id != low.pk)
+        assert attempt.job_id == job.pk
+        finish(stage, attempt)
+        go_on(stage)
+    assert statuses(stage, waiting) == ["POPULATED", "POPULATED"]
+    assert stage.states(low) == ["ASSIGNED"]
+    stage.check()
+
+
 def test_dead_process_between_success_and_storing_frees_the_key(stage: Stage) -> None:
     stage.cell()
     first, second = submit(stage, 2)

@@ -25,7 +25,7 @@ from controlplane.domain.cache.keys import (
     given_key,
     identity_of,
 )
-from controlplane.domain.cache.policy import BLOCKED, CacheStatus, lacks_outputs
+from controlplane.domain.cache.policy import MAY_WAIT, CacheStatus, lacks_outputs
 from controlplane.domain.state.effects import Effects
 from controlplane.domain.state.states import Reason
 from controlplane.domain.state.task_changes import ChangeCause, change_task
@@ -55,13 +55,14 @@ _Digest = Callable[[int, str | None], str]
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What a lookup found for a task. `entry`: of a hit."""
+    """What a lookup found for a task. `entry`: of a hit. `waits`: it needs the key to run."""
 
     task: LookupTask
     status: CacheStatus
     key: str | None = None
     identity: UUID | None = None
     entry: CachedResult | None = None
+    waits: bool = False
 
 
 def search_cache(*, now: datetime) -> Mapping[str, int]:
@@ -71,7 +72,7 @@ def search_cache(*, now: datetime) -> Mapping[str, int]:
         results = _judge(found, now, until)
         hits += _apply(results, now)
         done += len(results)
-        if any(result.status is CacheStatus.WAITING for result in results):
+        if any(result.waits for result in results):
             wakes.wake_convergence()  # their keys may be free
         if len(found) < PAGE and len(results) == len(found):
             break
@@ -178,7 +179,8 @@ def _decide(
         return LookupResult(item.task, status, item.key, item.identity, entry)
     if status is CacheStatus.MISS and group.policy.serialize:
         status = CacheStatus.WAITING
-    return LookupResult(item.task, status, item.key, item.identity)
+    waits = group.policy.serialize and status in MAY_WAIT
+    return LookupResult(item.task, status, item.key, item.identity, waits=waits)
 
 
 def _apply(results: Sequence[LookupResult], now: datetime) -> int:
@@ -242,7 +244,7 @@ def _write(results: Sequence[LookupResult]) -> set[int]:
         {
             "task": [result.task.task_id for result in results],
             "status": [int(result.status) for result in results],
-            "blocked": [result.status in BLOCKED for result in results],
+            "blocked": [result.waits for result in results],
             "key": [result.key for result in results],
             "identity": [result.identity for result in results],
             "entry": [result.entry and result.entry.entry_id for result in results],

@@ -49,13 +49,13 @@ WHERE id = ANY(%s) AND state = {S.PENDING:d} AND cache_status <> {C.LOOKUP:d}
 
 
 # Tasks that may still be placed, such as one that backs off while another got the key. Placement
-# would evict others for them.
+# would evict others for them. One whose lookup failed is looked up again when the key is free.
 _YIELD = f"""
 UPDATE controlplane_task t SET cache_status = {C.WAITING:d}, cache_blocked = true
 FROM (
     SELECT t.id FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
     WHERE t.cache_identity = ANY(%(identities)s::uuid[]) AND t.id <> ALL(%(owners)s::bigint[])
-      AND t.state = {S.PENDING:d} AND t.cache_status = {C.MISS:d}
+      AND t.state = {S.PENDING:d} AND t.cache_status IN ({C.MISS:d}, {C.LOOKUP_FAILURE:d})
       AND (g.cache ->> 'serialize')::boolean
     ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 ) found
@@ -112,7 +112,9 @@ _FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
 # The last owner comes first, if it waits again. Each shape of each pool has a candidate: one that
 # fits into no cell must not hold up the others.
 _GRANT = f"""
-UPDATE controlplane_task t SET cache_status = {C.MISS:d}, cache_blocked = false
+UPDATE controlplane_task t
+SET cache_status = CASE t.cache_status WHEN {C.WAITING:d} THEN {C.MISS:d} ELSE t.cache_status END,
+    cache_blocked = false
 FROM (
     SELECT t.id FROM controlplane_task t
     JOIN (
@@ -128,7 +130,7 @@ FROM (
         ORDER BY t.cache_identity, j.pool_id, g.shape_id,
                  (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
     ) first ON first.id = t.id
-    WHERE t.cache_status = {C.WAITING:d}
+    WHERE t.cache_blocked
     ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 ) found
 WHERE t.id = found.id

@@ -9,7 +9,11 @@ from controlplane.spec.parts import Cache
 
 
 class CacheStatus(IntEnum):
-    """How a task uses the cache; only LOOKUP and WAITING keep it from being placed."""
+    """How a task uses the cache.
+
+    LOOKUP and WAITING keep it from being placed; so does LOOKUP_FAILURE while a serializing task
+    waits for its key.
+    """
 
     DISABLED = 0
     LOOKUP = 1
@@ -26,7 +30,10 @@ RUNS = frozenset({CacheStatus.MISS, CacheStatus.LOOKUP_FAILURE})
 """The statuses of tasks that run, and whose success becomes an entry."""
 
 BLOCKED = frozenset({CacheStatus.LOOKUP, CacheStatus.WAITING})
-"""The statuses of tasks that placement skips."""
+"""The statuses of tasks that placement always skips."""
+
+MAY_WAIT = frozenset({CacheStatus.WAITING, CacheStatus.LOOKUP_FAILURE})
+"""The statuses of serializing tasks that placement skips until their key is free."""
 
 # A reservation whose owner succeeded lasts until the entry is stored, but not longer.
 STORE_SECONDS = 30.0

@@ -17,7 +17,8 @@ from controlplane.domain.state.states import ACTIVE, TERMINAL
 )
 def blocked_while_waiting(rows: IntegrityRows) -> Iterator[Finding]:
     for use in rows.cache_uses:
-        if use.state not in TERMINAL and use.is_blocked != (use.status in BLOCKED):
+        is_free = use.status is CacheStatus.LOOKUP_FAILURE and use.is_reserved
+        if use.state not in TERMINAL and not is_free and use.is_blocked != (use.status in BLOCKED):
             yield Finding(use, f"{use.status.name}, blocked: {use.is_blocked}")
         if use.state in ACTIVE and use.is_blocked:
             yield Finding(use, f"{use.state.name} and blocked")

@@ -8,12 +8,13 @@ from uuid import UUID
 
 from controlplane.contract.artifacts import prefix_of
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cache.policy import RUNS, STORE_SECONDS, CachePolicy
+from controlplane.domain.cache.policy import MAY_WAIT, RUNS, STORE_SECONDS, CachePolicy
 from controlplane.domain.cache.policy import CacheStatus as C
 from controlplane.domain.state.states import ACTIVE
 from controlplane.queries.sql import decoded, named_rows, rows
 
 _RUNS = ", ".join(str(int(status)) for status in sorted(RUNS))
+_MAY_WAIT = ", ".join(str(int(status)) for status in sorted(MAY_WAIT))
 _ACTIVE = ", ".join(str(int(state)) for state in sorted(ACTIVE))
 
 LOOKUPS = f"""
@@ -44,7 +45,7 @@ IS_HELD = f"""
 WAITERS = f"""
     FROM (SELECT DISTINCT cache_identity FROM controlplane_task
           WHERE state = {S.PENDING:d} AND cache_identity IS NOT NULL
-            AND cache_status = {C.WAITING:d}) w
+            AND cache_blocked AND cache_status IN ({_MAY_WAIT})) w
     WHERE NOT {IS_HELD.format(identity="w.cache_identity")}
     """
 

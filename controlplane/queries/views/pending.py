@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.cache.policy import BLOCKED
 from controlplane.domain.cache.policy import CacheStatus as C
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.placement.reasons.pending import (
@@ -21,8 +20,8 @@ j.start_after,
 CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
 i.image AS held_image"""
 
-TASK_COLUMNS = f"""t.not_before, t.attempt_open, t.cache_status, r.job_id AS cache_job,
-r.reserved_at AS cache_since, {_SHARED}"""
+TASK_COLUMNS = f"""t.not_before, t.attempt_open, t.cache_status, t.cache_blocked,
+r.job_id AS cache_job, r.reserved_at AS cache_since, {_SHARED}"""
 """What `explain_tasks` reads, of a task t, its group g and its job j, beside TASK_JOINS."""
 
 TASK_JOINS = """
@@ -50,7 +49,8 @@ WHERE t.id = ANY(%s) AND t.state = {S.PENDING:d}
 # Of a group only reasons for all its tasks, such as a held image, but no other wait.
 _GROUPS = f"""
 SELECT g.id, i.held_until AS not_before, false AS attempt_open, {C.DISABLED:d} AS cache_status,
-       NULL::bigint AS cache_job, NULL::timestamptz AS cache_since, {_SHARED}
+       false AS cache_blocked, NULL::bigint AS cache_job, NULL::timestamptz AS cache_since,
+       {_SHARED}
 FROM controlplane_taskgroup g
 JOIN controlplane_job j ON j.id = g.job_id
 LEFT JOIN controlplane_shape s ON s.id = g.shape_id
@@ -114,6 +114,6 @@ def _waiting(row: Row, waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFac
 
 
 def _cache_wait(row: Row) -> CacheWait | None:
-    if row.cache_status not in BLOCKED:
+    if not row.cache_blocked:
         return None
     return CacheWait(row.cache_status == C.LOOKUP, row.cache_job, row.cache_since)
