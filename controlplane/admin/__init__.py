@@ -33,6 +33,7 @@ __all__ = [
 
 admin.site.login_form = LoginForm
 admin.site.has_permission = has_permission  # type: ignore[method-assign]
+admin.site.index = overview.show_overview  # type: ignore[assignment, method-assign]
 admin.site.site_title = "Cellrun"
 admin.site.site_header = "Cellrun"
 admin.site.index_title = "Overview"

@@ -136,9 +136,16 @@ def instant(at: datetime | None) -> SafeString | str:
     )
 
 
-def duration(start: datetime | None, end: datetime | None) -> str:
-    """Return the time between two instants: `0.41 s`, `1 m 03 s`, `2 h 05 m`, `3 d 4 h`."""
-    return NOTHING if start is None or end is None else length((end - start).total_seconds())
+def duration(start: datetime | None, end: datetime | None) -> SafeString | str:
+    """Return the time between two instants: `0.41 s`, `1 m 03 s`, `2 h 05 m`, `3 d 4 h`.
+
+    Without an end, the page counts the time since the start.
+    """
+    if start is None:
+        return NOTHING
+    if end is not None:
+        return length((end - start).total_seconds())
+    return format_html('<span data-since="{}">since {}</span>', start.isoformat(), instant(start))
 
 
 def length(seconds: float) -> str:

@@ -21,11 +21,14 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from controlplane.admin.badges import NOTHING
+from controlplane.admin.live import MAX_AGE_SECONDS, respond_live
 from controlplane.admin.paging import BoundedPaginator, Pages
 from controlplane.domain.errors import CellrunError, NotFound
+from controlplane.queries.pages.versions import HistoryScope
 from controlplane.spec import InvalidSpec
 
-if apps.is_installed("unfold"):
+HAS_UNFOLD = apps.is_installed("unfold")
+if HAS_UNFOLD:
     from unfold.admin import ModelAdmin as _ModelAdmin
 else:
     _ModelAdmin = admin.ModelAdmin
@@ -187,6 +190,11 @@ class ReadOnlyAdmin(StyledAdmin):
     """Fields that lists never load: specs and launch documents may be megabytes."""
     hides_deleted = False
     """Whether rows of deleted jobs are excluded."""
+    max_age: ClassVar[int] = MAX_AGE_SECONDS
+    """Seconds after which open pages refresh although the history of work did not change."""
+
+    if HAS_UNFOLD:
+        change_list_template = "controlplane/change_list.html"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: commands create rows."""
@@ -246,6 +254,19 @@ class ReadOnlyAdmin(StyledAdmin):
         """Return the names of the actions that apply to this row now."""
         return []
 
+    def history_scope(self, obj: Any) -> HistoryScope:
+        """Return the part of the history on which the page of a row depends."""
+        return HistoryScope()
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Return the list, which refreshes itself."""
+        respond = partial(super().changelist_view, request, extra_context)
+        if request.method == "POST" or not self.has_view_permission(request):
+            return respond()
+        return respond_live(request, respond, scope=HistoryScope(), max_age=self.max_age)
+
     def change_view(
         self,
         request: HttpRequest,
@@ -253,7 +274,7 @@ class ReadOnlyAdmin(StyledAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Return the page of one row."""
+        """Return the page of one row, which refreshes itself."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         obj = self.get_object(request, unquote(object_id))
@@ -261,6 +282,12 @@ class ReadOnlyAdmin(StyledAdmin):
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         if not self.has_view_permission(request, obj):
             raise PermissionDenied
+        respond = partial(self._show, request, obj, extra_context)
+        return respond_live(request, respond, scope=self.history_scope(obj), max_age=self.max_age)
+
+    def _show(
+        self, request: HttpRequest, obj: Any, extra_context: dict[str, Any] | None
+    ) -> HttpResponse:
         facts = [
             (name, value) for name, value in self.facts(obj) if value not in (None, "", NOTHING)
         ]

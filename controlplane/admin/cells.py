@@ -32,6 +32,7 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.admin.enrolment import EnrolmentForm, initial_enrolment
+from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.admin.work.attempts import attempt_badge
 from controlplane.commands.cells.enrolment import EnrolmentChange, change_enrolment
 from controlplane.commands.cells.operate import (
@@ -57,6 +58,7 @@ class CellAdmin(ReadOnlyAdmin):
     """Cells by name."""
 
     ordering: ClassVar = ("name",)
+    max_age: ClassVar = SHORT_AGE_SECONDS
     list_display = (
         "name",
         "shown_state",

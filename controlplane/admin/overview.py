@@ -1,9 +1,11 @@
 """Render the overview page: pending and running work, cells and ticks."""
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from django.http import HttpRequest
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from controlplane import clock
@@ -20,17 +22,27 @@ from controlplane.admin.badges import (
     page_link,
     state_badge,
 )
+from controlplane.admin.live import SHORT_AGE_SECONDS, respond_live
 from controlplane.admin.ticks import longest_phases
 from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.one_offs import Lifecycle
 from controlplane.domain.state.states import COLOURS, CallbackState, CellState
 from controlplane.models import Alert, Job, TickState
+from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import Overview, count_tasks_of_jobs, load_overview
 
 _NEWEST_JOBS = 8
 _NEWEST_ALERTS = 5
 # A tick whose last run ended longer ago is stuck, or beat does not send it.
 _TICK_LATE_SECONDS = 60
+
+
+def show_overview(
+    request: HttpRequest, extra_context: dict[str, Any] | None = None
+) -> HttpResponse:
+    """Return the overview page, which refreshes itself."""
+    respond = partial(admin.site.__class__.index, admin.site, request, extra_context)
+    return respond_live(request, respond, scope=HistoryScope(), max_age=SHORT_AGE_SECONDS)
 
 
 def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:

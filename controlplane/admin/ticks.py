@@ -9,6 +9,7 @@ from django.http import HttpRequest
 
 from controlplane.admin.badges import duration, figures, instant, length, list_link, page_link
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column
+from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.models import TickRun, TickState
 
 _SHOWN_RUNS = 25
@@ -23,6 +24,8 @@ def longest_phases(phases: Mapping[str, int], shown: int = 3) -> str:
 
 class RunColumns(ReadOnlyAdmin):
     """The columns of a run, and of the last run of a tick."""
+
+    max_age: ClassVar = SHORT_AGE_SECONDS
 
     took = column(lambda run: duration(run.started_at, run.finished_at), "took")
     lag = column(lambda run: length(run.lag_seconds), "late by")

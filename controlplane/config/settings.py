@@ -1,6 +1,7 @@
 """Django's and Celery's settings, taken from the typed environment or fixed."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from django.templatetags.static import static
@@ -64,13 +65,15 @@ MIDDLEWARE = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [Path(__file__).parents[1] / "templates"],  # before those of unfold
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-            ]
+            ],
+            "libraries": {"alerts": "controlplane.admin.alert_count"},
         },
     }
 ]
@@ -185,6 +188,7 @@ UNFOLD = {
     ],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
+    "SCRIPTS": [lambda request: static("controlplane/live.js")],
     "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",
     "ACCOUNT": {"navigation": "controlplane.admin.sidebar.account_links"},
     "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},

@@ -47,6 +47,7 @@ from controlplane.domain.state.states import REASONS, Reason
 from controlplane.models import Attempt, CacheEntry, Task
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
+from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.attempts import find_newest_attempts
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import STREAMS
@@ -161,6 +162,10 @@ class AttemptAdmin(ReadOnlyAdmin):
     def page_actions(self, obj: Attempt) -> list[str]:
         """Return the release for attempts that have ended and are not released."""
         return ["release_attempts"] if obj.finished_at and obj.released_at is None else []
+
+    def history_scope(self, obj: Attempt) -> HistoryScope:
+        """Return the history of the attempt's task."""
+        return HistoryScope(task_id=obj.task_id)
 
     def heading(self, obj: Attempt) -> dict[str, Any]:
         """Return its state and the reason of its end."""

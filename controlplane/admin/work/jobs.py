@@ -41,6 +41,7 @@ from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import TERMINAL, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
+from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
@@ -141,6 +142,10 @@ class JobAdmin(ReadOnlyAdmin):
         counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
         return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
+
+    def history_scope(self, obj: Job) -> HistoryScope:
+        """Return the history of the job."""
+        return HistoryScope(job_id=obj.pk)
 
     def heading(self, obj: Job) -> dict[str, Any]:
         """Return its state and the reason."""

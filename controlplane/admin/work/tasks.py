@@ -27,6 +27,7 @@ from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Callback, OneOff, Task
+from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.artifacts import get_task_artifacts
 
 _SHOWN_ATTEMPTS = 50
@@ -91,6 +92,10 @@ class TaskAdmin(ReadOnlyAdmin):
     )
     cell = loaded_column(lambda task, loaded: _cell_of(loaded[0]), "cell")
     exit_code = loaded_column(lambda task, loaded: loaded[0] and loaded[0].exit_code, "exit code")
+
+    def history_scope(self, obj: Task) -> HistoryScope:
+        """Return the history of the task."""
+        return HistoryScope(task_id=obj.pk)
 
     def heading(self, obj: Task) -> dict[str, Any]:
         """Return its state and the reason."""

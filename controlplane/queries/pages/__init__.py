@@ -1,0 +1,1 @@
+"""Queries of the operators' pages, each by one indexed statement."""

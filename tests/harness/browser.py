@@ -1,0 +1,41 @@
+"""A real browser in which a user is logged in."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+from playwright.sync_api import Page, sync_playwright
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+DESKTOP = {"width": 1360, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+@contextmanager
+def signed_in_page(
+    url: str, user: User, *, viewport: dict[str, int] = DESKTOP, **options: Any
+) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page of the user's browser, and the list of what its console prints."""
+    login = Client()
+    login.force_login(user)
+    name = settings.SESSION_COOKIE_NAME
+    executable = next(filter(None, map(shutil.which, _BROWSERS)))
+    complaints: list[str] = []
+    # Playwright runs an event loop in the thread of the test, which reads and writes rows as well.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        context = browser.new_context(viewport=viewport, base_url=url, **options)  # type: ignore[arg-type]
+        context.add_cookies([{"name": name, "value": login.cookies[name].value, "url": url}])
+        page = context.new_page()
+        page.on("console", lambda line: complaints.append(line.text))
+        page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
+        yield page, complaints
+        page.wait_for_load_state("networkidle")  # a request in progress keeps the database in use
+        browser.close()
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
