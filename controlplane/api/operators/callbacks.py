@@ -20,7 +20,7 @@ from controlplane.api.requests import read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.api.walls import check_callback, check_job
 from controlplane.commands.callbacks import repeat_callback
-from controlplane.domain.callbacks.delivery import callback_key
+from controlplane.domain.callbacks.delivery import callback_key, key_text
 from controlplane.domain.roles import Permission, Role
 from controlplane.queries.callbacks import callbacks
 
@@ -67,4 +67,4 @@ class CallbackKeys(ApiView):
         """Show the key that signs the callbacks of the caller's jobs and tasks."""
         secret = settings.CELLRUN.secret_key
         key = callback_key(secret, user_id=caller_of(request).pk)
-        return self.answer({"key": key.hex(), "algorithm": "HMAC-SHA256"})
+        return self.answer({"key": key_text(key)})

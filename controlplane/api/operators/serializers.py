@@ -243,8 +243,7 @@ class CallbackDetailSerializer(serializers.ModelSerializer[Callback]):
 class CallbackKeySerializer(serializers.Serializer[None]):
     """The key that signs the callbacks of the caller's own jobs and tasks."""
 
-    key = CharField(help_text="The key: 32 bytes in hexadecimal.")
-    algorithm = serializers.ChoiceField(["HMAC-SHA256"])
+    key = CharField(help_text="The secret in the format of Standard Webhooks: `whsec_…`.")
 
 
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):

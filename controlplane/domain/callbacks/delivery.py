@@ -1,8 +1,8 @@
 """Callback requests: bodies, signatures and the retry schedule."""
 
-import hashlib
 import hmac
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, overload
@@ -60,23 +60,24 @@ def callback_key(secret_key: str, *, user_id: int) -> bytes:
     return derive_key(secret_key.encode(), salt=b"cellrun", info=info)
 
 
-def sign(key: bytes, body: bytes, *, at: datetime) -> str:
-    """Return the value of X-Cellrun-Signature: the time, and the MAC of time and body."""
-    seconds = int(at.timestamp())
-    mac = hmac.new(key, f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
-    return f"t={seconds},v1={mac}"
+def key_text(key: bytes) -> str:
+    """Return a key in the format of Standard Webhooks."""
+    return f"whsec_{b64encode(key).decode()}"
 
 
 def request_headers(
     key: bytes, body: bytes, callback_id: int, number: int, at: datetime
 ) -> dict[str, str]:
-    """Return the headers of a callback's try `number`."""
+    """Return the headers of a callback's try `number`, signed as Standard Webhooks specifies."""
+    message, seconds = f"callback_{callback_id}", int(at.timestamp())
+    mac = hmac.digest(key, f"{message}.{seconds}.".encode() + body, "sha256")
     return {
         "Content-Type": "application/json",
         "User-Agent": "cellrun",
-        "X-Cellrun-Callback": str(callback_id),
+        "webhook-id": message,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": f"v1,{b64encode(mac).decode()}",
         "X-Cellrun-Try": str(number),
-        "X-Cellrun-Signature": sign(key, body, at=at),
     }
 
 

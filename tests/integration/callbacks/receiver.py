@@ -23,11 +23,6 @@ class Received:
     body: bytes
 
     @property
-    def signature(self) -> str:
-        """Return the signature that proves its origin."""
-        return self.headers["X-Cellrun-Signature"]
-
-    @property
     def document(self) -> dict[str, Any]:
         """The body as JSON."""
         return dict(json.loads(self.body))

@@ -186,7 +186,7 @@ def test_two_workers_never_deliver_the_same_callback(
         receiver.wait_until(lambda: states_of(job) == ["delivered"] * 200, "all are delivered")
     finally:
         worker.communicate(timeout=30)
-    tried = Counter(request.headers["X-Cellrun-Callback"] for request in receiver.received)
+    tried = Counter(request.headers["webhook-id"] for request in receiver.received)
     assert set(tried.values()) == {1}
     assert receiver.most_open <= 8
 

@@ -1,7 +1,5 @@
 """Callbacks without a network: waits, signatures, bodies, and which addresses are refused."""
 
-import hashlib
-import hmac
 import json
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -9,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from controlplane.domain.callbacks.addresses import receiver_of, refuse_url
 from controlplane.domain.callbacks.delivery import (
@@ -17,9 +16,10 @@ from controlplane.domain.callbacks.delivery import (
     callback_key,
     encode,
     is_delivered,
+    key_text,
     nanoseconds_of,
     one_line,
-    sign,
+    request_headers,
     wait_seconds,
 )
 from controlplane.domain.state.backoff import JITTER
@@ -56,13 +56,28 @@ def test_only_2xx_responses_count_as_delivered() -> None:
     assert not is_delivered(None)
 
 
-def test_signature_covers_the_instant_and_the_body() -> None:
+@pytest.mark.parametrize("change", ["webhook-id", "webhook-timestamp", "body", "key"])
+def test_a_receiver_of_standard_webhooks_verifies_a_callback(change: str) -> None:
+    at = datetime.now(UTC)
     key = callback_key("secret" * 8, user_id=7)
-    at, mac = (part.partition("=")[2] for part in sign(key, b'{"a":1}', at=AT).split(","))
-    assert at == str(int(AT.timestamp()))
-    assert mac == hmac.new(key, at.encode() + b'.{"a":1}', hashlib.sha256).hexdigest()
-    others = [callback_key("secret" * 8, user_id=8), callback_key("Secret" * 8, user_id=7)]
-    assert len({key, *others}) == 3
+    body = encode({"result": "é"})
+    headers = request_headers(key, body, 12, 3, at)
+    receiver = Webhook(key_text(key))
+    assert receiver.verify(body, headers) == {"result": "é"}
+    if change == "body":
+        body += b" "
+    elif change == "key":
+        receiver = Webhook(key_text(callback_key("secret" * 8, user_id=8)))
+    else:
+        headers[change] = headers[change][:-1] + str((int(headers[change][-1]) + 1) % 10)
+    with pytest.raises(WebhookVerificationError):
+        receiver.verify(body, headers)
+
+
+def test_each_user_and_each_secret_has_a_key() -> None:
+    users, secrets = (7, 8), ("secret" * 8, "Secret" * 8)
+    keys = {callback_key(secret, user_id=user) for secret in secrets for user in users}
+    assert len(keys) == 4
 
 
 def test_instants_are_exact_to_the_microsecond() -> None:
