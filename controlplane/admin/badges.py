@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Model
 from django.urls import reverse
@@ -98,11 +99,11 @@ def with_note(badge: SafeString, note: str) -> SafeString:
     return format_html('{}<span class="cellrun-note">{}</span>', badge, note)
 
 
-def page_link(model: str, key: Any, text: Any) -> SafeString | str:
-    """Return a link to the page of a row; a dash if `key` is None."""
+def page_link(model: str, key: Any, text: Any, *, anchor: str = "") -> SafeString | str:
+    """Return a link to the page of a row, or to a section of it; a dash if `key` is None."""
     if key is None:
         return NOTHING
-    return _link(f"controlplane_{model}", key, text)
+    return _link(f"controlplane_{model}", key, text, anchor)
 
 
 def row_link(row: Model, text: Any) -> SafeString:
@@ -111,16 +112,15 @@ def row_link(row: Model, text: Any) -> SafeString:
     return _link(f"{opts.app_label}_{opts.model_name}", row.pk, text)
 
 
-def _link(model: str, key: Any, text: Any) -> SafeString:
-    address = reverse(f"admin:{model}_change", args=[key])
+def _link(model: str, key: Any, text: Any, anchor: str = "") -> SafeString:
+    address = reverse(f"admin:{model}_change", args=[key]) + (f"#{anchor}" if anchor else "")
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
 
 
 def list_link(model: str, text: str, **query: Any) -> tuple[str, str]:
     """Return the text and the URL of a filtered list."""
     address = reverse(f"admin:controlplane_{model}_changelist")
-    filters = "&".join(f"{name}={value}" for name, value in query.items())
-    return text, f"{address}?{filters}"
+    return text, f"{address}?{urlencode(query)}"
 
 
 def instant(at: datetime | None) -> SafeString | str:

@@ -118,6 +118,10 @@ class StyledAdmin(_ModelAdmin):
         """Allow `linked_lookups` in addition to the filters."""
         return lookup in self.linked_lookups or bool(super().lookup_allowed(lookup, value, request))
 
+    def may_view(self, request: HttpRequest, model: str) -> bool:
+        """Return whether the user may view the rows of another model of this site."""
+        return bool(request.user.has_perm(f"{self.opts.app_label}.view_{model}"))
+
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may run actions: Django's permission to change the model."""
         name = f"{self.opts.app_label}.change_{self.opts.model_name}"
@@ -234,6 +238,10 @@ class ReadOnlyAdmin(StyledAdmin):
         """Return the names and values that the page shows for a row, without empty values."""
         raise NotImplementedError
 
+    def leading_sections(self, request: HttpRequest, obj: Any) -> list["Section"]:
+        """Return the sections above the facts: what needs attention first."""
+        return []
+
     def sections(self, obj: Any) -> list["Section"]:
         """Return the sections below the facts."""
         return []
@@ -298,6 +306,7 @@ class ReadOnlyAdmin(StyledAdmin):
             "opts": self.opts,
             "original": obj,
             "media": self.media,
+            "leading_sections": self.leading_sections(request, obj),
             "facts": facts,
             "sections": self.sections_for(request, obj),
             "page_links": self.page_links(request, obj),

@@ -38,18 +38,19 @@ from controlplane.admin.work.artifacts import (
     artifact_preview,
     image_response,
 )
+from controlplane.admin.work.output import read_tail
 from controlplane.admin.work.timeline import attempt_timeline
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
+from controlplane.domain.state.exit_statuses import explain_exit_status, with_signal
 from controlplane.domain.state.states import REASONS, Reason
 from controlplane.models import Attempt, CacheEntry, Task
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.attempts import find_newest_attempts
-from controlplane.storage.current import current_store
 from controlplane.storage.interface import STREAMS
 
 # The shown part of each stream; the API and the command return all of it.
@@ -172,7 +173,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         return {
             "title": f"Attempt {obj.number} of {_task_name(obj)}, {obj.job}",
             "badge": attempt_badge(obj),
-            "notes": [reason_of(obj)],
+            "notes": [with_signal(reason_of(obj))],
         }
 
     def facts(self, obj: Attempt) -> list[tuple[str, Any]]:
@@ -184,7 +185,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("cell", page_link("cell", obj.cell_id, obj.cell.name)),
             ("incarnation of the cell", obj.incarnation),
             ("container", obj.container_id),
-            ("exit code", obj.exit_code),
+            ("exit code", _exit_code(obj)),
             ("failure kind", obj.failure_kind),
             ("charged to budget", obj.charged),
             ("created", instant(obj.created_at)),
@@ -199,7 +200,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         ]
 
     def sections_for(self, request: HttpRequest, obj: Attempt) -> list[Section]:
-        """Return its result, artifacts, history, and the end of its output.
+        """Return its result, artifacts, the end of its output, and its history.
 
         The query selects the artifact to preview.
         """
@@ -211,7 +212,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             sections.append(artifact_browser(obj.pk, items))
             if preview := artifact_preview(obj.pk, items, request.GET.get(PREVIEW, "")):
                 sections.append(preview)
-        return [*sections, attempt_timeline(obj.pk), *(_stream(obj.pk, it) for it in STREAMS)]
+        return [*sections, *(_stream(obj.pk, it) for it in STREAMS), attempt_timeline(obj.pk)]
 
     def get_urls(self) -> list[Any]:
         """Add the artifacts of an attempt to the pages."""
@@ -344,11 +345,15 @@ def flower_link(attempt: Attempt) -> SafeString | str:
 
 
 def _stream(uid: UUID, stream: str) -> MonospaceText:
-    start = current_store().find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
-    content = current_store().read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
-    cut = f" (last {_SHOWN_LINES} lines)" if start else ""
-    text = content.decode("utf-8", errors="replace")
-    return MonospaceText(f"{stream}{cut}", text=text or "no output yet", is_open=bool(text))
+    tail = read_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
+    cut = f" (last {_SHOWN_LINES} lines)" if tail.is_cut else ""
+    text = tail.text or tail.fault
+    return MonospaceText(
+        f"{stream}{cut}",
+        anchor=stream,
+        text=text or "no output yet",
+        is_open=bool(text),
+    )
 
 
 def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:
@@ -358,6 +363,13 @@ def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:
 def items_of(uid: UUID, outputs: Any) -> list[dict[str, Any]]:
     """Return the artifacts of an attempt, as the API describes them."""
     return describe_artifacts(uid, outputs, base=path_of(str(uid), ""))
+
+
+def _exit_code(attempt: Attempt) -> str:
+    if attempt.exit_code is None:
+        return ""
+    explained = explain_exit_status(attempt.exit_code)
+    return f"{attempt.exit_code} ({explained})" if explained else str(attempt.exit_code)
 
 
 def _released(attempt: Attempt) -> SafeString | str:

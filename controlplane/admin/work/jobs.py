@@ -31,6 +31,7 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.admin.work.callbacks import callback_section
+from controlplane.admin.work.failures import failures_sections
 from controlplane.admin.work.job_tasks import tasks_section
 from controlplane.admin.work.pending import group_notes
 from controlplane.admin.work.relations import relations_section
@@ -178,6 +179,10 @@ class JobAdmin(ReadOnlyAdmin):
             ("callback on", _CALLBACK_EVENTS.get(CallbackOn(obj.callback_on))),
             ("callback URL", obj.callback_url),
         ]
+
+    def leading_sections(self, request: HttpRequest, obj: Job) -> list[Section]:
+        """Return what failed."""
+        return failures_sections(obj, shows_output=self.may_view(request, "attempt"))
 
     def sections_for(self, request: HttpRequest, obj: Job) -> list[Section]:
         """Return groups, a page of tasks, related jobs, history and the submitted document."""

@@ -26,6 +26,7 @@ from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
 from controlplane.contract.states import TaskState
+from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.models import Attempt, Callback, OneOff, Task
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.artifacts import get_task_artifacts
@@ -103,7 +104,7 @@ class TaskAdmin(ReadOnlyAdmin):
         return {
             "title": f"{obj.group.name}.{obj.index} of {obj.job}",
             "badge": state_badge(obj.state),
-            "notes": [*notes.values(), obj.failure_reason],
+            "notes": [*notes.values(), with_signal(obj.failure_reason)],
         }
 
     def facts(self, obj: Task) -> list[tuple[str, Any]]:
