@@ -75,21 +75,45 @@ def _badge(name: str, colour: str) -> SafeString:
     )
 
 
-def counts_badges(counts: Mapping[int, int]) -> SafeString:
-    """Return counts by state in the order of a task's life: `1 pending 3 running`."""
-    parts = [
-        (colour, state.name.lower(), counts[state])
-        for state, colour in COLOURS.items()
-        if counts.get(state)
-    ]
+def counts_badges(counts: Mapping[int, int], **filters: Any) -> SafeString:
+    """Return counts by state in the order of a task's life: `1 pending 3 running`.
+
+    With `filters`, each count links to the list of these tasks.
+    """
+    parts = [(state, colour) for state, colour in COLOURS.items() if counts.get(state)]
     if not parts:
         return mark_safe(NOTHING)
     inner = format_html_join(
-        " ",
-        '<span class="cellrun-count" style="--status: {}" title="{}"><b>{}</b> {}</span>',
-        ((colour, name, count, name) for colour, name, count in parts),
+        " ", "{}", ((_count(state, colour, counts[state], filters),) for state, colour in parts)
     )
     return format_html('<span class="cellrun-counts">{}</span>', inner)
+
+
+def _count(state: TaskState, colour: str, count: int, filters: Mapping[str, Any]) -> SafeString:
+    name = state.name.lower()
+    if not filters:
+        return format_html(
+            '<span class="cellrun-count" style="--status: {}" title="{}"><b>{}</b> {}</span>',
+            colour,
+            name,
+            count,
+            name,
+        )
+    _, address = list_link("task", "", **filters, state__exact=int(state))
+    return format_html(
+        '<a class="cellrun-count" style="--status: {}" href="{}"><b>{}</b> {}</a>',
+        colour,
+        address,
+        count,
+        name,
+    )
+
+
+def state_bar(counts: Mapping[int, int]) -> SafeString:
+    """Return a stacked bar of counts by state; the counts stand beside it in words."""
+    parts = ((colour, counts[it]) for it, colour in COLOURS.items() if counts.get(it))
+    inner = format_html_join("", '<span style="--status: {}; flex-grow: {}"></span>', parts)
+    return format_html('<span class="cellrun-bar" aria-hidden="true">{}</span>', inner)
 
 
 def with_note(badge: SafeString, note: str) -> SafeString:

@@ -29,6 +29,7 @@ from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     column,
     confirmed_action,
 )
@@ -45,7 +46,7 @@ from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
 from controlplane.domain.state.exit_statuses import explain_exit_status, with_signal
-from controlplane.domain.state.states import REASONS, Reason
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, REASONS, Reason
 from controlplane.models import Attempt, CacheEntry, Task
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
@@ -79,6 +80,16 @@ class HeldFilter(IndexedFilter):
     options: ClassVar = {"yes": ("Held by the attempt", Q(released_at=None))}
 
 
+class AttemptStateFilter(StateFilter):
+    """A filter by state; attempts that go on are found among those that hold capacity."""
+
+    states: ClassVar = ATTEMPT_STATES
+
+    def condition(self, state: TaskState, request: HttpRequest) -> Q:
+        """Return the condition of a state."""
+        return Q(state=state, released_at=None) if state in ACTIVE else Q(state=state)
+
+
 @admin.register(Attempt)
 class AttemptAdmin(ReadOnlyAdmin):
     """Attempts, newest first: their uids grow with time."""
@@ -96,7 +107,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         "took",
         "flower",
     )
-    list_filter = (HeldFilter,)
+    list_filter = (AttemptStateFilter, HeldFilter)
     list_select_related = ("cell", "job", "group", "task")
     search_fields = ("uid",)
     search_help_text = "The whole uid of an attempt"
@@ -111,7 +122,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     )
 
     actions = ("release_attempts",)
-    linked_lookups = ("state__exact", "cell__id__exact", "task__id__exact")
+    linked_lookups = ("cell__id__exact", "task__id__exact")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         """Return the rows; of deleted jobs, only attempts that hold capacity of a cell."""

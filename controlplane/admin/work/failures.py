@@ -11,8 +11,9 @@ from controlplane.admin.base import Section
 from controlplane.admin.work.attempts import reason_of
 from controlplane.admin.work.output import OutputTail, find_last_lines
 from controlplane.domain.state.exit_statuses import with_signal
+from controlplane.domain.state.states import UNSUCCESSFUL
 from controlplane.models import Attempt, Job, Task
-from controlplane.queries.pages.failures import UNSUCCESSFUL, FailureGroup, find_failure_groups
+from controlplane.queries.pages.failures import FailureGroup, find_failure_groups
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 _SHOWN_REASONS = 8

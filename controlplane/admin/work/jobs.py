@@ -18,12 +18,14 @@ from controlplane.admin.badges import (
     length,
     page_link,
     state_badge,
+    state_bar,
     with_note,
 )
 from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     Table,
     by_number,
     column,
@@ -50,6 +52,14 @@ _SHOWN_GROUPS = 100
 _CALLBACK_EVENTS = {CallbackOn.TASK: "end of each task", CallbackOn.JOB: "settlement of the job"}
 
 
+class OneOffFilter(admin.BooleanFieldListFilter):
+    """A filter for the jobs of one-off tasks."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.title = "one-off tasks"
+
+
 @admin.register(Job)
 class JobAdmin(ReadOnlyAdmin):
     """Jobs, newest first."""
@@ -66,7 +76,7 @@ class JobAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = ("state", "band", "is_one_off")
+    list_filter = (StateFilter, "band", ("is_one_off", OneOffFilter))
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
     search_help_text = "The whole name, id or guid of a job"
@@ -88,7 +98,7 @@ class JobAdmin(ReadOnlyAdmin):
     created = column(lambda job: instant(job.created_at), "created", ordering="pk")
     took = column(lambda job: duration(job.started_at, job.finished_at), "took")
 
-    tasks = loaded_column(lambda job, counts: counts_badges(counts), "tasks")
+    tasks = loaded_column(lambda job, counts: counts_badges(counts, job__id__exact=job.pk), "tasks")
 
     @confirmed_action(
         "Cancel job",
@@ -212,6 +222,12 @@ def _size(group: TaskGroup) -> str:
     return f"{group.task_count} of {group.replicas}" if few else str(group.replicas)
 
 
+def _progress(group: TaskGroup) -> SafeString:
+    counts = dict(enumerate(group.counts))
+    filters = {"job__id__exact": group.job_id, "group__id__exact": group.pk}
+    return state_bar(counts) + counts_badges(counts, **filters)
+
+
 def _promise(group: TaskGroup) -> str:
     promises = {"": "", "lease": "exclusively", "strict": "strictly exclusively"}
     once = "at most once" if group.at_most_once else ""
@@ -227,7 +243,7 @@ def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Table:
             (
                 group.name,
                 _size(group),
-                counts_badges(dict(enumerate(group.counts))),
+                _progress(group),
                 group.min_available if job.explicit_minimum or job.coscheduled else "all",
                 _promise(group),
                 notes.get(group.pk, ""),

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Q
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane import clock
@@ -13,6 +14,7 @@ from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     Table,
     by_number,
     column,
@@ -27,6 +29,7 @@ from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.exit_statuses import with_signal
+from controlplane.domain.state.states import ACTIVE
 from controlplane.models import Attempt, Callback, OneOff, Task
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.artifacts import get_task_artifacts
@@ -48,6 +51,23 @@ class OpenFilter(IndexedFilter):
     }
 
 
+class TaskStateFilter(StateFilter):
+    """A filter by state, which indexes find among many tasks of all jobs, or the tasks of a job."""
+
+    states: ClassVar = frozenset(TaskState)
+
+    def condition(self, state: TaskState, request: HttpRequest) -> Q:
+        """Return the condition; of PENDING tasks of all jobs, those that could be placed."""
+        found = Q(state=state)
+        if "job__id__exact" in request.GET:
+            return found
+        if state == TaskState.PENDING:
+            return found & Q(attempt_open=False)
+        if state in ACTIVE:
+            return found & Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id"))
+        return found
+
+
 @admin.register(Task)
 class TaskAdmin(ReadOnlyAdmin):
     """Tasks, newest first."""
@@ -63,11 +83,11 @@ class TaskAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = (OpenFilter,)
+    list_filter = (TaskStateFilter, OpenFilter)
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "The id of a task"
-    linked_lookups = ("job__id__exact", "cache_entry_id__exact")
+    linked_lookups = ("job__id__exact", "group__id__exact", "cache_entry_id__exact")
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.states import TERMINAL
+from controlplane.domain.state.states import UNSUCCESSFUL
 from controlplane.queries.sql import named_rows
-
-UNSUCCESSFUL = TERMINAL - {TaskState.SUCCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
