@@ -8,6 +8,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Q, QuerySet, When
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Left
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
@@ -68,6 +69,9 @@ _LINE_FIELDS = (
     "exit_code",
     "reason",
     "message",
+    "created_at",
+    "started_at",
+    "finished_at",
     "cell__name",
 )
 
@@ -305,14 +309,14 @@ def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
 def newest_attempts(task_ids: Sequence[int], *, each: int) -> dict[int, list[Attempt]]:
     """Return the newest attempts of each task, at most `each`, with their cells, in two statements.
 
-    `shown_result` of an attempt is the beginning of its result.
+    `shown_result` of an attempt is the beginning of its result, `steps` those of its usage.
     """
     has_result = When(state=TaskState.SUCCEEDED, then=Left("result", _RESULT_CHARS))
     found = (
         Attempt.objects.filter(pk__in=find_newest_attempts(task_ids, each=each))
         .select_related("cell")
         .only(*_LINE_FIELDS)
-        .annotate(shown_result=Case(has_result))
+        .annotate(shown_result=Case(has_result), steps=KeyTransform("steps", "usage"))
         .order_by("-number")
     )
     newest: dict[int, list[Attempt]] = {task_id: [] for task_id in task_ids}

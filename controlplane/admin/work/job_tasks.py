@@ -16,7 +16,9 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import Table
+from controlplane.admin.base import Section, Table
+from controlplane.admin.charts.grid import grid_sections
+from controlplane.admin.charts.waterfall import waterfall_sections
 from controlplane.admin.paging import Chip, Pages
 from controlplane.admin.work.attempts import all_attempts, attempt_note, newest_attempts, reason_of
 from controlplane.admin.work.pending import task_notes
@@ -37,8 +39,11 @@ STATE = "state"
 """The query parameter of the state of the shown tasks."""
 
 
-def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
-    """Return one page of the job's tasks in their order; `query` selects state and page."""
+def tasks_sections(job: Job, query: Mapping[str, str], now: datetime) -> list[Section]:
+    """Return all tasks as a grid, one page of them in their order, and its attempts over time.
+
+    `query` selects state and page.
+    """
     tasks = Task.objects.filter(job=job).select_related("group").defer("group__launch")
     counts = count_tasks_of_jobs([job.pk])[job.pk]
     state = next((it for it in COLOURS if it.name.lower() == query.get(STATE)), None)
@@ -51,7 +56,7 @@ def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
     shown: list[Task] = list(page)
     notes = task_notes(shown, now)
     attempts = newest_attempts([task.pk for task in shown], each=_SHOWN_ATTEMPTS)
-    return Table(
+    table = Table(
         "Tasks",
         anchor=ANCHOR,
         pages=Pages(page, ANCHOR, filters) if page.has_other_pages() else None,
@@ -72,6 +77,13 @@ def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
         if page.has_other_pages()
         else None,
     )
+    named = (
+        (f"{task.group.name}.{task.index} #{attempt.number}", attempt, attempt.steps)  # type: ignore[attr-defined]
+        for task in shown
+        for attempt in attempts[task.pk]
+    )
+    grid = grid_sections(job.pk, sum(counts.values()))
+    return [*grid, table, *waterfall_sections(named, now=now)]
 
 
 def _chips(counts: Mapping[int, int], chosen: TaskState | None) -> list[Chip]:

@@ -34,7 +34,7 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import failures_sections
-from controlplane.admin.work.job_tasks import tasks_section
+from controlplane.admin.work.job_tasks import tasks_sections
 from controlplane.admin.work.pending import group_notes
 from controlplane.admin.work.relations import relations_section
 from controlplane.admin.work.timeline import job_timeline
@@ -202,7 +202,7 @@ class JobAdmin(ReadOnlyAdmin):
         spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
         return [
             _groups_section(obj, groups, now),
-            tasks_section(obj, request.GET, now),
+            *tasks_sections(obj, request.GET, now),
             relations_section(obj),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),

@@ -20,6 +20,7 @@ from controlplane.admin.base import (
     column,
     loaded_column,
 )
+from controlplane.admin.charts.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
 from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
@@ -178,6 +179,8 @@ class TaskAdmin(ReadOnlyAdmin):
                 else "no attempt yet",
             ),
         ]
+        named = ((f"#{it.number}", it, (it.usage or {}).get("steps")) for it in attempts)
+        sections += waterfall_sections(named, now=clock.now())
         if attempts and attempts[0].result:
             cut = " (first 10 KiB)" if attempts[0].result_truncated else ""
             sections.append(MonospaceText(f"Result{cut}", text=attempts[0].result))
