@@ -451,8 +451,9 @@ class Table(Section):
 
 @dataclass(frozen=True, slots=True)
 class MonospaceText(Section):
-    """Preformatted text in a monospace font."""
+    """Preformatted text in a monospace font. `command`: a command that uses it, to be copied."""
 
     template: ClassVar[str] = "controlplane/section_text.html"
     text: str = ""
     is_open: bool = True
+    command: str = ""

@@ -10,7 +10,13 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Q, QuerySet, When
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Left
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseRedirect,
+)
 from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -34,13 +40,16 @@ from controlplane.admin.base import (
     column,
     confirmed_action,
 )
+from controlplane.admin.sections.commands import attempt_commands
+from controlplane.admin.sections.output import output_response, output_section
+from controlplane.admin.sections.usage import usage_sections
+from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import (
     PREVIEW,
     artifact_browser,
     artifact_preview,
     image_response,
 )
-from controlplane.admin.work.output import read_tail
 from controlplane.admin.work.timeline import attempt_timeline
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.artifacts import path_of
@@ -53,11 +62,7 @@ from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.attempts import find_newest_attempts
-from controlplane.storage.interface import STREAMS
 
-# The shown part of each stream; the API and the command return all of it.
-_SHOWN_LINES = 200
-_SHOWN_BYTES = 64 * 1024
 # The shown part of a result in a list of tasks.
 _RESULT_CHARS = 400
 _LINE_FIELDS = (
@@ -210,12 +215,11 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("released", _released(obj)),
             ("stop ordered because", obj.stop_reason),
             ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
-            ("usage", _pairs(_plain(obj.usage or {}))),
             ("Flower", flower_link(obj)),
         ]
 
     def sections_for(self, request: HttpRequest, obj: Attempt) -> list[Section]:
-        """Return its result, artifacts, the end of its output, and its history.
+        """Return its result, artifacts, the end of its output, its usage and its history.
 
         The query selects the artifact to preview.
         """
@@ -227,12 +231,25 @@ class AttemptAdmin(ReadOnlyAdmin):
             sections.append(artifact_browser(obj.pk, items))
             if preview := artifact_preview(obj.pk, items, request.GET.get(PREVIEW, "")):
                 sections.append(preview)
-        return [*sections, *(_stream(obj.pk, it) for it in STREAMS), attempt_timeline(obj.pk)]
+        steps = (obj.usage or {}).get("steps")
+        return [
+            *sections,
+            output_section(obj),
+            *usage_sections(obj),
+            *waterfall_sections([(f"#{obj.number}", obj, steps)], now=clock.now()),
+            attempt_timeline(obj.pk),
+            attempt_commands(obj),
+        ]
 
     def get_urls(self) -> list[Any]:
-        """Add the artifacts of an attempt to the pages."""
+        """Add the output and the artifacts of an attempt to the pages."""
         view = self.admin_site.admin_view
         return [
+            path(
+                "<uuid:uid>/output/<str:stream>",
+                view(self.show_output),
+                name="controlplane_attempt_output",
+            ),
             path(
                 "<uuid:uid>/artifacts/<path:name>",
                 view(self.download_artifact),
@@ -245,6 +262,15 @@ class AttemptAdmin(ReadOnlyAdmin):
             ),
             *super().get_urls(),
         ]
+
+    def show_output(self, request: HttpRequest, uid: UUID, stream: str) -> HttpResponseBase:
+        """Return a stream of an attempt as a file, or the part after an offset."""
+        attempt = self.get_object(request, str(uid))
+        if not self.has_view_permission(request, attempt):
+            raise PermissionDenied
+        if attempt is None:
+            raise Http404(f"there is no attempt {uid}")
+        return output_response(uid, stream, request.GET)
 
     def download_artifact(self, request: HttpRequest, uid: UUID, name: str) -> HttpResponse:
         """Redirect to an artifact, which the browser stores as a file."""
@@ -273,15 +299,6 @@ class AttemptAdmin(ReadOnlyAdmin):
             if item["name"] == name:
                 return item
         raise Http404(f"attempt {uid} has no artifact {name}")
-
-
-def _plain(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usage, with the time of each step as a value of its own."""
-    steps = usage.get("steps")
-    plain = {name: value for name, value in usage.items() if name != "steps"}
-    if isinstance(steps, dict):
-        plain |= {f"{name} step": f"{seconds} s" for name, seconds in steps.items()}
-    return plain
 
 
 def _pairs(mapping: Mapping[str, Any]) -> str:
@@ -357,18 +374,6 @@ def flower_link(attempt: Attempt) -> SafeString | str:
     if not address:
         return ""
     return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)
-
-
-def _stream(uid: UUID, stream: str) -> MonospaceText:
-    tail = read_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
-    cut = f" (last {_SHOWN_LINES} lines)" if tail.is_cut else ""
-    text = tail.text or tail.fault
-    return MonospaceText(
-        f"{stream}{cut}",
-        anchor=stream,
-        text=text or "no output yet",
-        is_open=bool(text),
-    )
 
 
 def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:

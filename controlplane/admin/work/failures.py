@@ -8,8 +8,8 @@ from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import instant, list_link, page_link, state_badge
 from controlplane.admin.base import Section
+from controlplane.admin.sections.output import OutputTail, find_last_lines
 from controlplane.admin.work.attempts import reason_of
-from controlplane.admin.work.output import OutputTail, find_last_lines
 from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.domain.state.states import UNSUCCESSFUL
 from controlplane.models import Attempt, Job, Task

@@ -17,9 +17,9 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import Section, Table
-from controlplane.admin.charts.grid import grid_sections
-from controlplane.admin.charts.waterfall import waterfall_sections
 from controlplane.admin.paging import Chip, Pages
+from controlplane.admin.sections.grid import grid_sections
+from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.attempts import all_attempts, attempt_note, newest_attempts, reason_of
 from controlplane.admin.work.pending import task_notes
 from controlplane.contract.states import TaskState

@@ -32,6 +32,7 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
+from controlplane.admin.sections.commands import job_commands, submit_command
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import failures_sections
 from controlplane.admin.work.job_tasks import tasks_sections
@@ -206,7 +207,10 @@ class JobAdmin(ReadOnlyAdmin):
             relations_section(obj),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
-            MonospaceText("Submitted document", text=spec, is_open=False),
+            job_commands(obj, count_tasks_of_jobs([obj.pk])[obj.pk]),
+            MonospaceText(
+                "Submitted document", text=spec, is_open=False, command=submit_command(obj.spec)
+            ),
         ]
 
 

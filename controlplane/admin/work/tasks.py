@@ -20,7 +20,8 @@ from controlplane.admin.base import (
     column,
     loaded_column,
 )
-from controlplane.admin.charts.waterfall import waterfall_sections
+from controlplane.admin.sections.commands import task_commands
+from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
 from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
@@ -138,10 +139,10 @@ class TaskAdmin(ReadOnlyAdmin):
             *one_off_facts(one_off, TaskState(obj.state)),
             *cache_facts(obj, find_entry_of_task(obj)),
             ("attempts", obj.attempt_number),
-            ("failures", f"{obj.failure_count} of {group.retries_failure} retries"),
-            ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
+            ("failures", _charged(obj.failure_count, group.retries_failure)),
+            ("preemptions", _charged(obj.preemption_count, group.retries_preemption)),
             ("system failures", obj.system_failure_count),
-            ("consecutive system failures", f"{obj.system_row} of {group.retries_system} retries"),
+            ("consecutive system failures", _charged(obj.system_row, group.retries_system)),
             ("consecutive crashes", obj.consecutive_crashes),
             ("next attempt not before", instant(obj.not_before) if obj.not_before else None),
             ("first start", instant(obj.started_at)),
@@ -192,7 +193,12 @@ class TaskAdmin(ReadOnlyAdmin):
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
             sections += callback_section(of_task)
-        return sections
+        return [*sections, task_commands(obj)]
+
+
+def _charged(count: int, retries: int) -> str:
+    """Return a number of ends and how many of them are retried: the last one may not be."""
+    return f"{count} (at most {retries} {'is' if retries == 1 else 'are'} retried)"
 
 
 def _cell_of(attempt: Attempt | None) -> SafeString | str:

@@ -1,4 +1,4 @@
-// The grid of a job's tasks (controlplane.admin.charts.grid): a canvas for each group.
+// The grid of a job's tasks (controlplane.admin.sections.grid): a canvas for each group.
 
 "use strict";
 

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from controlplane import clock
-from controlplane.admin.charts import waterfall
+from controlplane.admin.sections import waterfall
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
