@@ -69,7 +69,9 @@ class Waterfall(Section):
     is_open: bool = True
 
 
-def waterfall_sections(attempts: Iterable[tuple[str, Attempt]], *, now: datetime) -> list[Section]:
+def waterfall_sections(
+    attempts: Iterable[tuple[str, Attempt, Steps]], *, now: datetime
+) -> list[Section]:
     """Return the waterfall of named attempts, earliest first; of more, the newest MAX_LINES."""
     chosen = sorted(attempts, key=lambda item: (item[1].created_at, item[1].pk))
     hidden, chosen = max(0, len(chosen) - MAX_LINES), chosen[-MAX_LINES:]

@@ -25,7 +25,7 @@ _SHOWN_OUTPUTS = 3
 class FailureLine:
     """The tasks that failed for one reason, and the newest of them as the example.
 
-    `detail`: the message of its attempt, if it says more than the reason.
+    `detail`: the message of its attempt, if it is not the reason.
     """
 
     badge: SafeString

@@ -33,11 +33,16 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.admin.sections.commands import job_commands, submit_command
+from controlplane.admin.sections.graph import graph_sections
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import failures_sections
 from controlplane.admin.work.job_tasks import tasks_sections
 from controlplane.admin.work.pending import group_notes
-from controlplane.admin.work.relations import relations_section
+from controlplane.admin.work.relations import (
+    find_dependants,
+    find_dependencies,
+    relations_section,
+)
 from controlplane.admin.work.timeline import job_timeline
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.rerun import retry_job
@@ -201,10 +206,12 @@ class JobAdmin(ReadOnlyAdmin):
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
         )
         spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
+        dependencies, dependants = find_dependencies(obj), find_dependants(obj)
         return [
             _groups_section(obj, groups, now),
+            *graph_sections(obj, groups, dependencies, dependants),
             *tasks_sections(obj, request.GET, now),
-            relations_section(obj),
+            relations_section(obj, dependencies, dependants),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
             job_commands(obj, count_tasks_of_jobs([obj.pk])[obj.pk]),
