@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Model
 from django.urls import reverse
@@ -74,21 +75,45 @@ def _badge(name: str, colour: str) -> SafeString:
     )
 
 
-def counts_badges(counts: Mapping[int, int]) -> SafeString:
-    """Return counts by state in the order of a task's life: `1 pending 3 running`."""
-    parts = [
-        (colour, state.name.lower(), counts[state])
-        for state, colour in COLOURS.items()
-        if counts.get(state)
-    ]
+def counts_badges(counts: Mapping[int, int], **filters: Any) -> SafeString:
+    """Return counts by state in the order of a task's life: `1 pending 3 running`.
+
+    With `filters`, each count links to the list of these tasks.
+    """
+    parts = [(state, colour) for state, colour in COLOURS.items() if counts.get(state)]
     if not parts:
         return mark_safe(NOTHING)
     inner = format_html_join(
-        " ",
-        '<span class="cellrun-count" style="--status: {}" title="{}"><b>{}</b> {}</span>',
-        ((colour, name, count, name) for colour, name, count in parts),
+        " ", "{}", ((_count(state, colour, counts[state], filters),) for state, colour in parts)
     )
     return format_html('<span class="cellrun-counts">{}</span>', inner)
+
+
+def _count(state: TaskState, colour: str, count: int, filters: Mapping[str, Any]) -> SafeString:
+    name = state.name.lower()
+    if not filters:
+        return format_html(
+            '<span class="cellrun-count" style="--status: {}" title="{}"><b>{}</b> {}</span>',
+            colour,
+            name,
+            count,
+            name,
+        )
+    _, address = list_link("task", "", **filters, state__exact=int(state))
+    return format_html(
+        '<a class="cellrun-count" style="--status: {}" href="{}"><b>{}</b> {}</a>',
+        colour,
+        address,
+        count,
+        name,
+    )
+
+
+def state_bar(counts: Mapping[int, int]) -> SafeString:
+    """Return a stacked bar of counts by state; the counts stand beside it in words."""
+    parts = ((colour, counts[it]) for it, colour in COLOURS.items() if counts.get(it))
+    inner = format_html_join("", '<span style="--status: {}; flex-grow: {}"></span>', parts)
+    return format_html('<span class="cellrun-bar" aria-hidden="true">{}</span>', inner)
 
 
 def with_note(badge: SafeString, note: str) -> SafeString:
@@ -98,11 +123,11 @@ def with_note(badge: SafeString, note: str) -> SafeString:
     return format_html('{}<span class="cellrun-note">{}</span>', badge, note)
 
 
-def page_link(model: str, key: Any, text: Any) -> SafeString | str:
-    """Return a link to the page of a row; a dash if `key` is None."""
+def page_link(model: str, key: Any, text: Any, *, anchor: str = "") -> SafeString | str:
+    """Return a link to the page of a row, or to a section of it; a dash if `key` is None."""
     if key is None:
         return NOTHING
-    return _link(f"controlplane_{model}", key, text)
+    return _link(f"controlplane_{model}", key, text, anchor)
 
 
 def row_link(row: Model, text: Any) -> SafeString:
@@ -111,16 +136,15 @@ def row_link(row: Model, text: Any) -> SafeString:
     return _link(f"{opts.app_label}_{opts.model_name}", row.pk, text)
 
 
-def _link(model: str, key: Any, text: Any) -> SafeString:
-    address = reverse(f"admin:{model}_change", args=[key])
+def _link(model: str, key: Any, text: Any, anchor: str = "") -> SafeString:
+    address = reverse(f"admin:{model}_change", args=[key]) + (f"#{anchor}" if anchor else "")
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
 
 
 def list_link(model: str, text: str, **query: Any) -> tuple[str, str]:
     """Return the text and the URL of a filtered list."""
     address = reverse(f"admin:controlplane_{model}_changelist")
-    filters = "&".join(f"{name}={value}" for name, value in query.items())
-    return text, f"{address}?{filters}"
+    return text, f"{address}?{urlencode(query)}"
 
 
 def instant(at: datetime | None) -> SafeString | str:

@@ -3,7 +3,7 @@
 The classes work on django-unfold's admin and on Django's own.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -19,11 +19,14 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 
 from controlplane.admin.badges import NOTHING
 from controlplane.admin.live import MAX_AGE_SECONDS, respond_live
-from controlplane.admin.paging import BoundedPaginator, Pages
+from controlplane.admin.paging import BoundedPaginator, Chip, Pages
+from controlplane.contract.states import TaskState
 from controlplane.domain.errors import CellrunError, NotFound
+from controlplane.domain.state.states import COLOURS, JOB_STATES
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.spec import InvalidSpec
 
@@ -96,6 +99,9 @@ class StyledAdmin(_ModelAdmin):
                 self.model_admin.load_rows(rows)
                 self.result_list = rows
 
+            def chips(self) -> list[list[Chip]]:
+                return [it.chips(self) for it in self.filter_specs if isinstance(it, StateFilter)]
+
         return RowCompletion
 
     def load(self, rows: list[Any]) -> Mapping[Any, Any]:
@@ -118,6 +124,10 @@ class StyledAdmin(_ModelAdmin):
         """Allow `linked_lookups` in addition to the filters."""
         return lookup in self.linked_lookups or bool(super().lookup_allowed(lookup, value, request))
 
+    def may_view(self, request: HttpRequest, model: str) -> bool:
+        """Return whether the user may view the rows of another model of this site."""
+        return bool(request.user.has_perm(f"{self.opts.app_label}.view_{model}"))
+
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may run actions: Django's permission to change the model."""
         name = f"{self.opts.app_label}.change_{self.opts.model_name}"
@@ -127,6 +137,7 @@ class StyledAdmin(_ModelAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Return the list; refuse actions to users who may run none, which Django ignores."""
+        extra_context = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
         is_action = request.method == "POST" and "action" in request.POST
         if is_action and not self.get_actions(request):
             raise PermissionDenied
@@ -234,6 +245,10 @@ class ReadOnlyAdmin(StyledAdmin):
         """Return the names and values that the page shows for a row, without empty values."""
         raise NotImplementedError
 
+    def leading_sections(self, request: HttpRequest, obj: Any) -> list["Section"]:
+        """Return the sections above the facts: what needs attention first."""
+        return []
+
     def sections(self, obj: Any) -> list["Section"]:
         """Return the sections below the facts."""
         return []
@@ -298,6 +313,7 @@ class ReadOnlyAdmin(StyledAdmin):
             "opts": self.opts,
             "original": obj,
             "media": self.media,
+            "leading_sections": self.leading_sections(request, obj),
             "facts": facts,
             "sections": self.sections_for(request, obj),
             "page_links": self.page_links(request, obj),
@@ -329,6 +345,43 @@ class IndexedFilter(admin.SimpleListFilter):
         """Return the rows of the selected choice."""
         chosen = self.options.get(self.value() or "")
         return queryset.filter(chosen[1]) if chosen else queryset
+
+
+class StateFilter(admin.SimpleListFilter):
+    """A filter by state, which a list also shows as chips above its rows."""
+
+    title = "state"
+    parameter_name = "state__exact"
+    states: ClassVar[Collection[TaskState]] = JOB_STATES
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """Return the states in the order of a task's life."""
+        return [(f"{it:d}", it.name.lower()) for it in COLOURS if it in self.states]
+
+    def condition(self, state: TaskState, request: HttpRequest) -> Q:
+        """Return the condition of a state, which an index finds."""
+        return Q(state=state)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows in the selected state; none in an unknown one."""
+        value = self.value()
+        if value is None:
+            return queryset
+        known = [it for it in self.states if f"{it:d}" == value]
+        return queryset.filter(self.condition(known[0], request)) if known else queryset.none()
+
+    def chips(self, changelist: ChangeList) -> list[Chip]:
+        """Return the choices as chips."""
+        colours = {name: COLOURS[TaskState(int(number))] for number, name in self.lookup_choices}
+        return [
+            Chip(
+                text=str(choice["display"]),
+                address=choice["query_string"],
+                is_selected=bool(choice["selected"]),
+                colour=colours.get(str(choice["display"]), ""),
+            )
+            for choice in self.choices(changelist)
+        ]
 
 
 def by_number(column: str, term: str) -> Q:
@@ -383,19 +436,24 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Table(Section):
-    """A table. `empty`: the text without rows; `pages`: links to the other pages, if paginated."""
+    """A table. `empty`: the text without rows; `pages`: links to the other pages, if paginated.
+
+    `chips`: links to the same table with a filter.
+    """
 
     template: ClassVar[str] = "controlplane/section_rows.html"
     columns: Sequence[str] = ()
     rows: Iterable[Sequence[Any]] = ()
     empty: str = "none"
     pages: Pages | None = None
+    chips: Sequence[Chip] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MonospaceText(Section):
-    """Preformatted text in a monospace font."""
+    """Preformatted text in a monospace font. `command`: a command that uses it, to be copied."""
 
     template: ClassVar[str] = "controlplane/section_text.html"
     text: str = ""
     is_open: bool = True
+    command: str = ""

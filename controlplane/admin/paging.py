@@ -1,8 +1,9 @@
 """Paginate with a bounded count: exact up to a limit, above it the planner's estimate."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from django.core.paginator import Page, Paginator
 from django.db import connection
@@ -49,11 +50,13 @@ class BoundedPaginator(Paginator):
 class Pages:
     """Links to the other pages of a section.
 
-    `name`: the anchor of the section, and the query parameter of its page number.
+    `name`: the anchor of the section, and the query parameter of its page number. `filters`: the
+    other query parameters of the section.
     """
 
     page: Page
     name: str
+    filters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def extent(self) -> str:
@@ -74,7 +77,17 @@ class Pages:
             yield "next", self._address(page.next_page_number())
 
     def _address(self, number: int | str) -> str:
-        return f"?{self.name}={number}#{self.name}"
+        return f"?{urlencode({**self.filters, self.name: number})}#{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A link to the same rows with a filter. `colour`: of the state that it selects, if any."""
+
+    text: str
+    address: str
+    is_selected: bool
+    colour: str = ""
 
 
 def _estimate(table: str) -> int:

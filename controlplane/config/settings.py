@@ -188,7 +188,11 @@ UNFOLD = {
     ],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
-    "SCRIPTS": [lambda request: static("controlplane/live.js")],
+    "SCRIPTS": [
+        lambda request: static("controlplane/live.js"),
+        lambda request: static("controlplane/charts.js"),
+        lambda request: static("controlplane/tools.js"),
+    ],
     "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",
     "ACCOUNT": {"navigation": "controlplane.admin.sidebar.account_links"},
     "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},

@@ -8,7 +8,7 @@ from django.db.models import Q
 
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.state.states import ATTEMPT_STATES, ReleaseKind, RetryBudget
-from controlplane.models.choices import finished_iff_terminal
+from controlplane.models.choices import UNSUCCESSFUL_NUMBERS, finished_iff_terminal
 
 _STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]
 
@@ -120,6 +120,11 @@ class Attempt(models.Model):
             ),
             models.Index(
                 fields=("job",), name="attempt_unreleased_of_job", condition=Q(released_at=None)
+            ),
+            models.Index(
+                fields=("state", "uid"),
+                name="attempt_unsuccessful",
+                condition=Q(state__in=UNSUCCESSFUL_NUMBERS),
             ),
             models.Index(
                 fields=("cell", "uid"),

@@ -3,10 +3,11 @@
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.states import TERMINAL
+from controlplane.domain.state.states import TERMINAL, UNSUCCESSFUL
 
 TASK_STATES = [(int(state), state.name) for state in TaskState]
 TERMINAL_NUMBERS = sorted(int(state) for state in TERMINAL)
+UNSUCCESSFUL_NUMBERS = sorted(int(state) for state in UNSUCCESSFUL)
 
 
 def finished_iff_terminal() -> Q:

@@ -7,7 +7,11 @@ from django.db.models import Q
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.policy import RUNS, CacheStatus
 from controlplane.domain.state.states import ACTIVE
-from controlplane.models.choices import TASK_STATES, finished_iff_terminal
+from controlplane.models.choices import (
+    TASK_STATES,
+    UNSUCCESSFUL_NUMBERS,
+    finished_iff_terminal,
+)
 from controlplane.models.querysets import JobPartQuerySet
 
 
@@ -125,6 +129,11 @@ class Task(models.Model):
                 fields=("cache_entry_id",),
                 name="task_of_cache_entry",
                 condition=Q(cache_entry_id__isnull=False),
+            ),
+            models.Index(
+                fields=("state", "id"),
+                name="task_unsuccessful",
+                condition=Q(state__in=UNSUCCESSFUL_NUMBERS),
             ),
             models.Index(
                 fields=("nominated_cell_id",),

@@ -8,8 +8,15 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Q, QuerySet, When
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Left
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseRedirect,
+)
 from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -29,9 +36,14 @@ from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     column,
     confirmed_action,
 )
+from controlplane.admin.sections.commands import attempt_commands
+from controlplane.admin.sections.output import output_response, output_section
+from controlplane.admin.sections.usage import usage_sections
+from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import (
     PREVIEW,
     artifact_browser,
@@ -43,18 +55,14 @@ from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
-from controlplane.domain.state.states import REASONS, Reason
+from controlplane.domain.state.exit_statuses import explain_exit_status, with_signal
+from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, REASONS, Reason
 from controlplane.models import Attempt, CacheEntry, Task
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.attempts import find_newest_attempts
-from controlplane.storage.current import current_store
-from controlplane.storage.interface import STREAMS
 
-# The shown part of each stream; the API and the command return all of it.
-_SHOWN_LINES = 200
-_SHOWN_BYTES = 64 * 1024
 # The shown part of a result in a list of tasks.
 _RESULT_CHARS = 400
 _LINE_FIELDS = (
@@ -66,6 +74,9 @@ _LINE_FIELDS = (
     "exit_code",
     "reason",
     "message",
+    "created_at",
+    "started_at",
+    "finished_at",
     "cell__name",
 )
 
@@ -76,6 +87,16 @@ class HeldFilter(IndexedFilter):
     title = "capacity"
     parameter_name = "held"
     options: ClassVar = {"yes": ("Held by the attempt", Q(released_at=None))}
+
+
+class AttemptStateFilter(StateFilter):
+    """A filter by state; attempts that go on are found among those that hold capacity."""
+
+    states: ClassVar = ATTEMPT_STATES
+
+    def condition(self, state: TaskState, request: HttpRequest) -> Q:
+        """Return the condition of a state."""
+        return Q(state=state, released_at=None) if state in ACTIVE else Q(state=state)
 
 
 @admin.register(Attempt)
@@ -95,7 +116,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         "took",
         "flower",
     )
-    list_filter = (HeldFilter,)
+    list_filter = (AttemptStateFilter, HeldFilter)
     list_select_related = ("cell", "job", "group", "task")
     search_fields = ("uid",)
     search_help_text = "The whole uid of an attempt"
@@ -110,7 +131,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     )
 
     actions = ("release_attempts",)
-    linked_lookups = ("state__exact", "cell__id__exact", "task__id__exact")
+    linked_lookups = ("cell__id__exact", "task__id__exact")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         """Return the rows; of deleted jobs, only attempts that hold capacity of a cell."""
@@ -172,7 +193,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         return {
             "title": f"Attempt {obj.number} of {_task_name(obj)}, {obj.job}",
             "badge": attempt_badge(obj),
-            "notes": [reason_of(obj)],
+            "notes": [with_signal(reason_of(obj))],
         }
 
     def facts(self, obj: Attempt) -> list[tuple[str, Any]]:
@@ -184,7 +205,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("cell", page_link("cell", obj.cell_id, obj.cell.name)),
             ("incarnation of the cell", obj.incarnation),
             ("container", obj.container_id),
-            ("exit code", obj.exit_code),
+            ("exit code", _exit_code(obj)),
             ("failure kind", obj.failure_kind),
             ("charged to budget", obj.charged),
             ("created", instant(obj.created_at)),
@@ -194,12 +215,11 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("released", _released(obj)),
             ("stop ordered because", obj.stop_reason),
             ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
-            ("usage", _pairs(_plain(obj.usage or {}))),
             ("Flower", flower_link(obj)),
         ]
 
     def sections_for(self, request: HttpRequest, obj: Attempt) -> list[Section]:
-        """Return its result, artifacts, history, and the end of its output.
+        """Return its result, artifacts, the end of its output, its usage and its history.
 
         The query selects the artifact to preview.
         """
@@ -211,12 +231,25 @@ class AttemptAdmin(ReadOnlyAdmin):
             sections.append(artifact_browser(obj.pk, items))
             if preview := artifact_preview(obj.pk, items, request.GET.get(PREVIEW, "")):
                 sections.append(preview)
-        return [*sections, attempt_timeline(obj.pk), *(_stream(obj.pk, it) for it in STREAMS)]
+        steps = (obj.usage or {}).get("steps")
+        return [
+            *sections,
+            output_section(obj),
+            *usage_sections(obj),
+            *waterfall_sections([(f"#{obj.number}", obj, steps)], now=clock.now()),
+            attempt_timeline(obj.pk),
+            attempt_commands(obj),
+        ]
 
     def get_urls(self) -> list[Any]:
-        """Add the artifacts of an attempt to the pages."""
+        """Add the output and the artifacts of an attempt to the pages."""
         view = self.admin_site.admin_view
         return [
+            path(
+                "<uuid:uid>/output/<str:stream>",
+                view(self.show_output),
+                name="controlplane_attempt_output",
+            ),
             path(
                 "<uuid:uid>/artifacts/<path:name>",
                 view(self.download_artifact),
@@ -229,6 +262,15 @@ class AttemptAdmin(ReadOnlyAdmin):
             ),
             *super().get_urls(),
         ]
+
+    def show_output(self, request: HttpRequest, uid: UUID, stream: str) -> HttpResponseBase:
+        """Return a stream of an attempt as a file, or the part after an offset."""
+        attempt = self.get_object(request, str(uid))
+        if not self.has_view_permission(request, attempt):
+            raise PermissionDenied
+        if attempt is None:
+            raise Http404(f"there is no attempt {uid}")
+        return output_response(uid, stream, request.GET)
 
     def download_artifact(self, request: HttpRequest, uid: UUID, name: str) -> HttpResponse:
         """Redirect to an artifact, which the browser stores as a file."""
@@ -259,15 +301,6 @@ class AttemptAdmin(ReadOnlyAdmin):
         raise Http404(f"attempt {uid} has no artifact {name}")
 
 
-def _plain(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usage, with the time of each step as a value of its own."""
-    steps = usage.get("steps")
-    plain = {name: value for name, value in usage.items() if name != "steps"}
-    if isinstance(steps, dict):
-        plain |= {f"{name} step": f"{seconds} s" for name, seconds in steps.items()}
-    return plain
-
-
 def _pairs(mapping: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in mapping.items())
 
@@ -293,14 +326,14 @@ def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
 def newest_attempts(task_ids: Sequence[int], *, each: int) -> dict[int, list[Attempt]]:
     """Return the newest attempts of each task, at most `each`, with their cells, in two statements.
 
-    `shown_result` of an attempt is the beginning of its result.
+    `shown_result` of an attempt is the beginning of its result, `steps` those of its usage.
     """
     has_result = When(state=TaskState.SUCCEEDED, then=Left("result", _RESULT_CHARS))
     found = (
         Attempt.objects.filter(pk__in=find_newest_attempts(task_ids, each=each))
         .select_related("cell")
         .only(*_LINE_FIELDS)
-        .annotate(shown_result=Case(has_result))
+        .annotate(shown_result=Case(has_result), steps=KeyTransform("steps", "usage"))
         .order_by("-number")
     )
     newest: dict[int, list[Attempt]] = {task_id: [] for task_id in task_ids}
@@ -343,14 +376,6 @@ def flower_link(attempt: Attempt) -> SafeString | str:
     return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)
 
 
-def _stream(uid: UUID, stream: str) -> MonospaceText:
-    start = current_store().find_tail(uid, stream, lines=_SHOWN_LINES, limit=_SHOWN_BYTES)
-    content = current_store().read_log(uid, stream, offset=start, limit=_SHOWN_BYTES).content
-    cut = f" (last {_SHOWN_LINES} lines)" if start else ""
-    text = content.decode("utf-8", errors="replace")
-    return MonospaceText(f"{stream}{cut}", text=text or "no output yet", is_open=bool(text))
-
-
 def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:
     return items_of(attempt.pk, (attempt.details or {}).get("outputs"))
 
@@ -358,6 +383,13 @@ def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:
 def items_of(uid: UUID, outputs: Any) -> list[dict[str, Any]]:
     """Return the artifacts of an attempt, as the API describes them."""
     return describe_artifacts(uid, outputs, base=path_of(str(uid), ""))
+
+
+def _exit_code(attempt: Attempt) -> str:
+    if attempt.exit_code is None:
+        return ""
+    explained = explain_exit_status(attempt.exit_code)
+    return f"{attempt.exit_code} ({explained})" if explained else str(attempt.exit_code)
 
 
 def _released(attempt: Attempt) -> SafeString | str:

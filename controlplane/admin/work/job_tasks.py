@@ -16,11 +16,14 @@ from controlplane.admin.badges import (
     state_badge,
     with_note,
 )
-from controlplane.admin.base import Table
-from controlplane.admin.paging import Pages
+from controlplane.admin.base import Section, Table
+from controlplane.admin.paging import Chip, Pages
+from controlplane.admin.sections.grid import grid_sections
+from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.attempts import all_attempts, attempt_note, newest_attempts, reason_of
 from controlplane.admin.work.pending import task_notes
 from controlplane.contract.states import TaskState
+from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
@@ -32,20 +35,33 @@ _WIDTH = 80
 ANCHOR = "tasks"
 """The anchor of the section, and the query parameter of its page number."""
 
+STATE = "state"
+"""The query parameter of the state of the shown tasks."""
 
-def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
-    """Return one page of the job's tasks in their order; `query` selects the page."""
+
+def tasks_sections(job: Job, query: Mapping[str, str], now: datetime) -> list[Section]:
+    """Return all tasks as a grid, one page of them in their order, and its attempts over time.
+
+    `query` selects state and page.
+    """
     tasks = Task.objects.filter(job=job).select_related("group").defer("group__launch")
+    counts = count_tasks_of_jobs([job.pk])[job.pk]
+    state = next((it for it in COLOURS if it.name.lower() == query.get(STATE)), None)
+    if state is not None:
+        tasks = tasks.filter(state=state)
+    filters = {} if state is None else {STATE: state.name.lower()}
     paginator = Paginator(tasks.order_by("id"), _SHOWN_TASKS)
-    paginator.count = sum(count_tasks_of_jobs([job.pk])[job.pk].values())
+    paginator.count = sum(counts.values()) if state is None else counts.get(state, 0)
     page = paginator.get_page(query.get(ANCHOR))
     shown: list[Task] = list(page)
     notes = task_notes(shown, now)
     attempts = newest_attempts([task.pk for task in shown], each=_SHOWN_ATTEMPTS)
-    return Table(
+    table = Table(
         "Tasks",
         anchor=ANCHOR,
-        pages=Pages(page, ANCHOR) if page.has_other_pages() else None,
+        pages=Pages(page, ANCHOR, filters) if page.has_other_pages() else None,
+        chips=_chips(counts, state) if len(counts) > 1 or state is not None else (),
+        empty="no task in this state",
         columns=("task", "state", "took", "result", "attempts"),
         rows=[
             (
@@ -61,6 +77,25 @@ def tasks_section(job: Job, query: Mapping[str, str], now: datetime) -> Table:
         if page.has_other_pages()
         else None,
     )
+    named = (
+        (f"{task.group.name}.{task.index} #{attempt.number}", attempt, attempt.steps)  # type: ignore[attr-defined]
+        for task in shown
+        for attempt in attempts[task.pk]
+    )
+    grid = grid_sections(job.pk, sum(counts.values()))
+    return [*grid, table, *waterfall_sections(named, now=now)]
+
+
+def _chips(counts: Mapping[int, int], chosen: TaskState | None) -> list[Chip]:
+    """Return a chip for all tasks, and one for each state that tasks have."""
+    chips = [Chip(f"all {sum(counts.values())}", f"?#{ANCHOR}", chosen is None)]
+    for state, colour in COLOURS.items():
+        if counts.get(state) or state == chosen:
+            name = state.name.lower()
+            address = f"?{STATE}={name}#{ANCHOR}"
+            text = f"{name} {counts.get(state, 0)}"
+            chips.append(Chip(text, address, state == chosen, colour))
+    return chips
 
 
 def _attempts(task: Task, attempts: Sequence[Attempt]) -> SafeString | str:

@@ -18,22 +18,31 @@ from controlplane.admin.badges import (
     length,
     page_link,
     state_badge,
+    state_bar,
     with_note,
 )
 from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     Table,
     by_number,
     column,
     confirmed_action,
     loaded_column,
 )
+from controlplane.admin.sections.commands import job_commands, submit_command
+from controlplane.admin.sections.graph import graph_sections
 from controlplane.admin.work.callbacks import callback_section
-from controlplane.admin.work.job_tasks import tasks_section
+from controlplane.admin.work.failures import failures_sections
+from controlplane.admin.work.job_tasks import tasks_sections
 from controlplane.admin.work.pending import group_notes
-from controlplane.admin.work.relations import relations_section
+from controlplane.admin.work.relations import (
+    find_dependants,
+    find_dependencies,
+    relations_section,
+)
 from controlplane.admin.work.timeline import job_timeline
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.rerun import retry_job
@@ -47,6 +56,14 @@ from controlplane.queries.views.overviews import count_tasks_of_jobs
 # A job may have more groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
 _CALLBACK_EVENTS = {CallbackOn.TASK: "end of each task", CallbackOn.JOB: "settlement of the job"}
+
+
+class OneOffFilter(admin.BooleanFieldListFilter):
+    """A filter for the jobs of one-off tasks."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.title = "one-off tasks"
 
 
 @admin.register(Job)
@@ -65,7 +82,7 @@ class JobAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = ("state", "band", "is_one_off")
+    list_filter = (StateFilter, "band", ("is_one_off", OneOffFilter))
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
     search_help_text = "The whole name, id or guid of a job"
@@ -87,7 +104,7 @@ class JobAdmin(ReadOnlyAdmin):
     created = column(lambda job: instant(job.created_at), "created", ordering="pk")
     took = column(lambda job: duration(job.started_at, job.finished_at), "took")
 
-    tasks = loaded_column(lambda job, counts: counts_badges(counts), "tasks")
+    tasks = loaded_column(lambda job, counts: counts_badges(counts, job__id__exact=job.pk), "tasks")
 
     @confirmed_action(
         "Cancel job",
@@ -179,19 +196,28 @@ class JobAdmin(ReadOnlyAdmin):
             ("callback URL", obj.callback_url),
         ]
 
+    def leading_sections(self, request: HttpRequest, obj: Job) -> list[Section]:
+        """Return what failed."""
+        return failures_sections(obj, shows_output=self.may_view(request, "attempt"))
+
     def sections_for(self, request: HttpRequest, obj: Job) -> list[Section]:
         """Return groups, a page of tasks, related jobs, history and the submitted document."""
         groups = list(
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
         )
         spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
+        dependencies, dependants = find_dependencies(obj), find_dependants(obj)
         return [
             _groups_section(obj, groups, now),
-            tasks_section(obj, request.GET, now),
-            relations_section(obj),
+            *graph_sections(obj, groups, dependencies, dependants),
+            *tasks_sections(obj, request.GET, now),
+            relations_section(obj, dependencies, dependants),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
-            MonospaceText("Submitted document", text=spec, is_open=False),
+            job_commands(obj, count_tasks_of_jobs([obj.pk])[obj.pk]),
+            MonospaceText(
+                "Submitted document", text=spec, is_open=False, command=submit_command(obj.spec)
+            ),
         ]
 
 
@@ -205,6 +231,12 @@ def _state_with_ending(job: Job) -> SafeString:
 def _size(group: TaskGroup) -> str:
     few = group.task_count != group.replicas
     return f"{group.task_count} of {group.replicas}" if few else str(group.replicas)
+
+
+def _progress(group: TaskGroup) -> SafeString:
+    counts = dict(enumerate(group.counts))
+    filters = {"job__id__exact": group.job_id, "group__id__exact": group.pk}
+    return state_bar(counts) + counts_badges(counts, **filters)
 
 
 def _promise(group: TaskGroup) -> str:
@@ -222,7 +254,7 @@ def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Table:
             (
                 group.name,
                 _size(group),
-                counts_badges(dict(enumerate(group.counts))),
+                _progress(group),
                 group.min_available if job.explicit_minimum or job.coscheduled else "all",
                 _promise(group),
                 notes.get(group.pk, ""),

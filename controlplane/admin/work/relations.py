@@ -1,6 +1,6 @@
 """Render the related jobs of a job as a table on its page."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from controlplane.admin.badges import instant, list_link, page_link, state_badge
@@ -12,8 +12,13 @@ _SHOWN = 50
 
 _Row = tuple[Any, ...]
 
+Dependency = tuple[JobDependency, Job | None]
+"""A dependency of a job, and the other job if it is not deleted."""
 
-def relations_section(job: Job) -> Table:
+
+def relations_section(
+    job: Job, dependencies: Sequence[Dependency], dependants: Sequence[JobDependency]
+) -> Table:
     """Return parent, children, retries, dependencies and dependants, with links and states."""
     # Without the flag a job has neither children nor dependants.
     children = _visible(job.children.all()) if job.is_watched else []
@@ -21,8 +26,8 @@ def relations_section(job: Job) -> Table:
         *(_row("parent", other) for other in _by_id([job.parent_id])),
         *(_row("retry of", other) for other in _by_id([job.retry_of_id])),
         *(_row("retry", other) for other in _visible(job.retries.all())),
-        *_dependencies(job),
-        *(_dependants(job) if job.is_watched else ()),
+        *_dependencies(dependencies),
+        *_dependants(dependants),
         *(_row("child", other) for other in children[:_SHOWN]),
     ]
     more = None
@@ -50,11 +55,24 @@ def _row(what: str, job: Job) -> _Row:
     return what, page_link("job", job.pk, job), state_badge(job.state), "", "", ""
 
 
-def _dependencies(job: Job) -> Iterator[_Row]:
+def find_dependencies(job: Job) -> list[Dependency]:
+    """Return the dependencies of a job, each with the other job, or None if it is deleted."""
     found = list(JobDependency.objects.filter(job=job).order_by("id"))
     others = {other.pk: other for other in _by_id(item.on_job_id for item in found)}
-    for item in found:
-        other = others.get(item.on_job_id)
+    return [(item, others.get(item.on_job_id)) for item in found]
+
+
+def find_dependants(job: Job) -> list[JobDependency]:
+    """Return the open dependencies of other jobs on this one, which an index finds."""
+    if not job.is_watched:
+        return []
+    found = JobDependency.objects.visible().filter(on_job_id=job.pk, met_at=None, failed_at=None)
+    found = found.select_related("job").defer("job__spec", "job__annotation")
+    return list(found.order_by("id")[:_SHOWN])
+
+
+def _dependencies(found: Sequence[Dependency]) -> Iterator[_Row]:
+    for item, other in found:
         yield (
             "depends on",
             page_link("job", other.pk, other) if other else f"{item.on_name} (deleted)",
@@ -64,11 +82,8 @@ def _dependencies(job: Job) -> Iterator[_Row]:
         )
 
 
-def _dependants(job: Job) -> Iterator[_Row]:
-    # Only open ones, which an index finds.
-    found = JobDependency.objects.visible().filter(on_job_id=job.pk, met_at=None, failed_at=None)
-    found = found.select_related("job").defer("job__spec", "job__annotation")
-    for item in found.order_by("id")[:_SHOWN]:
+def _dependants(found: Sequence[JobDependency]) -> Iterator[_Row]:
+    for item in found:
         yield (
             "dependant",
             page_link("job", item.job_id, item.job),

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.db.models import Q
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane import clock
@@ -13,11 +14,14 @@ from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     Table,
     by_number,
     column,
     loaded_column,
 )
+from controlplane.admin.sections.commands import task_commands
+from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
 from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
@@ -26,6 +30,8 @@ from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
 from controlplane.contract.states import TaskState
+from controlplane.domain.state.exit_statuses import with_signal
+from controlplane.domain.state.states import ACTIVE
 from controlplane.models import Attempt, Callback, OneOff, Task
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.artifacts import get_task_artifacts
@@ -47,6 +53,23 @@ class OpenFilter(IndexedFilter):
     }
 
 
+class TaskStateFilter(StateFilter):
+    """A filter by state, which indexes find among many tasks of all jobs, or the tasks of a job."""
+
+    states: ClassVar = frozenset(TaskState)
+
+    def condition(self, state: TaskState, request: HttpRequest) -> Q:
+        """Return the condition; of PENDING tasks of all jobs, those that could be placed."""
+        found = Q(state=state)
+        if "job__id__exact" in request.GET:
+            return found
+        if state == TaskState.PENDING:
+            return found & Q(attempt_open=False)
+        if state in ACTIVE:
+            return found & Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id"))
+        return found
+
+
 @admin.register(Task)
 class TaskAdmin(ReadOnlyAdmin):
     """Tasks, newest first."""
@@ -62,11 +85,11 @@ class TaskAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = (OpenFilter,)
+    list_filter = (TaskStateFilter, OpenFilter)
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "The id of a task"
-    linked_lookups = ("job__id__exact", "cache_entry_id__exact")
+    linked_lookups = ("job__id__exact", "group__id__exact", "cache_entry_id__exact")
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
@@ -103,7 +126,7 @@ class TaskAdmin(ReadOnlyAdmin):
         return {
             "title": f"{obj.group.name}.{obj.index} of {obj.job}",
             "badge": state_badge(obj.state),
-            "notes": [*notes.values(), obj.failure_reason],
+            "notes": [*notes.values(), with_signal(obj.failure_reason)],
         }
 
     def facts(self, obj: Task) -> list[tuple[str, Any]]:
@@ -116,10 +139,10 @@ class TaskAdmin(ReadOnlyAdmin):
             *one_off_facts(one_off, TaskState(obj.state)),
             *cache_facts(obj, find_entry_of_task(obj)),
             ("attempts", obj.attempt_number),
-            ("failures", f"{obj.failure_count} of {group.retries_failure} retries"),
-            ("preemptions", f"{obj.preemption_count} of {group.retries_preemption} retries"),
+            ("failures", _charged(obj.failure_count, group.retries_failure)),
+            ("preemptions", _charged(obj.preemption_count, group.retries_preemption)),
             ("system failures", obj.system_failure_count),
-            ("consecutive system failures", f"{obj.system_row} of {group.retries_system} retries"),
+            ("consecutive system failures", _charged(obj.system_row, group.retries_system)),
             ("consecutive crashes", obj.consecutive_crashes),
             ("next attempt not before", instant(obj.not_before) if obj.not_before else None),
             ("first start", instant(obj.started_at)),
@@ -157,6 +180,8 @@ class TaskAdmin(ReadOnlyAdmin):
                 else "no attempt yet",
             ),
         ]
+        named = ((f"#{it.number}", it, (it.usage or {}).get("steps")) for it in attempts)
+        sections += waterfall_sections(named, now=clock.now())
         if attempts and attempts[0].result:
             cut = " (first 10 KiB)" if attempts[0].result_truncated else ""
             sections.append(MonospaceText(f"Result{cut}", text=attempts[0].result))
@@ -168,7 +193,12 @@ class TaskAdmin(ReadOnlyAdmin):
         if obj.job.callback_on:
             of_task = Callback.objects.filter(job_id=obj.job_id, task_id=obj.pk)
             sections += callback_section(of_task)
-        return sections
+        return [*sections, task_commands(obj)]
+
+
+def _charged(count: int, retries: int) -> str:
+    """Return a number of ends and how many of them are retried: the last one may not be."""
+    return f"{count} (at most {retries} {'is' if retries == 1 else 'are'} retried)"
 
 
 def _cell_of(attempt: Attempt | None) -> SafeString | str:

@@ -17,6 +17,7 @@ TERMINAL = frozenset(
         TaskState.PREEMPTED,
     }
 )
+UNSUCCESSFUL = TERMINAL - {TaskState.SUCCEEDED}
 ACTIVE = frozenset({TaskState.ASSIGNED, TaskState.BUILDING, TaskState.RUNNING})
 OPEN = ACTIVE | {TaskState.PENDING}
 ATTEMPT_STATES = frozenset(TaskState) - {TaskState.PENDING, TaskState.UNSCHEDULABLE}

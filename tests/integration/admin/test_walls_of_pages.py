@@ -93,6 +93,7 @@ PAGES: Mapping[str, Page] = {
         changes=True,
     ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),
+    "admin/controlplane/attempt/<uuid:uid>/output/<str:stream>": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/images/<path:name>": Page(READ, READ),
 }
 
@@ -256,6 +257,7 @@ def address_of(url: str, attempt: Attempt) -> str:
         "<id>": User.objects.get(username="ann").pk,
         "<uuid:uid>": attempt.pk,
         "<path:name>": "a.png",
+        "<str:stream>": "stderr",
         "<id:token_id>": ApiToken.objects.get(user__username="ann").pk,
         "<path:content_type_id>": content_type,
         "<path:object_id>": Job.objects.earliest("pk").pk,

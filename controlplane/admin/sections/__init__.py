@@ -1,0 +1,1 @@
+"""Sections of the pages of jobs, tasks and attempts: charts, output, usage, commands."""

@@ -1,0 +1,36 @@
+"""Load the states of all tasks of a job, in a compact form for a chart."""
+
+from dataclasses import dataclass
+
+from controlplane.queries.sql import rows
+
+STATE_BASE = ord("a") - 1
+"""A state is the letter of its number: `a` is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """Consecutive tasks of a group: ids and indexes grow by 1. `states`: a letter for each."""
+
+    group: str
+    first_id: int
+    first_index: int
+    states: str
+
+
+def find_task_runs(job_id: int) -> list[TaskRun]:
+    """Return the tasks of a job by group and index; most groups are one run."""
+    found = rows(
+        """
+        SELECT g.name, min(t.id), min(t.index), string_agg(chr(%s + t.state), '' ORDER BY t.index)
+        FROM (
+            SELECT id, group_id, index, state,
+                   row_number() OVER (PARTITION BY group_id ORDER BY index) AS place
+            FROM controlplane_task WHERE job_id = %s
+        ) t JOIN controlplane_taskgroup g ON g.id = t.group_id
+        GROUP BY g.position, g.name, t.id - t.place, t.index - t.place
+        ORDER BY g.position, min(t.index)
+        """,
+        [STATE_BASE, job_id],
+    )
+    return [TaskRun(*row) for row in found]
