@@ -287,7 +287,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "its `ttl_seconds_after_finished`; a one-off task 120 s; longer while a row refers to it",
     ),
     Owner(
-        "an audit entry, a tick run, a dead letter, a closed alert",
+        "an audit entry, a tick run or sample of a pool, a dead letter, a closed alert",
         "deleted",
         11,
         "old_records",
@@ -305,6 +305,14 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         11,
         "orphan_files",
         "checked once a day, for a part of a second in each 10th tick, when it is a day old",
+        is_bounded=False,
+    ),
+    Owner(
+        "a pool without a current sample of its figures",
+        "sampled",
+        13,
+        "samples",
+        "15 s",
         is_bounded=False,
     ),
     Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),

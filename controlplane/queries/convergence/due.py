@@ -69,6 +69,7 @@ SOURCES = MappingProxyType(
         "recount": repairs.due_walk("recount"),
         "orphans": repairs.due_walk("orphans"),
         "quiet_alerts": QUIET_ALERTS,
+        "samples": repairs.due_walk("samples", "sample"),
     }
 )
 """Every source of work of convergence by name: the FROM and WHERE clauses of a SELECT."""

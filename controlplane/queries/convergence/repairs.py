@@ -19,14 +19,17 @@ UNSETTLED_JOBS = f"""
     """
 
 
-def due_walk(name: str) -> str:
-    """Return the source of the walk `name` if it has not run for some ticks."""
+def due_walk(name: str, age: str = "walk") -> str:
+    """Return the source of the walk `name` if it has not run for the time of the parameter `age`.
+
+    By default, that is some ticks.
+    """
     return f"""
         FROM (VALUES ('{name}')) AS v(name) WHERE NOT EXISTS (
             SELECT 1 FROM controlplane_walk w
-            WHERE w.name = v.name AND w.scanned_at > %(now)s - make_interval(secs => %(walk)s)
+            WHERE w.name = v.name AND w.scanned_at > %(now)s - make_interval(secs => %({age})s)
               -- A later instant was written before the clock was set back.
-              AND w.scanned_at <= %(now)s + make_interval(secs => %(walk)s))
+              AND w.scanned_at <= %(now)s + make_interval(secs => %({age})s))
         """
 
 

@@ -174,6 +174,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("old_records", True),
         ("uncounted_sizes", True),
         ("orphan_files", False),
+        ("samples", False),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("held_losses", False),
