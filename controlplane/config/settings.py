@@ -189,7 +189,7 @@ UNFOLD = {
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
     "SCRIPTS": [lambda request: static("controlplane/live.js")],
-    "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",
+    "DASHBOARD_CALLBACK": "controlplane.admin.overview.page.overview_context",
     "ACCOUNT": {"navigation": "controlplane.admin.sidebar.account_links"},
     "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},
     # The blue of a running task, so that links have one colour everywhere.

@@ -11,6 +11,9 @@ _IS_STUCK = f"""
      OR coalesce((s.pending_reason ->> 'never_fits')::boolean, false))
     """
 
+STUCK_SHAPES = f"SELECT s.id FROM controlplane_shape s WHERE {_IS_STUCK}"
+"""The shapes whose tasks no cell of the pool can run, as placement last found."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingCount:
