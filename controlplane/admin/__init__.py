@@ -3,6 +3,7 @@
 from django.contrib import admin
 
 from controlplane.admin import cells, operations, pools, quotas, ticks
+from controlplane.admin.alerts import page as alerts
 from controlplane.admin.login import identities
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import has_permission
@@ -11,6 +12,7 @@ from controlplane.admin.tenancy import groups, members, projects, secrets, token
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
+    "alerts",
     "attempts",
     "cache",
     "callbacks",

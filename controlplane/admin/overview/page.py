@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from controlplane import clock
+from controlplane.admin.alerts.subjects import subject_links
 from controlplane.admin.badges import (
     CALLBACK_COLOURS,
     CELL_COLOURS,
@@ -90,7 +91,7 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
     if may_view["tickstate"]:
         context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
     if may_view["alert"]:
-        context["alerts"] = _newest_alerts()
+        context["alerts"] = _newest_alerts(request)
         context["more_alerts"] = max(0, count_open_alerts() - _NEWEST_ALERTS)
         context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
     if may_view["job"]:
@@ -130,15 +131,17 @@ def _one_off_cards() -> list[dict[str, Any]]:
     return [_card("tasks resolving", count_resolving(), colour, resolving)]
 
 
-def _newest_alerts() -> list[dict[str, Any]]:
+def _newest_alerts(request: HttpRequest) -> list[dict[str, Any]]:
+    alerts = list(Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS])
+    subjects = subject_links(alerts, request.user)
     return [
         {
             "kind": page_link("alert", alert.pk, alert.kind),
-            "subject": alert.subject,
+            "subject": subjects[alert.pk],
             "text": alert.text,
             "raised": instant(alert.raised_at),
         }
-        for alert in Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
+        for alert in alerts
     ]
 
 
