@@ -2,14 +2,17 @@
 
 from django.contrib import admin
 
-from controlplane.admin import cells, operations, overview, pools, quotas, ticks
+from controlplane.admin import cells, operations, pools, quotas, ticks
+from controlplane.admin.alerts import page as alerts
 from controlplane.admin.login import identities
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import has_permission
+from controlplane.admin.overview.page import show_overview
 from controlplane.admin.tenancy import groups, members, projects, secrets, tokens, users
 from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
+    "alerts",
     "attempts",
     "cache",
     "callbacks",
@@ -20,7 +23,6 @@ __all__ = [
     "members",
     "one_offs",
     "operations",
-    "overview",
     "pools",
     "projects",
     "quotas",
@@ -33,7 +35,7 @@ __all__ = [
 
 admin.site.login_form = LoginForm
 admin.site.has_permission = has_permission  # type: ignore[method-assign]
-admin.site.index = overview.show_overview  # type: ignore[assignment, method-assign]
+admin.site.index = show_overview  # type: ignore[assignment, method-assign]
 admin.site.site_title = "Cellrun"
 admin.site.site_header = "Cellrun"
 admin.site.index_title = "Overview"

@@ -21,7 +21,7 @@ CELL_COLOURS = {
     CellState.CORDONED: COLOURS[TaskState.PENDING],
     CellState.DRAINING: COLOURS[TaskState.ASSIGNED],
     CellState.QUARANTINED: COLOURS[TaskState.FAILED],
-    CellState.LOST: COLOURS[TaskState.KILLED],
+    CellState.LOST: COLOURS[TaskState.FAILED],
 }
 CALLBACK_COLOURS = {
     CallbackState.WAITING: COLOURS[TaskState.PENDING],

@@ -193,7 +193,7 @@ UNFOLD = {
         lambda request: static("controlplane/charts.js"),
         lambda request: static("controlplane/tools.js"),
     ],
-    "DASHBOARD_CALLBACK": "controlplane.admin.overview.overview_context",
+    "DASHBOARD_CALLBACK": "controlplane.admin.overview.page.overview_context",
     "ACCOUNT": {"navigation": "controlplane.admin.sidebar.account_links"},
     "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},
     # The blue of a running task, so that links have one colour everywhere.

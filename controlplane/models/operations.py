@@ -1,5 +1,6 @@
 """The state of the control plane itself: ticks, inbox probes, dead letters, alerts."""
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 
@@ -51,6 +52,50 @@ class TickRun(models.Model):
 
     def __str__(self) -> str:
         return f"run {self.pk} of {self.name}"
+
+
+class PoolSample(models.Model):
+    """Figures of a pool at an instant, taken every 15 seconds and kept for a day.
+
+    Arrays by band are in the order of `Band`. Counts of changes are of the interval before.
+    """
+
+    at = models.DateTimeField()
+    pool = models.ForeignKey("Pool", on_delete=models.CASCADE, related_name="+", db_index=False)
+    waiting = ArrayField(models.PositiveIntegerField(), help_text="PENDING tasks by band.")
+    stuck = ArrayField(
+        models.PositiveIntegerField(),
+        help_text="Of these, by band: no cell of the pool can run them.",
+    )
+    held = ArrayField(
+        models.PositiveIntegerField(), help_text="Attempts that hold capacity, by band."
+    )
+    started = models.PositiveIntegerField(default=0, help_text="Starts of programs.")
+    latencies = ArrayField(
+        models.PositiveIntegerField(),
+        help_text="First starts, in buckets of the time since their tasks could start.",
+    )
+    succeeded = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(
+        default=0, help_text="Tasks that ended FAILED, WORKER_FAILED or UNSCHEDULABLE."
+    )
+    killed = models.PositiveIntegerField(
+        default=0, help_text="Tasks that ended KILLED or PREEMPTED."
+    )
+    failures = models.JSONField(
+        default=dict,
+        help_text="By reason: ended tasks, retried attempts, and the last three jobs.",
+    )
+    used = models.JSONField(default=dict, help_text="Held amount of each resource.")
+    capacity = models.JSONField(default=dict, help_text="Of READY cells.")
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("at", "pool"), name="pool_sample_once_at_an_instant"),
+        )
+
+    def __str__(self) -> str:
+        return f"sample {self.pk} of pool {self.pool_id}"
 
 
 class Walk(models.Model):

@@ -131,7 +131,12 @@ class AttemptAdmin(ReadOnlyAdmin):
     )
 
     actions = ("release_attempts",)
-    linked_lookups = ("cell__id__exact", "task__id__exact")
+    linked_lookups = (
+        "cell__id__exact",
+        "cell__pool__id__exact",
+        "job__band__exact",
+        "task__id__exact",
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         """Return the rows; of deleted jobs, only attempts that hold capacity of a cell."""

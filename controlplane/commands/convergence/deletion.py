@@ -73,7 +73,7 @@ def limit_cache(context: RuleContext) -> Mapping[str, int]:
 
 
 def forget_records(context: RuleContext) -> Mapping[str, int]:
-    """Audit lines, runs of ticks, dead letters and alerts that are over."""
+    """Audit lines, runs of ticks, samples, dead letters and alerts that are over."""
     deleted, is_over = 0, timer()
     parameters = {**context.parameters, "page": _PAGE}
     for record in RECORDS:

@@ -8,6 +8,7 @@ from controlplane.commands.convergence import (
     jobs,
     orphans,
     repairs,
+    samples,
 )
 from controlplane.commands.convergence.late_tasks import EndLateTasks
 from controlplane.commands.convergence.runner import ConvergenceRule
@@ -75,4 +76,5 @@ RULES: tuple[ConvergenceRule, ...] = (
     ),
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),
     ConvergenceRule(12, "alerts", ("quiet_alerts",), housekeeping.close_quiet_alerts),
+    ConvergenceRule(13, "samples", ("samples",), samples.take_samples),
 )

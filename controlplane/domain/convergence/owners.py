@@ -295,7 +295,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "its `ttl_seconds_after_finished`; a one-off task 120 s; longer while a row refers to it",
     ),
     Owner(
-        "an audit entry, a tick run, a dead letter, a closed alert",
+        "an audit entry, a tick run or sample of a pool, a dead letter, a closed alert",
         "deleted",
         11,
         "old_records",
@@ -322,6 +322,14 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "key_rotations",
         "a day, or as ordered with `enroll_cell --within-hours`",
         "the cell, with its first message under the next key; {rule}",
+    ),
+    Owner(
+        "a pool without a current sample of its figures",
+        "sampled",
+        13,
+        "samples",
+        "15 s",
+        is_bounded=False,
     ),
     Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),
     Owner(

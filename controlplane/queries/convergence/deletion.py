@@ -42,6 +42,7 @@ class Record:
 RECORDS = (
     Record("controlplane_auditline", "at", "audit_age", order="at"),
     Record("controlplane_tickrun", "finished_at", "run_age", order="finished_at"),
+    Record("controlplane_poolsample", "at", "run_age", order="at"),
     Record("controlplane_deadletter", "at", "finding_age", order="id"),
     Record("controlplane_alert", "cleared_at", "finding_age", order="id"),
 )

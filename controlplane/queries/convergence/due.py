@@ -73,6 +73,7 @@ SOURCES = MappingProxyType(
         "stored_totals": repairs.due_walk("stored_totals", seconds="totals_age"),
         "orphans": repairs.due_walk("orphans"),
         "quiet_alerts": QUIET_ALERTS,
+        "samples": repairs.due_walk("samples", seconds="sample"),
     }
 )
 """Every source of work of convergence by name: the FROM and WHERE clauses of a SELECT."""

@@ -1,29 +1,14 @@
 """Load counts for pages of the admin, each by one indexed statement."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import Count, F
 from django.db.models.functions import Greatest
 
-from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import CallbackState
-from controlplane.models import Alert, Attempt, Callback, Cell, OneOff, Task
+from controlplane.models import Alert, Attempt, Callback, Cell, OneOff
 from controlplane.queries.sql import rows
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The figures of the whole system."""
-
-    pending_tasks: int
-    active: dict[int, int]
-    stopping: int
-    cells: dict[str, int]
-    open_alerts: int
-    callbacks: dict[str, int]
-    resolving: int
 
 
 def count_tasks_of_jobs(job_ids: Sequence[int]) -> dict[int, dict[int, int]]:
@@ -71,23 +56,3 @@ def count_callbacks(*states: CallbackState) -> dict[str, int]:
 def count_resolving() -> int:
     """Return the number of one-off tasks that are RESOLVING."""
     return OneOff.objects.filter(claim__isnull=False).count()
-
-
-def load_overview() -> Overview:
-    """Return the figures of the first page."""
-    held = rows(
-        """
-        SELECT CASE WHEN finished_at IS NULL THEN state END, count(*)
-        FROM controlplane_attempt WHERE released_at IS NULL GROUP BY 1
-        """
-    )
-    by_state = {state: number for state, number in held if state is not None}
-    return Overview(
-        pending_tasks=Task.objects.filter(state=TaskState.PENDING, attempt_open=False).count(),
-        active=by_state,
-        stopping=sum(number for state, number in held if state is None),
-        cells=count_cells(),
-        open_alerts=count_open_alerts(),
-        callbacks=count_callbacks(CallbackState.WAITING, CallbackState.CLAIMED),
-        resolving=count_resolving(),
-    )

@@ -114,6 +114,10 @@ def test_list_and_detail_pages_render(operator: Client, model: type[models.Model
         ("job", "q=99999999999999999999999"),
         ("task", "open=pending"),
         ("task", "open=held"),
+        ("task", "open=stuck"),
+        ("task", "open=pending&pool=default&band=2"),
+        ("task", "pool=unknown&band=7"),
+        ("attempt", "held=yes&cell__pool__id__exact=1&job__band__exact=2"),
         ("task", "job__id__exact=1"),
         ("task", "q=nonsense"),
         ("attempt", "held=yes"),
@@ -287,7 +291,7 @@ def test_attempts_link_to_flower_when_configured(operator: Client, settings: Any
 
 def test_dashboard_shows_counts_alerts_and_tick_times(operator: Client) -> None:
     shown = words(page(operator, "/admin/"))
-    for expected in ("1 pending", "1 assigned", "1 building", "1 running", "1 quarantined"):
+    for expected in ("1 waiting", "1 assigned", "1 building", "1 running", "1 quarantined"):
         assert expected in shown
     assert "mass_loss default 5 of 8" in shown
     assert "1 callbacks waiting 1 callbacks being tried 1 tasks resolving" in shown

@@ -176,6 +176,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("uncounted_sizes", True),
         ("orphan_files", False),
         ("key_rotations", True),
+        ("samples", False),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("held_losses", False),

@@ -1,4 +1,4 @@
-"""Render the overview page: pending and running work, cells and ticks."""
+"""Render the overview page: what needs attention first, then work, cells and ticks."""
 
 from datetime import datetime
 from functools import partial
@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from controlplane import clock
+from controlplane.admin.alerts.subjects import subject_links
 from controlplane.admin.badges import (
     CALLBACK_COLOURS,
     CELL_COLOURS,
@@ -23,13 +24,27 @@ from controlplane.admin.badges import (
     state_badge,
 )
 from controlplane.admin.live import SHORT_AGE_SECONDS, respond_live
+from controlplane.admin.overview.cells import SHOWN_CELLS, cell_bars
+from controlplane.admin.overview.hour import charts, failures
+from controlplane.admin.overview.work import (
+    count_cards,
+    longest_running,
+    oldest_waiting,
+    work_bars,
+)
 from controlplane.admin.ticks import longest_phases
-from controlplane.contract.states import TaskState
 from controlplane.domain.jobs.one_offs import Lifecycle
-from controlplane.domain.state.states import COLOURS, CallbackState, CellState
+from controlplane.domain.state.states import CallbackState, CellState
 from controlplane.models import Alert, Job, TickState
 from controlplane.queries.pages.versions import HistoryScope
-from controlplane.queries.views.overviews import Overview, count_tasks_of_jobs, load_overview
+from controlplane.queries.pages.work import load_work
+from controlplane.queries.views.overviews import (
+    count_callbacks,
+    count_cells,
+    count_open_alerts,
+    count_resolving,
+    count_tasks_of_jobs,
+)
 
 _NEWEST_JOBS = 8
 _NEWEST_ALERTS = 5
@@ -51,66 +66,55 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
         model: request.user.has_perm(f"controlplane.view_{model}")
         for model in ("task", "attempt", "cell", "callback", "oneoff", "alert", "tickstate", "job")
     }
-    found = load_overview()
+    now = clock.now()
     context["may_view"] = may_view
-    context["cards"] = [
-        *(_task_cards(found) if may_view["task"] else ()),
-        *(_attempt_cards(found) if may_view["attempt"] else ()),
-    ]
+    if may_view["task"] or may_view["attempt"]:
+        counts = load_work()
+        context["cards"] = count_cards(counts, may_view)
+        context["bars"] = work_bars(counts, may_view)
+        context["sampled"] = instant(counts.sampled_at) if counts.sampled_at else ""
+    if may_view["task"]:
+        context["charts"] = charts(now)
+    # Rows are shown to users that may view all that the rows link to.
+    if may_view["task"] and may_view["job"]:
+        context["oldest"] = oldest_waiting(now)
+        if may_view["attempt"] and may_view["cell"]:
+            context["longest"] = longest_running()
     context["callback_cards"] = [
-        *(_callback_cards(found) if may_view["callback"] else ()),
-        *(_one_off_cards(found) if may_view["oneoff"] else ()),
+        *(_callback_cards() if may_view["callback"] else ()),
+        *(_one_off_cards() if may_view["oneoff"] else ()),
     ]
     if may_view["cell"]:
-        context["cell_cards"] = _cell_cards(found)
+        context["cell_cards"] = _cell_cards()
+        context["cells"] = cell_bars(now)
+        context["more_cells"] = sum(card["number"] for card in context["cell_cards"]) - SHOWN_CELLS
     if may_view["tickstate"]:
-        now = clock.now()
         context["ticks"] = [_tick(tick, now) for tick in TickState.objects.order_by("name")]
     if may_view["alert"]:
-        context["alerts"] = _newest_alerts()
-        context["more_alerts"] = max(0, found.open_alerts - _NEWEST_ALERTS)
+        context["alerts"] = _newest_alerts(request)
+        context["more_alerts"] = max(0, count_open_alerts() - _NEWEST_ALERTS)
         context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
     if may_view["job"]:
         context["jobs"] = _newest_jobs()
+        context["failures"] = failures(now)
     return context
 
 
-def _task_cards(found: Overview) -> list[dict[str, Any]]:
-    tasks = reverse("admin:controlplane_task_changelist")
-    address = f"{tasks}?open=pending"
-    return [_card("pending", found.pending_tasks, COLOURS[TaskState.PENDING], address)]
-
-
-def _attempt_cards(found: Overview) -> list[dict[str, Any]]:
-    attempts = reverse("admin:controlplane_attempt_changelist")
-    return [
-        *(
-            _card(
-                state.name.lower(),
-                found.active.get(state, 0),
-                COLOURS[state],
-                f"{attempts}?state__exact={int(state)}&held=yes",
-            )
-            for state in (TaskState.ASSIGNED, TaskState.BUILDING, TaskState.RUNNING)
-        ),
-        _card("stopping", found.stopping, COLOURS[TaskState.KILLED], f"{attempts}?held=yes"),
-    ]
-
-
-def _cell_cards(found: Overview) -> list[dict[str, Any]]:
+def _cell_cards() -> list[dict[str, Any]]:
     cells = reverse("admin:controlplane_cell_changelist") + "?state__exact="
     return [
         _card(state.lower(), number, CELL_COLOURS[CellState(state)], cells + state)
-        for state, number in found.cells.items()
+        for state, number in count_cells().items()
     ]
 
 
-def _callback_cards(found: Overview) -> list[dict[str, Any]]:
+def _callback_cards() -> list[dict[str, Any]]:
+    found = count_callbacks(CallbackState.WAITING, CallbackState.CLAIMED)
     callbacks = reverse("admin:controlplane_callback_changelist")
     return [
         _card(
             name,
-            found.callbacks[state],
+            found[state],
             CALLBACK_COLOURS[state],
             f"{callbacks}?state__exact={state}",
         )
@@ -121,21 +125,23 @@ def _callback_cards(found: Overview) -> list[dict[str, Any]]:
     ]
 
 
-def _one_off_cards(found: Overview) -> list[dict[str, Any]]:
+def _one_off_cards() -> list[dict[str, Any]]:
     resolving = reverse("admin:controlplane_oneoff_changelist") + "?resolving=yes"
     colour = LIFECYCLE_COLOURS[Lifecycle.RESOLVING]
-    return [_card("tasks resolving", found.resolving, colour, resolving)]
+    return [_card("tasks resolving", count_resolving(), colour, resolving)]
 
 
-def _newest_alerts() -> list[dict[str, Any]]:
+def _newest_alerts(request: HttpRequest) -> list[dict[str, Any]]:
+    alerts = list(Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS])
+    subjects = subject_links(alerts, request.user)
     return [
         {
             "kind": page_link("alert", alert.pk, alert.kind),
-            "subject": alert.subject,
+            "subject": subjects[alert.pk],
             "text": alert.text,
             "raised": instant(alert.raised_at),
         }
-        for alert in Alert.objects.filter(cleared_at=None).order_by("-id")[:_NEWEST_ALERTS]
+        for alert in alerts
     ]
 
 

@@ -1,0 +1,1 @@
+"""Alerts: what they mean, what to do, their subjects, and the work that they affect."""

@@ -1,0 +1,1 @@
+"""The overview: alerts, failures, open work, the last hour, cells and ticks."""

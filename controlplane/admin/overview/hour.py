@@ -1,0 +1,142 @@
+"""Render the last hour for the overview: failures by reason, and lines by minute."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils.safestring import SafeString
+
+from controlplane.admin.badges import instant, length, page_link
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.state.states import COLOURS, REASONS, Reason
+from controlplane.models import Job
+from controlplane.queries.pages.hour import Minute, load_failures, load_minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a chart: its value in each minute, None where there is none."""
+
+    name: str
+    colour: str
+    value: Callable[[Minute], float | None]
+
+
+_CHARTS: tuple[tuple[str, str, tuple[Line, ...]], ...] = (
+    (
+        "Tasks per minute",
+        "tasks",
+        (
+            Line("started", COLOURS[S.RUNNING], lambda minute: minute.started),
+            Line("succeeded", COLOURS[S.SUCCEEDED], lambda minute: minute.succeeded),
+            Line("failed", COLOURS[S.FAILED], lambda minute: minute.failed),
+        ),
+    ),
+    (
+        "Time until the first start",
+        "seconds",
+        (
+            Line("median", COLOURS[S.RUNNING], lambda minute: minute.latency(0.5)),
+            Line("95th percentile", COLOURS[S.ASSIGNED], lambda minute: minute.latency(0.95)),
+        ),
+    ),
+    (
+        "Open work",
+        "tasks",
+        (
+            Line("on cells", COLOURS[S.RUNNING], lambda minute: minute.held),
+            Line("waiting", COLOURS[S.PENDING], lambda minute: minute.waiting),
+        ),
+    ),
+)
+
+
+def charts(now: datetime) -> list[dict[str, Any]]:
+    """Return the charts of the last hour, each with its figures as a table."""
+    minutes = load_minutes(now)
+    totals = Minute(now)
+    for minute in minutes:
+        totals.started += minute.started
+        totals.succeeded += minute.succeeded
+        totals.failed += minute.failed
+        totals.killed += minute.killed
+        for bucket, number in enumerate(minute.latencies):
+            totals.latencies[bucket] += number
+    summaries = (
+        f"{totals.started} started, {totals.succeeded} succeeded, {totals.failed} failed,"
+        f" {totals.killed} killed",
+        _summarize_latency(totals),
+        _summarize_work(minutes),
+    )
+    return [
+        _chart(title, unit, lines, minutes, summary)
+        for (title, unit, lines), summary in zip(_CHARTS, summaries, strict=True)
+    ]
+
+
+def _summarize_latency(totals: Minute) -> str:
+    half, most = totals.latency(0.5), totals.latency(0.95)
+    if half is None or most is None:
+        return "no task started"
+    return f"half of the tasks within {length(half)}, 95 % within {length(most)}"
+
+
+def _summarize_work(minutes: Sequence[Minute]) -> str:
+    known = [minute for minute in minutes if minute.held is not None]
+    if not known:
+        return "no samples"
+    held = max(minute.held or 0 for minute in known)
+    waiting = max(minute.waiting or 0 for minute in known)
+    return f"at most {held:.0f} on cells and {waiting:.0f} waiting"
+
+
+def _chart(
+    title: str, unit: str, lines: Sequence[Line], minutes: Sequence[Minute], summary: str
+) -> dict[str, Any]:
+    values = [[line.value(minute) for minute in minutes] for line in lines]
+    figures = [
+        (instant(minute.at), *(_figure(each[place], unit) for each in values))
+        for place, minute in enumerate(minutes)
+        if any(each[place] for each in values)
+    ]
+    return {
+        "title": title,
+        "unit": unit,
+        "summary": summary,
+        "lines": [{"name": line.name, "colour": line.colour} for line in lines],
+        "times": json.dumps([int(minute.at.timestamp() * 1000) for minute in minutes]),
+        "values": json.dumps([[_rounded(value) for value in each] for each in values]),
+        "figures": figures[::-1],
+    }
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    return length(value) if unit == "seconds" else f"{value:.0f}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def failures(now: datetime) -> list[dict[str, Any]]:
+    """Return the failures of the last hour by reason, with links to the jobs that failed last."""
+    found = load_failures(now)
+    ids = {key for item in found for key in item.job_ids}
+    jobs = Job.objects.visible().only("name").in_bulk(list(ids))
+    return [
+        {
+            "reason": REASONS[Reason(item.reason)],
+            "tasks": item.tasks,
+            "retried": item.retried,
+            "jobs": _job_links(item.job_ids, jobs),
+        }
+        for item in found
+    ]
+
+
+def _job_links(ids: Sequence[int], jobs: Mapping[int, Job]) -> list[SafeString | str]:
+    return [page_link("job", key, jobs[key]) for key in ids if key in jobs]

@@ -1,0 +1,137 @@
+"""Rule 13: the figures of each pool, and the changes of its tasks in a range of the history."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.contract.states import TaskState as S
+from controlplane.domain.convergence.latencies import BOUNDS
+from controlplane.domain.state.states import CellState
+from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.sql import decoded, named_rows, rows, scalar
+
+FAILED = (S.FAILED, S.WORKER_FAILED, S.UNSCHEDULABLE)
+KILLED = (S.KILLED, S.PREEMPTED)
+JOBS_OF_REASON = 3
+
+_FAILED = ", ".join(f"{state:d}" for state in FAILED)
+
+# A task may become RUNNING more than once; its latency is that of the first time.
+_CHANGES = f"""
+    WITH changed AS MATERIALIZED (
+        SELECT h.id, h.job_id, h.task_id, h.to_state, h.attempt_state, h.reason, h.at,
+               j.pool_id, j.created_at
+        FROM controlplane_transition h JOIN controlplane_job j ON j.id = h.job_id
+        WHERE h.id > %(after)s AND h.id <= %(until)s AND h.task_id IS NOT NULL
+          AND h.from_state <> h.to_state
+    )
+    SELECT 'state' AS kind, pool_id, to_state::text AS key, count(*) AS number,
+           0::bigint AS retried, NULL::bigint[] AS jobs
+    FROM changed GROUP BY pool_id, to_state
+    UNION ALL
+    SELECT 'latency', c.pool_id, width_bucket(
+               extract(epoch FROM c.at - greatest(c.created_at, g.startable_at))::float8,
+               %(bounds)s::float8[])::text, count(*), 0, NULL
+    FROM changed c
+    JOIN controlplane_task t ON t.id = c.task_id
+    JOIN controlplane_taskgroup g ON g.id = t.group_id
+    WHERE c.to_state = {S.RUNNING:d} AND NOT EXISTS (
+        SELECT 1 FROM controlplane_transition e
+        WHERE e.task_id = c.task_id AND e.id < c.id AND e.to_state = {S.RUNNING:d})
+    GROUP BY 2, 3
+    UNION ALL
+    SELECT 'failure', pool_id, reason, sum(ended)::bigint, sum(retried)::bigint,
+           (array_agg(job_id ORDER BY last DESC))[1:{JOBS_OF_REASON}]
+    FROM (
+        SELECT pool_id, reason, job_id, max(id) AS last,
+               count(*) FILTER (WHERE to_state <> {S.PENDING:d}) AS ended,
+               count(*) FILTER (WHERE to_state = {S.PENDING:d}) AS retried
+        FROM changed
+        WHERE to_state IN ({_FAILED})
+           OR (to_state = {S.PENDING:d} AND attempt_state IN ({_FAILED}))
+        GROUP BY 1, 2, 3
+    ) failing
+    GROUP BY 2, 3
+    """
+
+
+@dataclass(slots=True)
+class PoolChanges:
+    """Changes of a pool's tasks: by new state, first starts by latency, failures by reason."""
+
+    states: dict[S, int] = field(default_factory=dict)
+    latencies: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    failures: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def count(self, *states: S) -> int:
+        """Return the number of changes to one of `states`."""
+        return sum(self.states.get(state, 0) for state in states)
+
+
+@dataclass(slots=True)
+class PoolResources:
+    """`capacity`: of the READY cells of a pool; `used`: held by attempts on all its cells."""
+
+    capacity: dict[str, int] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
+
+
+def load_history_end() -> int:
+    """Return the highest id in the history."""
+    return int(scalar("SELECT coalesce(max(id), 0) FROM controlplane_transition"))
+
+
+def limit_range(after: int, until: int, limit: int) -> int:
+    """Return the end of a range of the history that begins behind `after`: at most `until`.
+
+    It has at most `limit` rows.
+    """
+    found = scalar(
+        """
+        SELECT id FROM controlplane_transition WHERE id > %s AND id <= %s
+        ORDER BY id OFFSET %s LIMIT 1
+        """,
+        [after, until, limit - 1],
+    )
+    return until if found is None else int(found)
+
+
+def count_changes(after: int, until: int) -> Mapping[int, PoolChanges]:
+    """Return the changes in the history behind the row `after`, up to `until`, by pool."""
+    parameters = {"after": after, "until": until, "bounds": list(BOUNDS)}
+    pools: dict[int, PoolChanges] = defaultdict(PoolChanges)
+    for row in named_rows(_CHANGES, parameters):
+        pool = pools[row.pool_id]
+        match row.kind:
+            case "state":
+                pool.states[S(int(row.key))] = row.number
+            case "latency":
+                pool.latencies[int(row.key)] = row.number
+            case _:
+                pool.failures[row.key] = {
+                    "tasks": row.number,
+                    "retried": row.retried,
+                    "jobs": row.jobs,
+                }
+    return pools
+
+
+def load_resources() -> dict[int, PoolResources]:
+    """Return the resources of all pools, also of pools without cells."""
+    found = rows(
+        """
+        SELECT p.id, c.id, c.state, c.capacity FROM controlplane_pool p
+        LEFT JOIN controlplane_cell c ON c.pool_id = p.id ORDER BY p.id, c.id
+        """
+    )
+    usage = load_usage([cell_id for _, cell_id, *_ in found if cell_id is not None])
+    pools: dict[int, PoolResources] = defaultdict(PoolResources)
+    for pool_id, cell_id, state, capacity in found:
+        pool = pools[pool_id]
+        for name, amount in usage.get(cell_id, {}).items():
+            pool.used[name] = pool.used.get(name, 0) + amount
+        if state == CellState.READY:
+            for name, amount in decoded(capacity).items():
+                pool.capacity[name] = pool.capacity.get(name, 0) + amount
+    return dict(pools)
