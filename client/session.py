@@ -73,6 +73,14 @@ class Session(ApiTransport):
         """Cancel a job. `force`: kill its containers at once, without a grace period."""
         return self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force})
 
+    def hold_job(self, job_id: int, *, reason: str) -> Job:
+        """Place no waiting task of a job until its release; running tasks continue."""
+        return self._call("POST", f"/jobs/{job_id}/hold", body={"reason": reason})
+
+    def release_job(self, job_id: int, *, reason: str = "") -> Job:
+        """Release a job from its hold."""
+        return self._call("POST", f"/jobs/{job_id}/release", body={"reason": reason})
+
     def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
         """Create a job of the tasks that did not succeed. The same key returns the same job."""
         return self._call("POST", f"/jobs/{job_id}/retry", key=key)
@@ -336,6 +344,14 @@ class Session(ApiTransport):
     def put_project(self, name: str, *, archived: bool | None = None) -> Project:
         """Create a project, or archive or unarchive it (managers). None: leave that as it is."""
         return self._call("PUT", _project_path(name), body={"archived": archived})
+
+    def hold_project(self, name: str, *, reason: str) -> Project:
+        """Place no waiting task of a project until its release (managers)."""
+        return self._call("POST", f"{_project_path(name)}/hold", body={"reason": reason})
+
+    def release_project(self, name: str, *, reason: str = "") -> Project:
+        """Release a project from its hold (managers)."""
+        return self._call("POST", f"{_project_path(name)}/release", body={"reason": reason})
 
     def members(self, *, project: str | None = None, domain: str | None = None) -> list[Member]:
         """Return the members of a project or domain; without both, the auditors."""

@@ -18,6 +18,18 @@ class CancelRequest(Model):
     force: bool = False
 
 
+class HoldRequest(Model):
+    """The reason of a hold, which pending reasons show."""
+
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+class HoldReleaseRequest(Model):
+    """The reason for which a hold is released."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+
+
 class ReleaseRequest(Model):
     """The reason for which an operator releases an attempt."""
 
@@ -49,6 +61,18 @@ State = Literal[
     "ASSIGNED",
     "PREEMPTED",
 ]
+
+
+class Hold(ResponseModel):
+    """An open hold: no waiting task is placed until its release."""
+
+    by: str
+    reason: str
+    since: datetime
+    role: Literal["viewer", "submitter", "manager", "operator"] = Field(
+        description="That of its holder on the project; a lower one cannot release it."
+    )
+    project: str | None = Field(description="The held project; null: the job itself is held.")
 
 
 class JobWait(ResponseModel):
@@ -98,6 +122,7 @@ class Job(ResponseModel):
     children: int = Field(description="Number of jobs of which it is the parent.")
     retry_of: int | None = Field(description="Id of the job that it retries.")
     waits_for: list[JobWait]
+    holds: list[Hold] = Field(description="Its own hold, and that of its project.")
     labels: dict[str, str]
     annotation: str
     created_at: datetime

@@ -62,6 +62,7 @@ ONE_NAME_MANY_LAYERS = {
             "Callback",
             "Cell",
             "Change",
+            "Hold",
             "Job",
             "JobDependency",
             "Pool",

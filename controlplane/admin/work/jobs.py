@@ -21,6 +21,7 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import (
+    IndexedFilter,
     MonospaceText,
     ReadOnlyAdmin,
     Section,
@@ -30,23 +31,35 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
+from controlplane.admin.tenancy.members import role_of
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.job_tasks import tasks_section
 from controlplane.admin.work.pending import group_notes
 from controlplane.admin.work.relations import relations_section
 from controlplane.admin.work.timeline import job_timeline
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.holds import hold_job, release_job
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState
+from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.domain.state.states import TERMINAL, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
+from controlplane.queries.holds import load_holds
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
 _SHOWN_GROUPS = 100
 _CALLBACK_EVENTS = {CallbackOn.TASK: "end of each task", CallbackOn.JOB: "settlement of the job"}
+
+
+class HeldJobsFilter(IndexedFilter):
+    """A filter for jobs that are held themselves."""
+
+    title = "hold"
+    parameter_name = "held"
+    options: ClassVar = {"yes": ("Held", Q(is_held=True, finished_at=None))}
 
 
 @admin.register(Job)
@@ -65,14 +78,14 @@ class JobAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = ("state", "band", "is_one_off")
+    list_filter = ("state", HeldJobsFilter, "band", "is_one_off")
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
     search_help_text = "The whole name, id or guid of a job"
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
     linked_lookups = ("parent__id__exact", "project__id__exact")
-    actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
+    actions = ("hold_jobs", "release_jobs", "cancel_jobs", "retry_jobs", "delete_jobs")
 
     def matching(self, term: str) -> Q:
         """Match whole names, ids and guids, which indexes find among a million rows."""
@@ -88,6 +101,43 @@ class JobAdmin(ReadOnlyAdmin):
     took = column(lambda job: duration(job.started_at, job.finished_at), "took")
 
     tasks = loaded_column(lambda job, counts: counts_badges(counts), "tasks")
+
+    @confirmed_action(
+        "Hold job",
+        title="Hold these jobs?",
+        text="No waiting task of these jobs is placed until they are released. Running tasks"
+        " continue. The time does not count for scheduling timeouts.",
+        button="Hold jobs",
+        done="Jobs held",
+        fields=("reason",),
+    )
+    def hold_jobs(self, request: HttpRequest, job: Job) -> None:
+        """Place no waiting task of a job until its release."""
+        hold_job(
+            job_id=job.pk,
+            reason=request.POST.get("reason", "").strip(),
+            role=role_of(request),
+            actor=str(request.user),
+            now=clock.now(),
+        )
+
+    @confirmed_action(
+        "Release job",
+        title="Release these jobs?",
+        text="Their waiting tasks may be placed again, unless their project is held.",
+        button="Release jobs",
+        done="Jobs released",
+        fields=("reason",),
+    )
+    def release_jobs(self, request: HttpRequest, job: Job) -> None:
+        """Release a job from its hold."""
+        release_job(
+            job_id=job.pk,
+            reason=request.POST.get("reason", "").strip(),
+            role=role_of(request),
+            actor=str(request.user),
+            now=clock.now(),
+        )
 
     @confirmed_action(
         "Cancel job",
@@ -133,12 +183,12 @@ class JobAdmin(ReadOnlyAdmin):
         delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Job) -> list[str]:
-        """Return cancel for an open job, retry and delete for one that has ended.
+        """Return hold or release and cancel for an open job, retry and delete for an ended one.
 
         The job of a one-off task is deleted only by the claim of the task.
         """
         if obj.finished_at is None:
-            return ["cancel_jobs"]
+            return ["release_jobs" if obj.is_held else "hold_jobs", "cancel_jobs"]
         counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
         return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
@@ -152,7 +202,9 @@ class JobAdmin(ReadOnlyAdmin):
         requeuing = (
             "its gang fell below a minimum and is being requeued" if obj.is_requeuing else ""
         )
-        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason, requeuing]}
+        holds = [] if obj.finished_at else load_holds([obj.pk]).get(obj.pk, [])
+        notes = [obj.failure_reason, requeuing, *(explain_hold(hold)["text"] for hold in holds)]
+        return {"badge": _state_with_ending(obj), "notes": notes}
 
     def facts(self, obj: Job) -> list[tuple[str, Any]]:
         """Return the submitted options, and the times of events."""

@@ -24,6 +24,7 @@ from controlplane.domain.state.job_rollup import gang_of
 from controlplane.domain.state.states import Band, CellState
 from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_cells, load_usage
+from controlplane.queries.holds import PROJECT_IS_HELD
 from controlplane.queries.locks import load_groups
 from controlplane.queries.placement.quotas import load_binding_quotas
 from controlplane.queries.placement.running_attempts import is_any_below
@@ -51,7 +52,7 @@ class WaitingShapes:
 
 
 def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
-    """Return the waiting shapes by pool.
+    """Return the waiting shapes by pool, without those of held projects.
 
     They are counted by the index of waiting tasks alone, which is cheap. Other reasons against a
     start are read with the rows.
@@ -69,6 +70,7 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         ) w
         JOIN controlplane_shape s ON s.id = w.shape_id
         JOIN controlplane_project p ON p.id = s.project_id
+        WHERE NOT {PROJECT_IS_HELD.format(project="s.project_id")}
         ORDER BY s.pool_id, s.id
         """,
         [now],
@@ -263,7 +265,8 @@ FROM (
 ) w
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
-WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s
+WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND NOT j.is_held
+  AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
 ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id,
          w.prefer_cell_id, w.avoid_cell_ids LIMIT %(limit)s

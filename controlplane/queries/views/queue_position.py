@@ -10,6 +10,7 @@ from controlplane.domain.placement.reasons.queue_position import (
     find_place,
 )
 from controlplane.domain.state.states import Band
+from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import rows
 
 # The limit of groups that are counted exactly; beyond it the position is an estimate.
@@ -19,7 +20,9 @@ _WAITS = f"""
 t.state = {S.PENDING:d} AND NOT t.attempt_open AND NOT t.cache_blocked
 AND (t.not_before IS NULL OR t.not_before <= %(now)s)
 """
-_MAY_START = "j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s"
+_MAY_START = f"""
+j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s AND NOT {IS_HELD}
+"""
 
 _OWN = f"""
 SELECT j.pool_id, p.sequencer, t.shape_id, t.group_id, t.index, j.band, j.id, g.position,

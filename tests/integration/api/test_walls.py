@@ -122,6 +122,8 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/jobs/{job_id}/artifacts"): (READ, "/jobs/{job}/artifacts", None),
     ("get", "/jobs/{job_id}/callbacks"): (READ, "/jobs/{job}/callbacks", None),
     ("post", "/jobs/{job_id}/cancel"): (CHANGE, "/jobs/{job}/cancel", {}),
+    ("post", "/jobs/{job_id}/hold"): (CHANGE, "/jobs/{job}/hold", {"reason": "x"}),
+    ("post", "/jobs/{job_id}/release"): (CHANGE, "/jobs/{job}/release", {}),
     ("get", "/jobs/{job_id}/history"): (READ, "/jobs/{job}/history", None),
     ("post", "/jobs/{job_id}/retry"): (CHANGE, "/jobs/{job}/retry", None),
     ("get", "/jobs/{job_id}/tasks"): (READ, "/jobs/{job}/tasks", None),
@@ -137,6 +139,16 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         MANAGE,
         "/projects/default/lab",
         {"archived": True},
+    ),
+    ("post", "/projects/{domain}/{project}/hold"): (
+        MANAGE,
+        "/projects/default/lab/hold",
+        {"reason": "x"},
+    ),
+    ("post", "/projects/{domain}/{project}/release"): (
+        MANAGE,
+        "/projects/default/lab/release",
+        None,
     ),
     ("get", "/projects/{domain}/{project}/members"): (
         MANAGERS,
