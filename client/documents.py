@@ -59,6 +59,7 @@ class Job(TypedDict):
     children: int
     retry_of: int | None
     waits_for: list[JobWait]
+    queue_rank: int
     holds: list[Hold]
     labels: dict[str, str]
     annotation: str
@@ -448,6 +449,23 @@ class Project(TypedDict):
     stored_bytes: int
     stored_bytes_limit: int | None
     hold: ProjectHold | None
+
+
+class QueueEntry(TypedDict):
+    """A group with waiting tasks, at its position in the queue of a pool."""
+
+    position: int
+    job: int
+    name: str
+    group: str
+    band: str
+    rank: int
+    owner: str
+    project: str
+    share: float
+    waiting: int
+    since: str
+    reason: PendingReason | None
 
 
 class Member(TypedDict):

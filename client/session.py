@@ -20,6 +20,7 @@ from client.documents import (
     Member,
     Pool,
     Project,
+    QueueEntry,
     Quota,
     ServiceAccount,
     StoredSecret,
@@ -80,6 +81,14 @@ class Session(ApiTransport):
     def release_job(self, job_id: int, *, reason: str = "") -> Job:
         """Release a job from its hold."""
         return self._call("POST", f"/jobs/{job_id}/release", body={"reason": reason})
+
+    def move_job(self, job_id: int, *, to: Literal["front", "end"], reason: str = "") -> Job:
+        """Move a job to the front or the end of its band."""
+        return self._call("POST", f"/jobs/{job_id}/move", body={"to": to, "reason": reason})
+
+    def queue(self, pool: str, *, limit: int = 50) -> Iterator[QueueEntry]:
+        """Yield the first groups in the queue of a pool, in the order of the next pass."""
+        return self._pages(_path("pools", pool, "queue"), {}, limit)
 
     def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
         """Create a job of the tasks that did not succeed. The same key returns the same job."""

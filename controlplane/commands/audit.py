@@ -33,6 +33,7 @@ class Action(StrEnum):
     DELETE_JOB = "delete.job"
     HOLD_JOB = "hold.job"
     RELEASE_JOB = "release.job"
+    MOVE_JOB = "move.job"
     SUBMIT_TASK = "submit.task"
     CANCEL_TASK = "cancel.task"
     CLAIM_TASK = "claim.task"

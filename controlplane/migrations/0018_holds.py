@@ -1,4 +1,4 @@
-"""Add holds of jobs and projects."""
+"""Add holds of jobs and projects, and the place of jobs in their band."""
 
 import django.db.models.deletion
 from django.db import migrations, models
@@ -50,5 +50,24 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='hold',
             constraint=models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('project',), name='hold_open_once_of_project'),
+        ),
+        migrations.AddField(
+            model_name="job",
+            name="queue_rank",
+            field=models.BigIntegerField(
+                db_default=0,
+                default=0,
+                help_text="Its place in its band, the lowest first; 0 unless it was moved.",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(
+                    models.Q(("queue_rank", 0), _negated=True), ("finished_at", None)
+                ),
+                fields=["pool", "band", "queue_rank"],
+                name="job_moved",
+            ),
         ),
     )

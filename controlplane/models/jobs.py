@@ -94,6 +94,11 @@ class Job(models.Model):
         db_default=False,
         help_text="Whether it has an open hold of its own; placement skips its waiting tasks.",
     )
+    queue_rank = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Its place in its band, the lowest first; 0 unless it was moved.",
+    )
     waits_for_jobs = models.BooleanField(
         default=False, help_text="Whether a job that it depends on has not met its condition."
     )
@@ -206,6 +211,11 @@ class Job(models.Model):
             ),
             models.Index(fields=("id",), name="job_requeuing", condition=Q(is_requeuing=True)),
             models.Index(fields=("id",), name="job_held", condition=Q(is_held=True)),
+            models.Index(
+                fields=("pool", "band", "queue_rank"),
+                name="job_moved",
+                condition=~Q(queue_rank=0) & Q(finished_at=None),
+            ),
             models.Index(fields=("id",), name="job_deleted", condition=Q(deleted_at__isnull=False)),
             models.Index(
                 fields=("expires_at", "id"),

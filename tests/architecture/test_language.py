@@ -67,6 +67,7 @@ ONE_NAME_MANY_LAYERS = {
             "JobDependency",
             "Pool",
             "Project",
+            "QueueEntry",
             "Quota",
             "Secret",
             "ServiceAccount",

@@ -39,9 +39,11 @@ from controlplane.admin.work.relations import relations_section
 from controlplane.admin.work.timeline import job_timeline
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.holds import hold_job, release_job
+from controlplane.commands.jobs.move import move_job
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState
+from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.domain.state.states import TERMINAL, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
@@ -85,7 +87,15 @@ class JobAdmin(ReadOnlyAdmin):
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
     linked_lookups = ("parent__id__exact", "project__id__exact")
-    actions = ("hold_jobs", "release_jobs", "cancel_jobs", "retry_jobs", "delete_jobs")
+    actions = (
+        "hold_jobs",
+        "release_jobs",
+        "move_to_front",
+        "move_to_end",
+        "cancel_jobs",
+        "retry_jobs",
+        "delete_jobs",
+    )
 
     def matching(self, term: str) -> Q:
         """Match whole names, ids and guids, which indexes find among a million rows."""
@@ -140,6 +150,32 @@ class JobAdmin(ReadOnlyAdmin):
         )
 
     @confirmed_action(
+        "Move to the front",
+        title="Move these jobs to the front of their bands?",
+        text="Their waiting tasks come before all others of their band; in a pool with shares,"
+        " before the others of their owners. The last one of several jobs comes first.",
+        button="Move to the front",
+        done="Jobs moved",
+        fields=("reason",),
+    )
+    def move_to_front(self, request: HttpRequest, job: Job) -> None:
+        """Move a job to the front of its band."""
+        _move(request, job, QueueEnd.FRONT)
+
+    @confirmed_action(
+        "Move to the end",
+        title="Move these jobs to the end of their bands?",
+        text="Their waiting tasks come after all others of their band; in a pool with shares, after"
+        " the others of their owners.",
+        button="Move to the end",
+        done="Jobs moved",
+        fields=("reason",),
+    )
+    def move_to_end(self, request: HttpRequest, job: Job) -> None:
+        """Move a job to the end of its band."""
+        _move(request, job, QueueEnd.END)
+
+    @confirmed_action(
         "Cancel job",
         title="Cancel these jobs?",
         text="The open tasks of these jobs end as KILLED. Running containers get their stop signal,"
@@ -183,12 +219,13 @@ class JobAdmin(ReadOnlyAdmin):
         delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Job) -> list[str]:
-        """Return hold or release and cancel for an open job, retry and delete for an ended one.
+        """Return holds, moves and cancel for an open job, retry and delete for an ended one.
 
         The job of a one-off task is deleted only by the claim of the task.
         """
         if obj.finished_at is None:
-            return ["release_jobs" if obj.is_held else "hold_jobs", "cancel_jobs"]
+            hold = "release_jobs" if obj.is_held else "hold_jobs"
+            return [hold, "move_to_front", "move_to_end", "cancel_jobs"]
         counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
         return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
@@ -245,6 +282,17 @@ class JobAdmin(ReadOnlyAdmin):
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
             MonospaceText("Submitted document", text=spec, is_open=False),
         ]
+
+
+def _move(request: HttpRequest, job: Job, to: QueueEnd) -> None:
+    move_job(
+        job_id=job.pk,
+        to=to,
+        reason=request.POST.get("reason", "").strip(),
+        role=role_of(request),
+        actor=str(request.user),
+        now=clock.now(),
+    )
 
 
 def _state_with_ending(job: Job) -> SafeString:

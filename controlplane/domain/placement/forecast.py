@@ -133,6 +133,7 @@ def add_rows(
         nominated_cell_ids=[None] * count,
         prefer_cell_ids=[None] * count,
         reasons=[None] * count,
+        ranks=[0] * count,
     )
     columns = {}
     for name in PendingRows.__dataclass_fields__:

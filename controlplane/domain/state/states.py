@@ -184,6 +184,7 @@ class Reason(StrEnum):
     RELEASED_BY_OPERATOR = "released_by_operator"
     HELD = "held"
     HOLD_RELEASED = "hold_released"
+    MOVED = "moved"
     TASKS_DECIDED = "tasks_decided"
     HOOK_FAILED = "hook_failed"
     ENDED_BY_HOOK = "ended_by_hook"
@@ -236,6 +237,7 @@ REASONS: dict[Reason, str] = {
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
     Reason.HELD: "held: its waiting tasks are not placed",
     Reason.HOLD_RELEASED: "released from its hold",
+    Reason.MOVED: "moved in the queue of its pool",
     Reason.TASKS_DECIDED: "follows from the states of its tasks",
     Reason.HOOK_FAILED: "the hook of its kind failed, or took too long",
     Reason.ENDED_BY_HOOK: "the hook of its kind ended its job",

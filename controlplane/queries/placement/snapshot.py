@@ -254,7 +254,7 @@ _ROWS = f"""
 SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
        w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
        GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_ids,
-       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled
+       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled, j.queue_rank
 FROM (
     SELECT shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id, count(*),
            min(updated_at) AS since
@@ -273,11 +273,11 @@ ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id
 """
 # The order in which rows are read up to the limit of a pass. Rows with a reservation come first,
 # otherwise the reservation would be useless.
-_OLDEST = "j.band, 2 DESC, g.job_id, g.position"
-_NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
+_OLDEST = "j.band, 2 DESC, j.queue_rank, g.job_id, g.position"
+_NEWEST = "j.band, 2 DESC, j.queue_rank, g.job_id DESC, g.position"
 _EACH_OWNER = """
     j.band, 2 DESC, row_number() OVER (
-        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY g.job_id)
+        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY j.queue_rank, g.job_id)
     """
 
 
@@ -343,7 +343,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
     return bool(scalar(statement, [sorted(heads), latest]))
 
 
-_PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
+_PLACE = itemgetter(0, 15, 2, 3)  # band, rank, job, position; the sort is stable
 _row_key = itemgetter(5, 10, 11, 12)  # group; avoided cells, nominated and preferred cell
 
 
@@ -383,6 +383,7 @@ def _waiting(found: Sequence[tuple[Any, ...]]) -> PendingRows:
         nominated_cell_ids=cells[1],
         prefer_cell_ids=cells[2],
         reasons=reasons,
+        ranks=[row[15] for row in found],
     )
 
 

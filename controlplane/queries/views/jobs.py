@@ -41,7 +41,7 @@ j.id, j.guid, j.name, d.name AS domain, p.name AS project, pool.name AS pool, j.
 j.state, j.ending_as, j.failure_reason, j.min_available, j.max_task_failures, j.labels,
 j.annotation, j.created_at, j.started_at, j.finished_at, j.settled_at, j.coscheduled,
 j.is_requeuing AS requeuing,
-j.finished_at IS NULL AND {IS_HELD} AS holds,
+j.queue_rank, j.finished_at IS NULL AND {IS_HELD} AS holds,
 (SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL)
     AS parent,
 (SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL)

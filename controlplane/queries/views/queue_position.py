@@ -26,7 +26,7 @@ j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s AND NOT
 
 _OWN = f"""
 SELECT j.pool_id, p.sequencer, t.shape_id, t.group_id, t.index, j.band, j.id, g.position,
-       j.coscheduled AND j.started_at IS NOT NULL, j.parent_id IS NOT NULL
+       j.coscheduled AND j.started_at IS NOT NULL, j.parent_id IS NOT NULL, j.queue_rank
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
@@ -40,7 +40,7 @@ GROUP BY t.shape_id, t.group_id ORDER BY t.shape_id, t.group_id LIMIT %(limit)s
 """
 _OF_POOL = f"""
 SELECT j.band, j.coscheduled AND j.started_at IS NOT NULL, j.parent_id IS NOT NULL, j.id,
-       g.position, w.count, j.name
+       g.position, w.count, j.name, j.queue_rank
 FROM unnest(%(groups)s::bigint[], %(counts)s::int[]) AS w (group_id, count)
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
@@ -74,8 +74,8 @@ def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
     found = rows(_OWN, {"task": task_id, "now": now})
     if not found:
         return None
-    pool, sequencer, shape, group, index, band, job, position, is_first, is_child = found[0]
-    own = QueuedGroup(Band(band), is_first, is_child, job, position, 0)
+    pool, sequencer, shape, group, index, band, job, position, is_first, is_child, rank = found[0]
+    own = QueuedGroup(Band(band), is_first, is_child, job, position, 0, rank=rank)
     parameters = {"now": now, "pool": pool, "shape": shape, "group": group, "index": index}
     [(before,)] = rows(_BEFORE, parameters)
     listed = rows(_GROUPS, {"now": now, "limit": MAX_GROUPS + 1})

@@ -93,6 +93,7 @@ PAGES: Mapping[str, Page] = {
         body={"password1": "correct horse 1", "password2": "correct horse 1"},
         changes=True,
     ),
+    "admin/controlplane/pool/<id:pool_id>/queue/": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/images/<path:name>": Page(READ, READ),
 }
@@ -148,6 +149,8 @@ MODELS: Mapping[str, Forms] = {
         actions={
             "hold_jobs": {},
             "release_jobs": {},
+            "move_to_front": {},
+            "move_to_end": {},
             "cancel_jobs": {},
             "retry_jobs": {},
             "delete_jobs": {},
@@ -270,6 +273,7 @@ def address_of(url: str, attempt: Attempt) -> str:
         "<id>": User.objects.get(username="ann").pk,
         "<uuid:uid>": attempt.pk,
         "<path:name>": "a.png",
+        "<id:pool_id>": Pool.objects.get(name="default").pk,
         "<id:token_id>": ApiToken.objects.get(user__username="ann").pk,
         "<path:content_type_id>": content_type,
         "<path:object_id>": Job.objects.earliest("pk").pk,

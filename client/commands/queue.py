@@ -1,19 +1,51 @@
-"""`cellrun hold`, `release`, `project hold`, `project release`: keep work from being placed."""
+"""`cellrun queue`, `hold`, `release`, `move`, `project hold`, `project release`: what waits."""
 
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from client.commands.projects import ProjectName, projects
 from client.documents import Hold, Job, ProjectHold
-from client.render import hold_text
+from client.render import hold_text, instant_text, new_table
 from client.session import connect
 from client.terminal import JsonFlag, show, show_json, stdout
 
 JobIds = Annotated[list[int], typer.Argument(metavar="ID...", help="Ids of jobs.")]
 HoldReason = Annotated[str, typer.Option(help="Reason, shown as the reason of waiting tasks.")]
 ReleaseReason = Annotated[str, typer.Option(help="Reason, recorded in the history.")]
+
+
+def queue(
+    pool: Annotated[str, typer.Argument(metavar="[POOL]", help="Name of a pool.")] = "default",
+    limit: Annotated[int, typer.Option(min=1, help="Show this many groups.")] = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the groups that wait in a pool, in the order in which the next pass considers them.
+
+    Groups of projects that you may not read have a position, but are not shown.
+    """
+    with connect() as session:
+        found = list(session.queue(pool, limit=limit))
+    table = new_table(
+        *("POSITION", "JOB", "GROUP", "BAND", "WAITING", "SINCE", "OWNER", "PROJECT", "SHARE"),
+        "REASON",
+    )
+    for entry in found:
+        moved = " (moved)" if entry["rank"] else ""
+        table.add_row(
+            str(entry["position"]),
+            f"{entry['job']} {entry['name']}{moved}",
+            entry["group"],
+            entry["band"],
+            str(entry["waiting"]),
+            instant_text(entry["since"]),
+            entry["owner"],
+            entry["project"],
+            f"{entry['share']:.0%}",
+            entry["reason"]["text"] if entry["reason"] else "",
+        )
+    show(as_json, found, table if found else f"nothing that you may read waits in pool {pool}")
 
 
 def hold(job_ids: JobIds, reason: HoldReason, as_json: JsonFlag = False) -> None:
@@ -29,6 +61,21 @@ def release(job_ids: JobIds, reason: ReleaseReason = "", as_json: JsonFlag = Fal
     """Release jobs from their holds, so that their waiting tasks may be placed."""
     with connect() as session:
         _each(job_ids, lambda job_id: session.release_job(job_id, reason=reason), as_json)
+
+
+def move(
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+    to: Annotated[Literal["front", "end"], typer.Option(help="The end of its band.")],
+    reason: ReleaseReason = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Move a job to the front or the end of its band in the queue of its pool.
+
+    If the pool orders the jobs of all owners in one line, only operators may move one to the front.
+    """
+    with connect() as session:
+        job = session.move_job(job_id, to=to, reason=reason)
+    show(as_json, job, f"job {job_id} ({job['name']}) is at the {to} of band {job['band']}")
 
 
 @projects.command("hold")
