@@ -185,4 +185,5 @@ def _waiting(case: Case) -> PendingRows:
         nominated_cell_ids=nothing,
         prefer_cell_ids=nothing,
         reasons=nothing,
+        ranks=[0] * rows,
     )

@@ -25,6 +25,16 @@ class JobWait(TypedDict):
     state: str
 
 
+class Hold(TypedDict):
+    """An open hold: no waiting task is placed until its release."""
+
+    by: str
+    reason: str
+    since: str
+    role: str
+    project: str | None
+
+
 class Job(TypedDict):
     """A job. In lists, a `spec` of more than 4 KiB is null."""
 
@@ -49,6 +59,8 @@ class Job(TypedDict):
     children: int
     retry_of: int | None
     waits_for: list[JobWait]
+    queue_rank: int
+    holds: list[Hold]
     labels: dict[str, str]
     annotation: str
     created_at: str
@@ -417,6 +429,16 @@ class AuditLine(TypedDict):
     after: dict[str, Any] | None
 
 
+class ProjectHold(TypedDict):
+    """An open hold: no waiting task is placed until its release."""
+
+    by: str
+    reason: str
+    since: str
+    role: str
+    project: str
+
+
 class Project(TypedDict):
     """A project. `role`: that of the caller, limited by the presented token."""
 
@@ -428,6 +450,24 @@ class Project(TypedDict):
     archived_at: str | None
     stored_bytes: int
     stored_bytes_limit: int | None
+    hold: ProjectHold | None
+
+
+class QueueEntry(TypedDict):
+    """A group with waiting tasks, at its position in the queue of a pool."""
+
+    position: int
+    job: int
+    name: str
+    group: str
+    band: str
+    rank: int
+    owner: str
+    project: str
+    share: float
+    waiting: int
+    since: str
+    reason: PendingReason | None
 
 
 class Member(TypedDict):

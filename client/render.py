@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.documents import Cell, Job, Task
+from client.documents import Cell, Hold, Job, ProjectHold, Task
 from client.states import TERMINAL_STATES
 from client.task_options import describe_constraints, show_marks
 
@@ -262,6 +262,7 @@ def _relations(job: Job) -> list[str]:
         parts.append(f"a child of job {job['parent']}")
     if job["children"]:
         parts.append("1 child" if job["children"] == 1 else f"{job['children']} children")
+    parts += [hold_text(hold) for hold in job["holds"]]
     for item in job["waits_for"]:
         text = {
             "open": "waits until job {name} has {until}",
@@ -270,6 +271,12 @@ def _relations(job: Job) -> list[str]:
         }[item["state"]]
         parts.append(text.format(name=item["name"], until=item["until"]))
     return parts
+
+
+def hold_text(hold: Hold | ProjectHold) -> str:
+    """Return the holder, the reason and the beginning of a hold."""
+    what = f"project {hold['project']} held" if hold["project"] else "held"
+    return f"{what} by {hold['by']} since {instant_text(hold['since'])}: {hold['reason']}"
 
 
 def _share(cell: Cell, name: str, unit: str) -> str:

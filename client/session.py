@@ -20,6 +20,7 @@ from client.documents import (
     Member,
     Pool,
     Project,
+    QueueEntry,
     Quota,
     ServiceAccount,
     StoredSecret,
@@ -72,6 +73,22 @@ class Session(ApiTransport):
     def cancel_job(self, job_id: int, *, reason: str = "", force: bool = False) -> Job | None:
         """Cancel a job. `force`: kill its containers at once, without a grace period."""
         return self._call("POST", f"/jobs/{job_id}/cancel", body={"reason": reason, "force": force})
+
+    def hold_job(self, job_id: int, *, reason: str) -> Job:
+        """Place no waiting task of a job until its release; running tasks continue."""
+        return self._call("POST", f"/jobs/{job_id}/hold", body={"reason": reason})
+
+    def release_job(self, job_id: int, *, reason: str = "") -> Job:
+        """Release a job from its hold."""
+        return self._call("POST", f"/jobs/{job_id}/release", body={"reason": reason})
+
+    def move_job(self, job_id: int, *, to: Literal["front", "end"], reason: str = "") -> Job:
+        """Move a job to the front or the end of its band."""
+        return self._call("POST", f"/jobs/{job_id}/move", body={"to": to, "reason": reason})
+
+    def queue(self, pool: str, *, limit: int = 50) -> Iterator[QueueEntry]:
+        """Yield the first groups in the queue of a pool, in the order of the next pass."""
+        return self._pages(_path("pools", pool, "queue"), {}, limit)
 
     def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
         """Create a job of the tasks that did not succeed. The same key returns the same job."""
@@ -336,6 +353,14 @@ class Session(ApiTransport):
     def put_project(self, name: str, *, archived: bool | None = None) -> Project:
         """Create a project, or archive or unarchive it (managers). None: leave that as it is."""
         return self._call("PUT", _project_path(name), body={"archived": archived})
+
+    def hold_project(self, name: str, *, reason: str) -> Project:
+        """Place no waiting task of a project until its release (managers)."""
+        return self._call("POST", f"{_project_path(name)}/hold", body={"reason": reason})
+
+    def release_project(self, name: str, *, reason: str = "") -> Project:
+        """Release a project from its hold (managers)."""
+        return self._call("POST", f"{_project_path(name)}/release", body={"reason": reason})
 
     def members(self, *, project: str | None = None, domain: str | None = None) -> list[Member]:
         """Return the members of a project or domain; without both, the auditors."""

@@ -28,6 +28,7 @@ MODELS = (
     "Whoami",
     "AuditLine",
     "Project",
+    "QueueEntry",
     "Member",
     "ServiceAccount",
 )

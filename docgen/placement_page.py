@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controlplane.domain.constraints import Constraint, Operator
+from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
 from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import QuotaState, Request
@@ -18,6 +19,7 @@ from controlplane.domain.placement.plugins.sequencers.by_job import Fifo
 from controlplane.domain.placement.plugins.validators.quotas import UserQuota
 from controlplane.domain.placement.reasons import explain, pending
 from controlplane.domain.placement.reasons.explain import Reason
+from controlplane.domain.roles import Role
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band, CellState
 from docgen.tables import table
@@ -144,6 +146,10 @@ def _plugin() -> Reason:
 
 EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
     {
+        "held": (
+            lambda: _pending(holds=[OpenHold("ann", "the data is wrong", _NOW, Role.SUBMITTER)]),
+            "The job, or its project, is [held](scheduling.md#holds) until it is released.",
+        ),
         "backing_off": (
             lambda: _pending(not_before=_SOON),
             "The task failed, its cell refused it, or its cell failed; the wait grows with each"

@@ -1,4 +1,4 @@
-"""`cellrun cancel`, `retry`, `delete`, `drain`, `release`: change jobs, cells and attempts."""
+"""`cellrun cancel`, `retry`, `delete`, `drain`, `release-attempt`: change jobs, cells, attempts."""
 
 from typing import Annotated
 
@@ -64,7 +64,7 @@ def delete(
     show(as_json, job, f"job {job_id} is deleted")
 
 
-def release(
+def release_attempt(
     uid: Annotated[str, typer.Argument(metavar="ATTEMPT", help="Uid of an attempt.")],
     reason: Annotated[str, typer.Option(help="Reason, recorded in the history.")],
     as_json: JsonFlag = False,

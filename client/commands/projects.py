@@ -6,7 +6,7 @@ import typer
 
 from client.documents import Project as ProjectDocument
 from client.errors import EXIT_FAILED, BadInput
-from client.render import instant_text, new_table, stored_text
+from client.render import hold_text, instant_text, new_table, stored_text
 from client.session import connect
 from client.terminal import JsonFlag, agrees, show
 
@@ -65,6 +65,8 @@ def show_project(name: ProjectName, as_json: JsonFlag = False) -> None:
     parts = [f"project {found['name']} is {state}", f"your role is {found['role']}"]
     if stored := _stored(found):
         parts.append(f"stored: {stored}")
+    if found["hold"]:
+        parts.append(hold_text(found["hold"]))
     show(as_json, found, " · ".join(parts))
 
 

@@ -6,6 +6,7 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Field, Model
 from django.http import HttpRequest
+from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -19,7 +20,7 @@ from controlplane.admin.badges import (
     small_table,
     with_note,
 )
-from controlplane.admin.base import StyledAdmin, confirmed_action, loaded_column
+from controlplane.admin.base import StyledAdmin, column, confirmed_action, loaded_column
 from controlplane.admin.fields import (
     AllowedMountsField,
     JobLimitsField,
@@ -27,6 +28,7 @@ from controlplane.admin.fields import (
     PluginsField,
     TokensField,
 )
+from controlplane.admin.queue import show_queue
 from controlplane.commands.tenancy.pools import confirm_loss, save_pool
 from controlplane.models import Pool
 from controlplane.plugins import Kind
@@ -85,6 +87,7 @@ class PoolAdmin(StyledAdmin):
         "cpu",
         "memory",
         "waiting",
+        "queue",
     )
     actions = ("confirm_losses",)
     search_fields = ("name",)
@@ -123,6 +126,12 @@ class PoolAdmin(StyledAdmin):
         {"fields": ("cells_now", "mass_loss_now", "in_use", "tokens_in_use", "waits_for")},
     )
 
+    def get_urls(self) -> list[Any]:
+        """Add the queue of a pool to the pages."""
+        view = self.admin_site.admin_view
+        queue = path("<id:pool_id>/queue/", view(show_queue), name="controlplane_pool_queue")
+        return [queue, *super().get_urls()]
+
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Return the fields; for an existing pool, its current state first."""
         first, *others = super().get_fieldsets(request, obj)
@@ -158,6 +167,7 @@ class PoolAdmin(StyledAdmin):
     cpu = loaded_column(lambda pool, use: _meter(use, "cpu_millis"), "cpu in use")
     memory = loaded_column(lambda pool, use: _meter(use, "memory_mib"), "memory in use")
     waiting = loaded_column(lambda pool, use: use.waiting_tasks, "waiting tasks")
+    queue = column(lambda pool: _queue_link(pool), "queue")
 
     @admin.display(description="Mass loss")
     def mass_loss_now(self, pool: Pool) -> SafeString | str:
@@ -213,7 +223,13 @@ class PoolAdmin(StyledAdmin):
         """Return the pending reasons with the number of tasks that have each."""
         rows = [(waits.tasks, waits.code, waits.text) for waits in self.loaded(pool).waiting]
         columns = ("tasks", "reason", "most frequent message")
-        return small_table(columns, rows) if rows else "none"
+        found = small_table(columns, rows) if rows else "none"
+        return format_html("{} {}", found, _queue_link(pool))
+
+
+def _queue_link(pool: Pool) -> SafeString:
+    address = reverse("admin:controlplane_pool_queue", args=[pool.pk])
+    return format_html('<a class="cellrun-link" href="{}">Queue</a>', address)
 
 
 def _title(name: str) -> str:

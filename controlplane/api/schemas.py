@@ -18,6 +18,25 @@ class CancelRequest(Model):
     force: bool = False
 
 
+class HoldRequest(Model):
+    """The reason of a hold, which pending reasons show."""
+
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+class HoldReleaseRequest(Model):
+    """The reason for which a hold is released."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+
+
+class MoveRequest(Model):
+    """Where a job is moved in its band, and the reason."""
+
+    to: Literal["front", "end"]
+    reason: str = Field(default="", max_length=MAX_REASON)
+
+
 class ReleaseRequest(Model):
     """The reason for which an operator releases an attempt."""
 
@@ -49,6 +68,18 @@ State = Literal[
     "ASSIGNED",
     "PREEMPTED",
 ]
+
+
+class Hold(ResponseModel):
+    """An open hold: no waiting task is placed until its release."""
+
+    by: str
+    reason: str
+    since: datetime
+    role: Literal["viewer", "submitter", "manager", "operator"] = Field(
+        description="That of its holder on the project; a lower one cannot release it."
+    )
+    project: str | None = Field(description="The held project; null: the job itself is held.")
 
 
 class JobWait(ResponseModel):
@@ -98,6 +129,10 @@ class Job(ResponseModel):
     children: int = Field(description="Number of jobs of which it is the parent.")
     retry_of: int | None = Field(description="Id of the job that it retries.")
     waits_for: list[JobWait]
+    queue_rank: int = Field(
+        description="Its place in its band, the lowest first; 0 unless it was moved."
+    )
+    holds: list[Hold] = Field(description="Its own hold, and that of its project.")
     labels: dict[str, str]
     annotation: str
     created_at: datetime
@@ -129,6 +164,23 @@ class PendingReason(BaseModel):
 
     code: str
     text: str
+
+
+class QueueEntry(ResponseModel):
+    """A group with waiting tasks, at its position in the queue of a pool."""
+
+    position: int = Field(description="From 1, over all groups of the pool.")
+    job: int
+    name: str = Field(description="Name of the job.")
+    group: str
+    band: Literal["production", "interactive", "batch"]
+    rank: int = Field(description="`queue_rank` of the job: 0 unless it was moved.")
+    owner: str
+    project: str
+    share: float = Field(description="Dominant share of the project in the pool, from 0 to 1.")
+    waiting: int = Field(description="Number of its waiting tasks.")
+    since: datetime = Field(description="When its tasks could first be placed.")
+    reason: PendingReason | None = Field(description="Why its tasks wait, but not single ones.")
 
 
 class TaskOrigin(ResponseModel):

@@ -158,6 +158,8 @@ urlpatterns = [
     ),
     path("projects", _PROJECTS({"get": "list"})),
     path(_PROJECT, _PROJECTS(_READ)),
+    path(f"{_PROJECT}/hold", _PROJECTS({"post": "hold_project"})),
+    path(f"{_PROJECT}/release", _PROJECTS({"post": "release_project"})),
     path(f"{_PROJECT}/service-accounts", _ACCOUNTS({"get": "list"})),
     path(f"{_PROJECT}/service-accounts/<user_name:name>", _ACCOUNTS({**_READ, **_CHANGE})),
     *_members(f"{_PROJECT}/members", projects.ProjectMembers, "project_member"),

@@ -32,10 +32,13 @@ def check_job(
     verb: str = "",
     *,
     though_stopping: bool = False,
-) -> None:
-    """Raise NotFound or PermissionDenied unless the caller may do `wanted` on a job."""
+) -> Role:
+    """Return the role of a caller who may do `wanted` on a job.
+
+    Raise NotFound or PermissionDenied.
+    """
     place = places.find_job_place(job_id, though_stopping=though_stopping)
-    _check(access, wanted, place, f"job {job_id}", verb)
+    return _check(access, wanted, place, f"job {job_id}", verb)
 
 
 def check_task(
@@ -155,8 +158,10 @@ def check_submission(access: Access, specs: Iterable[JobSpec]) -> None:
         raise JobsRefused(faults)
 
 
-def _check(access: Access, wanted: Permission, place: Place, name: str, verb: str = "") -> None:
-    if access.role_on(place) is None:
+def _check(access: Access, wanted: Permission, place: Place, name: str, verb: str = "") -> Role:
+    role = access.role_on(place)
+    if role is None:
         raise NotFound(f"there is no {name}")
     if not may(access, wanted, place):
         raise PermissionDenied(_REFUSALS[wanted].format(verb=verb))
+    return role

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = (("controlplane", "0015_fixed_tags"),)
+    dependencies = (("controlplane", "0018_holds"),)
 
     operations = (
         migrations.AddIndex(

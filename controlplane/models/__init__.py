@@ -14,7 +14,7 @@ from controlplane.models.callbacks import Callback, Delivery
 from controlplane.models.cells import Cell, CellLease, ImageFailure
 from controlplane.models.history import Transition
 from controlplane.models.hooks import HookCall
-from controlplane.models.jobs import Domain, Job, JobDependency, Project, TaskGroup
+from controlplane.models.jobs import Domain, Hold, Job, JobDependency, Project, TaskGroup
 from controlplane.models.one_offs import OneOff
 from controlplane.models.operations import (
     Alert,
@@ -43,6 +43,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Domain",
+    "Hold",
     "HookCall",
     "ImageFailure",
     "InboxProbe",

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.roles import Role
 from controlplane.domain.state.states import JOB_STATES, Band, CallbackOn, Exclusive
 from controlplane.models.choices import TERMINAL_NUMBERS, finished_iff_terminal
 from controlplane.models.querysets import JobPartQuerySet, JobQuerySet
@@ -87,6 +88,16 @@ class Job(models.Model):
     )
     is_requeuing = models.BooleanField(
         default=False, help_text="Its gang fell below a minimum and is being requeued, in pages."
+    )
+    is_held = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether it has an open hold of its own; placement skips its waiting tasks.",
+    )
+    queue_rank = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Its place in its band, the lowest first; 0 unless it was moved.",
     )
     waits_for_jobs = models.BooleanField(
         default=False, help_text="Whether a job that it depends on has not met its condition."
@@ -199,6 +210,12 @@ class Job(models.Model):
                 condition=Q(waits_for_jobs=True, finished_at=None),
             ),
             models.Index(fields=("id",), name="job_requeuing", condition=Q(is_requeuing=True)),
+            models.Index(fields=("id",), name="job_held", condition=Q(is_held=True)),
+            models.Index(
+                fields=("pool", "band", "queue_rank"),
+                name="job_moved",
+                condition=~Q(queue_rank=0) & Q(finished_at=None),
+            ),
             models.Index(fields=("id",), name="job_deleted", condition=Q(deleted_at__isnull=False)),
             models.Index(
                 fields=("expires_at", "id"),
@@ -209,6 +226,43 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pk})"
+
+
+class Hold(models.Model):
+    """A hold of a job, or of all jobs of a project: no waiting task is placed until its release."""
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="holds", null=True, blank=True
+    )
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, related_name="holds", null=True, blank=True
+    )
+    held_at = models.DateTimeField()
+    held_by = models.CharField(max_length=150)
+    role = models.CharField(
+        max_length=16,
+        choices=[(role.value, role.value) for role in Role],
+        help_text="The role of its holder on the project; a lower one cannot release it.",
+    )
+    reason = models.TextField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(job__isnull=True) ^ Q(project__isnull=True),
+                name="hold_of_job_or_project",
+            ),
+            models.UniqueConstraint(
+                fields=("job",), condition=Q(ended_at=None), name="hold_open_once_of_job"
+            ),
+            models.UniqueConstraint(
+                fields=("project",), condition=Q(ended_at=None), name="hold_open_once_of_project"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"hold {self.pk}"
 
 
 class JobDependency(models.Model):

@@ -47,8 +47,8 @@ def _load_jobs(job_ids: Iterable[int], lock: str) -> dict[int, JobRow]:
         f"""
         SELECT id, state, min_available, explicit_minimum, max_task_failures, ending_as,
                ending_reason, failure_reason, start_after, scheduling_timeout_seconds,
-               started_at, finished_at, settled_at, coscheduled, is_requeuing, waits_for_jobs,
-               is_watched, kind, callback_on
+               started_at, finished_at, settled_at, coscheduled, is_requeuing, is_held,
+               waits_for_jobs, is_watched, kind, callback_on
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id {lock}
         """,
         [sorted(set(job_ids))],

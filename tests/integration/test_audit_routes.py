@@ -136,10 +136,24 @@ def robot(caller: Caller) -> str:
     return ROBOT
 
 
+def held_job(caller: Caller) -> str:
+    job = Job.objects.get(name="sweep").pk
+    assert caller.post(f"/jobs/{job}/hold", {"reason": "wrong"}).status == 200
+    return f"/jobs/{job}/release"
+
+
+def held_project(caller: Caller) -> str:
+    assert caller.post(f"{PROJECT}/hold", {"reason": "late"}).status == 200
+    return f"{PROJECT}/release"
+
+
 CASES = {
     "submit_job": Case("POST", "/jobs", "submit.job", "job *", JOB),
     "submit_jobs": Case("POST", "/jobs:batch", "submit.job", "job *", [JOB]),
     "cancel_job": Case("POST", "/jobs/{job}/cancel", "cancel.job", "job *", {"reason": "wrong"}),
+    "hold_job": Case("POST", "/jobs/{job}/hold", "hold.job", "job *", {"reason": "wrong"}),
+    "release_job": Case("POST", held_job, "release.job", "job *", {"reason": "right"}),
+    "move_job": Case("POST", "/jobs/{job}/move", "move.job", "job *", {"to": "front"}),
     "retry_job": Case("POST", lambda by: finished(by) + "/retry", "retry.job", "job *"),
     "delete_job": Case("DELETE", finished, "delete.job", "job *"),
     "desire_task": Case("POST", "/tasks", "submit.task", "task one", ONE_OFF),
@@ -188,6 +202,12 @@ CASES = {
     ),
     "put_project": Case(
         "PUT", PROJECT, "change.project", "project default/default", {"archived": True}
+    ),
+    "hold_project": Case(
+        "POST", f"{PROJECT}/hold", "hold.project", "project default/default", {"reason": "late"}
+    ),
+    "release_project": Case(
+        "POST", held_project, "release.project", "project default/default", NO_FIELDS
     ),
     "put_project_member": Case(
         "PUT", f"{PROJECT}/members/users/ann", "grant.role", "role of user ann on *", VIEWER
@@ -280,6 +300,16 @@ def cell(state: str) -> Callable[[], int]:
     return lambda: Cell.objects.get(name=f"cell-{state}").pk
 
 
+def job_to_release() -> int:
+    held_job(make_caller("olga-2", Role.OPERATOR))
+    return Job.objects.get(name="sweep").pk
+
+
+def project_to_release() -> int:
+    held_project(make_caller("olga-2", Role.OPERATOR))
+    return Project.objects.get().pk
+
+
 def archived() -> int:
     project = Project.objects.get()
     Project.objects.update(archived_at=clock.now())
@@ -294,6 +324,10 @@ def user_with_second_factor() -> int:
 
 ACTIONS = {
     ("job", "cancel_jobs"): Action(lambda: Job.objects.get(name="sweep").pk, "cancel.job"),
+    ("job", "hold_jobs"): Action(lambda: Job.objects.get(name="sweep").pk, "hold.job"),
+    ("job", "release_jobs"): Action(job_to_release, "release.job"),
+    ("job", "move_to_front"): Action(lambda: Job.objects.get(name="sweep").pk, "move.job"),
+    ("job", "move_to_end"): Action(lambda: Job.objects.get(name="sweep").pk, "move.job"),
     ("job", "retry_jobs"): Action(ended_job, "retry.job"),
     ("job", "delete_jobs"): Action(ended_job, "delete.job"),
     ("attempt", "release_attempts"): Action(unreleased, "release.attempt"),
@@ -311,6 +345,8 @@ ACTIONS = {
     ("pool", "confirm_losses"): Action(held_pool, "confirm.loss"),
     ("alert", "close_alerts"): Action(lambda: Alert.objects.get().pk, "close.alert"),
     ("apitoken", "revoke"): Action(lambda: ApiToken.objects.get(name="laptop").pk, "revoke.token"),
+    ("project", "hold"): Action(lambda: Project.objects.get().pk, "hold.project"),
+    ("project", "release"): Action(project_to_release, "release.project"),
     ("project", "archive"): Action(lambda: Project.objects.get().pk, "change.project"),
     ("project", "unarchive"): Action(archived, "change.project"),
     ("oidcidentity", "unlink"): Action(lambda: OidcIdentity.objects.get().pk, "unlink.identity"),

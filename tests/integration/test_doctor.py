@@ -159,7 +159,7 @@ def test_strictly_exclusive_attempt_of_a_lost_cell_needs_an_operator(well: Loop)
     Attempt.objects.update(finished_at=ago(100), state_since=ago(100), created_at=ago(200))
     code, output = run_doctor()
     assert code == 1
-    assert "an operator must: `cellrun release`" in output
+    assert "an operator must: `cellrun release-attempt`" in output
     assert "cell cell-1: LOST" in output
     assert "! alert exclusive_held" in output
 
@@ -183,7 +183,7 @@ def test_stop_within_its_grace_on_a_quarantined_cell_needs_no_operator(well: Loo
     assert item["acts"].startswith("at ")
     assert run_doctor()[0] == 0
     Attempt.objects.update(finished_at=ago(661), stop_forced_at=ago(31))
-    assert "an operator must: `cellrun release`" in run_doctor()[1]
+    assert "an operator must: `cellrun release-attempt`" in run_doctor()[1]
     assert run_doctor()[0] == 1
 
 

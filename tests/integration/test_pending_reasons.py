@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from client.cli import app
 from controlplane import clock, plugins
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.holds import hold_job, hold_project
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState as S
 from controlplane.domain import placement
@@ -245,7 +246,34 @@ def meets_broken_plugin(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, stage.submit_small()), "validator broken failed: an operator must fix"
 
 
+def is_held(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    job = stage.submit_small()
+    hold_job(
+        job_id=job.pk,
+        reason="the data is wrong",
+        role=Role.SUBMITTER,
+        actor="owner",
+        now=clock.now(),
+    )
+    return waiting(stage, job), "held by owner: the data is wrong, since 2031-05-04T12:00:00"
+
+
+def is_in_held_project(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    job = stage.submit_small()
+    hold_project(
+        project_id=job.project_id,
+        reason="over budget",
+        role=Role.MANAGER,
+        actor="mara",
+        now=clock.now(),
+    )
+    return waiting(stage, job), "its project default/default is held by mara: over budget, since"
+
+
 SCENES: dict[str, tuple[Scene, ...]] = {
+    "held": (is_held, is_in_held_project),
     "insufficient_resources": (lacks_memory,),
     "no_cell_matches": (matches_no_cell,),
     "quota_exceeded": (exceeds_quota,),

@@ -3,9 +3,13 @@
 import pytest
 
 from controlplane import clock
+from controlplane.commands.jobs.move import move_job
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.errors import Conflict, NotPermitted
+from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.placement.reasons.queue_position import QueuePlace
-from controlplane.models import Job, Pool, Task
+from controlplane.domain.roles import Role
+from controlplane.models import Job, Pool, Task, Transition
 from controlplane.queries.views import queue_position
 from controlplane.queries.views.queue_position import find_queue_place
 from tests.integration.loop.conftest import Loop
@@ -79,3 +83,42 @@ def test_task_waiting_for_something_else_has_no_queue_position(loop: Loop) -> No
     Task.objects.update(not_before="2099-01-01T00:00Z")
     assert find_queue_place(task.pk - 1, now=clock.now()) is None
     assert find_queue_place(999_999, now=clock.now()) is None
+
+
+@pytest.mark.parametrize("sequencer", ["fifo", "lifo"])
+def test_moved_jobs_have_the_position_in_which_they_are_placed(loop: Loop, sequencer: str) -> None:
+    Pool.objects.update(sequencer=sequencer, preemption=False)
+    first, second, third, fourth = (loop.submit() for _ in range(4))
+    child = loop.submit(parent=first.pk)
+    for job, to in ((fourth, "front"), (third, "front"), (second, "end")):
+        move(job, QueueEnd(to))
+    tasks = [loop.tasks(job)[0].pk for job in (third, fourth, child, first, second)]
+    assert [place_of(task).position for task in tasks] == [1, 2, 3, 4, 5]
+    cell = loop.cell(cpu=1000)
+    for task in tasks:
+        loop.place()
+        [placed] = Task.objects.filter(state=S.ASSIGNED)
+        assert placed.pk == task
+        [attempt] = [one for one in loop.attempts(placed.job) if one.task_id == task]
+        cell.end(attempt, S.SUCCEEDED, exit_code=0)
+
+
+def test_only_operators_pass_jobs_of_other_owners(loop: Loop) -> None:
+    job = loop.submit()
+    with pytest.raises(NotPermitted, match="only operators may move a job to its front"):
+        move(job, QueueEnd.FRONT, Role.MANAGER)
+    move(job, QueueEnd.END, Role.SUBMITTER)
+    Pool.objects.update(sequencer="fair_projects")
+    move(job, QueueEnd.FRONT, Role.SUBMITTER)
+    lines = Transition.objects.filter(job_id=job.pk, reason="moved").order_by("id")
+    assert [line.message for line in lines] == [
+        "to the end of its band",
+        "to the front of its band",
+    ]
+    Job.objects.update(state=S.SUCCEEDED, finished_at=clock.now())
+    with pytest.raises(Conflict, match="has ended"):
+        move(job, QueueEnd.END)
+
+
+def move(job: Job, to: QueueEnd, role: Role = Role.OPERATOR) -> None:
+    move_job(job_id=job.pk, to=to, role=role, actor="olga", now=clock.now())

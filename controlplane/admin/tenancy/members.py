@@ -158,6 +158,14 @@ def is_operator(request: HttpRequest) -> bool:
     return bool(request.user.is_active and request.user.is_superuser)
 
 
+def role_of(request: HttpRequest) -> Role:
+    """Return the role of the user who runs an action on work.
+
+    Users who are no operators, but have Django's permission, act as managers.
+    """
+    return Role.OPERATOR if is_operator(request) else Role.MANAGER
+
+
 def scope_of(found: Membership) -> MemberScope:
     """Return what the role is on."""
     return MemberScope(project=found.project, domain=found.domain)

@@ -15,9 +15,18 @@ from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant, list_link, meter, page_link, row_link
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confirmed_action
 from controlplane.admin.fields import check_name
-from controlplane.admin.tenancy.members import MAX_SHOWN, add_address, is_operator, members_table
+from controlplane.admin.tenancy.members import (
+    MAX_SHOWN,
+    add_address,
+    is_operator,
+    members_table,
+    role_of,
+)
+from controlplane.commands.jobs.holds import hold_project, release_project
 from controlplane.commands.tenancy.projects import archive_project, create_project
+from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.models import Domain, Membership, Project, Quota, ServiceAccount
+from controlplane.queries.holds import load_project_holds
 from controlplane.queries.related_counts import count_by
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
@@ -144,7 +153,7 @@ class ProjectAdmin(ReadOnlyAdmin):
     list_select_related = ("domain",)
     search_fields = ("name", "domain__name")
     search_help_text = "A part of the name of a project or domain"
-    actions: ClassVar = ("archive", "unarchive")
+    actions: ClassVar = ("hold", "release", "archive", "unarchive")
 
     full_name = column(str, "project", ordering="name")
     state = column(lambda project: _state_badge(project), "state")
@@ -172,8 +181,10 @@ class ProjectAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(reverse("admin:controlplane_project_change", args=[obj.pk]))
 
     def heading(self, obj: Project) -> dict[str, Any]:
-        """Return the title and the badge of the state."""
-        return {"title": f"Project {obj}", "badge": self.state(obj)}
+        """Return the title, the badge of the state, and the hold."""
+        holds = load_project_holds([obj.pk]).values()
+        notes = [explain_hold(hold)["text"] for hold in holds]
+        return {"title": f"Project {obj}", "badge": self.state(obj), "notes": notes}
 
     def facts(self, obj: Project) -> list[tuple[str, Any]]:
         """Return the domain, the archive, the stored bytes, and links to parts of the project."""
@@ -216,8 +227,50 @@ class ProjectAdmin(ReadOnlyAdmin):
         return [("Add a member", add_address(project=obj.pk))]
 
     def page_actions(self, obj: Project) -> list[str]:
-        """Return the action that changes the state."""
-        return ["unarchive" if obj.archived_at else "archive"]
+        """Return the actions that change the hold and the archive."""
+        is_held = bool(load_project_holds([obj.pk]))
+        return [
+            "release" if is_held else "hold",
+            "unarchive" if obj.archived_at else "archive",
+        ]
+
+    @confirmed_action(
+        "Hold",
+        title="Hold these projects?",
+        text="No waiting task of these projects is placed until they are released, also of later"
+        " jobs. Running tasks continue. The time does not count for scheduling timeouts.",
+        button="Hold",
+        done="Projects held",
+        fields=("reason",),
+    )
+    def hold(self, request: HttpRequest, project: Project) -> None:
+        """Place no waiting task of a project until its release."""
+        hold_project(
+            project_id=project.pk,
+            reason=request.POST.get("reason", "").strip(),
+            role=role_of(request),
+            actor=str(request.user),
+            now=clock.now(),
+        )
+
+    @confirmed_action(
+        "Release",
+        title="Release these projects?",
+        text="The waiting tasks of these projects may be placed again, except those of jobs that"
+        " are held themselves.",
+        button="Release",
+        done="Projects released",
+        fields=("reason",),
+    )
+    def release(self, request: HttpRequest, project: Project) -> None:
+        """Release a project from its hold."""
+        release_project(
+            project_id=project.pk,
+            reason=request.POST.get("reason", "").strip(),
+            role=role_of(request),
+            actor=str(request.user),
+            now=clock.now(),
+        )
 
     @confirmed_action(
         "Archive",

@@ -22,6 +22,7 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import (
+    IndexedFilter,
     MonospaceText,
     ReadOnlyAdmin,
     Section,
@@ -34,6 +35,7 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.sections.commands import job_commands, submit_command
 from controlplane.admin.sections.graph import graph_sections
+from controlplane.admin.tenancy.members import role_of
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import failures_sections
 from controlplane.admin.work.job_tasks import tasks_sections
@@ -45,11 +47,16 @@ from controlplane.admin.work.relations import (
 )
 from controlplane.admin.work.timeline import job_timeline
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.holds import hold_job, release_job
+from controlplane.commands.jobs.move import move_job
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState
+from controlplane.domain.jobs.moves import QueueEnd
+from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.domain.state.states import TERMINAL, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
+from controlplane.queries.holds import load_holds
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
@@ -64,6 +71,14 @@ class OneOffFilter(admin.BooleanFieldListFilter):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.title = "one-off tasks"
+
+
+class HeldJobsFilter(IndexedFilter):
+    """A filter for jobs that are held themselves."""
+
+    title = "hold"
+    parameter_name = "held"
+    options: ClassVar = {"yes": ("Held", Q(is_held=True, finished_at=None))}
 
 
 @admin.register(Job)
@@ -82,14 +97,22 @@ class JobAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = (StateFilter, "band", ("is_one_off", OneOffFilter))
+    list_filter = (StateFilter, HeldJobsFilter, "band", ("is_one_off", OneOffFilter))
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
     search_help_text = "The whole name, id or guid of a job"
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
     linked_lookups = ("parent__id__exact", "project__id__exact")
-    actions = ("cancel_jobs", "retry_jobs", "delete_jobs")
+    actions = (
+        "hold_jobs",
+        "release_jobs",
+        "move_to_front",
+        "move_to_end",
+        "cancel_jobs",
+        "retry_jobs",
+        "delete_jobs",
+    )
 
     def matching(self, term: str) -> Q:
         """Match whole names, ids and guids, which indexes find among a million rows."""
@@ -105,6 +128,69 @@ class JobAdmin(ReadOnlyAdmin):
     took = column(lambda job: duration(job.started_at, job.finished_at), "took")
 
     tasks = loaded_column(lambda job, counts: counts_badges(counts, job__id__exact=job.pk), "tasks")
+
+    @confirmed_action(
+        "Hold job",
+        title="Hold these jobs?",
+        text="No waiting task of these jobs is placed until they are released. Running tasks"
+        " continue. The time does not count for scheduling timeouts.",
+        button="Hold jobs",
+        done="Jobs held",
+        fields=("reason",),
+    )
+    def hold_jobs(self, request: HttpRequest, job: Job) -> None:
+        """Place no waiting task of a job until its release."""
+        hold_job(
+            job_id=job.pk,
+            reason=request.POST.get("reason", "").strip(),
+            role=role_of(request),
+            actor=str(request.user),
+            now=clock.now(),
+        )
+
+    @confirmed_action(
+        "Release job",
+        title="Release these jobs?",
+        text="Their waiting tasks may be placed again, unless their project is held.",
+        button="Release jobs",
+        done="Jobs released",
+        fields=("reason",),
+    )
+    def release_jobs(self, request: HttpRequest, job: Job) -> None:
+        """Release a job from its hold."""
+        release_job(
+            job_id=job.pk,
+            reason=request.POST.get("reason", "").strip(),
+            role=role_of(request),
+            actor=str(request.user),
+            now=clock.now(),
+        )
+
+    @confirmed_action(
+        "Move to the front",
+        title="Move these jobs to the front of their bands?",
+        text="Their waiting tasks come before all others of their band; in a pool with shares,"
+        " before the others of their owners. The last one of several jobs comes first.",
+        button="Move to the front",
+        done="Jobs moved",
+        fields=("reason",),
+    )
+    def move_to_front(self, request: HttpRequest, job: Job) -> None:
+        """Move a job to the front of its band."""
+        _move(request, job, QueueEnd.FRONT)
+
+    @confirmed_action(
+        "Move to the end",
+        title="Move these jobs to the end of their bands?",
+        text="Their waiting tasks come after all others of their band; in a pool with shares, after"
+        " the others of their owners.",
+        button="Move to the end",
+        done="Jobs moved",
+        fields=("reason",),
+    )
+    def move_to_end(self, request: HttpRequest, job: Job) -> None:
+        """Move a job to the end of its band."""
+        _move(request, job, QueueEnd.END)
 
     @confirmed_action(
         "Cancel job",
@@ -150,12 +236,13 @@ class JobAdmin(ReadOnlyAdmin):
         delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
 
     def page_actions(self, obj: Job) -> list[str]:
-        """Return cancel for an open job, retry and delete for one that has ended.
+        """Return holds, moves and cancel for an open job, retry and delete for an ended one.
 
         The job of a one-off task is deleted only by the claim of the task.
         """
         if obj.finished_at is None:
-            return ["cancel_jobs"]
+            hold = "release_jobs" if obj.is_held else "hold_jobs"
+            return [hold, "move_to_front", "move_to_end", "cancel_jobs"]
         counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
         return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
@@ -169,7 +256,9 @@ class JobAdmin(ReadOnlyAdmin):
         requeuing = (
             "its gang fell below a minimum and is being requeued" if obj.is_requeuing else ""
         )
-        return {"badge": _state_with_ending(obj), "notes": [obj.failure_reason, requeuing]}
+        holds = [] if obj.finished_at else load_holds([obj.pk]).get(obj.pk, [])
+        notes = [obj.failure_reason, requeuing, *(explain_hold(hold)["text"] for hold in holds)]
+        return {"badge": _state_with_ending(obj), "notes": notes}
 
     def facts(self, obj: Job) -> list[tuple[str, Any]]:
         """Return the submitted options, and the times of events."""
@@ -219,6 +308,17 @@ class JobAdmin(ReadOnlyAdmin):
                 "Submitted document", text=spec, is_open=False, command=submit_command(obj.spec)
             ),
         ]
+
+
+def _move(request: HttpRequest, job: Job, to: QueueEnd) -> None:
+    move_job(
+        job_id=job.pk,
+        to=to,
+        reason=request.POST.get("reason", "").strip(),
+        role=role_of(request),
+        actor=str(request.user),
+        now=clock.now(),
+    )
 
 
 def _state_with_ending(job: Job) -> SafeString:

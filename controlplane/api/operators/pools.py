@@ -1,5 +1,7 @@
 """Endpoints of pools: every user reads them; operators create and change them."""
 
+from functools import partial
+
 from rest_framework.decorators import action
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -11,8 +13,9 @@ from controlplane.api.openapi import Operation
 from controlplane.api.operators.requests import PoolRequest
 from controlplane.api.operators.serializers import PoolSerializer
 from controlplane.api.requests import check_named, read_part
-from controlplane.api.schemas import EmptyRequest
+from controlplane.api.schemas import EmptyRequest, QueueEntry
 from controlplane.commands.tenancy import pools as commands
+from controlplane.queries.pages.queue import find_pool, list_queue
 from controlplane.queries.views import pools
 
 
@@ -43,6 +46,19 @@ class Pools(ApiView):
         check_named("name", wanted.name, name)
         is_new = commands.put_pool(name=name, changes=wanted.changes())
         return self.answer(pools.get_pool(name), status=201 if is_new else 200)
+
+    @Operation(page=True, answer=QueueEntry)
+    @action(detail=True, url_path="queue")
+    def list_queue(self, request: Request, name: str) -> Response:
+        """List the groups that may start, in the order in which the next placement pass tries them.
+
+        The first 2,000 groups of the pool have a position; those of projects that the caller may
+        not read are left out. The order is that of a pass in which every group fits.
+        """
+        pool = find_pool(name)
+        found = partial(list_queue, pool, readable=self.access.readable, now=clock.now())
+        page = self.begin_page()
+        return page.get_paginated_response(page.take(found, "position", "after"))
 
     @Operation(body=EmptyRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="confirm-loss")

@@ -21,8 +21,9 @@ from controlplane.api.operators.serializers import (
     ServiceAccountSerializer,
 )
 from controlplane.api.requests import read_part
-from controlplane.api.schemas import EmptyRequest
+from controlplane.api.schemas import EmptyRequest, HoldReleaseRequest, HoldRequest
 from controlplane.api.walls import check_domain, check_new_project, check_project
+from controlplane.commands.jobs.holds import hold_project, release_project
 from controlplane.commands.tenancy.groups import create_group
 from controlplane.commands.tenancy.members import (
     INSTALLATION,
@@ -36,7 +37,7 @@ from controlplane.commands.tenancy.service_accounts import (
     put_service_account,
 )
 from controlplane.domain.errors import NotFound
-from controlplane.domain.roles import Permission, Role
+from controlplane.domain.roles import Permission, Place, Role
 from controlplane.queries.tenancy import accounts, projects
 
 
@@ -81,6 +82,43 @@ class Projects(ApiView):
             )
         found = projects.get_project(self.access, domain, project)
         return self.answer(found, status=201 if is_new else 200)
+
+    @Operation(body=HoldRequest, problems=(409,))
+    def hold_project(self, request: Request, domain: str, project: str) -> Response:
+        """Place no waiting task of a project, also of later jobs, until its release (managers).
+
+        Running tasks continue, and the time does not count for scheduling timeouts. A hold by an
+        operator can only be changed and released by operators.
+        """
+        place, role = self._managed(domain, project)
+        reason = read_part(request, HoldRequest).reason
+        hold_project(
+            project_id=place.project_id,
+            reason=reason,
+            role=role,
+            actor=self.actor,
+            now=clock.now(),
+        )
+        return self.answer(projects.get_project(self.access, domain, project))
+
+    @Operation(body=HoldReleaseRequest, problems=(409,))
+    def release_project(self, request: Request, domain: str, project: str) -> Response:
+        """Release a project from its hold (managers); its jobs keep their own. 409: not held."""
+        place, role = self._managed(domain, project)
+        reason = read_part(request, HoldReleaseRequest).reason
+        release_project(
+            project_id=place.project_id,
+            reason=reason,
+            role=role,
+            actor=self.actor,
+            now=clock.now(),
+        )
+        return self.answer(projects.get_project(self.access, domain, project))
+
+    def _managed(self, domain: str, project: str) -> tuple[Place, Role]:
+        """Return the place of a project that the caller manages, and the caller's role."""
+        place = check_project(self.access, domain, project, Permission.MANAGE)
+        return place, self.access.role_on(place) or Role.VIEWER
 
 
 class Members(ApiView):

@@ -328,6 +328,19 @@ class GrantedTokenSerializer(TokenSerializer):
         fields: ClassVar[tuple[str, ...]] = (*TokenSerializer.Meta.fields, "token")
 
 
+class ProjectHoldSerializer(serializers.Serializer[None]):
+    """An open hold: no waiting task is placed until its release."""
+
+    by = CharField()
+    reason = CharField()
+    since = serializers.DateTimeField()
+    role = serializers.ChoiceField(
+        [role.value for role in Role],
+        help_text="That of its holder on the project; a lower one cannot release it.",
+    )
+    project = CharField()
+
+
 class ProjectSerializer(serializers.Serializer[None]):
     """A project. `role`: that of the caller, limited by the presented token."""
 
@@ -341,6 +354,7 @@ class ProjectSerializer(serializers.Serializer[None]):
     stored_bytes_limit = IntegerField(
         allow_null=True, help_text="Limit of its quota, or of the default quota; null: none."
     )
+    hold = ProjectHoldSerializer(allow_null=True, help_text="The open hold of all its jobs.")
 
 
 class MemberSerializer(serializers.ModelSerializer[Membership]):

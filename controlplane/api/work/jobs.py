@@ -1,4 +1,4 @@
-"""Endpoints of jobs: submit, list, show, cancel, retry, delete."""
+"""Endpoints of jobs: submit, list, show, hold, move, cancel, retry, delete."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,9 +19,12 @@ from controlplane.api.walls import check_job, check_named_project, check_submiss
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.dry_run import dry_run
+from controlplane.commands.jobs.holds import hold_job, release_job
+from controlplane.commands.jobs.move import move_job
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.jobs.submit import Submission, submit_jobs
 from controlplane.commands.retention.deletion import delete_job
+from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.roles import Permission
 from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
@@ -201,6 +204,49 @@ class Jobs(ApiView):
             now=clock.now(),
         )
         return self.answer(jobs.get_job(job_id, though_deleted=options.force), status=202)
+
+    @Operation(body=schemas.HoldRequest, problems=(409,))
+    @action(detail=True, methods=["post"], url_path="hold")
+    def hold_job(self, request: Request, job_id: int) -> Response:
+        """Place no waiting task of a job until its release (its submitter, or a manager).
+
+        Running tasks continue, and the time does not count for the scheduling timeout. A hold by a
+        manager or an operator can only be changed and released by the same or a higher role. 409:
+        the job has ended.
+        """
+        role = check_job(self.access, job_id, Permission.CHANGE, "hold")
+        reason = read_part(request, schemas.HoldRequest).reason
+        hold_job(job_id=job_id, reason=reason, role=role, actor=self.actor, now=clock.now())
+        return self.answer(jobs.get_job(job_id))
+
+    @Operation(body=schemas.HoldReleaseRequest, problems=(409,))
+    @action(detail=True, methods=["post"], url_path="release")
+    def release_job(self, request: Request, job_id: int) -> Response:
+        """Release a job from its own hold (see `hold`). 409: it is not held."""
+        role = check_job(self.access, job_id, Permission.CHANGE, "release")
+        reason = read_part(request, schemas.HoldReleaseRequest).reason
+        release_job(job_id=job_id, reason=reason, role=role, actor=self.actor, now=clock.now())
+        return self.answer(jobs.get_job(job_id))
+
+    @Operation(body=schemas.MoveRequest, problems=(409,))
+    @action(detail=True, methods=["post"], url_path="move")
+    def move_job(self, request: Request, job_id: int) -> Response:
+        """Move a job to the front or the end of its band (its submitter, or a manager).
+
+        In a pool with a sequencer other than `drf`, `fair_share` and `fair_projects`, a move to the
+        front passes the jobs of other owners and needs an operator. 409: the job has ended.
+        """
+        role = check_job(self.access, job_id, Permission.CHANGE, "move")
+        wanted = read_part(request, schemas.MoveRequest)
+        move_job(
+            job_id=job_id,
+            to=QueueEnd(wanted.to),
+            reason=wanted.reason,
+            role=role,
+            actor=self.actor,
+            now=clock.now(),
+        )
+        return self.answer(jobs.get_job(job_id))
 
     @Operation(body=schemas.EmptyRequest, codes=(201, 200), problems=(409,))
     @action(detail=True, methods=["post"], url_path="retry")

@@ -29,6 +29,7 @@ from controlplane.domain.placement.forecast import CandidateGroup, ForecastJob, 
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.preemption.make_room import make_room, wants_room
 from controlplane.models import Pool
+from controlplane.queries.holds import load_project_holds
 from controlplane.queries.jobs.submission import load_submission_facts
 from controlplane.queries.placement.pool_plugins import resolve
 from controlplane.queries.placement.running_attempts import load_held
@@ -86,7 +87,9 @@ def _forecast(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime
     job.job_id = forecast.JOB_ID
     waits_for = forecast_links(job, replaced.get(0, ()))
     _, domain_id = facts.projects[spec.domain, spec.project]
-    return _place(Pool.objects.get(pk=job.pool_id), _candidate(job, domain_id, waits_for, now), now)
+    candidate = _candidate(job, domain_id, waits_for, now)
+    holds = load_project_holds([job.project_id]).values()
+    return _place(Pool.objects.get(pk=job.pool_id), replace(candidate, holds=[*holds]), now)
 
 
 def _candidate(

@@ -22,6 +22,7 @@ from controlplane.domain.state.gangs import meets_minima, with_placed
 from controlplane.domain.state.job_rollup import JobRow, gang_of
 from controlplane.domain.state.states import CellState
 from controlplane.queries.cells.capacity import lock_cells
+from controlplane.queries.holds import find_jobs_of_held_projects
 from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.placement.snapshot import find_jobs_of_groups, load_requests
 from controlplane.queries.sql import execute, rows
@@ -48,7 +49,7 @@ def carry_out(
 
     Each batch is one transaction; orders are sent after its commit. Skip single jobs that cannot be
     written, and placements that the rows no longer allow (task gone, cell full, quota used up, job
-    ending).
+    ending or held).
     """
     start_before = now + timedelta(seconds=start_seconds)
 
@@ -76,8 +77,10 @@ def _place_jobs(
     jobs = {
         job_id: job
         for job_id, job in lock_jobs(job_ids).items()
-        if job.ending_as is None and not job.is_requeuing
+        if job.ending_as is None and not job.is_requeuing and not job.is_held
     }
+    for job_id in find_jobs_of_held_projects(jobs):
+        del jobs[job_id]
     # An earlier holder of these locks may have released attempts later than the old `now`.
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)

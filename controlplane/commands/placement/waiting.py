@@ -8,6 +8,7 @@ from typing import Any
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.effects import ExplainGroup, ExplainShape
 from controlplane.domain.state.states import CellState
+from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import execute
 
 _EXPLAIN = """
@@ -42,7 +43,9 @@ def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[li
 
 
 def clear_nominations(*, now: datetime) -> int:
-    """Clear nominations that expired, whose cell is not READY or whose task is not PENDING.
+    """Clear nominations that expired, whose cell is not READY, or whose task may not be placed.
+
+    The latter is no longer PENDING, or held.
 
     Return how many. Skip locked tasks, since jobs are not locked here; call this outside
     transactions that lock jobs.
@@ -55,6 +58,7 @@ def clear_nominations(*, now: datetime) -> int:
                 nominated_until <= %s OR state <> {S.PENDING:d} OR NOT EXISTS (
                     SELECT FROM controlplane_cell c
                     WHERE c.id = t.nominated_cell_id AND c.state = %s)
+                OR EXISTS (SELECT FROM controlplane_job j WHERE j.id = t.job_id AND {IS_HELD})
             )
             ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
         )

@@ -163,7 +163,8 @@ _PAGES = (
 
 # Rows that go with the job itself; a submission bounds their number.
 _LAST_PAGES = tuple(
-    _BY_JOB.format(table=table, which="", page="page") for table in ("taskgroup", "jobdependency")
+    _BY_JOB.format(table=table, which="", page="page")
+    for table in ("taskgroup", "jobdependency", "hold")
 )
 
 _LIST_EMPTY = """
@@ -177,6 +178,7 @@ _DELETE_JOBS = """
 DELETE FROM controlplane_job j WHERE j.id = ANY(%s::bigint[])
   AND NOT EXISTS (SELECT 1 FROM controlplane_taskgroup WHERE job_id = j.id)
   AND NOT EXISTS (SELECT 1 FROM controlplane_jobdependency WHERE job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM controlplane_hold WHERE job_id = j.id)
   AND NOT EXISTS (SELECT 1 FROM controlplane_job c WHERE c.parent_id = j.id OR c.retry_of_id = j.id)
 RETURNING j.id
 """

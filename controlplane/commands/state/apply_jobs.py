@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from controlplane import clock
 from controlplane.commands.state import apply_sql
@@ -19,7 +20,7 @@ from controlplane.domain.state.job_rollup import (
     newly_startable,
     roll_job,
 )
-from controlplane.domain.state.states import CallbackOn
+from controlplane.domain.state.states import CallbackOn, Reason
 from controlplane.queries.locks import (
     find_open_dependencies,
     find_unreleased_jobs,
@@ -186,6 +187,23 @@ def _write_jobs(
     moved = [job for job in written if job.state is not before[job.job_id].state]
     if moved:
         _add_job_history(moved, before, now, actor)
+
+
+def note_job(job: JobRow, reason: Reason, *, message: str, now: datetime, actor: str) -> None:
+    """Add a line without a change of state to the history of a job, whose lock the caller holds."""
+    line = {
+        "job_id": job.job_id,
+        "task_id": None,
+        "uid": None,
+        "state_from": int(job.state),
+        "state_to": int(job.state),
+        "attempt_state": None,
+        "reason": reason.value,
+        "message": message,
+        "at": now,
+    }
+    columns: dict[str, Any] = {name: [value] for name, value in line.items()}
+    execute(apply_sql.ADD_HISTORY, {**columns, "actor": actor})
 
 
 def _add_job_history(

@@ -2,8 +2,8 @@
 
 The owner of a task is the first row whose condition holds; docs/states.md shows the table. The rule
 of a bounded row ends the situation after a time; other situations are checked repeatedly by their
-actor. Only PENDING without a deadline may last indefinitely without a fault; `manage.py doctor`
-lists such tasks.
+actor. Only PENDING, held or without a deadline, may last indefinitely without a fault; `manage.py
+doctor` lists such tasks.
 """
 
 from collections.abc import Callable
@@ -31,6 +31,7 @@ class OwnerFacts:
     is_group_startable: bool = True
     has_deadline: bool = False
     has_timeout: bool = False
+    is_held: bool = False
 
     @property
     def attempt(self) -> S | None:
@@ -156,6 +157,14 @@ TASK_OWNERS: tuple[Owner, ...] = (
         by="its program; if its cell is silent, rule 1",
         is_bounded=False,
         holds=lambda task: task.attempt is S.RUNNING,
+    ),
+    Owner(
+        "PENDING, its job or project held",
+        "may be placed again",
+        longest="no limit: until the hold is released",
+        by="its holder, or an operator (`cellrun release`)",
+        is_bounded=False,
+        holds=lambda task: task.facts.state is S.PENDING and task.is_held,
     ),
     Owner(
         "PENDING, its job waits for other jobs",

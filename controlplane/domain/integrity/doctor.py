@@ -89,7 +89,10 @@ def _when(task: OpenTask, owner: Owner, now: datetime, interval: float) -> tuple
     if is_unconfirmed and task.due_at is not None:  # the quarantine may have another cause
         is_unconfirmed = task.due_at <= now
     if owner.rule == "held_attempts" or is_unconfirmed:
-        return "an operator must: `cellrun release`, once its container is certainly gone", True
+        return (
+            "an operator must: `cellrun release-attempt`, once its container is certainly gone",
+            True,
+        )
     if owner.rule == "placement":
         return "each pass; declared: PENDING without a deadline", False
     if task.due_at is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.cycle.pass_state import Plugins, check_all
 from controlplane.domain.placement.cycle.plan import PlacementPlan
 from controlplane.domain.placement.cycle.prefilter import PrefilterResult
@@ -62,7 +63,10 @@ class CandidateGroup:
 
 @dataclass(frozen=True, slots=True)
 class ForecastJob:
-    """A job that is not submitted yet. `waits_for`: {"job", "name", "until"} of other jobs."""
+    """A job that is not submitted yet. `waits_for`: {"job", "name", "until"} of other jobs.
+
+    `holds`: of its project.
+    """
 
     groups: Sequence[CandidateGroup]
     min_available: int
@@ -70,6 +74,7 @@ class ForecastJob:
     is_child: bool = False
     start_after: datetime | None = None
     waits_for: Sequence[Mapping[str, object]] = ()
+    holds: Sequence[OpenHold] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ def add_rows(
     groups = [
         group
         for group in candidate.groups
-        if _may_start(group, snapshot.now)
+        if _may_start(candidate, group, snapshot.now)
         and group.shape.shape_id in screened.full | screened.heads
     ]
     if not groups:
@@ -128,6 +133,7 @@ def add_rows(
         nominated_cell_ids=[None] * count,
         prefer_cell_ids=[None] * count,
         reasons=[None] * count,
+        ranks=[0] * count,
     )
     columns = {}
     for name in PendingRows.__dataclass_fields__:
@@ -139,7 +145,9 @@ def add_rows(
     return replace(facts, waiting=PendingRows(**columns), gangs=gangs)
 
 
-def _may_start(group: CandidateGroup, now: datetime) -> bool:
+def _may_start(candidate: ForecastJob, group: CandidateGroup, now: datetime) -> bool:
+    if candidate.holds:
+        return False
     return group.startable_at is not None and group.startable_at <= now
 
 
@@ -181,7 +189,7 @@ def read_off(
         one = GroupForecast(group.name, placed, waiting, kept=kept.get(group.group_id, {}))
         if waiting:
             reason = found.of(group)
-            if not _may_start(group, snapshot.now):
+            if not _may_start(candidate, group, snapshot.now):
                 reason = _objections(group, snapshot, accounting, plugins) or reason
             first, *also = _reasons(candidate, group, reason, snapshot.now)
             is_refused = group.group_id in found.rejected
@@ -212,7 +220,7 @@ def _reasons(
     candidate: ForecastJob, group: CandidateGroup, found: Reason | None, now: datetime
 ) -> list[Reason]:
     """Return all reasons against the group's tasks, with the texts of a submitted job."""
-    if _may_start(group, now):
+    if _may_start(candidate, group, now):
         return [found or explain_unreached()]
     pending = Pending(
         not_before=None,
@@ -222,6 +230,7 @@ def _reasons(
         found=found,
         waits_for=candidate.waits_for,
         start_after=candidate.start_after,
+        holds=candidate.holds,
     )
     return pending_reasons(pending, now=now)
 

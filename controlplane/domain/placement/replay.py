@@ -27,7 +27,7 @@ from controlplane.domain.placement.preemption.make_room import make_room, wants_
 from controlplane.domain.placement.preemption.preempt import Eviction
 from controlplane.domain.scopes import Scope
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

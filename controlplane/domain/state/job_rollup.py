@@ -45,6 +45,7 @@ class JobRow:
     settled_at: datetime | None = None
     coscheduled: bool = False
     is_requeuing: bool = False
+    is_held: bool = False
     waits_for_jobs: bool = False
     is_watched: bool = False
     kind: str = "batch"

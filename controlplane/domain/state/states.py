@@ -183,6 +183,9 @@ class Reason(StrEnum):
     STOP_FORCED = "stop_forced"
     RELEASED = "released"
     RELEASED_BY_OPERATOR = "released_by_operator"
+    HELD = "held"
+    HOLD_RELEASED = "hold_released"
+    MOVED = "moved"
     TASKS_DECIDED = "tasks_decided"
     HOOK_FAILED = "hook_failed"
     ENDED_BY_HOOK = "ended_by_hook"
@@ -233,6 +236,9 @@ REASONS: dict[Reason, str] = {
     Reason.STOP_FORCED: "its stop was not confirmed in time, so its container is killed at once",
     Reason.RELEASED: "its container is confirmed gone",
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
+    Reason.HELD: "held: its waiting tasks are not placed",
+    Reason.HOLD_RELEASED: "released from its hold",
+    Reason.MOVED: "moved in the queue of its pool",
     Reason.TASKS_DECIDED: "follows from the states of its tasks",
     Reason.HOOK_FAILED: "the hook of its kind failed, or took too long",
     Reason.ENDED_BY_HOOK: "the hook of its kind ended its job",

@@ -22,6 +22,7 @@ from controlplane.queries.callbacks.unreachable import (
 from controlplane.queries.convergence.cell_health import FORCED_AT, SUSPECTED_AT
 from controlplane.queries.convergence.due import find_due
 from controlplane.queries.convergence.late_tasks import BUILD_ENDS_AT, DEADLINE
+from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import rows
 from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.queries.ticks import TickFacts, load_tick
@@ -35,10 +36,11 @@ _TASKS = f"""
            a.uid IS NOT NULL AND (c.state = 'LOST' OR a.incarnation <> c.incarnation),
            j.ending_as IS NOT NULL AND j.finished_at IS NULL, j.is_requeuing, j.waits_for_jobs,
            g.startable_at IS NOT NULL, {DEADLINE} IS NOT NULL AND t.started_at IS NULL,
-           g.timeout_seconds IS NOT NULL,
+           g.timeout_seconds IS NOT NULL, {IS_HELD},
            CASE WHEN a.uid IS NULL THEN t.updated_at
                 ELSE COALESCE(a.finished_at, a.state_since) END,
            CASE
+               WHEN a.uid IS NULL AND {IS_HELD} THEN NULL
                WHEN a.uid IS NULL THEN CASE WHEN t.started_at IS NULL THEN {DEADLINE} END
                WHEN a.finished_at IS NOT NULL
                     AND (c.state = 'LOST' OR a.incarnation <> c.incarnation) THEN a.releasable_at

@@ -13,6 +13,7 @@ from uuid import UUID
 from controlplane.contract.states import TaskState as S
 from controlplane.queries.convergence.cell_health import UNCONFIRMED_STOPS
 from controlplane.queries.convergence.lost_cells import ATTEMPTS_OF_LOST_CELLS
+from controlplane.queries.holds import IS_HELD, TIME_IN_HOLDS
 from controlplane.queries.sql import rows
 
 UNANSWERED = f"""
@@ -64,12 +65,15 @@ DRAINED = """
 
 # A job's own timeout wins. For other jobs the timeout that their pool has now counts, and for
 # one-off tasks of a pool that has none, the installation's, which stands in the group.
-DEADLINE = """
+_DEADLINE_WITHOUT_HOLDS = """
     CASE WHEN g.deadline_at IS NULL OR j.is_one_off THEN COALESCE(
         g.startable_at + make_interval(secs => p.pending_timeout_seconds), g.deadline_at)
     ELSE g.deadline_at END
     """
-"""The scheduling deadline of group `g` of job `j` in pool `p`."""
+DEADLINE = f"({_DEADLINE_WITHOUT_HOLDS} + {TIME_IN_HOLDS})"
+"""The scheduling deadline of group `g` of job `j` in pool `p`. Released holds extend it."""
+
+_IS_OVER = f"({_DEADLINE_WITHOUT_HOLDS} <= p.judged AND {DEADLINE} <= p.judged)"
 
 # Deadlines are judged up to the last pass that considered all pending tasks of the pool. The
 # instant of that pass is in the future if the clock was put back.
@@ -101,7 +105,7 @@ UNPLACED = f"""
             WHERE g.id = w.group_id
               AND (g.deadline_at <= p.judged OR g.startable_at <= p.judged_starts)
             OFFSET 0) g
-        JOIN controlplane_job j ON j.id = g.job_id AND {DEADLINE} <= p.judged
+        JOIN controlplane_job j ON j.id = g.job_id AND {_IS_OVER}
         JOIN controlplane_task t ON t.shape_id = w.shape_id AND t.group_id = g.id
         WHERE {_WAITS} AND NOT t.attempt_open
         UNION ALL
@@ -110,11 +114,11 @@ UNPLACED = f"""
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = t.job_id
         JOIN ({_POOLS}) p ON p.id = j.pool_id
-        WHERE {DEADLINE} <= p.judged AND {_WAITS}
+        WHERE {_IS_OVER} AND {_WAITS}
           AND t.attempt_open AND h.released_at IS NULL AND h.finished_at IS NOT NULL
     ) a
     JOIN controlplane_job j ON j.id = a.job_id
-    WHERE j.ending_as IS NULL
+    WHERE j.ending_as IS NULL AND NOT {IS_HELD}
     """
 
 CANDIDATES = MappingProxyType(

@@ -24,6 +24,7 @@ from controlplane.domain.state.job_rollup import gang_of
 from controlplane.domain.state.states import Band, CellState
 from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_cells, load_usage
+from controlplane.queries.holds import PROJECT_IS_HELD
 from controlplane.queries.locks import load_groups
 from controlplane.queries.placement.quotas import load_binding_quotas
 from controlplane.queries.placement.running_attempts import is_any_below
@@ -51,7 +52,7 @@ class WaitingShapes:
 
 
 def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
-    """Return the waiting shapes by pool.
+    """Return the waiting shapes by pool, without those of held projects.
 
     They are counted by the index of waiting tasks alone, which is cheap. Other reasons against a
     start are read with the rows.
@@ -69,6 +70,7 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         ) w
         JOIN controlplane_shape s ON s.id = w.shape_id
         JOIN controlplane_project p ON p.id = s.project_id
+        WHERE NOT {PROJECT_IS_HELD.format(project="s.project_id")}
         ORDER BY s.pool_id, s.id
         """,
         [now],
@@ -252,7 +254,7 @@ _ROWS = f"""
 SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
        w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
        GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_ids,
-       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled
+       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled, j.queue_rank
 FROM (
     SELECT shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id, count(*),
            min(updated_at) AS since
@@ -263,18 +265,19 @@ FROM (
 ) w
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
-WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s
+WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND NOT j.is_held
+  AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
 ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id,
          w.prefer_cell_id, w.avoid_cell_ids LIMIT %(limit)s
 """
 # The order in which rows are read up to the limit of a pass. Rows with a reservation come first,
 # otherwise the reservation would be useless.
-_OLDEST = "j.band, 2 DESC, g.job_id, g.position"
-_NEWEST = "j.band, 2 DESC, g.job_id DESC, g.position"
+_OLDEST = "j.band, 2 DESC, j.queue_rank, g.job_id, g.position"
+_NEWEST = "j.band, 2 DESC, j.queue_rank, g.job_id DESC, g.position"
 _EACH_OWNER = """
     j.band, 2 DESC, row_number() OVER (
-        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY g.job_id)
+        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY j.queue_rank, g.job_id)
     """
 
 
@@ -340,7 +343,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
     return bool(scalar(statement, [sorted(heads), latest]))
 
 
-_PLACE = itemgetter(0, 2, 3)  # band, job, position; the sort is stable
+_PLACE = itemgetter(0, 15, 2, 3)  # band, rank, job, position; the sort is stable
 _row_key = itemgetter(5, 10, 11, 12)  # group; avoided cells, nominated and preferred cell
 
 
@@ -380,6 +383,7 @@ def _waiting(found: Sequence[tuple[Any, ...]]) -> PendingRows:
         nominated_cell_ids=cells[1],
         prefer_cell_ids=cells[2],
         reasons=reasons,
+        ranks=[row[15] for row in found],
     )
 
 

@@ -1,6 +1,6 @@
 """Load projects, and the members of projects, of domains and of the installation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Access, Place, Role
 from controlplane.models import Domain, Membership, Project, ServiceAccount
+from controlplane.queries.holds import load_project_holds
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes, load_limits
 
 GROUPS, USERS = "groups", "users"
@@ -20,7 +21,8 @@ GROUPS, USERS = "groups", "users"
 class ReadableProject:
     """A project with the role of its reader.
 
-    `stored_bytes`: what the store has for it; `stored_bytes_limit`: None without a limit.
+    `stored_bytes`: what the store has for it; `stored_bytes_limit`: None without a limit. `hold`:
+    the open hold of all its jobs.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ReadableProject:
     archived_at: datetime | None
     stored_bytes: int
     stored_bytes_limit: int | None
+    hold: Mapping[str, Any] | None
 
     @property
     def archived(self) -> bool:
@@ -69,7 +72,7 @@ def _shown(found: Iterable[Project], access: Access) -> list[ReadableProject]:
     roles = [(row, access.role_on(Place(row.pk, row.domain_id))) for row in found]
     readable = [(row, role) for row, role in roles if role is not None]
     ids = [row.pk for row, _ in readable]
-    used, limits = count_stored_bytes(ids), load_limits(ids)
+    used, limits, holds = count_stored_bytes(ids), load_limits(ids), load_project_holds(ids)
     return [
         ReadableProject(
             name=str(row),
@@ -79,6 +82,7 @@ def _shown(found: Iterable[Project], access: Access) -> list[ReadableProject]:
             archived_at=row.archived_at,
             stored_bytes=used[row.pk],
             stored_bytes_limit=limits[row.pk],
+            hold=holds[row.pk].as_document() if row.pk in holds else None,
         )
         for row, role in readable
     ]

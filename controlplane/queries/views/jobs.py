@@ -11,6 +11,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import Band
 from controlplane.models import Job
+from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.sql import Row, decoded, named_rows, rows
 
@@ -35,11 +36,12 @@ class JobFilter:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-_COLUMNS = """
+_COLUMNS = f"""
 j.id, j.guid, j.name, d.name AS domain, p.name AS project, pool.name AS pool, j.band, j.kind,
 j.state, j.ending_as, j.failure_reason, j.min_available, j.max_task_failures, j.labels,
 j.annotation, j.created_at, j.started_at, j.finished_at, j.settled_at, j.coscheduled,
 j.is_requeuing AS requeuing,
+j.queue_rank, j.finished_at IS NULL AND {IS_HELD} AS holds,
 (SELECT o.id FROM controlplane_job o WHERE o.id = j.parent_id AND o.deleted_at IS NULL)
     AS parent,
 (SELECT o.id FROM controlplane_job o WHERE o.id = j.retry_of_id AND o.deleted_at IS NULL)
@@ -122,8 +124,11 @@ def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
 def _documents(found: Sequence[Row], *, largest: int | None = None) -> list[dict[str, Any]]:
     job_ids = [row.id for row in found]
     groups, waits = _load_groups(job_ids, largest), load_dependencies(job_ids)
+    held = [row.id for row in found if row.holds]
+    holds = load_holds(held) if held else {}
     return [
         _document(row, groups.get(row.id, ()), [_wait(item) for item in waits.get(row.id, ())])
+        | {"holds": [hold.as_document() for hold in holds.get(row.id, ())]}
         for row in found
     ]
 

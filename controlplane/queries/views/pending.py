@@ -6,17 +6,19 @@ from typing import Any
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cache.policy import CacheStatus as C
+from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.reasons.explain import Reason
 from controlplane.domain.placement.reasons.pending import (
     CacheWait,
     PendingTaskFacts,
     pending_reasons,
 )
+from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import load_dependencies
 from controlplane.queries.sql import Row, decoded, named_rows
 
-_SHARED = """g.startable_at, g.depends_on, j.id AS job, j.waits_for_jobs, j.is_requeuing,
-j.start_after,
+_SHARED = f"""g.startable_at, g.depends_on, j.id AS job, j.waits_for_jobs, j.is_requeuing,
+j.start_after, {IS_HELD} AS is_held,
 CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
 i.image AS held_image"""
 
@@ -75,8 +77,13 @@ def load_group_reasons(group_ids: Iterable[int], *, now: datetime) -> dict[int, 
 def explain_tasks(waiting: Sequence[Row], *, now: datetime) -> dict[int, list[Reason]]:
     """Return by id all pending reasons of tasks or groups, given as rows of the columns above."""
     waits = _load_waits({row.job for row in waiting if row.waits_for_jobs})
+    held = {row.job for row in waiting if row.is_held}
+    holds = load_holds(held) if held else {}
     return {
-        row.id: pending_reasons(_waiting(row, waits.get(row.job, ())), now=now) for row in waiting
+        row.id: pending_reasons(
+            _waiting(row, waits.get(row.job, ()), holds.get(row.job, ())), now=now
+        )
+        for row in waiting
     }
 
 
@@ -98,7 +105,9 @@ def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def _waiting(row: Row, waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFacts:
+def _waiting(
+    row: Row, waits_for: Sequence[Mapping[str, Any]], holds: Sequence[OpenHold]
+) -> PendingTaskFacts:
     return PendingTaskFacts(
         not_before=row.not_before,
         attempt_open=row.attempt_open,
@@ -110,6 +119,7 @@ def _waiting(row: Row, waits_for: Sequence[Mapping[str, Any]]) -> PendingTaskFac
         start_after=row.start_after,
         held_image=row.held_image,
         cache=_cache_wait(row),
+        holds=holds,
     )
 
 

@@ -16,6 +16,7 @@ from controlplane.domain.placement.reasons.explain import QUEUE_POSITION
 from controlplane.domain.state.states import CellState
 from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import decoded, rows
 
 # The codes in the order of `domain.placement.reasons.pending`. Tasks whose last attempt is not
@@ -25,6 +26,7 @@ SELECT pool_id, code, sum(tasks)::bigint,
        (array_agg(reason ->> 'text' ORDER BY tasks DESC) FILTER (WHERE reason ->> 'code' = code))[1]
 FROM (
     SELECT j.pool_id, w.tasks, why.reason, CASE
+        WHEN {IS_HELD} THEN '{pending.HELD}'
         WHEN w.backs_off THEN '{pending.BACKING_OFF}'
         WHEN j.waits_for_jobs THEN '{pending.WAITING_FOR_JOB}'
         WHEN g.startable_at IS NULL THEN '{WAITING_FOR_DEPENDENCY}'

@@ -10,6 +10,7 @@ from controlplane.domain.placement.reasons.queue_position import (
     find_place,
 )
 from controlplane.domain.state.states import Band
+from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import rows
 
 # The limit of groups that are counted exactly; beyond it the position is an estimate.
@@ -19,11 +20,13 @@ _WAITS = f"""
 t.state = {S.PENDING:d} AND NOT t.attempt_open AND NOT t.cache_blocked
 AND (t.not_before IS NULL OR t.not_before <= %(now)s)
 """
-_MAY_START = "j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s"
+_MAY_START = f"""
+j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s AND NOT {IS_HELD}
+"""
 
 _OWN = f"""
 SELECT j.pool_id, p.sequencer, t.shape_id, t.group_id, t.index, j.band, j.id, g.position,
-       j.coscheduled AND j.started_at IS NOT NULL, j.parent_id IS NOT NULL
+       j.coscheduled AND j.started_at IS NOT NULL, j.parent_id IS NOT NULL, j.queue_rank
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 JOIN controlplane_job j ON j.id = t.job_id
@@ -37,7 +40,7 @@ GROUP BY t.shape_id, t.group_id ORDER BY t.shape_id, t.group_id LIMIT %(limit)s
 """
 _OF_POOL = f"""
 SELECT j.band, j.coscheduled AND j.started_at IS NOT NULL, j.parent_id IS NOT NULL, j.id,
-       g.position, w.count, j.name
+       g.position, w.count, j.name, j.queue_rank
 FROM unnest(%(groups)s::bigint[], %(counts)s::int[]) AS w (group_id, count)
 JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
@@ -71,8 +74,8 @@ def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
     found = rows(_OWN, {"task": task_id, "now": now})
     if not found:
         return None
-    pool, sequencer, shape, group, index, band, job, position, is_first, is_child = found[0]
-    own = QueuedGroup(Band(band), is_first, is_child, job, position, 0)
+    pool, sequencer, shape, group, index, band, job, position, is_first, is_child, rank = found[0]
+    own = QueuedGroup(Band(band), is_first, is_child, job, position, 0, rank=rank)
     parameters = {"now": now, "pool": pool, "shape": shape, "group": group, "index": index}
     [(before,)] = rows(_BEFORE, parameters)
     listed = rows(_GROUPS, {"now": now, "limit": MAX_GROUPS + 1})

@@ -22,6 +22,7 @@ from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from controlplane.commands.jobs.holds import hold_job, hold_project
 from controlplane.commands.tenancy.members import INSTALLATION, MemberScope, put_member
 from controlplane.domain.roles import Role
 from controlplane.models import ApiToken, Attempt, Job, Pool, Project, TotpDevice
@@ -92,6 +93,7 @@ PAGES: Mapping[str, Page] = {
         body={"password1": "correct horse 1", "password2": "correct horse 1"},
         changes=True,
     ),
+    "admin/controlplane/pool/<id:pool_id>/queue/": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/output/<str:stream>": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/images/<path:name>": Page(READ, READ),
@@ -144,12 +146,24 @@ MODELS: Mapping[str, Forms] = {
     ),
     "controlplane/deadletter": Forms(),
     "controlplane/domain": Forms(),
-    "controlplane/job": Forms(actions={"cancel_jobs": {}, "retry_jobs": {}, "delete_jobs": {}}),
+    "controlplane/job": Forms(
+        actions={
+            "hold_jobs": {},
+            "release_jobs": {},
+            "move_to_front": {},
+            "move_to_end": {},
+            "cancel_jobs": {},
+            "retry_jobs": {},
+            "delete_jobs": {},
+        }
+    ),
     "controlplane/membership": Forms(add=True, change=True, delete=True),
     "controlplane/oidcidentity": Forms(add=True, actions={"unlink": {}}),
     "controlplane/oneoff": Forms(),
     "controlplane/pool": Forms(add=True, change=True, actions={"confirm_losses": {}}),
-    "controlplane/project": Forms(add=True, actions={"archive": {}, "unarchive": {}}),
+    "controlplane/project": Forms(
+        add=True, actions={"hold": {}, "release": {}, "archive": {}, "unarchive": {}}
+    ),
     "controlplane/quota": Forms(add=True, change=True, delete=True),
     "controlplane/secret": Forms(add=True, change=True, delete=True),
     "controlplane/task": Forms(),
@@ -217,6 +231,9 @@ def attempt(installation: None, settings: Any, tmp_path: Path) -> Attempt:
     attempt = Attempt.objects.order_by("-uid")[0]
     leave(attempt, **{"a.png": PNG})
     Pool.objects.filter(name="default").update(loss_held_at=NOW)
+    held = {"reason": "test", "role": Role.OPERATOR, "actor": "olga", "now": NOW}
+    hold_job(job_id=Job.objects.get(name="sweep").pk, **held)
+    hold_project(project_id=Project.objects.get().pk, **held)
     ended_job()
     unreleased()
     archived = Project.objects.create(domain=Project.objects.get().domain, name="old")
@@ -258,6 +275,7 @@ def address_of(url: str, attempt: Attempt) -> str:
         "<uuid:uid>": attempt.pk,
         "<path:name>": "a.png",
         "<str:stream>": "stderr",
+        "<id:pool_id>": Pool.objects.get(name="default").pk,
         "<id:token_id>": ApiToken.objects.get(user__username="ann").pk,
         "<path:content_type_id>": content_type,
         "<path:object_id>": Job.objects.earliest("pk").pk,

@@ -88,8 +88,8 @@ def test_an_operator_releases_an_attempt(command: CliRunner, session: Session) -
     Task.objects.update(state=TaskState.PENDING, finished_at=None, attempt_open=True)
     explained = call(command, "explain", str(job["id"])).stdout
     assert "waits until the container of its previous attempt is confirmed gone" in explained
-    result = call(command, "release", str(attempt.pk), "--reason", "scrap")
+    result = call(command, "release-attempt", str(attempt.pk), "--reason", "scrap")
     assert (result.exit_code, result.stdout) == (0, f"attempt {attempt.pk} is released\n")
     assert session.attempt(str(attempt.pk))["release_kind"] == "operator"
-    again = call(command, "release", str(attempt.pk), "--reason", "scrap")
+    again = call(command, "release-attempt", str(attempt.pk), "--reason", "scrap")
     assert "released already [409]" in again.stderr

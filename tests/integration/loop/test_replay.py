@@ -82,5 +82,5 @@ def test_replay_reports_an_empty_pool_and_an_invalid_file(loop: Loop, tmp_path: 
         keep(tmp_path, "none")
     path = tmp_path / "wrong.json"
     path.write_text("{}")
-    with pytest.raises(CommandError, match="not a record of version 1"):
+    with pytest.raises(CommandError, match="not a record of version 2"):
         decide(path)

@@ -33,6 +33,8 @@ def a_job(**changes: Any) -> Job:
         "children": 0,
         "retry_of": None,
         "waits_for": [],
+        "queue_rank": 0,
+        "holds": [],
         "created_at": AT,
         "started_at": AT,
         "finished_at": None,

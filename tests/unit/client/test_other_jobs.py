@@ -1,4 +1,4 @@
-"""The commands retry, delete and release, and the links of a job's page to other jobs."""
+"""The commands retry, delete and release-attempt, and the links of a job's page to other jobs."""
 
 import json
 
@@ -58,9 +58,9 @@ def test_delete_deletes_the_job_after_confirmation(environment: Api) -> None:
 def test_release_requires_and_sends_a_reason(environment: Api) -> None:
     path = f"POST /api/v1/attempts/{UID}/release"
     environment.answer(path, {"uid": UID, "release_kind": "operator"})
-    assert call("release", UID).exit_code == 2
+    assert call("release-attempt", UID).exit_code == 2
     assert not environment.requests
-    result = call("release", UID, "--reason", "scrap")
+    result = call("release-attempt", UID, "--reason", "scrap")
     assert (result.exit_code, result.stdout) == (0, f"attempt {UID} is released\n")
     assert environment.requests[-1][3] == {"reason": "scrap"}
 

@@ -15,7 +15,7 @@ from controlplane.domain.scopes import Scope, ScopeKind
 
 
 class BandQueue:
-    """Rows of one band (or only those that come first), ordered by job and group.
+    """Rows of one band (or only those that come first), ordered by rank, job and group.
 
     `place`: position of each among all rows of the pass. `limit`: tasks that may still be placed.
     """
@@ -33,11 +33,13 @@ class BandQueue:
         self.place = place
         self.job: Vector = rows.job[place]
         self.shape: Vector = rows.shape[place]
+        self.rank: Vector = rows.rank[place]
         self.is_child: NDArray[np.bool_] = rows.is_child[place]
         self.owner: Vector = rows.owner[place]
         self.project: Vector = rows.project[place]
         self.left: Vector = left[place]
-        for column in (self.job, self.shape, self.is_child, self.owner, self.project):
+        columns = (self.job, self.rank, self.shape, self.is_child, self.owner, self.project)
+        for column in columns:
             column.flags.writeable = False  # sequencers only read
         self._shapes, self._accounting, self._matrix = shapes, accounting, matrix
         self._total, self._limit, self._any_special = matrix.total, limit, rows.any_special

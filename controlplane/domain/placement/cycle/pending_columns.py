@@ -16,6 +16,7 @@ class PendingColumns:
     def __init__(self, waiting: PendingRows, shapes: Sequence[ShapeFacts]) -> None:
         self.job: Vector = np.array(waiting.job_ids, dtype=np.int64)
         self.shape: Vector = np.array(waiting.shape_ids, dtype=np.int64)
+        self.rank: Vector = np.array(waiting.ranks, dtype=np.int64)
         self.is_child: NDArray[np.bool_] = np.array(waiting.is_child, dtype=bool)
         self.is_first: NDArray[np.bool_] = np.array(waiting.is_first, dtype=bool)
         self.is_nominated = _is_given(waiting.nominated_cell_ids)

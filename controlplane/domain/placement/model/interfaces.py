@@ -97,12 +97,14 @@ class Validator(Protocol):
 
 
 class Queue(Protocol):
-    """The waiting rows of one band, as columns, ordered by job and group.
+    """The waiting rows of one band, as columns, ordered by rank, job and group.
 
-    `owner`, `project`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
+    `rank`: the place of the job in its band, the lowest first; 0 unless it was moved. `owner`,
+    `project`, `shape`: ids, by row. `left`: remaining tasks, updated during the pass.
     """
 
     job: Vector
+    rank: Vector
     owner: Vector
     project: Vector
     shape: Vector

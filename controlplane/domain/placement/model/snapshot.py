@@ -65,10 +65,11 @@ class ShapeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PendingRows:
-    """Rows of waiting tasks, as columns of equal length, in order of band, job and group.
+    """Rows of waiting tasks, as columns of equal length, in order of band, rank, job and group.
 
     A row holds the tasks of one group that avoid the same cells (in the same order, the latest
     last; None: none), or prefer the same one, and are nominated to the same one.
+    `ranks`: the place of its job in the band, the lowest first; 0 unless it was moved.
     `is_first`: it completes a gang that has begun. `is_child`: its job has a parent. `since`: since
     when it could be placed. `timeout_seconds`: of its attempts; None: none. `reasons`: of the group
     in the last pass (only of gangs).
@@ -86,6 +87,7 @@ class PendingRows:
     nominated_cell_ids: Sequence[int | None] = ()
     prefer_cell_ids: Sequence[int | None] = ()
     reasons: Sequence[Mapping[str, object] | None] = ()
+    ranks: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.group_ids)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.plugins.validators.start import (
     WAITING_FOR_DEPENDENCY,
     WAITING_FOR_START_TIME,
@@ -18,6 +19,7 @@ WAITING_FOR_PREVIOUS_ATTEMPT = "waiting_for_previous_attempt"
 WAITING_FOR_JOB = "waiting_for_job"
 WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
 WAITING_FOR_CACHE = "waiting_for_cache"
+HELD = "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,12 @@ class PendingTaskFacts:
     start_after: datetime | None = None
     held_image: str | None = None
     cache: CacheWait | None = None
+    holds: Sequence[OpenHold] = ()
 
 
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
     """Return all reasons why the task waits, its own first; at least one."""
-    reasons = list[Reason]()
+    reasons = [explain_hold(hold) for hold in task.holds]
     if task.not_before is not None and task.not_before > now:
         reasons.append(_backing_off(task.not_before, task.held_image))
     if task.attempt_open:
@@ -106,6 +109,20 @@ def whereabouts(
             text += f" with the result of job {origin['job']}, task {origin['task']}"
         return {"code": code, "text": text, "cell": cell}
     return {"code": code, "text": f"is {state.name} on cell {cell}", "cell": cell}
+
+
+def explain_hold(hold: OpenHold) -> Reason:
+    """Return why tasks of a held job or project wait."""
+    since = hold.since.isoformat(timespec="milliseconds")
+    what = f"its project {hold.project} is held" if hold.project else "held"
+    return {
+        "code": HELD,
+        "text": f"{what} by {hold.by}: {hold.reason}, since {since}",
+        "by": hold.by,
+        "reason": hold.reason,
+        "since": since,
+        "project": hold.project or None,
+    }
 
 
 def _backing_off(not_before: datetime, image: str | None) -> Reason:

@@ -12,7 +12,10 @@ _BY_JOB = frozenset({"fifo", "lifo"})
 
 @dataclass(frozen=True, slots=True)
 class QueuedGroup:
-    """`count` waiting tasks of one group. `is_first`: members of a gang that has begun."""
+    """`count` waiting tasks of one group. `is_first`: members of a gang that has begun.
+
+    `rank`: the place of its job in the band, the lowest first.
+    """
 
     band: Band
     is_first: bool
@@ -21,13 +24,14 @@ class QueuedGroup:
     position: int
     count: int
     job_name: str = ""
+    rank: int = 0
 
     def turn(self, sequencer: str) -> tuple[int, ...]:
         """Return the sort key, ascending; gangs that have begun are always ordered by job."""
         if self.is_first:
-            return self.band, 0, self.job_id, self.position
+            return self.band, 0, self.rank, not self.is_child, self.job_id, self.position
         job = -self.job_id if sequencer == "lifo" else self.job_id
-        return self.band, 1, not self.is_child, job, self.position
+        return self.band, 1, self.rank, not self.is_child, job, self.position
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def test_ended_and_released_task_has_no_owner(state: S) -> None:
         "is_group_startable": False,
         "has_deadline": True,
         "has_timeout": True,
+        "is_held": True,
     }
     assert owner(state, **whatever) is None
     assert owner(state, S.FAILED, released=True, **whatever) is None
@@ -115,6 +116,7 @@ def test_pending_task_waits_for_jobs_then_groups_then_placement() -> None:
     assert pending(waits_for_jobs=True, is_group_startable=False) == "blocked_jobs"
     assert pending(is_group_startable=False, has_deadline=True) == "waiting_jobs"
     assert pending(has_deadline=True) == "unplaced"
+    assert pending(has_deadline=True, waits_for_jobs=True, is_held=True) == ""
     assert pending() == "placement"
     assert owner(S.PENDING, S.FAILED, released=True) == "placement"
 
@@ -146,6 +148,7 @@ def test_owner_rules_and_their_bounds_are_as_listed() -> None:
         ("stuck_builds", True),
         ("overruns", True),
         ("silent_leases", False),
+        ("", False),  # held
         ("blocked_jobs", False),
         ("waiting_jobs", False),
         ("unplaced", True),

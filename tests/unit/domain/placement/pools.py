@@ -61,6 +61,7 @@ class Row:
     prefer_cell_id: int | None = None
     nominated_cell_id: int | None = None
     reason: Mapping[str, object] | None = None
+    rank: int = 0
 
 
 _OF_ROWS = set(Row.__dataclass_fields__)
@@ -143,7 +144,7 @@ def pool(
     **rest: Any,
 ) -> Pool:
     """A pool in which `rows` wait: those with the same requests are of one shape."""
-    ordered = sorted(rows, key=lambda one: (one.shape.band, one.job_id))
+    ordered = sorted(rows, key=lambda one: (one.shape.band, one.rank, one.job_id))
     numbers: dict[str, int] = {}
     places = [numbers.setdefault(repr(one.shape), len(numbers) + 1) for one in ordered]
     counts: Counter[int] = Counter()
@@ -171,6 +172,7 @@ def _waiting(rows: Sequence[Row], shape_ids: Sequence[int]) -> PendingRows:
         nominated_cell_ids=[one.nominated_cell_id for one in rows],
         prefer_cell_ids=[one.prefer_cell_id for one in rows],
         reasons=[one.reason for one in rows],
+        ranks=[one.rank for one in rows],
     )
 
 

@@ -46,6 +46,30 @@ def test_child_jobs_come_before_new_jobs_in_sequencer_order(
     assert outcome.plan.placements.group_ids == order
 
 
+@pytest.mark.parametrize(
+    ("sequencer", "order"),
+    [
+        ("fifo", [3, 5, 1, 4, 2]),
+        ("lifo", [3, 5, 4, 1, 2]),
+        # Owners take turns; a moved job changes its place only among those of its owner.
+        ("drf", [3, 4, 5, 1, 2]),
+    ],
+)
+def test_moved_jobs_are_at_the_front_and_the_end_of_their_band(
+    sequencer: str, order: list[int]
+) -> None:
+    rows = [
+        row(1),
+        row(2, cpu=900, rank=1, is_child=True),
+        row(3, cpu=800, rank=-2),
+        row(4, cpu=700, owner_id=2),
+        row(5, cpu=600, rank=-1),
+        row(6, cpu=500, rank=-9, band=Band.BATCH),
+    ]
+    outcome = run([core(1, 9)], *rows, policy=PoolPolicy(sequencer=sequencer))
+    assert outcome.plan.placements.group_ids == [*order, 6]
+
+
 def test_lifo_keeps_the_order_of_groups_within_a_job() -> None:
     rows = [row(1, job=1), row(21, job=2, cpu=900), row(22, job=2, cpu=800)]
     outcome = run([core(1, 9)], *rows, policy=LIFO)

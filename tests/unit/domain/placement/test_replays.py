@@ -95,10 +95,10 @@ def test_eviction_is_replayed() -> None:
     [
         [],
         {},
-        {"version": 2},
         {"version": 1},
-        {"version": 1, "snapshot": 7, "facts": {}, "limit": 1},
-        {"version": 1, "snapshot": {"pool": 1}, "facts": {}, "limit": 1},
+        {"version": 2},
+        {"version": 2, "snapshot": 7, "facts": {}, "limit": 1},
+        {"version": 2, "snapshot": {"pool": 1}, "facts": {}, "limit": 1},
     ],
 )
 def test_malformed_record_is_refused(document: Any) -> None:

@@ -1,6 +1,7 @@
 """Sequencers by job, in a fixed order: consecutive rows of one shape share a turn.
 
-Jobs of a parent come before new ones. First in, first out is the default.
+Moved jobs come at the front or the end of their band, and jobs of a parent before new ones. First
+in, first out is the default.
 """
 
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ class Fifo:
     uses_shares = False
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """Return turns in the order of rows, children first."""
-        return turns_in(queue, np.argsort(~queue.is_child, kind="stable"))
+        """Return turns in the order of rows: by rank, children first."""
+        return turns_in(queue, np.lexsort((~queue.is_child, queue.rank)))
 
 
 class Lifo:
@@ -37,5 +38,5 @@ class Lifo:
     uses_shares = False
 
     def turns(self, queue: Queue) -> Iterator[Turn]:
-        """Return turns by job, newest first, after all children."""
-        return turns_in(queue, np.lexsort((-queue.job, ~queue.is_child)))
+        """Return turns by rank, then children, then by job, newest first."""
+        return turns_in(queue, np.lexsort((-queue.job, ~queue.is_child, queue.rank)))

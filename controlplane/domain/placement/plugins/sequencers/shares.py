@@ -1,8 +1,9 @@
 """Sequencers by share: the owner or the project with the smallest share has the next turn.
 
 A share is the dominant one of the pool (dominant resource fairness), updated during the pass; jobs
-of one owner are FIFO. Fair share divides it by the owner's weight (of its quota). Fair projects
-selects a project by its share and weight, and then one of its owners as fair share does.
+of one owner are FIFO, and only among them a moved job changes its place. Fair share divides it by
+the owner's weight (of its quota). Fair projects selects a project by its share and weight, and then
+one of its owners as fair share does.
 
 A turn lasts until its owner exceeds the next one, so that at equal demand shares differ by at most
 one task. While capacity suffices for all owners in any order, they are raised to one level
@@ -167,7 +168,7 @@ def _turns(queue: Queue, found: Sequence[_Line], *, may_join: bool) -> Iterator[
 
 
 def _owner_lines(queue: Queue, rows: Vector, weight_of: Callable[[int], float]) -> list[_OwnerRows]:
-    order = rows[np.lexsort((~queue.is_child[rows], queue.owner[rows]))]
+    order = rows[np.lexsort((~queue.is_child[rows], queue.rank[rows], queue.owner[rows]))]
     order = order[queue.left[order] > 0]
     bounds = np.flatnonzero(np.diff(queue.owner[order])) + 1
     found = [rows for rows in np.split(order, bounds) if len(rows)]
