@@ -132,10 +132,10 @@ class Inbox:
                 complete_rotation(address, now=clock.now())
             except (OperationalError, InterfaceError):
                 raise
-            except (
-                Exception
-            ) as error:  # for one cell; both its keys stay valid until its next message
-                log.error("rotation_failed", cell=address.name, error=str(error))
+            except Exception as error:  # as for registrations; both keys of the cell stay valid
+                # So that its next message, also a heartbeat, tries again.
+                self._directory.learn((), again=[address.name])
+                _report_failure("rotation_failed", address, "cannot end its former key", error)
             self._rotated.discard(address)
         return has_some
 
@@ -189,10 +189,7 @@ class Inbox:
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:  # an error for one cell must not stop the others
-            log.error("registration_failed", cell=address.name, error=str(error))
-            text = f"cell {address.name} cannot be registered: {error}"[:1000]
-            alert = RaiseAlert("registration_failed", address.name, clean_text(text))
-            apply(Effects(alerts=[alert]), now=now)
+            _report_failure("registration_failed", address, "cannot be registered", error)
 
     def _record(self, found: SortedBatch, now: datetime) -> None:
         pending = [_ReportChunk(found.reported, found.acknowledgements)]
@@ -243,6 +240,13 @@ class _LostBatches:
         what = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         text = f"{what} with {self.messages} messages of cells lost; last error: {self.error}"
         return clean_text(text, 1000)
+
+
+def _report_failure(kind: str, address: CellAddress, what: str, error: Exception) -> None:
+    """Log an error that affects one cell, and raise an alert about it."""
+    log.error(kind, cell=address.name, error=str(error))
+    text = clean_text(f"cell {address.name} {what}: {error}", 1000)
+    apply(Effects(alerts=[RaiseAlert(kind, address.name, text)]), now=clock.now())
 
 
 def _seconds_of_clock() -> float:

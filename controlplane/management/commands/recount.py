@@ -53,7 +53,9 @@ class Command(AuditedCommand):
             self.stdout.write(f"{violation}{' (repaired)' if repair else ''}")
         if found > repaired:
             remedy = "" if repair else ": run it with --repair"
-            self.stderr.write(f"{found} differences, {repaired} repaired ({jobs} jobs checked){remedy}")
+            self.stderr.write(
+                f"{found} differences, {repaired} repaired ({jobs} jobs checked){remedy}"
+            )
             sys.exit(1)
         self.stdout.write(f"{jobs} jobs recounted, {repaired} differences repaired")
 
