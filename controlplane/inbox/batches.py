@@ -135,7 +135,8 @@ class Inbox:
             except Exception as error:  # as for registrations; both keys of the cell stay valid
                 # So that its next message, also a heartbeat, tries again.
                 self._directory.learn((), again=[address.name])
-                _report_failure("rotation_failed", address, "cannot end its former key", error)
+                text = f"cell {address.name} cannot end its former key: {error}"
+                _report(RaiseAlert("rotation_failed", address.name, clean_text(text, 1000)))
             self._rotated.discard(address)
         return has_some
 
@@ -189,7 +190,8 @@ class Inbox:
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:  # an error for one cell must not stop the others
-            _report_failure("registration_failed", address, "cannot be registered", error)
+            text = f"cell {address.name} cannot be registered: {error}"
+            _report(RaiseAlert("registration_failed", address.name, clean_text(text, 1000)))
 
     def _record(self, found: SortedBatch, now: datetime) -> None:
         pending = [_ReportChunk(found.reported, found.acknowledgements)]
@@ -242,11 +244,10 @@ class _LostBatches:
         return clean_text(text, 1000)
 
 
-def _report_failure(kind: str, address: CellAddress, what: str, error: Exception) -> None:
-    """Log an error that affects one cell, and raise an alert about it."""
-    log.error(kind, cell=address.name, error=str(error))
-    text = clean_text(f"cell {address.name} {what}: {error}", 1000)
-    apply(Effects(alerts=[RaiseAlert(kind, address.name, text)]), now=clock.now())
+def _report(alert: RaiseAlert) -> None:
+    """Log and raise an alert about one cell."""
+    log.error(alert.kind, cell=alert.subject, error=alert.text)
+    apply(Effects(alerts=[alert]), now=clock.now())
 
 
 def _seconds_of_clock() -> float:
