@@ -8,6 +8,7 @@ QUIET_SECONDS = {
     "shape_unreadable": 600,
     "job_skipped": 600,
     "registration_failed": 600,
+    "rotation_failed": 600,
     "cell_twin": 600,
     "cell_flooding": 600,
     "inbox_batch_lost": 600,

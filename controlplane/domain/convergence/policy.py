@@ -36,8 +36,7 @@ class Policy:
     # Ticks between two pages of the walks for recounts and orphans.
     walk_ticks: int = 10
     # Between two checks of the totals of stored bytes, each of which reads all sizes.
-    # Between two checks of the totals of stored bytes, each of which reads all sizes.
-    totals_age: float = 1_800.0
+    totals_check_seconds: float = 1_800.0
     # Retention of records: audit entries, tick runs, and findings (dead letters, closed alerts).
     audit_age: float = 365 * 86_400.0
     run_age: float = 86_400.0
