@@ -121,7 +121,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_FILE_SYSTEMS": "File systems of fsspec for inputs and outputs, with the"
         " credentials of this process; each needs its package.",
         "CELLRUN_CELL_HOME": "The cell's folder: journal, workspaces, logs.",
-        "CELLRUN_CELL_KEY_FILE": "File with the key printed by `manage.py enroll_cell`.",
+        "CELLRUN_CELL_KEY_FILE": "File with the key printed by `manage.py enroll_cell`."
+        " The running cell takes another key from it.",
         "CELLRUN_CELL_LABELS": "Labels of the cell, for `constraints` and `group_by` of jobs.",
         "CELLRUN_CELL_MAX_FILES_MIB": "Maximum size of the inputs, the outputs, or the checkpoint"
         " of one attempt.",
@@ -247,9 +248,9 @@ def write() -> str:
                 table(("setting", "meaning"), ((f"`{n}`", MEANINGS[n]) for n in sorted(STACK))),
                 "`make up` and `make demo` also read `WEB_PORT` (8000), `FLOWER_PORT` (5555),"
                 " `CELLS` (2), `ENGINE` (docker,\nprocess, none). They pass all settings above to"
-                " the processes, except those that the stack sets itself. Of the shell's other"
-                " variables, only the processes\nthat reach a store (web, convergence, cells) get"
-                " `AWS_…`, `AZURE_…` and `GOOGLE_…`.",
+                " the processes, except those that the stack sets itself. Only the processes"
+                " that\nreach a store (web, convergence, cells) inherit `AWS_…`, `AZURE_…` and"
+                " `GOOGLE_…` from the shell.",
             ]
         )
         + "\n"

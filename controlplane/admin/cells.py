@@ -233,7 +233,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("enrolled", instant(obj.enrolled_at)),
             ("registered", instant(obj.registered_at)),
             ("key revoked", instant(obj.revoked_at)),
-            ("next key, without use until", instant(obj.next_key_until)),
+            ("next key is discarded at", instant(obj.next_key_until)),
             ("last heartbeat", instant(lease.last_message_at) if lease else "never"),
             ("lease expires", instant(lease.expires_at) if lease else None),
             ("ordered state", obj.ordered_state if obj.state != obj.ordered_state else None),

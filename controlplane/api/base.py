@@ -43,8 +43,8 @@ class BearerAuthentication(BaseAuthentication):
             if scheme.lower() != b"bearer":
                 raise AuthenticationFailed("use the header Authorization: Bearer TOKEN")
             return self.check(token.strip())
-        except AuthenticationFailed:
-            note_refusal(request)
+        except AuthenticationFailed as fault:
+            note_refusal(request, fault)
             charges.admit_address(request)
             raise
 

@@ -80,6 +80,14 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             subject=SubjectKind.CELL,
             quiet_seconds=_TEN_MINUTES,
         ),
+        "rotation_failed": AlertKind(
+            "a cell uses its [next key](cells.md#the-key), but the former one cannot end, "
+            "because Redis did not accept the change; both stay valid",
+            "check Redis and the rights of the control plane there; each message of the "
+            "cell tries again",
+            subject=SubjectKind.CELL,
+            quiet_seconds=_TEN_MINUTES,
+        ),
         "cell_flooding": AlertKind(
             "in each of three windows of five seconds, a cell sent more than 500 "
             "messages or 32 MB; or a cell [uses up Redis](cells.md#the-logins-at-redis), "

@@ -132,10 +132,11 @@ class Inbox:
                 complete_rotation(address, now=clock.now())
             except (OperationalError, InterfaceError):
                 raise
-            except (
-                Exception
-            ) as error:  # for one cell; both its keys stay valid until its next message
-                log.error("rotation_failed", cell=address.name, error=str(error))
+            except Exception as error:  # as for registrations; both keys of the cell stay valid
+                # So that its next message, also a heartbeat, tries again.
+                self._directory.learn((), again=[address.name])
+                text = f"cell {address.name} cannot end its former key: {error}"
+                _report(RaiseAlert("rotation_failed", address.name, clean_text(text, 1000)))
             self._rotated.discard(address)
         return has_some
 
@@ -189,10 +190,8 @@ class Inbox:
         except (OperationalError, InterfaceError):
             raise
         except Exception as error:  # an error for one cell must not stop the others
-            log.error("registration_failed", cell=address.name, error=str(error))
-            text = f"cell {address.name} cannot be registered: {error}"[:1000]
-            alert = RaiseAlert("registration_failed", address.name, clean_text(text))
-            apply(Effects(alerts=[alert]), now=now)
+            text = f"cell {address.name} cannot be registered: {error}"
+            _report(RaiseAlert("registration_failed", address.name, clean_text(text, 1000)))
 
     def _record(self, found: SortedBatch, now: datetime) -> None:
         pending = [_ReportChunk(found.reported, found.acknowledgements)]
@@ -243,6 +242,12 @@ class _LostBatches:
         what = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         text = f"{what} with {self.messages} messages of cells lost; last error: {self.error}"
         return clean_text(text, 1000)
+
+
+def _report(alert: RaiseAlert) -> None:
+    """Log and raise an alert about one cell."""
+    log.error(alert.kind, cell=alert.subject, error=alert.text)
+    apply(Effects(alerts=[alert]), now=clock.now())
 
 
 def _seconds_of_clock() -> float:

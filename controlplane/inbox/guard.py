@@ -101,18 +101,14 @@ class _ShardState:
     watch_seconds: float = 0.0
     watch_until: float = -inf
 
-    def end_search(
-        self, result: FloodSearch | SearchResult, senders: Set[str], now: float
-    ) -> Set[str]:
-        """End the search, and return the senders that may log in."""
+    def end_search(self, result: FloodSearch | SearchResult, now: float) -> None:
+        """End the search, with a result or because its time without a flood is over."""
         self.search = None
         self.floods.clear()
-        if isinstance(result, FloodSearch):
-            return senders
-        self.watch_until = -inf
-        if result.culprit is None:
-            self.search_at = now + PAUSE_SECONDS
-        return senders - {result.culprit}
+        if isinstance(result, SearchResult):
+            self.watch_until = -inf
+            if result.sender is None:
+                self.search_at = now + PAUSE_SECONDS
 
 
 @dataclass(slots=True)
@@ -231,39 +227,40 @@ class RedisGuard:
     ) -> list[Finding]:
         """Start or continue the search for the sender of a flood; close its logins if found."""
         search = shard.search
-        is_evidence = search is not None and is_flooded and search.is_decisive
+        narrows = search is not None and is_flooded and search.narrows
         is_over = _is_search_due(shard, now) if search is None else now >= shard.window_until
-        if not (is_over or is_evidence):
+        if not (is_over or narrows):
             return []
         users = self._senders(name)
         senders = users.keys() - state.closed_until.keys()
         opened = {cell for cell, is_open in users.items() if is_open}
         if search is None:
-            shard.watch_seconds = self._watch_seconds(shard, now)
+            shard.watch_seconds = self._choose_watch_seconds(shard, now)
             shard.watch_until = now + shard.watch_seconds
             result = start_search(senders)
         elif opened != search.allowed or senders != search.senders:
             # A login that was opened or closed meanwhile may falsify the result of the window.
             result = start_search(senders, search.groups)
         else:
-            if is_evidence:
+            if narrows:
                 shard.watch_until = now + shard.watch_seconds
-            result = search.after_window(is_flooded=is_evidence)
+            result = search.after_window(is_flooded=narrows)
         if isinstance(result, FloodSearch) and now < shard.watch_until:
             shard.search = result
             shard.window_until = now + self._window_seconds - STEP_SECONDS / 2
             allowed: Set[str] = result.allowed
         else:
-            allowed = shard.end_search(result, senders, now)
+            shard.end_search(result, now)
+            allowed = senders - {result.sender} if isinstance(result, SearchResult) else senders
         self._control.open_logins(map(logins.sender, allowed - opened))
         self._control.close_logins(map(logins.sender, opened - allowed))
-        # What a blocked sender added after the last measurement is no evidence in this window.
+        # What a blocked sender added after the last measurement does not count in this window.
         shard.size = self._control.measure([name]).lists[name]
-        if isinstance(result, SearchResult) and result.culprit is not None:
-            return [self._close(state, result.culprit, f"it floods {name}", now)]
+        if isinstance(result, SearchResult) and result.sender is not None:
+            return [self._close(state, result.sender, f"it floods {name}", now)]
         return []
 
-    def _watch_seconds(self, shard: _ShardState, now: float) -> float:
+    def _choose_watch_seconds(self, shard: _ShardState, now: float) -> float:
         """Return after how many seconds without a flood the next search of a shard ends."""
         is_soon = now < shard.watch_until + LONGEST_WATCH_SECONDS
         longer = 2 * shard.watch_seconds if is_soon else 0.0

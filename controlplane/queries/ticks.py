@@ -37,9 +37,13 @@ def load_tick(name: str) -> TickFacts:
 
 
 def load_probe_time() -> datetime | None:
-    """Return the oldest of the times at which the shards of the inbox last returned a probe."""
+    """Return the oldest of the times at which the shards of the inbox last returned a probe.
+
+    None if one of them has never returned any.
+    """
     statement = """
-        SELECT min(COALESCE(received_at, sent_at - interval '1 year')) FROM controlplane_inboxprobe
+        SELECT CASE WHEN bool_and(received_at IS NOT NULL) THEN min(received_at) END
+        FROM controlplane_inboxprobe
         """
     received_at: datetime | None = scalar(statement)
     return received_at

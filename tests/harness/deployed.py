@@ -30,8 +30,13 @@ class Unit:
     name: str
     command: list[str]
     environment: dict[str, str]
-    environment_file: str
+    environment_files: list[str]
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def environment_file(self) -> str:
+        """The usual settings, of all cells of a host in the case of a cell."""
+        return self.environment_files[0]
 
 
 def read_units() -> dict[str, Unit]:
@@ -46,13 +51,13 @@ def read_units() -> dict[str, Unit]:
 def _read_unit(name: str, text: str) -> Unit:
     settings: dict[str, str] = {}
     environment: dict[str, str] = {}
+    files: list[str] = []
     for line in text.splitlines():
         key, sign, value = line.partition("=")
         if not sign or line.startswith("#"):
             continue
         if key == "EnvironmentFile":
-            # The first has the usual settings, of all cells of a host in the case of a cell.
-            settings.setdefault(key, _specified(value).removeprefix("-"))
+            files.append(_specified(value).removeprefix("-"))
         elif key == "Environment":
             environment |= dict(word.split("=", 1) for word in shlex.split(_specified(value)))
         else:
@@ -61,7 +66,7 @@ def _read_unit(name: str, text: str) -> Unit:
         name,
         shlex.split(settings["ExecStart"]),
         environment,
-        settings["EnvironmentFile"],
+        files,
         settings,
     )
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.config.env import InvalidSettings, load_settings
-from controlplane.contract.secret_files import SECRET_SETTINGS
+from controlplane.config.process_settings import READ_BY
+from controlplane.contract.secret_files import SECRET_SETTINGS, STORE_CREDENTIALS
 from controlplane.contract.settings_names import unknown_names
 from tests.architecture.source import ROOT, sources
 from tests.harness.deployed import (
@@ -110,7 +111,7 @@ def test_the_examples_hold_only_settings_that_exist() -> None:
     assert "cellrun.example.com" in settings.allowed_hosts
     commented = [
         name
-        for file in ("control.env.example", "cell.env.example")
+        for file in ("control.env.example", "store.env.example", "cell.env.example")
         for name in re.findall(r"^#([A-Z_]+)=", (DEPLOY / file).read_text(), re.MULTILINE)
     ]
     assert unknown_names(commented) == []
@@ -133,7 +134,19 @@ def test_unit_and_compose_service_read_a_file_with_their_own_secrets_only(name: 
     }[file]
     assert read_example(f"{file}.example").keys() & set(SECRET_SETTINGS) == secrets
     assert read_units()[name].environment_file == f"/etc/cellrun/{file}"
-    assert read_compose()["services"][name]["env_file"] == [file]
+    assert read_compose()["services"][name]["env_file"][0] == file
+
+
+def test_only_processes_that_reach_the_store_read_the_file_of_its_keys() -> None:
+    reading = {name for name in READ_BY if not READ_BY[name].isdisjoint(STORE_CREDENTIALS)}
+    units, services = read_units(), read_compose()["services"]
+    file = "/etc/cellrun/store.env"
+    assert {name for name in NAMES if file in units[name].environment_files} == reading & {*NAMES}
+    found = {name for name in services if "store.env" in services[name]["env_file"]}
+    assert found == reading & services.keys()
+    assert not any(
+        name in (DEPLOY / "control.env.example").read_text() for name in STORE_CREDENTIALS
+    )
 
 
 @pytest.mark.parametrize("name", ["beat", "flower"])

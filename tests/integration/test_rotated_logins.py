@@ -1,13 +1,16 @@
 """Both keys of a rotation open the logins of a cell at Redis, and the old one none after it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
+from django.db import OperationalError, connections, transaction
 
 from controlplane import clock
+from controlplane.commands.cells import redis_users
 from controlplane.commands.cells.operate import enroll_cell, revoke_cell
 from controlplane.commands.cells.rotation import (
     complete_rotation,
@@ -93,6 +96,32 @@ def test_old_key_opens_no_login_after_the_switch_and_its_connections_end(
     thief.close()
     assert opened(url, present) == [False, False]
     assert opened(url, following) == [True, True]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_logins_are_written_under_the_lock_of_the_cell(
+    present: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no key which ends meanwhile gets its login back."""
+    refused: list[bool] = []
+
+    def is_locked() -> bool:
+        try:
+            with transaction.atomic():
+                Cell.objects.select_for_update(nowait=True).get(name=NAME)
+        except OperationalError:
+            return True
+        finally:
+            connections.close_all()
+        return False
+
+    def put_later(*_: object, **__: object) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            refused.append(thread.submit(is_locked).result(timeout=60))
+
+    monkeypatch.setattr(redis_users, "put_users", put_later)
+    enroll_cell(name=NAME, actor="test", now=clock.now())
+    assert refused == [True]
 
 
 def test_discarded_key_opens_no_login(url: str, present: bytes, following: bytes) -> None:

@@ -15,7 +15,10 @@ from workers.control_api import ControlPlaneRefused, ControlPlaneUnavailable, We
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 5.0
-"""Two of these, and a restart, are shorter than a lease."""
+"""A renewed key is found and taken within a lease."""
+
+MAX_SKIPPED_POLLS = 11
+"""A key that is not accepted is tried again after 5 s, 10 s, 20 s, and so on up to a minute."""
 
 
 class KeyWatch:
@@ -31,6 +34,8 @@ class KeyWatch:
         self._config = config
         self._on_new_key = on_new_key
         self._poll_seconds = poll_seconds
+        self._refused = b""
+        self._polls_to_skip = self._next_pause = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="key-watch", daemon=True)
 
@@ -53,15 +58,25 @@ class KeyWatch:
             return False  # it is being written
         if key == self._config.key:
             return False
+        if key == self._refused and self._polls_to_skip:
+            self._polls_to_skip -= 1
+            return False
         web = Web(control_url=self._config.control_url, cell=self._config.name, key=key)
         try:
             web.check_key()
         except (ControlPlaneRefused, ControlPlaneUnavailable) as error:
-            log.warning("new_key_not_accepted", cell=self._config.name, error=str(error))
+            self._note_refusal(key, error)
             return False
         finally:
             web.close()
         return True
+
+    def _note_refusal(self, key: bytes, error: Exception) -> None:
+        if key != self._refused:
+            log.warning("new_key_not_accepted", cell=self._config.name, error=str(error))
+            self._refused, self._next_pause = key, 0
+        self._polls_to_skip = self._next_pause
+        self._next_pause = min(2 * self._next_pause + 1, MAX_SKIPPED_POLLS)
 
     def _run(self) -> None:
         while not self._closed.wait(self._poll_seconds):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from celery.signals import worker_shutting_down
@@ -45,6 +46,16 @@ COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 MakeDriver = Callable[[CellConfig, Listener], Driver]
 
 
+class Watcher(Protocol):
+    """A component with a thread of its own."""
+
+    def start(self) -> None:
+        """Start the thread."""
+
+    def close(self) -> None:
+        """End the thread."""
+
+
 def serve(
     configs: Sequence[CellConfig],
     make_driver: MakeDriver,
@@ -67,7 +78,7 @@ def serve(
     journals = JournalFile(FileStore(config.home / "journal"))
     host = CellHost(journals, RedisBrokerClient(config.sender_url), schedule)
     cells: list[Cell] = []
-    watchers: list[KeyWatch | Reaper] = []
+    watchers: list[Watcher] = []
     for cell_config in configs:
         driver = make_driver(cell_config, _receiver(host, cell_config.name))
         cells.append(
@@ -93,7 +104,7 @@ def serve(
 def _run(
     host: CellHost,
     cells: Sequence[Cell],
-    others: Sequence[KeyWatch | Reaper],
+    watchers: Sequence[Watcher],
     name: str,
     config: CellConfig,
 ) -> None:
@@ -103,8 +114,7 @@ def _run(
     events = FlowerEvents(app, name)
     host.watch(events)
     watch = ConsumerWatch(config.receiver_url, [cell.queue for cell in cells], host.restart)
-
-    watchers: tuple[ConsumerWatch | KeyWatch | Reaper, ...] = (watch, *others)
+    watchers = [watch, *watchers]
 
     def take_order(cell: str, text: str) -> None:
         watch.note_taken()

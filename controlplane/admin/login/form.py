@@ -63,7 +63,8 @@ def limited_check(request: HttpRequest, name: str, cause: str = "") -> Iterator[
     try:
         yield
     except ValidationError:
-        log.warning("login_failed", user=name, address=address, reason=cause)
+        reason = {"reason": cause} if cause else {}
+        log.warning("login_failed", user=name, address=address, **reason)
         record_login(name=name, address=address, succeeded=False, now=clock.now(), detail=cause)
         raise
     give_back_login(network, name)

@@ -14,7 +14,6 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from controlplane import clock
 from controlplane.commands.tenancy.logins import delete_expired_sessions, record_login
 from controlplane.limits.addresses import find_address
-from controlplane.queries.tenancy.accounts import has_totp
 from controlplane.queries.tenancy.permissions import may_log_in, may_use_admin
 
 log = structlog.get_logger(__name__)
@@ -61,7 +60,7 @@ def open_session(
 
 def begin_second_step(request: HttpRequest, user: User, *, following: str) -> HttpResponse | None:
     """Return a redirect to the page of the second factor; None if the user needs none."""
-    if has_totp(user.pk):
+    if factor_of(user) is not None:
         page = "totp_code"
     elif settings.CELLRUN.require_totp:
         page = "totp_enroll"

@@ -138,13 +138,13 @@ class EnrolmentPage(StrictPage, FormView):
             )
             return self.form_invalid(form)
         self.request.session.pop(_KEY, None)
-        following, made = home_of(self.user), factor_of(self.user)
+        following, factor = home_of(self.user), factor_of(self.user)
         if self.login is not None:
             following = own_path(self.request, self.user, self.login.following)
             detail = "with a new second factor"
-            open_session(self.request, self.user, following=following, detail=detail, factor=made)
+            open_session(self.request, self.user, following=following, detail=detail, factor=factor)
         elif self.request.session.get(SECOND_FACTOR) is None:
-            self.request.session[SECOND_FACTOR] = made
+            self.request.session[SECOND_FACTOR] = factor
         self.template_name = "controlplane/login_recovery.html"
         return self.render_to_response(
             {"title": "Keep your recovery codes", "codes": codes, "following": following}

@@ -49,7 +49,8 @@ WHERE id = ANY(%s) AND state = {S.PENDING:d} AND cache_status <> {C.LOOKUP:d}
 
 
 # Tasks that may still be placed, such as one that backs off while another got the key. Placement
-# would evict others for them. One whose lookup failed is looked up again when the key is free.
+# would evict others for them. One whose lookup failed waits like a miss from then on, and is looked
+# up again if there is an entry.
 _YIELD = f"""
 UPDATE controlplane_task t SET cache_status = {C.WAITING:d}, cache_blocked = true
 FROM (

@@ -106,8 +106,7 @@ def _renew_key(cell: Cell, actor: str, now: datetime) -> None:
     was_revoked = cell.revoked_at is not None
     cell.key_salt, cell.revoked_at = secrets.token_hex(SALT_BYTES), None
     cell.secret_key_id = present_key_id()
-    cell.save(update_fields=["key_salt", "secret_key_id", "revoked_at"])
-    discard_next_key(cell)
+    discard_next_key(cell, "key_salt", "secret_key_id", "revoked_at")
     if was_revoked:
         lost = frozenset({CellState.LOST})
         reason = "its key is renewed, and it has not registered since"
@@ -146,6 +145,7 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
             *(ClearAlert(kind, name) for kind in (*ALERTS_OF_ABSENCE, MISMATCH)),
         ),
     )
+    # Before the revocation: a revoked cell has no next key (cell_next_key_ends).
     discard_next_key(cell)
     apply(Effects(cells=[change]), now=now)
     entry = AuditEntry(Action.REVOKE_CELL_KEY, f"cell {name}", reason)

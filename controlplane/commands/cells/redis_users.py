@@ -1,6 +1,7 @@
 """Keep the ACL users of cells at Redis, if CELLRUN_REDIS_USERS is true."""
 
 from django.conf import settings
+from django.db import transaction
 
 from controlplane.contract.wire import logins
 from controlplane.domain.cells.redis_users import acl_lines, redis_users
@@ -14,9 +15,14 @@ def put_users_of(name: str, *, disconnect: bool = False) -> None:
 
     `disconnect`: end the connections of its users, because one of its keys has ended.
     """
-    cell = Cell.objects.filter(name=name, revoked_at=None).first()
-    if settings.CELLRUN.redis_users and cell is not None:
-        put_users(redis_users(cell.name, *keys_of(cell)), disconnect=disconnect)
+    if not settings.CELLRUN.redis_users:
+        return
+    # With the lock, so that no keys that end meanwhile are written after those that follow.
+    with transaction.atomic():
+        locked = Cell.objects.select_for_update(no_key=True, of=("self",))
+        cell = locked.filter(name=name, revoked_at=None).first()
+        if cell is not None:
+            put_users(redis_users(cell.name, *keys_of(cell)), disconnect=disconnect)
 
 
 def drop_users_of(name: str) -> None:

@@ -4,7 +4,7 @@ The first message under the next key ends the present one. A next key without us
 """
 
 import secrets
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from django.db.models import Q, QuerySet
@@ -16,9 +16,13 @@ from controlplane.contract.wire.keys import encode_key
 from controlplane.domain.cells.keys import SALT_BYTES, CellAddress
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.models import Cell
+from controlplane.outbox.redis_users import RedisUsersFailed
 from controlplane.queries.cells.keys import keys_of, present_key_id
 
 _IN_ROTATION = ~Q(next_key_salt="")
+
+_POSTPONED = timedelta(days=1)
+"""The least time until the deadline of a next key that its cell uses."""
 
 
 def rotate_key(*, name: str, until: datetime, actor: str, now: datetime) -> tuple[str, datetime]:
@@ -57,7 +61,14 @@ def complete_rotation(address: CellAddress, *, now: datetime) -> None:
 
     Both stay valid if Redis does not end the logins of the present one: raise RedisUsersFailed.
     """
-    run_in_transaction(partial(_complete, address, now))
+    try:
+        run_in_transaction(partial(_complete, address, now))
+    except RedisUsersFailed:
+        # The cell has only its next key now: at the deadline it would be excluded.
+        until = now + _POSTPONED
+        used = Cell.objects.filter(_IN_ROTATION, pk=address.cell_id, next_key_until__lt=until)
+        used.update(next_key_until=until)
+        raise
 
 
 def _complete(address: CellAddress, now: datetime) -> None:
@@ -65,8 +76,7 @@ def _complete(address: CellAddress, now: datetime) -> None:
     if cell is None or keys_of(cell)[-1] != address.key:
         return
     cell.key_salt, cell.secret_key_id = cell.next_key_salt, cell.next_secret_key_id
-    cell.save(update_fields=["key_salt", "secret_key_id"])
-    discard_next_key(cell)
+    discard_next_key(cell, "key_salt", "secret_key_id")
     text = "the cell uses its next key; the one before is invalid"
     entry = AuditEntry(Action.REPLACE_CELL_KEY, f"cell {cell.name}", text)
     record(entry, actor=cell.name, via=Via.CELL, now=now)
@@ -95,10 +105,14 @@ def _discard_overdue(pk: int, now: datetime) -> int:
     return 1
 
 
-def discard_next_key(cell: Cell) -> None:
-    """End the rotation of the (locked) cell, if there is one; the caller changes its logins."""
+def discard_next_key(cell: Cell, *changed: str) -> None:
+    """End the rotation of the (locked) cell, if there is one; the caller changes its logins.
+
+    `changed`: other fields to save.
+    """
     cell.next_key_salt, cell.next_secret_key_id, cell.next_key_until = "", "", None
-    cell.save(update_fields=["next_key_salt", "next_secret_key_id", "next_key_until"])
+    fields = ["next_key_salt", "next_secret_key_id", "next_key_until"]
+    cell.save(update_fields=[*fields, *changed])
 
 
 def _locked() -> QuerySet[Cell]:

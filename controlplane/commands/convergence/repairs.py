@@ -11,7 +11,7 @@ from controlplane.commands.state.cursors import count_repairs, save_walk
 from controlplane.commands.state.recount import recount_jobs
 from controlplane.commands.state.tick_alerts import CONTRADICTION
 from controlplane.commands.state.transactions import for_each_batch
-from controlplane.commands.tenancy.stored_totals import PAGE, WALK, recount_totals
+from controlplane.commands.tenancy.stored_totals import WALK, recount_totals
 from controlplane.domain.integrity import InvariantViolation
 from controlplane.domain.state.effects import ClearAlert, Effects, RaiseAlert
 from controlplane.queries.convergence.cursors import load_cursor
@@ -72,8 +72,7 @@ def recount(context: RuleContext) -> Mapping[str, int]:
 def recount_stored_bytes(context: RuleContext) -> Mapping[str, int]:
     """Repair the totals of stored bytes of a page of projects that differ from their sizes."""
     found = recount_totals(repair=True, now=context.now)
-    is_over = len(found) < PAGE
-    save_walk(WALK, after="" if is_over else str(found[-1].row_id), now=context.now)
+    save_walk(WALK, after="", now=context.now)  # each check begins anew
     return {"totals_repaired": len(found)}
 
 

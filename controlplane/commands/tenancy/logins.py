@@ -27,10 +27,10 @@ def record_login(
         record(AuditEntry(action, f"user {name}", text), actor=name, via=Via.SESSION, now=now)
 
 
-def record_refused_token(*, now: datetime) -> None:
-    """Write an audit line about a request with an API token that is unknown or has expired."""
+def record_refused_token(*, reason: str, now: datetime) -> None:
+    """Write an audit line about a request whose API token is refused."""
     with transaction.atomic():
-        entry = AuditEntry(Action.REFUSE_TOKEN, "an API token", "unknown or expired")
+        entry = AuditEntry(Action.REFUSE_TOKEN, "an API token", reason)
         record(entry, actor=UNKNOWN, via=Via.TOKEN, now=now)
 
 

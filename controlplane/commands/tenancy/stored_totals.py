@@ -19,8 +19,8 @@ PAGE = 100
 def recount_totals(
     *, repair: bool, by_command: bool = False, now: datetime
 ) -> list[InvariantViolation]:
-    """Return the wrong totals of at most `PAGE` projects. With `repair`, repair them."""
-    found = find_violations(load_wrong_totals(limit=PAGE))
+    """Return all wrong totals; with `repair`, those of at most `PAGE` projects, repaired."""
+    found = find_violations(load_wrong_totals(limit=PAGE if repair else None))
     if not repair or not found:
         return found
     with transaction.atomic():

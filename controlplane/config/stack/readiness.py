@@ -56,7 +56,10 @@ def _cells_not_ready(plan: StackPlan) -> dict[str, str]:
     status, answer = get(f"{plan.url}/api/v1/cells", token=plan.credentials.operator_token)
     if status != 200:
         return {"web": f"GET /api/v1/cells: {answer}"}
-    states = {cell["name"]: cell["state"] for cell in json.loads(answer)["results"]}
+    states = {
+        cell["name"]: cell["state"] if cell["incarnation"] else "not registered yet"
+        for cell in json.loads(answer)["results"]
+    }
     return {
         name: states.get(name, "not enrolled")
         for name in plan.cell_names

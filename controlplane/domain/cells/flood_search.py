@@ -3,11 +3,10 @@
 Redis does not count what each user sends, and a message without a valid MAC does not prove its
 sender. So in each window only a part of the senders may send. If the shard is flooded nevertheless,
 a sender of this part floods it. A window without a flood proves nothing: the sender may pause. A
-single sender is convicted only if the shard is flooded while it alone may send, and not while none
-may.
+single sender is found only if the shard is flooded while it alone may send, and not while none may.
 
-Every flood in a window halves a group, or proves that there is another, so the senders that flood
-cannot avoid conviction except by ending their floods, whatever they know about the search.
+Every flood in a window halves a group, or proves that there is another, so one of the senders that
+flood is found unless they end their floods, whatever they know about the search.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,16 +23,16 @@ class FloodSearch:
     """A window of a search among the senders of a shard.
 
     `groups`: they are disjoint, and a sender of each floods the shard. `window`: the index in the
-    round. `accused`: the sender that flooded alone; in its last window none may send.
+    round. `candidate`: the sender that flooded alone; in its last window none may send.
     """
 
     senders: frozenset[str]
     groups: tuple[frozenset[str], ...]
     window: int = 0
-    accused: str | None = None
+    candidate: str | None = None
 
     @property
-    def round(self) -> list[frozenset[str]]:
+    def windows(self) -> list[frozenset[str]]:
         """Return the senders of each window: those outside all groups, then halves of groups."""
         rest = self.senders.difference(*self.groups)
         halves = [half for group in self.groups for half in _halves(group)]
@@ -42,11 +41,11 @@ class FloodSearch:
     @property
     def allowed(self) -> frozenset[str]:
         """Return the senders that may send in this window."""
-        return frozenset() if self.accused is not None else self.round[self.window]
+        return frozenset() if self.candidate is not None else self.windows[self.window]
 
     @property
-    def is_decisive(self) -> bool:
-        """Return whether a flood in this window proves anything: not if it adds a group too many.
+    def narrows(self) -> bool:
+        """Return whether a flood in this window narrows the search: not if it adds a third group.
 
         A busy shard, in which many senders exceed the limit of a flood, is searched no further.
         """
@@ -58,22 +57,22 @@ class FloodSearch:
         return *(group for group in self.groups if not self.allowed <= group), self.allowed
 
     def after_window(self, *, is_flooded: bool) -> "FloodSearch | SearchResult":
-        """Return the next window. `is_flooded`: the shard was flooded, in a decisive window."""
-        if self.accused is not None:
-            return SearchResult(None if is_flooded else self.accused)
+        """Return the next window. `is_flooded`: the shard was flooded, and that narrows."""
+        if self.candidate is not None:
+            return SearchResult(None if is_flooded else self.candidate)
         if not is_flooded:
-            return replace(self, window=(self.window + 1) % len(self.round))
+            return replace(self, window=(self.window + 1) % len(self.windows))
         if len(self.allowed) == 1:
-            return replace(self, accused=min(self.allowed))
+            return replace(self, candidate=min(self.allowed))
         # The rest is next, and the new group last, so that no part waits longer than a round.
         return FloodSearch(self.senders, self._groups_after_flood)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The end of a search; `culprit` is None if no sender was convicted."""
+    """The end of a search; `sender` is None if none was found."""
 
-    culprit: str | None
+    sender: str | None
 
 
 def start_search(

@@ -221,7 +221,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "repaired, and an alert raised",
         12,
         "stored_totals",
-        "checked every 30 minutes, and repaired for 100 projects at a time",
+        "checked every 30 minutes, at most 100 projects repaired each time",
         is_bounded=False,
     ),
     Owner(

@@ -36,7 +36,7 @@ class Policy:
     # Ticks between two pages of the walks for recounts and orphans.
     walk_ticks: int = 10
     # Between two checks of the totals of stored bytes, each of which reads all sizes.
-    totals_age: float = 1_800.0
+    totals_check_seconds: float = 1_800.0
     # Time between two samples of the figures of pools.
     sample_seconds: float = 15.0
     # Retention of records: audit entries, tick runs and samples, and findings (dead letters,

@@ -12,13 +12,15 @@ from controlplane.domain.state.states import ACTIVE, TERMINAL
 @invariant(
     60,
     "A PENDING task that uses the cache is kept from placement exactly while it is looked up or"
-    " waits for an identical task; a task on a cell never is.",
+    " waits for an identical task; a serializing one whose lookup failed may be, too; a task on a"
+    " cell never is.",
     upheld_by="commands.cache, commands.state.apply (PLACE_TASKS)",
 )
 def blocked_while_waiting(rows: IntegrityRows) -> Iterator[Finding]:
     for use in rows.cache_uses:
-        is_free = use.status is CacheStatus.LOOKUP_FAILURE and use.is_reserved
-        if use.state not in TERMINAL and not is_free and use.is_blocked != (use.status in BLOCKED):
+        may_be_either = use.status is CacheStatus.LOOKUP_FAILURE and use.is_reserved
+        is_right = may_be_either or use.is_blocked == (use.status in BLOCKED)
+        if use.state not in TERMINAL and not is_right:
             yield Finding(use, f"{use.status.name}, blocked: {use.is_blocked}")
         if use.state in ACTIVE and use.is_blocked:
             yield Finding(use, f"{use.state.name} and blocked")

@@ -1,4 +1,4 @@
-"""`manage.py enroll_cell NAME`: enroll a cell and print its key or token, or change its key."""
+"""`manage.py enroll_cell NAME`: enroll a cell, or change its key; print the key or join token."""
 
 from argparse import ArgumentParser
 from collections.abc import Mapping
@@ -45,11 +45,11 @@ class Command(AuditedCommand):
         parser.add_argument(
             "--within-hours",
             type=int,
-            default=ROTATION_HOURS,
             metavar="N",
             help="with --rotate: hours after which a next key without use is discarded;"
             f" default: {ROTATION_HOURS}, at most {MAX_ROTATION_HOURS}",
         )
+
         parser.add_argument(
             "--join-token",
             action="store_true",
@@ -63,6 +63,8 @@ class Command(AuditedCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         enrolment = read_enrolment_options(options)
+        if options["within_hours"] is not None and not options["rotate"]:
+            raise CommandError("--within-hours needs --rotate")
         try:
             if options["rotate"]:
                 key = self._rotate(options, enrolment)
@@ -84,6 +86,7 @@ class Command(AuditedCommand):
     def _rotate(self, options: Mapping[str, Any], enrolment: Mapping[str, Any]) -> str:
         """Return the next key; print its deadline beside it, so that a file gets the key alone."""
         name, hours = options["name"], options["within_hours"]
+        hours = ROTATION_HOURS if hours is None else hours
         if any(value is not None for value in enrolment.values()):
             raise CommandError("--rotate changes only the key: omit the options of the enrolment")
         if not 1 <= hours <= MAX_ROTATION_HOURS:

@@ -31,7 +31,7 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
         [list(cell_ids)],
     )
     return {
-        # With the present key, which the cell has until a message under the next one proves it.
+        # Messages to a cell use its present key until its first message under the next one.
         cell_id: CellAddress(
             cell_id, name, incarnation, derive_keys(name, *salts)[0], _version(version)
         )

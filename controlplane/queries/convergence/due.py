@@ -70,7 +70,7 @@ SOURCES = MappingProxyType(
         "uncounted_sizes": UNCOUNTED,
         "unsettled_jobs": repairs.UNSETTLED_JOBS,
         "recount": repairs.due_walk("recount"),
-        "stored_totals": repairs.due_walk("stored_totals", seconds="totals_age"),
+        "stored_totals": repairs.due_walk("stored_totals", seconds="totals_check_seconds"),
         "orphans": repairs.due_walk("orphans"),
         "quiet_alerts": QUIET_ALERTS,
         "samples": repairs.due_walk("samples", seconds="sample"),

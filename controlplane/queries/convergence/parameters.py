@@ -23,7 +23,7 @@ def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) ->
         "claim": policy.claim_seconds,
         # Less half a tick, because ticks begin some milliseconds early or late.
         "walk": (policy.walk_ticks - 0.5) * policy.interval,
-        "totals_age": policy.totals_age,
+        "totals_check_seconds": policy.totals_check_seconds,
         "sample": policy.sample_seconds - 0.5 * policy.interval,
         "audit_age": policy.audit_age,
         "run_age": policy.run_age,

@@ -160,7 +160,8 @@ def test_a_token_is_not_limited_to_a_project_without_a_role(browser: Client) -> 
     refused = refusal_of(create(browser, projects=[key_of("a"), key_of("b")]))
     assert f"{key_of('b')} is not one of the available choices" in refused
     missing = str(Project.objects.latest("pk").pk + 1)
-    assert refused.replace(key_of("b"), missing) == refusal_of(
+    phrase = "{} is not one of the available choices"
+    assert refused.replace(phrase.format(key_of("b")), phrase.format(missing)) == refusal_of(
         create(browser, projects=[key_of("a"), missing])
     )
 
@@ -373,13 +374,13 @@ def give_present_password(browser: Client, password: str) -> str:
     return words(answer.content.decode()) if answer.status_code == 200 else ""
 
 
-@pytest.mark.parametrize("seen", ["account", "login"])
-def test_the_present_password_is_guessed_as_rarely_as_a_login(
-    browser: Client, user: User, seen: str
+@pytest.mark.parametrize("page", ["account", "login"])
+def test_wrong_present_passwords_count_as_failed_logins(
+    browser: Client, user: User, page: str
 ) -> None:
     for _ in range(10):
         assert "entered incorrectly" in give_present_password(browser, "wrong")
-    if seen == "account":
+    if page == "account":
         assert "Too many failed logins" in give_present_password(browser, PASSWORD)
         user.refresh_from_db()
         assert user.check_password(PASSWORD)

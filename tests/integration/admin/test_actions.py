@@ -123,11 +123,11 @@ def test_enrolment_is_changed_for_one_cell_at_a_time(operator: Client) -> None:
 def test_page_of_a_cell_shows_a_rotation_of_its_key(operator: Client) -> None:
     cell = Cell.objects.get(name="cell-ready")
     page = f"{CELLS}{cell.pk}/change/"
-    assert "next key, without use until" not in text_of(operator.get(page)).lower()
+    assert "next key is discarded at" not in text_of(operator.get(page)).lower()
     until = datetime(2031, 5, 1, 12, tzinfo=UTC)
     text, _ = rotate_key(name=cell.name, until=until, actor="olga", now=clock.now())
     shown = text_of(operator.get(page))
-    assert "next key, without use until" in shown.lower()
+    assert "next key is discarded at" in shown.lower()
     assert "2031-05-01 12:00" in shown
     assert text not in shown
 

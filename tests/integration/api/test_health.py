@@ -49,7 +49,10 @@ def test_readyz_reports_a_silent_inbox() -> None:
     TickState.objects.create(name="convergence", finished_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "no probe has come back yet"
     InboxProbe.objects.create(shard=0, sent_at=now, received_at=now)
-    shard = InboxProbe.objects.create(shard=1, sent_at=now, received_at=now)
+    shard = InboxProbe.objects.create(shard=1, sent_at=now)
+    assert Client().get("/readyz").json()["checks"]["inbox"] == "no probe has come back yet"
+    shard.received_at = now
+    shard.save()
     assert Client().get("/readyz").json()["checks"]["inbox"] == "ok"
     shard.received_at = now - timedelta(seconds=100)
     shard.save()

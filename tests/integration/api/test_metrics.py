@@ -19,6 +19,7 @@ from controlplane.commands.state.apply import apply
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Cell, Job, OneOff, Project, Task, TickState
+from controlplane.queries.sql import execute, rows
 from tests.integration.api.asgi import call
 from tests.integration.api.conftest import Caller, change_setting
 from tests.integration.api.test_reading import submit
@@ -118,6 +119,24 @@ def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
             plan = "\n".join(line for (line,) in cursor.fetchall())
             for table in ("task", "job", "callback", "oneoff", "alert", "auditline"):
                 assert f"Seq Scan on controlplane_{table} " not in plan, plan
+
+
+def test_refusals_of_a_year_cost_no_more_than_those_of_an_hour() -> None:
+    execute(
+        """
+        INSERT INTO controlplane_auditline
+            (at, actor, via, token, address, request_id, action, subject, text)
+        SELECT %(now)s::timestamptz - n * interval '2 hours', 'unknown', 'token', '', '', '',
+               'refuse.token', 'an API token', '' FROM generate_series(1, 4000) AS n
+        """,
+        {"now": clock.now()},
+    )
+    execute("ANALYZE controlplane_auditline")
+    with CaptureQueriesContext(connection) as caught:
+        assert figures()["cellrun_refusals_audited", "token"] == 0
+    [statement] = [item["sql"] for item in caught.captured_queries if "auditline" in item["sql"]]
+    plan = "\n".join(line for (line,) in rows(f"EXPLAIN (ANALYZE) {statement}"))
+    assert "Index Cond: (at >" in plan, plan
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ def test_a_refused_token_is_logged_and_audited_with_the_id_and_address_of_the_re
     [event] = events(caplog, "token_refused")
     assert (event["request_id"], event["address"]) == ("r-1", "203.0.113.7")
     [line] = lines()
+    reason = "the token is unknown or has expired: use another one"
+    assert event["reason"] == line.text == reason
     assert (line.actor, line.via, line.token) == ("unknown (token)", "token", "")
     assert (line.request_id, line.address) == ("r-1", "203.0.113.7")
     assert UNKNOWN[3:] not in f"{caplog.text}{caplog.records}{vars(line)}"
@@ -77,7 +79,7 @@ def test_an_address_has_one_audit_line_per_minute(
 
 
 @pytest.mark.parametrize("path", ["/api/v1/whoami", "/metrics"])
-def test_guesses_are_limited_by_address_and_no_valid_token_is(
+def test_refused_tokens_are_charged_to_their_address_and_valid_ones_are_not(
     path: str, operator: Caller, settings: Any
 ) -> None:
     change_setting(settings, request_units_per_second=1, request_burst_units=3)
@@ -101,7 +103,8 @@ def test_a_former_token_is_audited_too(kind: str, submitter: Caller) -> None:
 def test_another_scheme_counts_and_a_request_without_a_token_does_not() -> None:
     assert guess(scheme="Basic") == 401
     assert Client(REMOTE_ADDR="10.0.0.2").get("/api/v1/jobs").status_code == 401
-    assert [line.address for line in lines()] == ["10.0.0.1"]
+    found = [(line.address, line.text) for line in lines()]
+    assert found == [("10.0.0.1", "use the header Authorization: Bearer TOKEN")]
 
 
 def test_metrics_count_the_audited_refusals() -> None:

@@ -11,7 +11,7 @@ from django.db import IntegrityError
 
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell, revoke_cell
-from controlplane.commands.cells.rotation import rotate_key
+from controlplane.commands.cells.rotation import end_overdue_rotations, rotate_key
 from controlplane.contract.messages.reports import (
     AttemptReport,
     Goodbye,
@@ -23,7 +23,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.inbox.batches import Inbox
-from controlplane.models import Attempt, AuditLine, Cell, CellLease, Job
+from controlplane.models import Alert, Attempt, AuditLine, Cell, CellLease, Job
 from tests.integration.api.conftest import change_setting
 from tests.integration.loop.conftest import FakeCell, Loop
 
@@ -235,7 +235,7 @@ def test_revocation_ends_both_keys(loop: Loop) -> None:
         Cell.objects.update(next_key_salt="00", next_key_until=clock.now())
 
 
-def test_second_order_of_a_rotation_prints_the_same_key_and_deadline(loop: Loop) -> None:
+def test_repeated_rotation_returns_the_same_key_and_deadline(loop: Loop) -> None:
     cell = loop.cell()
     until = clock.now() + DAY
     first = rotate(cell, until)
@@ -252,7 +252,10 @@ def test_a_cell_that_is_not_enrolled_has_no_rotation(loop: Loop) -> None:
     assert not Cell.objects.exists()
 
 
-def test_both_keys_stay_valid_while_redis_cannot_end_a_login(loop: Loop, settings: Any) -> None:
+@pytest.mark.parametrize("kind", ["reports", "heartbeat"])
+def test_both_keys_stay_valid_while_redis_cannot_end_a_login(
+    loop: Loop, settings: Any, kind: str
+) -> None:
     """Otherwise the password of the old key would remain at Redis unnoticed."""
     cell = loop.cell()
     following = rotate(cell)
@@ -261,10 +264,28 @@ def test_both_keys_stay_valid_while_redis_cannot_end_a_login(loop: Loop, setting
     loop.wire.sent.clear()
     assert following.register().verdict == "accepted"
     assert is_in_rotation()
+    alert = Alert.objects.get(cleared_at=None)
+    assert (alert.kind, alert.subject) == ("rotation_failed", "cell-1")
     change_setting(settings, redis_users=False)
     settings.CELERY_BROKER_URL = address
-    following.send(Reports(0, ()).body())
+    following.send(BODIES[kind].body())
     assert not is_in_rotation()
+    assert_ignored(cell)
+
+
+def test_next_key_in_use_is_not_discarded_when_redis_works_again(loop: Loop, settings: Any) -> None:
+    cell = loop.cell()
+    following = rotate(cell, until=clock.now() + timedelta(seconds=1))
+    change_setting(settings, redis_users=True)
+    address, settings.CELERY_BROKER_URL = settings.CELERY_BROKER_URL, "redis://127.0.0.1:1/0"
+    loop.wire.sent.clear()
+    following.register()
+    change_setting(settings, redis_users=False)
+    settings.CELERY_BROKER_URL = address
+    assert end_overdue_rotations(now=clock.now() + timedelta(hours=1)) == 0
+    assert not following.beat().draw_anew
+    assert not is_in_rotation()
+    assert_ignored(cell)
 
 
 def test_command_prints_the_next_key_alone_and_its_deadline_beside_it(loop: Loop) -> None:
@@ -296,3 +317,9 @@ def test_command_refuses_options_that_do_not_fit(loop: Loop, options: list[str],
     with pytest.raises(CommandError, match=text):
         call_command("enroll_cell", "cell-1", "--rotate", *options, stdout=StringIO())
     assert not is_in_rotation()
+
+
+def test_command_refuses_a_deadline_without_a_rotation(loop: Loop) -> None:
+    with pytest.raises(CommandError, match="--within-hours needs --rotate"):
+        call_command("enroll_cell", "cell-1", "--within-hours", "5", stdout=StringIO())
+    assert not Cell.objects.exists()

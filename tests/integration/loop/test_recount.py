@@ -61,7 +61,7 @@ def test_recount_lists_wrong_counts_without_changing_them(loop: Loop) -> None:
     assert (
         f"group {group.pk} (main): counts 2 PENDING, 1 SUCCEEDED, its tasks are 3 PENDING" in output
     )
-    assert "1 differences in 1 jobs, 0 repaired: run it with --repair" in output
+    assert "1 differences, 0 repaired (1 jobs checked): run it with --repair" in output
     assert TaskGroup.objects.get().counts[S.SUCCEEDED] == 1
 
 
@@ -124,7 +124,7 @@ def test_recount_reports_but_keeps_a_contradicting_end(loop: Loop) -> None:
         f"INV-23 job {job.pk}: is SUCCEEDED, KILLED follows from its tasks, but an end is final"
         " (not repaired)" in output
     )
-    assert "2 differences in 1 jobs, 1 repaired" in output
+    assert "2 differences, 1 repaired (1 jobs checked)" in output
     assert Job.objects.get().state == S.SUCCEEDED
     assert TaskGroup.objects.get().counts[S.KILLED] == 1
 

@@ -136,14 +136,21 @@ def test_tick_counts_changes_once_and_the_usage_stays_the_same(loop: Loop, cell:
     assert counted() == 16
 
 
-@pytest.mark.parametrize("corrupted", ["UPDATE controlplane_storedtotal SET total_bytes = %s", ""])
+@pytest.mark.parametrize(
+    "corruption",
+    [
+        "UPDATE controlplane_storedtotal SET total_bytes = 9",
+        "DELETE FROM controlplane_storedtotal",
+    ],
+    ids=["a wrong total", "no total"],
+)
 def test_wrong_total_is_repaired_within_half_an_hour_with_an_alert(
-    loop: Loop, cell: FakeCell, corrupted: str
+    loop: Loop, cell: FakeCell, corruption: str
 ) -> None:
     attempt = started(loop)
     store_artifact(attempt, "a", b"1234567")
     loop.converge()
-    execute(corrupted or "DELETE FROM controlplane_storedtotal", [9] if corrupted else [])
+    execute(corruption)
     store_artifact(attempt, "b", b"89")  # counted by the same tick
     assert "totals_repaired" not in loop.converge()  # the last check is some seconds old
     assert check_all() != []
@@ -187,6 +194,24 @@ def test_command_lists_and_repairs_a_wrong_total(
     assert f"{line} (repaired)" in capsys.readouterr().out
     assert counted() == 3
     assert AuditLine.objects.get(action="repair.project").project == Project.objects.get()
+
+
+def test_command_lists_and_repairs_more_wrong_totals_than_a_page_has(
+    loop: Loop, cell: FakeCell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stored_totals, "PAGE", 2)
+    domain = Project.objects.get().domain
+    for number in range(5):
+        project = Project.objects.create(domain=domain, name=f"p{number}")
+        StoredTotal.objects.create(project=project, total_bytes=5)
+    with pytest.raises(SystemExit):
+        call_command("recount")
+    listed = capsys.readouterr()
+    assert listed.out.count("the total is 5 bytes, counted are 0") == 5
+    assert "5 differences, 0 repaired (0 jobs checked)" in listed.err
+    call_command("recount", repair=True)
+    assert capsys.readouterr().out.count("(repaired)") == 5
+    assert not StoredTotal.objects.exclude(total_bytes=0).exists()
 
 
 def test_deleted_job_frees_what_was_counted_and_what_was_not(loop: Loop, cell: FakeCell) -> None:

@@ -1,4 +1,4 @@
-"""The search for the sender that floods a shard: it is found soon, and no other is convicted.
+"""The search for the sender that floods a shard: it is found soon, and no other is.
 
 A test that decides freely in which windows the senders flood covers each strategy of theirs,
 because the search has no randomness.
@@ -19,7 +19,7 @@ choices = st.lists(st.booleans(), max_size=60)
 
 @dataclass
 class Search:
-    """A search of up to 150 windows. `floods`: how many of them were flooded, and decisive."""
+    """A search of up to 150 windows. `floods`: how many of them had a flood that narrows."""
 
     result: FloodSearch | SearchResult
     floods: int = 0
@@ -29,10 +29,10 @@ class Search:
         """Continue to the end. `is_flooded`: in a window, by its number and allowed senders."""
         while isinstance(self.result, FloodSearch) and len(self.windows) < 150:
             allowed = self.result.allowed
-            is_evidence = is_flooded(len(self.windows), allowed) and self.result.is_decisive
-            self.floods += is_evidence
+            narrows = is_flooded(len(self.windows), allowed) and self.result.narrows
+            self.floods += narrows
             self.windows.append(allowed)
-            self.result = self.result.after_window(is_flooded=is_evidence)
+            self.result = self.result.after_window(is_flooded=narrows)
         return self
 
 
@@ -48,49 +48,49 @@ def halvings(senders: list[str]) -> int:
 def test_one_flooding_sender_is_found_in_few_windows(
     senders: list[str], data: st.DataObject
 ) -> None:
-    guilty = data.draw(st.sampled_from(senders))
-    found = search(senders, lambda _, allowed: guilty in allowed)
-    assert found.result == SearchResult(guilty)
+    flooding = data.draw(st.sampled_from(senders))
+    found = search(senders, lambda _, allowed: flooding in allowed)
+    assert found.result == SearchResult(flooding)
     assert found.floods <= halvings(senders) + 1
     assert len(found.windows) <= 3 * halvings(senders) + 3
 
 
 @given(names, st.data())
 def test_one_of_several_flooding_senders_is_found(senders: list[str], data: st.DataObject) -> None:
-    guilty = data.draw(st.sets(st.sampled_from(senders), min_size=1, max_size=5))
-    found = search(senders, lambda _, allowed: bool(guilty & allowed)).result
+    flooding = data.draw(st.sets(st.sampled_from(senders), min_size=1, max_size=5))
+    found = search(senders, lambda _, allowed: bool(flooding & allowed)).result
     assert isinstance(found, SearchResult)
-    assert found.culprit in guilty
+    assert found.sender in flooding
 
 
 @given(names, choices, st.data())
-def test_a_sender_that_does_not_flood_is_never_convicted(
+def test_a_sender_that_does_not_flood_is_never_found(
     senders: list[str], choices: list[bool], data: st.DataObject
 ) -> None:
     """Whatever several others do."""
-    guilty = data.draw(st.sets(st.sampled_from(senders), max_size=4))
+    flooding = data.draw(st.sets(st.sampled_from(senders), max_size=4))
 
     def is_flooded(window: int, allowed: frozenset[str]) -> bool:
-        return bool(guilty & allowed) and window < len(choices) and choices[window]
+        return bool(flooding & allowed) and window < len(choices) and choices[window]
 
     found = search(senders, is_flooded).result
-    assert isinstance(found, FloodSearch) or found.culprit in guilty
+    assert isinstance(found, FloodSearch) or found.sender in flooding
 
 
 @given(names, choices, st.data())
-def test_one_or_two_senders_flood_few_windows_before_a_conviction(
+def test_one_or_two_senders_flood_few_windows_before_one_is_found(
     senders: list[str], choices: list[bool], data: st.DataObject
 ) -> None:
-    """They may pause, or flood only if the other may or may not send, to avoid a conviction."""
-    guilty = data.draw(st.sets(st.sampled_from(senders), min_size=1, max_size=2))
+    """They may pause, or flood only if the other may or may not send, to avoid being found."""
+    flooding = data.draw(st.sets(st.sampled_from(senders), min_size=1, max_size=2))
 
     def is_flooded(window: int, allowed: frozenset[str]) -> bool:
-        return bool(guilty & allowed) and (window >= len(choices) or choices[window])
+        return bool(flooding & allowed) and (window >= len(choices) or choices[window])
 
     found = search(senders, is_flooded)
     assert isinstance(found.result, SearchResult)
-    assert found.result.culprit in guilty
-    assert found.floods <= len(guilty) * (halvings(senders) + 2) - 1
+    assert found.result.sender in flooding
+    assert found.floods <= len(flooding) * (halvings(senders) + 2) - 1
 
 
 @given(names, choices, st.data())
@@ -98,14 +98,14 @@ def test_each_sender_may_send_in_each_round(
     senders: list[str], choices: list[bool], data: st.DataObject
 ) -> None:
     """With one flooding sender a round has three windows, and with two of them five."""
-    guilty = data.draw(st.sets(st.sampled_from(senders), max_size=2))
+    flooding = data.draw(st.sets(st.sampled_from(senders), max_size=2))
     sender = data.draw(st.sampled_from(senders))
 
     def is_flooded(window: int, allowed: frozenset[str]) -> bool:
-        return bool(guilty & allowed) and window < len(choices) and choices[window]
+        return bool(flooding & allowed) and window < len(choices) and choices[window]
 
     windows = [one for one in search(senders, is_flooded).windows if one]
-    length = 3 if len(guilty) < 2 else 5
+    length = 3 if len(flooding) < 2 else 5
     for start in range(len(windows) - length + 1):
         assert any(sender in one for one in windows[start : start + length])
 
@@ -119,7 +119,7 @@ def test_busy_shard_without_a_flooding_sender_is_soon_quiet(senders: list[str], 
 
 
 @given(names)
-def test_flood_of_another_login_convicts_no_sender(senders: list[str]) -> None:
+def test_flood_of_another_login_finds_no_sender(senders: list[str]) -> None:
     found = search(senders, lambda _, allowed: True)
     assert found.result == SearchResult(None)
 
@@ -129,22 +129,22 @@ def test_shard_without_senders_has_nothing_to_search() -> None:
 
 
 @given(names, choices, st.data())
-def test_search_among_other_senders_keeps_its_evidence(
+def test_search_among_other_senders_keeps_its_groups(
     senders: list[str], choices: list[bool], data: st.DataObject
 ) -> None:
-    guilty = senders[len(senders) // 2]
+    flooding = senders[len(senders) // 2]
     first = start_search(senders)
     assert isinstance(first, FloodSearch)
     for is_flooded in choices:
         if len(first.allowed) > 1:
-            first = first.after_window(is_flooded=is_flooded and guilty in first.allowed)
+            first = first.after_window(is_flooded=is_flooded and flooding in first.allowed)
             assert isinstance(first, FloodSearch)
-    removed = data.draw(st.sets(st.sampled_from(senders))) - {guilty}
+    removed = data.draw(st.sets(st.sampled_from(senders))) - {flooding}
     others = [*(set(senders) - removed), "another"]
     second = start_search(others, first.groups)
     assert isinstance(second, FloodSearch)
     assert second.senders == set(others)
     assert all(group <= second.senders for group in second.groups)
-    found = Search(second).run(lambda _, allowed: guilty in allowed)
-    assert found.result == SearchResult(guilty)
+    found = Search(second).run(lambda _, allowed: flooding in allowed)
+    assert found.result == SearchResult(flooding)
     assert found.floods <= ceil(log2(max(map(len, second.groups)))) + 1

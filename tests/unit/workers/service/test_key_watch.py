@@ -1,10 +1,12 @@
-"""The watch over the key file asks for a restart only for another key that web accepts."""
+"""The key watch restarts the process only for another key that web accepts."""
 
 import hashlib
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from controlplane.contract.wire import keys
 from tests.harness.web import Answer, Request
@@ -63,6 +65,27 @@ def test_key_is_not_taken_while_web_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(keys.encode_key(NEW))
     watch = KeyWatch(config_of(tmp_path, "http://127.0.0.1:1"), lambda: None)
     assert watch.check() is False
+
+
+def test_refused_key_is_logged_once_and_tried_again_at_growing_intervals(tmp_path: Path) -> None:
+    """Up to a minute: twelve polls."""
+    (tmp_path / "key").write_text(keys.encode_key(UNKNOWN))
+    tries: list[int] = []
+    with Server() as server, capture_logs() as logged:
+        server.route = answer
+        watch = KeyWatch(config_of(tmp_path, server.url), lambda: None)
+        for poll in range(60):
+            before = len(server.requests)
+            assert watch.check() is False
+            tries += [poll] * (len(server.requests) - before)
+        assert [line["event"] for line in logged] == ["new_key_not_accepted"]
+        intervals = [later - first for first, later in pairwise(tries)]
+        assert intervals[0] == 1
+        assert intervals == sorted(intervals)
+        assert intervals[-1] == 12
+        # Another key is tried at once.
+        (tmp_path / "key").write_text(keys.encode_key(NEW))
+        assert watch.check() is True
 
 
 def test_thread_continues_until_the_key_is_accepted(tmp_path: Path) -> None:
