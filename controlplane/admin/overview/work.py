@@ -10,7 +10,12 @@ from controlplane.admin.work.pending import task_notes
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Pool, Task
-from controlplane.queries.pages.work import OpenWork, WorkCounts, find_oldest_waiting
+from controlplane.queries.pages.work import (
+    OpenWork,
+    WorkCounts,
+    find_longest_running,
+    find_oldest_waiting,
+)
 
 SHOWN_BANDS = 30
 _SHOWN_TASKS = 5
@@ -126,12 +131,11 @@ def oldest_waiting(now: datetime) -> list[dict[str, Any]]:
 
 def longest_running() -> list[dict[str, Any]]:
     """Return the attempts that have been RUNNING longest."""
-    found = (
-        Attempt.objects.filter(released_at=None, state=S.RUNNING)
-        .select_related("job", "group", "task", "cell")
-        .only("started_at", "job__name", "group__name", "task__index", "cell__name", "number")
-        .order_by("started_at")
+    uids = find_longest_running(_SHOWN_TASKS)
+    attempts = Attempt.objects.select_related("job", "group", "task", "cell").only(
+        "started_at", "job__name", "group__name", "task__index", "cell__name"
     )
+    found = attempts.in_bulk(uids)
     return [
         {
             "task": page_link("task", it.task_id, f"{it.group.name}.{it.task.index}"),
@@ -139,5 +143,5 @@ def longest_running() -> list[dict[str, Any]]:
             "cell": page_link("cell", it.cell_id, it.cell.name),
             "length": duration(it.started_at, None),
         }
-        for it in found[:_SHOWN_TASKS]
+        for it in (found[uid] for uid in uids if uid in found)
     ]

@@ -10,7 +10,6 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.badges import NOTHING, duration, instant, page_link, state_badge, with_note
 from controlplane.admin.base import (
-    IndexedFilter,
     MonospaceText,
     ReadOnlyAdmin,
     Section,
@@ -28,8 +27,8 @@ from controlplane.admin.work.cache import cache_facts, entry_sections, find_entr
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
-from controlplane.admin.work.shape_filters import IS_STUCK, BandFilter, PoolFilter
 from controlplane.admin.work.timeline import task_timeline
+from controlplane.admin.work.waiting_filter import OpenFilter
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.domain.state.states import ACTIVE
@@ -38,24 +37,6 @@ from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.artifacts import get_task_artifacts
 
 _SHOWN_ATTEMPTS = 50
-
-
-_WAITS = Q(state=TaskState.PENDING, attempt_open=False)
-
-
-class OpenFilter(IndexedFilter):
-    """A filter for open tasks: partial indexes find the choices among many ended tasks."""
-
-    title = "open tasks"
-    parameter_name = "open"
-    options: ClassVar = {
-        "pending": ("Waiting to be placed", _WAITS),
-        "stuck": ("Waiting, and no cell can run it", _WAITS & IS_STUCK),
-        "held": (
-            "On a cell",
-            Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id")),
-        ),
-    }
 
 
 class TaskStateFilter(StateFilter):
@@ -90,7 +71,7 @@ class TaskAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
-    list_filter = (TaskStateFilter, OpenFilter, PoolFilter, BandFilter)
+    list_filter = (TaskStateFilter, OpenFilter)
     list_select_related = ("job", "group")
     search_fields = ("pk",)
     search_help_text = "The id of a task"

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import UUID
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import Band
@@ -13,7 +14,7 @@ from controlplane.queries.work_counts import WaitingCount, count_held, count_wai
 COUNTED_AT_ONCE = 20_000
 """Waiting tasks that a page counts itself, in some milliseconds; more are as of the last sample."""
 
-_OLDEST_JOBS = 2_000
+_OLDEST_JOBS = 1_000
 
 
 @dataclass(slots=True)
@@ -63,6 +64,20 @@ def _sampled(at: datetime) -> list[WaitingCount]:
     ]
 
 
+def _oldest_jobs(state: S) -> str:
+    """Return a SELECT of jobs in a state.
+
+    The array and the order fit the index of states only. By ids, the planner would read all ended
+    jobs, which are older than most others.
+    """
+    return f"""
+        SELECT id FROM controlplane_job
+        WHERE state = ANY('{{{state:d}}}'::smallint[]) AND NOT waits_for_jobs
+          AND deleted_at IS NULL
+        ORDER BY state DESC, id LIMIT {_OLDEST_JOBS}
+        """
+
+
 def find_oldest_waiting(limit: int, *, now: datetime) -> dict[int, datetime]:
     """Return the tasks that have waited longest, with the time since when they could start.
 
@@ -71,17 +86,16 @@ def find_oldest_waiting(limit: int, *, now: datetime) -> dict[int, datetime]:
     found = rows(
         f"""
         WITH oldest AS (
-            (SELECT id FROM controlplane_job
-             WHERE state = {S.PENDING:d} AND NOT waits_for_jobs AND deleted_at IS NULL
-             ORDER BY id LIMIT {_OLDEST_JOBS})
-            UNION ALL
-            (SELECT id FROM controlplane_job WHERE state = {S.RUNNING:d} AND deleted_at IS NULL
-             ORDER BY id LIMIT {_OLDEST_JOBS})
+            ({_oldest_jobs(S.PENDING)}) UNION ALL ({_oldest_jobs(S.RUNNING)})
         )
         SELECT t.id, t.since
         FROM oldest j
-        JOIN controlplane_taskgroup g ON g.job_id = j.id AND g.startable_at <= %(now)s
-             AND g.counts[{S.PENDING + 1}] > 0
+        -- OFFSET keeps the order: a few jobs first, then their groups by an index.
+        CROSS JOIN LATERAL (
+            SELECT id, shape_id, startable_at FROM controlplane_taskgroup
+            WHERE job_id = j.id AND startable_at <= %(now)s
+              AND counts[{S.PENDING + 1}] > 0 OFFSET 0
+        ) g
         CROSS JOIN LATERAL (
             SELECT id, greatest(updated_at, g.startable_at) AS since FROM controlplane_task
             WHERE shape_id = g.shape_id AND group_id = g.id AND state = {S.PENDING:d}
@@ -93,3 +107,15 @@ def find_oldest_waiting(limit: int, *, now: datetime) -> dict[int, datetime]:
         {"now": now, "limit": limit},
     )
     return dict(found)
+
+
+def find_longest_running(limit: int) -> list[UUID]:
+    """Return the attempts that have been RUNNING longest, of all that hold capacity."""
+    found = rows(
+        f"""
+        SELECT uid FROM controlplane_attempt
+        WHERE released_at IS NULL AND state = {S.RUNNING:d} ORDER BY started_at, uid LIMIT %s
+        """,
+        [limit],
+    )
+    return [uid for (uid,) in found]

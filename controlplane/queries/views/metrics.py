@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.states import OPEN, CellState
+from controlplane.domain.state.states import OPEN, Band, CellState
 from controlplane.queries.sql import decoded, named_rows, rows
 from controlplane.queries.views.overviews import count_cells
 
@@ -22,6 +22,7 @@ class Figure:
 def load_figures() -> Iterator[Figure]:
     """Yield all samples, grouped by gauge."""
     yield from _open_tasks()
+    yield from _samples()
     yield from _cells()
     yield from _ticks()
     yield from _callbacks()
@@ -50,6 +51,31 @@ def _open_tasks() -> Iterator[Figure]:
             yield Figure("cellrun_tasks_open", "Tasks that have not ended.", labels, count)
     for pool, jobs, *_ in found:
         yield Figure("cellrun_jobs_open", "Jobs that have not ended.", {"pool": pool}, jobs)
+
+
+def _samples() -> Iterator[Figure]:
+    found = named_rows(
+        """
+        SELECT p.name AS pool, s.waiting, s.stuck, s.held, s.used, s.capacity
+        FROM controlplane_poolsample s JOIN controlplane_pool p ON p.id = s.pool_id
+        WHERE s.at = (SELECT max(at) FROM controlplane_poolsample) ORDER BY p.name
+        """
+    )
+    for name, column, text in (
+        ("cellrun_pool_waiting_tasks", "waiting", "PENDING tasks, as of the last sample."),
+        ("cellrun_pool_stuck_tasks", "stuck", "Of these, tasks that no cell of the pool can run."),
+        ("cellrun_pool_held_attempts", "held", "Attempts that hold capacity, as of the sample."),
+    ):
+        for row in found:
+            for band, number in zip(Band, getattr(row, column), strict=True):
+                yield Figure(name, text, {"pool": row.pool, "band": band.name.lower()}, number)
+    for name, column, text in (
+        ("cellrun_pool_used", "used", "Resources that attempts hold, as of the last sample."),
+        ("cellrun_pool_capacity", "capacity", "Resources of READY cells, as of the last sample."),
+    ):
+        for row in found:
+            for resource, amount in sorted(decoded(getattr(row, column)).items()):
+                yield Figure(name, text, {"pool": row.pool, "resource": resource}, amount)
 
 
 def _cells() -> Iterator[Figure]:

@@ -293,7 +293,7 @@ def test_dashboard_shows_counts_alerts_and_tick_times(operator: Client) -> None:
     shown = words(page(operator, "/admin/"))
     for expected in ("1 waiting", "1 assigned", "1 building", "1 running", "1 quarantined"):
         assert expected in shown
-    assert "mass_loss default 5 of 8" in shown
+    assert "mass_loss pool default 5 of 8" in shown
     assert "1 callbacks waiting 1 callbacks being tried 1 tasks resolving" in shown
     assert "passes 40 ms, reasons 2 ms placed 1" in shown.replace("\xa0", " ")
 

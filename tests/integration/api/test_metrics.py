@@ -18,7 +18,17 @@ from controlplane import clock
 from controlplane.commands.state.apply import apply
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
-from controlplane.models import Callback, Cell, Job, OneOff, Project, Task, TickState
+from controlplane.models import (
+    Callback,
+    Cell,
+    Job,
+    OneOff,
+    Pool,
+    PoolSample,
+    Project,
+    Task,
+    TickState,
+)
 from controlplane.queries.sql import execute, rows
 from tests.integration.api.asgi import call
 from tests.integration.api.conftest import Caller, change_setting
@@ -38,6 +48,28 @@ def test_metrics_count_open_tasks_jobs_and_cells(
     assert found["cellrun_jobs_open", "default"] == 1
     assert found["cellrun_cells", "LOST"] == 1
     assert found["cellrun_alerts_open",] == 0
+
+
+def test_metrics_have_the_last_sample_of_each_pool(submitter: Caller) -> None:
+    now, pool = clock.now(), Pool.objects.get(name="default")
+    for seconds, waiting in ((15, [9, 9, 9]), (0, [1, 2, 3])):
+        PoolSample.objects.create(
+            at=now - timedelta(seconds=seconds),
+            pool=pool,
+            waiting=waiting,
+            stuck=[0, 1, 0],
+            held=[4, 0, 0],
+            latencies=[],
+            used={"cpu_millis": 500},
+            capacity={"cpu_millis": 4000, "gpu": 2},
+        )
+    found = figures()
+    assert found["cellrun_pool_waiting_tasks", "default", "production"] == 1
+    assert found["cellrun_pool_waiting_tasks", "batch", "default"] == 3
+    assert found["cellrun_pool_stuck_tasks", "default", "interactive"] == 1
+    assert found["cellrun_pool_held_attempts", "default", "production"] == 4
+    assert found["cellrun_pool_used", "cpu_millis", "default"] == 500
+    assert found["cellrun_pool_capacity", "default", "gpu"] == 2
 
 
 def figures() -> dict[tuple[str, ...], float]:
@@ -117,7 +149,7 @@ def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
         for statement in statements:
             cursor.execute(f"EXPLAIN {statement}")
             plan = "\n".join(line for (line,) in cursor.fetchall())
-            for table in ("task", "job", "callback", "oneoff", "alert", "auditline"):
+            for table in ("task", "job", "callback", "oneoff", "alert", "auditline", "poolsample"):
                 assert f"Seq Scan on controlplane_{table} " not in plan, plan
 
 
