@@ -127,10 +127,13 @@ class PoolAdmin(StyledAdmin):
     )
 
     def get_urls(self) -> list[Any]:
-        """Add the queue of a pool to the pages."""
+        """Add the queues of pools to the pages."""
         view = self.admin_site.admin_view
-        queue = path("<id:pool_id>/queue/", view(show_queue), name="controlplane_pool_queue")
-        return [queue, *super().get_urls()]
+        return [
+            path("queue/", view(show_queue), name="controlplane_pool_first_queue"),
+            path("<id:pool_id>/queue/", view(show_queue), name="controlplane_pool_queue"),
+            *super().get_urls(),
+        ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Return the fields; for an existing pool, its current state first."""

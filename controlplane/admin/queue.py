@@ -1,5 +1,6 @@
 """The queue page of a pool: the order of the next pass, what is held, and the actions on both."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,11 @@ from django.urls import reverse
 
 from controlplane import clock
 from controlplane.admin.badges import instant, page_link
-from controlplane.admin.base import STYLES, Table
+from controlplane.admin.base import Table
 from controlplane.admin.live import SHORT_AGE_SECONDS, respond_live
 from controlplane.admin.paging import Pages
+from controlplane.admin.sidebar import QUEUE_PERMISSIONS
+from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.models import Job, Pool
 from controlplane.queries.pages.queue import (
@@ -34,13 +37,14 @@ _ANCHOR = "page"
 _ACTIONS = ("move_to_front", "move_to_end", "hold_jobs", "cancel_jobs")
 
 
-def show_queue(request: HttpRequest, pool_id: int) -> HttpResponse:
-    """Return the queue page of a pool, which refreshes itself."""
-    if not request.user.has_perms(("controlplane.view_pool", "controlplane.view_job")):
+def show_queue(request: HttpRequest, pool_id: int | None = None) -> HttpResponse:
+    """Return the queue page of a pool, by default of the first one, which refreshes itself."""
+    if not request.user.has_perms(QUEUE_PERMISSIONS):
         raise PermissionDenied
-    pool = Pool.objects.filter(pk=pool_id).first()
+    pools = Pool.objects.order_by("name")
+    pool = (pools if pool_id is None else pools.filter(pk=pool_id)).first()
     if pool is None:
-        raise Http404(f"there is no pool {pool_id}")
+        raise Http404("there is no such pool")
     respond = partial(_render, request, pool)
     return respond_live(request, respond, scope=HistoryScope(), max_age=SHORT_AGE_SECONDS)
 
@@ -60,10 +64,13 @@ def _render(request: HttpRequest, pool: Pool) -> HttpResponse:
         "subtitle": None,
         "opts": Pool._meta,
         "media": jobs.media,
-        "styles": STYLES["all"],
         "pool": pool,
         "pool_link": page_link("pool", pool.pk, pool.name),
         "notes": _notes(queue),
+        "others": [
+            (other.name, reverse("admin:controlplane_pool_queue", args=[other.pk]))
+            for other in Pool.objects.exclude(pk=pool.pk).order_by("name")[:_SHOWN]
+        ],
         "entries": [
             {
                 "entry": entry,
@@ -89,7 +96,7 @@ def _render(request: HttpRequest, pool: Pool) -> HttpResponse:
             "Held projects, in all pools",
             columns=("project", "hold"),
             rows=[
-                (page_link("project", pk, hold.project), _hold_text(hold))
+                (page_link("project", pk, hold.project), _hold_text(replace(hold, project="")))
                 for pk, hold in list_held_projects()
             ],
         ),
@@ -97,7 +104,7 @@ def _render(request: HttpRequest, pool: Pool) -> HttpResponse:
     return TemplateResponse(request, "controlplane/queue.html", context)
 
 
-def _hold_text(hold: Any) -> str:
+def _hold_text(hold: OpenHold) -> str:
     return str(explain_hold(hold)["text"])
 
 

@@ -8,6 +8,9 @@ from django.urls import reverse
 
 from controlplane.queries.views.overviews import count_open_alerts
 
+QUEUE_PERMISSIONS = ("controlplane.view_pool", "controlplane.view_job")
+"""What a user needs to see the queue of a pool."""
+
 _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "Work",
@@ -60,7 +63,8 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     alerts = count_open_alerts()
     sections: list[dict[str, Any]] = [{"items": [overview]}]
     for title, items in _SECTIONS:
-        seen = [
+        seen = [*_queue_item(request)] if title == "Work" else []
+        seen += [
             {
                 "title": name,
                 "icon": icon,
@@ -73,6 +77,14 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
         if seen:
             sections.append({"title": title, "separator": True, "items": seen})
     return sections
+
+
+def _queue_item(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the item of the queue for users who may see it."""
+    if not request.user.has_perms(QUEUE_PERMISSIONS):
+        return []
+    address = reverse("admin:controlplane_pool_first_queue")
+    return [{"title": "Queue", "icon": "format_list_numbered", "link": address}]
 
 
 def _view_permission(model: str) -> str:

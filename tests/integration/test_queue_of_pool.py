@@ -148,6 +148,8 @@ def test_page_shows_the_order_the_reasons_and_what_is_held(stage: Stage, operato
     assert html.index(f"one ({first.pk})") < html.index(f"two ({second.pk})")
     assert "no cell has enough free capacity" in html
     assert "held by olga: wrong input, since" in html
+    assert first.name in operator.get("/admin/controlplane/pool/queue/").content.decode()
+    assert "/admin/controlplane/pool/queue/" in html  # in the sidebar
     pool_page = operator.get(f"/admin/controlplane/pool/{Pool.objects.get().pk}/change/")
     assert address() in pool_page.content.decode()
     assert address() in operator.get("/admin/controlplane/pool/").content.decode()

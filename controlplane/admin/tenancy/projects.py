@@ -1,5 +1,6 @@
 """Admin pages of domains and projects: members, service accounts, and the archive."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django import forms
@@ -183,7 +184,7 @@ class ProjectAdmin(ReadOnlyAdmin):
     def heading(self, obj: Project) -> dict[str, Any]:
         """Return the title, the badge of the state, and the hold."""
         holds = load_project_holds([obj.pk]).values()
-        notes = [explain_hold(hold)["text"] for hold in holds]
+        notes = [explain_hold(replace(hold, project=""))["text"] for hold in holds]
         return {"title": f"Project {obj}", "badge": self.state(obj), "notes": notes}
 
     def facts(self, obj: Project) -> list[tuple[str, Any]]:

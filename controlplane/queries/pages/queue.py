@@ -122,11 +122,12 @@ def load_queue(pool: Pool, *, now: datetime) -> PoolQueue:
     if not details:
         return PoolQueue(pool.sequencer, ())
     policy = policy_of(pool)
+    examples = {row.shape_id: row for row in details}
     snapshot = load_snapshot(
         pool.pk,
         pool.name,
         policy,
-        list({row.shape_id: _shape(row) for row in details}.values()),
+        [_shape(row) for row in examples.values()],
         now=now,
         with_owners=True,
         with_nominations=False,

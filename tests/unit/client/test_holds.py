@@ -1,4 +1,4 @@
-"""The commands hold and release, for jobs and for projects, and the holds on a job's page."""
+"""The commands queue, hold, release and move, and the holds on a job's page."""
 
 import json
 from typing import Any
@@ -75,3 +75,27 @@ def test_job_page_shows_the_holds(environment: Api) -> None:
     line = call("job", "7").stdout.splitlines()[1]
     assert line.startswith("held by ann since ")
     assert line.endswith(": wrong input")
+
+
+def test_queue_lists_positions_with_shares_and_reasons(environment: Api) -> None:
+    entry = {
+        "position": 2,
+        "job": 7,
+        "name": "sweep",
+        "group": "main",
+        "band": "batch",
+        "rank": -1,
+        "owner": "ann",
+        "project": "default/vision",
+        "share": 0.256,
+        "waiting": 12,
+        "since": AT,
+        "reason": {"code": "insufficient_resources", "text": "no cell has enough free capacity"},
+    }
+    environment.answer("GET /api/v1/pools/gpu/queue", {"results": [entry], "next": None})
+    head, line = call("queue", "gpu").stdout.splitlines()
+    assert head.split()[:3] == ["POSITION", "JOB", "GROUP"]
+    for part in ("2", "7 sweep (moved)", "batch", "12", "ann", "26%", "no cell has enough"):
+        assert part in line
+    environment.answer("GET /api/v1/pools/default/queue", {"results": [], "next": None})
+    assert call("queue").stdout == "nothing that you may read waits in pool default\n"
