@@ -67,6 +67,18 @@ def failures_sections(job: Job, *, shows_output: bool) -> list[Section]:
     return [Failures("What failed", anchor="failures", lines=lines, more=more)]
 
 
+def task_failure_sections(task: Task, *, shows_output: bool) -> list[Section]:
+    """Return why a task did not succeed, with the output of its last attempt; none otherwise."""
+    if task.state not in UNSUCCESSFUL:
+        return []
+    attempts = Attempt.objects.select_related("cell").defer("result", "usage", "details")
+    attempt = attempts.filter(pk=task.attempt_uid).first() if task.attempt_uid else None
+    output = find_last_lines(attempt.pk) if shows_output and attempt is not None else None
+    group = FailureGroup(task.state, task.failure_reason, 1, task.pk, 1)
+    line = _line(task.job, group, task, attempt, output)
+    return [Failures("What failed", anchor="failures", lines=[line])]
+
+
 def _load_newest(
     groups: Sequence[FailureGroup],
 ) -> tuple[Mapping[int, Task], Mapping[Any, Attempt]]:

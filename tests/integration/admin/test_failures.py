@@ -150,6 +150,19 @@ def test_output_needs_the_permission_to_view_attempts(operator: Client) -> None:
     assert "a secret line" not in shown
 
 
+def test_the_page_of_a_task_begins_with_its_failure(operator: Client) -> None:
+    _, tasks = failed_job()
+    attempt = fail(tasks[0], "exit status 139")
+    append_log(attempt.pk, "stderr", offset=0, content=b"the last line\n")
+    html = page(operator, address_of(Task, tasks[0]))
+    [line] = failures(html)
+    assert "exit status 139 (SIGSEGV, segmentation fault)" in words(line)
+    assert "the last line" in line
+    assert html.index("the last line") < html.index("consecutive crashes")
+    [running] = Task.objects.filter(job=job_of([S.RUNNING]))
+    assert 'id="failures"' not in page(operator, address_of(Task, running))
+
+
 def test_statements_do_not_grow_with_failures(operator: Client) -> None:
     def count(job: Job) -> int:
         with CaptureQueriesContext(connection) as caught:
