@@ -63,7 +63,7 @@ def failures_sections(job: Job, *, shows_output: bool) -> list[Section]:
         find_failure_groups(job.pk, limit=_SHOWN_REASONS) if UNSUCCESSFUL & counts.keys() else []
     )
     retried = find_retried_tasks(job.pk) if OPEN & counts.keys() else []
-    tasks = _load_tasks([it.newest_task for it in (*groups, *retried)])
+    tasks = _load_tasks([*(it.newest_task for it in groups), *(it.newest_task for it in retried)])
     attempts = _load_attempts(tasks.values())
     lines: list[FailureLine] = []
     for group in groups:
