@@ -91,7 +91,11 @@ def output_response(uid: UUID, stream: str, query: Mapping[str, str]) -> HttpRes
     response: HttpResponseBase
     if after.isascii() and after.isdigit():
         start = min(int(after), MAX_STREAM_BYTES)
-        piece = current_store().read_log(uid, stream, offset=start, limit=_SHOWN_BYTES)
+        try:
+            piece = current_store().read_log(uid, stream, offset=start, limit=_SHOWN_BYTES)
+        except OSError as fault:
+            text = f"the store does not answer: {fault}"
+            return HttpResponse(text, content_type="text/plain; charset=utf-8", status=503)
         response = HttpResponse(piece.content, content_type="text/plain; charset=utf-8")
         response["X-Next-Cursor"] = str(piece.next_offset)
     else:

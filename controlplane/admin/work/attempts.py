@@ -317,7 +317,7 @@ def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
             page_link("attempt", attempt.pk, attempt.number),
             attempt_badge(attempt),
             page_link("cell", attempt.cell_id, attempt.cell.name),
-            "" if attempt.exit_code is None else attempt.exit_code,
+            _exit_code(attempt),
             reason_of(attempt),
             instant(attempt.started_at),
             duration(attempt.started_at, attempt.finished_at),

@@ -25,7 +25,6 @@ from controlplane.admin.work.pending import task_notes
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
-from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # Tasks per page: a job may have 10,000.
 _SHOWN_TASKS = 100
@@ -39,13 +38,14 @@ STATE = "state"
 """The query parameter of the state of the shown tasks."""
 
 
-def tasks_sections(job: Job, query: Mapping[str, str], now: datetime) -> list[Section]:
+def tasks_sections(
+    job: Job, counts: Mapping[int, int], query: Mapping[str, str], now: datetime
+) -> list[Section]:
     """Return all tasks as a grid, one page of them in their order, and its attempts over time.
 
-    `query` selects state and page.
+    `counts`: the job's tasks by state. `query` selects state and page.
     """
     tasks = Task.objects.filter(job=job).select_related("group").defer("group__launch")
-    counts = count_tasks_of_jobs([job.pk])[job.pk]
     state = next((it for it in COLOURS if it.name.lower() == query.get(STATE)), None)
     if state is not None:
         tasks = tasks.filter(state=state)

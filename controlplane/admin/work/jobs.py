@@ -295,15 +295,16 @@ class JobAdmin(ReadOnlyAdmin):
             TaskGroup.objects.filter(job=obj).defer("launch").order_by("position")[:_SHOWN_GROUPS]
         )
         spec, now = json.dumps(obj.spec, indent=2, ensure_ascii=False), clock.now()
+        counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         dependencies, dependants = find_dependencies(obj), find_dependants(obj)
         return [
             _groups_section(obj, groups, now),
             *graph_sections(obj, groups, dependencies, dependants),
-            *tasks_sections(obj, request.GET, now),
+            *tasks_sections(obj, counts, request.GET, now),
             relations_section(obj, dependencies, dependants),
             job_timeline(obj.pk),
             *(callback_section(Callback.objects.filter(job=obj)) if obj.callback_on else ()),
-            job_commands(obj, count_tasks_of_jobs([obj.pk])[obj.pk]),
+            job_commands(obj, counts),
             MonospaceText(
                 "Submitted document", text=spec, is_open=False, command=submit_command(obj.spec)
             ),

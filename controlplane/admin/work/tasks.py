@@ -25,6 +25,7 @@ from controlplane.admin.work.artifacts import artifact_browser
 from controlplane.admin.work.attempts import all_attempts, attempt_rows
 from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
 from controlplane.admin.work.callbacks import callback_section
+from controlplane.admin.work.failures import task_failure_sections
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
@@ -136,6 +137,10 @@ class TaskAdmin(ReadOnlyAdmin):
             ("took", duration(obj.started_at, obj.finished_at)),
             *waiting_facts(obj, now=clock.now()),
         ]
+
+    def leading_sections(self, request: HttpRequest, obj: Task) -> list[Section]:
+        """Return why it did not succeed."""
+        return task_failure_sections(obj, shows_output=self.may_view(request, "attempt"))
 
     def sections(self, obj: Task) -> list[Section]:
         """Return attempts, result, artifacts, history and callbacks."""

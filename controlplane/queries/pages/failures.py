@@ -38,3 +38,29 @@ def find_failure_groups(job_id: int, *, limit: int) -> list[FailureGroup]:
         [job_id, sorted(UNSUCCESSFUL), limit],
     )
     return [FailureGroup(*row) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedTasks:
+    """Open tasks of a job of which attempts failed. `counter`: the field that counts these."""
+
+    counter: str
+    tasks: int
+    newest_task: int
+
+
+def find_retried_tasks(job_id: int) -> list[RetriedTasks]:
+    """Return the open tasks that failed by their program, and by their cell, if there are any."""
+    found = named_rows(
+        """
+        SELECT c.counter, count(*) AS tasks,
+               (array_agg(t.id ORDER BY t.updated_at DESC, t.id DESC))[1] AS newest_task
+        FROM controlplane_task t CROSS JOIN LATERAL (VALUES
+            ('failure_count', t.failure_count), ('system_failure_count', t.system_failure_count)
+        ) AS c(counter, number)
+        WHERE t.job_id = %s AND t.finished_at IS NULL AND c.number > 0
+        GROUP BY c.counter ORDER BY c.counter
+        """,
+        [job_id],
+    )
+    return [RetriedTasks(*row) for row in found]

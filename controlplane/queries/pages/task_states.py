@@ -22,14 +22,17 @@ def find_task_runs(job_id: int) -> list[TaskRun]:
     """Return the tasks of a job by group and index; most groups are one run."""
     found = rows(
         """
-        SELECT g.name, min(t.id), min(t.index), string_agg(chr(%s + t.state), '' ORDER BY t.index)
+        SELECT g.name, r.first_id, r.first_index, r.states
         FROM (
-            SELECT id, group_id, index, state,
-                   row_number() OVER (PARTITION BY group_id ORDER BY index) AS place
-            FROM controlplane_task WHERE job_id = %s
-        ) t JOIN controlplane_taskgroup g ON g.id = t.group_id
-        GROUP BY g.position, g.name, t.id - t.place, t.index - t.place
-        ORDER BY g.position, min(t.index)
+            SELECT group_id, min(id) AS first_id, min(index) AS first_index,
+                   string_agg(chr(%s + state), '' ORDER BY index) AS states
+            FROM (
+                SELECT id, group_id, index, state,
+                       row_number() OVER (PARTITION BY group_id ORDER BY index) AS place
+                FROM controlplane_task WHERE job_id = %s
+            ) t GROUP BY group_id, id - place, index - place
+        ) r JOIN controlplane_taskgroup g ON g.id = r.group_id
+        ORDER BY g.position, r.first_index
         """,
         [STATE_BASE, job_id],
     )

@@ -83,7 +83,7 @@ def test_attempt_page_lists_folders_sizes_and_checksums(operator: Client, attemp
     ]
     Attempt.objects.filter(pk=attempt.pk).update(details={"outputs": [far, *here]})
     drawn = source(operator, address_of(Attempt, attempt))
-    section = drawn[drawn.index("<h2>Artifacts") : drawn.index("<h2>History")]
+    section = drawn[drawn.index("<h2>Artifacts") : drawn.index("<h2>Output")]
     text = words(unescape(section)).replace("\xa0", " ")
     assert text.startswith("Artifacts: 4 files, 6.0 KB")
     folders = [words(each) for each in re.findall(r"<summary>(.*?)</summary>", section)]

@@ -16,7 +16,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, Task
 from controlplane.storage.folder import append_log
 from controlplane.storage.interface import StoreUnavailable
-from tests.integration.admin.rows import NOW
+from tests.integration.admin.rows import NOW, add_attempts
 from tests.integration.admin.test_job_tasks import job_of
 from tests.integration.admin.test_pages import address_of, page, words
 
@@ -148,6 +148,39 @@ def test_output_needs_the_permission_to_view_attempts(operator: Client) -> None:
     shown = page(browser, address_of(Job, job))
     assert "exit status 3" in shown
     assert "a secret line" not in shown
+
+
+def test_the_page_of_a_task_begins_with_its_failure(operator: Client) -> None:
+    _, tasks = failed_job()
+    attempt = fail(tasks[0], "exit status 139")
+    append_log(attempt.pk, "stderr", offset=0, content=b"the last line\n")
+    html = page(operator, address_of(Task, tasks[0]))
+    [line] = failures(html)
+    assert "exit status 139 (SIGSEGV, segmentation fault)" in words(line)
+    assert "the last line" in line
+    assert html.index("the last line") < html.index("consecutive crashes")
+    [running] = Task.objects.filter(job=job_of([S.RUNNING]))
+    assert 'id="failures"' not in page(operator, address_of(Task, running))
+
+
+def test_open_tasks_that_are_retried_are_counted_with_their_last_failure(operator: Client) -> None:
+    job = job_of([S.BUILDING] * 3 + [S.SUCCEEDED])
+    first, second, third, ended = Task.objects.filter(job=job).order_by("pk")
+    for task in (first, second, ended):
+        Task.objects.filter(pk=task.pk).update(system_failure_count=2)
+    add_attempts(second, [S.WORKER_FAILED, S.BUILDING])
+    Attempt.objects.filter(task=second, number=2).update(message="pull: no such host")
+    Task.objects.filter(pk=second.pk).update(updated_at=NOW + timedelta(minutes=1))
+    Task.objects.filter(pk=third.pk).update(failure_count=1)
+    lines = failures(page(operator, address_of(Job, job)))
+    assert [words(line).split(" last:")[0] for line in lines] == [
+        "1 × building open, after failures of the program",
+        "2 × building open, after failures of cells, images or registries pull: no such host",
+    ]
+    link = re.search(r'href="([^"]*)">2 ×', lines[1])
+    assert link is not None
+    listed = operator.get(link[1]).context["cl"].result_list
+    assert {row.pk for row in listed} == {first.pk, second.pk}
 
 
 def test_statements_do_not_grow_with_failures(operator: Client) -> None:

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Attempt
+from controlplane.models import Attempt, Job
 from controlplane.storage.folder import append_log
 from tests.harness.browser import signed_in_page
 from tests.integration.admin.rows import make_installation
@@ -68,6 +68,23 @@ def test_long_lines_are_wrapped_unless_the_user_decides_otherwise(page: Page) ->
     assert not stdout.evaluate(is_wide)
     page.get_by_label("wrap lines").uncheck()
     assert stdout.evaluate(is_wide)
+
+
+def test_the_last_line_of_a_failure_is_visible(page: Page) -> None:
+    lines = [f"line {number} {'x' * 380}\n" for number in range(9)]
+    attempt = open_attempt(page, S.FAILED, "".join([*lines, "the cause\n"]).encode())
+    page.goto(address_of(Job, attempt.job))
+    tail = page.locator("pre.cellrun-tail")
+    expect(tail).to_contain_text("the cause")
+    assert tail.evaluate(
+        """pre => {
+            const text = pre.firstChild;
+            const range = document.createRange();
+            range.setStart(text, text.length - 5);
+            range.setEnd(text, text.length - 2);
+            return range.getBoundingClientRect().bottom <= pre.getBoundingClientRect().bottom;
+        }"""
+    )
 
 
 def test_a_command_is_copied(page: Page) -> None:

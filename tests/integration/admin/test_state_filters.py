@@ -22,8 +22,8 @@ STATES = [S.FAILED] * 3 + [S.SUCCEEDED] * 2 + [S.RUNNING, S.PENDING]
 
 def chips_in(html: str) -> list[tuple[str, str]]:
     """The texts and addresses of the first chips of a page."""
-    [nav, *_] = re.findall('<nav class="cellrun-chips".*?</nav>', html, flags=re.DOTALL)
-    found = re.findall(r'<a href="([^"]*)"[^>]*>([^<]*)</a>', nav)
+    [chips, *_] = re.findall('<div class="cellrun-chips".*?</div>', html, flags=re.DOTALL)
+    found = re.findall(r'<a href="([^"]*)"[^>]*>([^<]*)</a>', chips)
     return [(text, unescape(address)) for address, text in found]
 
 
