@@ -69,12 +69,15 @@ class ForgivingChannel(kombu_redis.Channel):
 
     def _brpop_read(self, **options: Any) -> Any:
         read = super()._brpop_read
-        self._read_one(lambda: read(**options))
-        # Only inbox queues: each message of another is a task, which runs while it is read.
-        if self._last_queue in INBOX_QUEUES:
-            queue = self._last_queue
-            for entry in self.client.rpop(queue, MORE_MESSAGES) or ():
-                self._read_one(partial(self._deliver_entry, queue, entry))
+        try:
+            self._read_one(lambda: read(**options))
+            # Only inbox queues: each message of another is a task, which runs while it is read.
+            if self._last_queue in INBOX_QUEUES:
+                queue = self._last_queue
+                for entry in self.client.rpop(queue, MORE_MESSAGES) or ():
+                    self._read_one(partial(self._deliver_entry, queue, entry))
+        finally:
+            self.connection.log_dropped()
         return True
 
     def _deliver_entry(self, queue: str, entry: bytes) -> None:
@@ -88,7 +91,7 @@ class ForgivingChannel(kombu_redis.Channel):
             if isinstance(error, BROKER_ERRORS) and not isinstance(error, DataError):
                 raise
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
-            log.warning("message dropped, it cannot be read: %s", text)
+            self.connection.drop(f"it cannot be read: {text}")
 
 
 class ForgivingTransport(kombu_redis.Transport):
@@ -96,13 +99,27 @@ class ForgivingTransport(kombu_redis.Transport):
 
     Channel = ForgivingChannel
 
+    _dropped = 0
+    _first_reason = ""
+
     def _deliver(self, message: Any, queue: Any) -> None:
         """Deliver a message, or drop it if `find_refusal` refuses it."""
         refusal = find_refusal(message)
         if refusal is not None:
-            log.warning("message dropped unread: %s", refusal)
+            self.drop(refusal)
             return
         super()._deliver(message, queue)
+
+    def drop(self, reason: str) -> None:
+        """Count a dropped message, for the next line of the log."""
+        self._first_reason = self._first_reason if self._dropped else reason
+        self._dropped += 1
+
+    def log_dropped(self) -> None:
+        """Log the messages that were dropped since the last call in one line: a flood has many."""
+        if self._dropped:
+            log.warning("%d messages dropped unread; first: %s", self._dropped, self._first_reason)
+        self._dropped = 0
 
 
 class PromptConnection(Connection):

@@ -32,9 +32,19 @@ FLOOD_MESSAGES = 2_000
 second; one that is back after an outage sends all that it kept, for a second or two.
 """
 
+LARGE_BYTES = 8 << 20
+LARGE_MESSAGES = 10_000
+"""A backlog that delays messages by some seconds. While it is as large, it is part of a flood."""
+
 FLOODED_STEPS = 3
 OBSERVED_SECONDS = 600
-"""A search starts if so many steps within this time had a flood, or dropped messages."""
+LARGE_STEPS = 5
+"""A search starts if so many steps within this time had a flood, or dropped messages, or if in so
+many consecutive steps the backlog was large.
+"""
+
+LEASE_WINDOWS = 4
+"""A search needs a lease of so many windows: it blocks a cell for two, and a step."""
 
 WATCH_WINDOWS = 6
 LONGEST_WATCH_SECONDS = 3600
@@ -64,6 +74,8 @@ LOGIN_SECONDS = 10
 LIST_STEPS = 10
 """Steps between two lists of the connections, if nothing indicates an excess."""
 
+EMPTY = ListSize(0, 0)
+
 LEASE = "cellrun:guard"
 LEASE_SECONDS = 5
 
@@ -91,24 +103,35 @@ Finding = ClosedLogins | DroppedMessages
 
 @dataclass(slots=True)
 class _ShardState:
-    """The last size of a shard, the times of its last floods, and its present or next search."""
+    """The last size of a shard, the times of its last floods, and its present or next search.
+
+    `window_size`: the size when the window opened; if a single cell may send, a step later.
+    """
 
     size: ListSize | None = None
+    large_steps: int = 0
     floods: deque[float] = field(default_factory=lambda: deque(maxlen=FLOODED_STEPS))
     search: FloodSearch | None = None
     search_at: float = -inf
     window_until: float = -inf
+    window_size: ListSize = EMPTY
+    is_first_step: bool = False
     watch_seconds: float = 0.0
     watch_until: float = -inf
 
-    def end_search(self, result: FloodSearch | SearchResult, now: float) -> None:
-        """End the search, with a result or because its time without a flood is over."""
+    def end_search(
+        self, result: FloodSearch | SearchResult, senders: Set[str], now: float
+    ) -> Set[str]:
+        """End the search, and return the senders that may log in."""
         self.search = None
         self.floods.clear()
-        if isinstance(result, SearchResult):
-            self.watch_until = -inf
-            if result.sender is None:
-                self.search_at = now + PAUSE_SECONDS
+        self.large_steps = 0
+        if isinstance(result, FloodSearch):
+            return senders
+        self.watch_until = -inf
+        if result.sender is None:
+            self.search_at = now + PAUSE_SECONDS
+        return senders - {result.sender}
 
 
 @dataclass(slots=True)
@@ -132,15 +155,22 @@ class RedisGuard:
     """
 
     def __init__(
-        self, control: RedisControl, *, manages_users: bool, heartbeat_seconds: float
+        self,
+        control: RedisControl,
+        *,
+        manages_users: bool,
+        heartbeat_seconds: float,
+        lease_seconds: float,
     ) -> None:
         """`manages_users`: cells have logins of their own; otherwise only lists are limited.
 
         `heartbeat_seconds`: the length of a window of a search, so that each cell sends in its own.
+        `lease_seconds`: of cells; with a short lease, which a search could end, there is none.
         """
         self._control = control
-        self._window_seconds = heartbeat_seconds
+        self._window_seconds = max(heartbeat_seconds, 2 * STEP_SECONDS)
         self._manages_users = manages_users
+        self._searches = manages_users and lease_seconds >= LEASE_WINDOWS * self._window_seconds
         self._owner = uuid4().hex
         self._state: _GuardState | None = None
         self._is_synced = False
@@ -211,14 +241,19 @@ class RedisGuard:
         self, state: _GuardState, name: str, size: ListSize, elapsed: float, now: float
     ) -> list[Finding]:
         shard = state.shards[name]
-        is_flooded = shard.size is not None and _is_flood(shard.size, size, elapsed)
+        is_flood = shard.size is not None and _is_flood(shard.size, size, elapsed)
+        shard.large_steps = shard.large_steps + 1 if _is_large(size, EMPTY) else 0
         shard.size = size
         found: list[Finding] = []
         if size.size_bytes > MAX_BYTES or size.messages > MAX_MESSAGES:
             found.append(self._trim(name, shard, size))
-        if is_flooded or found:
+        if is_flood or found:
             shard.floods.append(now)
-        if self._manages_users:
+        if self._searches:
+            before = shard.window_size
+            # In a window, a slower growth is a flood, too: blocked senders do not hide it.
+            is_slow_flood = _is_flood(before, size, STEP_SECONDS) or _is_large(size, before)
+            is_flooded = is_flood or is_slow_flood or bool(found)
             found += self._search(state, name, shard, is_flooded, now)
         return found
 
@@ -227,40 +262,45 @@ class RedisGuard:
     ) -> list[Finding]:
         """Start or continue the search for the sender of a flood; close its logins if found."""
         search = shard.search
-        narrows = search is not None and is_flooded and search.narrows
-        is_over = _is_search_due(shard, now) if search is None else now >= shard.window_until
-        if not (is_over or narrows):
+        is_first_step, shard.is_first_step = shard.is_first_step, False
+        if search is None:
+            is_flooded, is_over = False, _is_search_due(shard, now)
+        else:
+            if is_first_step and search.is_alone and shard.size is not None:
+                shard.window_size, is_flooded = shard.size, False
+            is_over = now >= shard.window_until
+        if not (is_over or is_flooded):
             return []
         users = self._senders(name)
         senders = users.keys() - state.closed_until.keys()
         opened = {cell for cell, is_open in users.items() if is_open}
         if search is None:
-            shard.watch_seconds = self._choose_watch_seconds(shard, now)
+            shard.watch_seconds = self._watch_seconds(shard, now)
             shard.watch_until = now + shard.watch_seconds
             result = start_search(senders)
         elif opened != search.allowed or senders != search.senders:
             # A login that was opened or closed meanwhile may falsify the result of the window.
-            result = start_search(senders, search.groups)
+            result = search.among(senders)
         else:
-            if narrows:
+            if is_flooded:
                 shard.watch_until = now + shard.watch_seconds
-            result = search.after_window(is_flooded=narrows)
+            result = search.after_window(is_flooded=is_flooded)
         if isinstance(result, FloodSearch) and now < shard.watch_until:
             shard.search = result
             shard.window_until = now + self._window_seconds - STEP_SECONDS / 2
             allowed: Set[str] = result.allowed
         else:
-            shard.end_search(result, now)
-            allowed = senders - {result.sender} if isinstance(result, SearchResult) else senders
+            allowed = shard.end_search(result, senders, now)
         self._control.open_logins(map(logins.sender, allowed - opened))
         self._control.close_logins(map(logins.sender, opened - allowed))
-        # What a blocked sender added after the last measurement does not count in this window.
-        shard.size = self._control.measure([name]).lists[name]
+        # What a blocked sender added after the last measurement proves nothing in this window.
+        shard.size = shard.window_size = self._control.measure([name]).lists[name]
+        shard.is_first_step = True
         if isinstance(result, SearchResult) and result.sender is not None:
             return [self._close(state, result.sender, f"it floods {name}", now)]
         return []
 
-    def _choose_watch_seconds(self, shard: _ShardState, now: float) -> float:
+    def _watch_seconds(self, shard: _ShardState, now: float) -> float:
         """Return after how many seconds without a flood the next search of a shard ends."""
         is_soon = now < shard.watch_until + LONGEST_WATCH_SECONDS
         longer = 2 * shard.watch_seconds if is_soon else 0.0
@@ -274,7 +314,7 @@ class RedisGuard:
                 break
             self._control.keep_oldest(name, rest.messages // 2)
             rest = self._control.measure([name]).lists[name]
-        shard.size = rest
+        shard.size = shard.window_size = rest
         return DroppedMessages(
             name, size.messages - rest.messages, size.size_bytes - rest.size_bytes
         )
@@ -322,9 +362,16 @@ def _is_flood(before: ListSize, now: ListSize, elapsed: float) -> bool:
     )
 
 
+def _is_large(now: ListSize, before: ListSize) -> bool:
+    """Return whether a list is large, and not smaller than before."""
+    return now.messages >= max(before.messages, LARGE_MESSAGES) or now.size_bytes >= max(
+        before.size_bytes, LARGE_BYTES
+    )
+
+
 def _is_search_due(shard: _ShardState, now: float) -> bool:
     is_flooded = len(shard.floods) == FLOODED_STEPS and now - shard.floods[0] <= OBSERVED_SECONDS
-    return is_flooded and now >= shard.search_at
+    return (is_flooded or shard.large_steps >= LARGE_STEPS) and now >= shard.search_at
 
 
 def _is_crowded(load: ServerLoad) -> bool:

@@ -45,6 +45,7 @@ class GuardStep(bootsteps.StartStopStep):
             control,
             manages_users=settings.CELLRUN.redis_users,
             heartbeat_seconds=settings.CELLRUN.heartbeat_seconds,
+            lease_seconds=settings.CELLRUN.lease_seconds,
         )
         # In a thread of its own: a database that does not respond must not delay the guard.
         records = ThreadPoolExecutor(max_workers=1)

@@ -165,6 +165,18 @@ def test_an_entry_over_the_size_limit_in_a_backlog_is_not_decoded(
     assert max(decoded) < 10_000
 
 
+def test_dropped_messages_of_a_batch_are_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise a flood of garbage fills the disk with lines."""
+    queue = INBOX_QUEUES[5]
+    messages = ["garbage", "null"] * 200
+    assert receive(PromptConnection, messages, queue) == ["last"]
+    lines = [one.getMessage() for one in caplog.records if "dropped" in one.getMessage()]
+    assert 0 < len(lines) <= len(messages) // MORE_MESSAGES + 1
+    assert sum(int(line.split()[0]) for line in lines) == len(messages)
+
+
 def test_queue_of_tasks_is_read_one_message_at_a_time() -> None:
     """A worker takes as many tasks as it has time for; the others wait for another worker."""
     queue = f"test.{uuid.uuid4().hex}"

@@ -2,70 +2,73 @@
 
 Redis does not count what each user sends, and a message without a valid MAC does not prove its
 sender. So in each window only a part of the senders may send. If the shard is flooded nevertheless,
-a sender of this part floods it. A window without a flood proves nothing: the sender may pause. A
-single sender is found only if the shard is flooded while it alone may send, and not while none may.
+a sender of this part floods it, and the part is divided into halves. A window without a flood
+proves nothing: the sender may pause. A single sender is found only if the shard is flooded while it
+alone may send, and not while none may.
 
-Every flood in a window halves a group, or proves that there is another, so one of the senders that
-flood is found unless they end their floods, whatever they know about the search.
+There are at most three parts, and their windows take turns. So no sender is blocked for more than
+two windows, whatever the others do.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-
-MAX_GROUPS = 2
-"""A round has a window for each half of a group. With more groups, a sender would wait for its
-window until its lease is over.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class FloodSearch:
     """A window of a search among the senders of a shard.
 
-    `groups`: they are disjoint, and a sender of each floods the shard. `window`: the index in the
-    round. `candidate`: the sender that flooded alone; in its last window none may send.
+    `parts`: they are disjoint; the senders of the first may send, and the others have waited longer
+    the earlier they follow. `group`: senders of the part that was divided last, which have had no
+    window since: until then, a flood of the others divides nothing. `is_check`: the first part is a
+    single sender that flooded, and none may send.
     """
 
-    senders: frozenset[str]
-    groups: tuple[frozenset[str], ...]
-    window: int = 0
-    candidate: str | None = None
+    parts: tuple[frozenset[str], ...]
+    group: frozenset[str] = frozenset()
+    is_check: bool = False
 
     @property
-    def windows(self) -> list[frozenset[str]]:
-        """Return the senders of each window: those outside all groups, then halves of groups."""
-        rest = self.senders.difference(*self.groups)
-        halves = [half for group in self.groups for half in _halves(group)]
-        return [part for part in (rest, *halves) if part]
+    def senders(self) -> frozenset[str]:
+        """Return the senders of all parts."""
+        return frozenset[str]().union(*self.parts)
 
     @property
     def allowed(self) -> frozenset[str]:
         """Return the senders that may send in this window."""
-        return frozenset() if self.candidate is not None else self.windows[self.window]
+        return frozenset() if self.is_check else self.parts[0]
 
     @property
-    def narrows(self) -> bool:
-        """Return whether a flood in this window narrows the search: not if it adds a third group.
+    def is_alone(self) -> bool:
+        """Return whether a single sender may send, and all others have the other window.
 
-        A busy shard, in which many senders exceed the limit of a flood, is searched no further.
+        Then a flood in the first step proves nothing: a cell that was blocked sends its backlog.
         """
-        return len(self.allowed) <= 1 or len(self._groups_after_flood) <= MAX_GROUPS
-
-    @property
-    def _groups_after_flood(self) -> tuple[frozenset[str], ...]:
-        """Return the groups, with the allowed senders in place of the one that contains them."""
-        return *(group for group in self.groups if not self.allowed <= group), self.allowed
+        return len(self.allowed) == 1 and len(self.parts) <= 2
 
     def after_window(self, *, is_flooded: bool) -> "FloodSearch | SearchResult":
-        """Return the next window. `is_flooded`: the shard was flooded, and that narrows."""
-        if self.candidate is not None:
-            return SearchResult(None if is_flooded else self.candidate)
-        if not is_flooded:
-            return replace(self, window=(self.window + 1) % len(self.windows))
-        if len(self.allowed) == 1:
-            return replace(self, candidate=min(self.allowed))
-        # The rest is next, and the new group last, so that no part waits longer than a round.
-        return FloodSearch(self.senders, self._groups_after_flood)
+        """Return the next window, or the end."""
+        first, *others = self.parts
+        if self.is_check:
+            return SearchResult(None if is_flooded else min(first))
+        # If several senders flood without a pause, the search narrows to one, and then to the next.
+        is_later = bool(self.group) and not self.group & first
+        if not is_flooded or is_later:
+            return FloodSearch((*others, first), self.group - first)
+        if self.is_alone:
+            return replace(self, is_check=True)
+        rest = frozenset[str]().union(*others)
+        return FloodSearch((rest, *_halves(first)) if rest else _halves(first), first)
+
+    def among(self, senders: Collection[str]) -> "FloodSearch | SearchResult":
+        """Return the next window if the senders are others now; this one proves nothing."""
+        first, *others = self.parts
+        kept = [part.intersection(senders) for part in (*others, first)]
+        # New senders join the largest part, so that one that is alone remains so.
+        largest = max(range(len(kept)), key=lambda index: len(kept[index]))
+        kept[largest] |= frozenset(senders) - self.senders
+        parts = tuple(part for part in kept if part)
+        return FloodSearch(parts, self.group - first) if parts else SearchResult(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +78,14 @@ class SearchResult:
     sender: str | None
 
 
-def start_search(
-    senders: Collection[str], groups: Iterable[frozenset[str]] = ()
-) -> FloodSearch | SearchResult:
-    """Return the first window of a search; `groups`: those of a search among other senders."""
-    if not senders:
-        return SearchResult(None)
-    every = frozenset(senders)
-    return FloodSearch(every, tuple(filter(None, (group & every for group in groups))) or (every,))
+def start_search(senders: Collection[str]) -> FloodSearch | SearchResult:
+    """Return the first window of a search: one of two halves."""
+    parts = _halves(frozenset(senders))
+    return FloodSearch(parts) if parts else SearchResult(None)
 
 
-def _halves(group: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    ordered = sorted(group)
+def _halves(part: frozenset[str]) -> tuple[frozenset[str], ...]:
+    """Return two halves, or one if the other is empty."""
+    ordered = sorted(part)
     middle = (len(ordered) + 1) // 2
-    return frozenset(ordered[:middle]), frozenset(ordered[middle:])
+    return tuple(frozenset(half) for half in (ordered[:middle], ordered[middle:]) if half)

@@ -30,7 +30,7 @@ class AccountBackend(ModelBackend):
     def get_user(self, user_id: int) -> Any:
         """Return the user of a session, by one query; None if it may have none any more."""
         users = User.objects.select_related("service_account", "totp_device")
-        user = users.filter(pk=user_id).first()
+        user = users.defer("totp_device__sealed").filter(pk=user_id).first()
         return user if user is not None and self.user_can_authenticate(user) else None
 
     def has_perm(self, user_obj: Any, perm: str, obj: Any = None) -> bool:
