@@ -1,6 +1,5 @@
 """The Python client: one typed method per operation of the API, and `wait`."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,13 +29,19 @@ from client.documents import (
     User,
     Whoami,
 )
-from client.errors import BadInput, Unreachable
+from client.errors import Unreachable
 from client.polling import PollInterval, beats
 from client.settings import load_settings
 from client.states import TERMINAL_STATES
-from client.transport import MOST_ROWS, ApiTransport, Query
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+from client.transport import (
+    MOST_ROWS,
+    ApiTransport,
+    Query,
+    members_path,
+    names_of,
+    path_to,
+    project_path,
+)
 
 DRAIN_SECONDS = 3600.0
 
@@ -82,13 +87,21 @@ class Session(ApiTransport):
         """Release a job from its hold."""
         return self._call("POST", f"/jobs/{job_id}/release", body={"reason": reason})
 
-    def move_job(self, job_id: int, *, to: Literal["front", "end"], reason: str = "") -> Job:
-        """Move a job to the front or the end of its band."""
-        return self._call("POST", f"/jobs/{job_id}/move", body={"to": to, "reason": reason})
+    def move_job(
+        self,
+        job_id: int,
+        *,
+        to: Literal["front", "end"] | None = None,
+        band: str | None = None,
+        reason: str = "",
+    ) -> Job:
+        """Move a job to the front or the end of its band, or to another band."""
+        body = {"to": to, "band": band, "reason": reason}
+        return self._call("POST", f"/jobs/{job_id}/move", body=body)
 
     def queue(self, pool: str, *, limit: int = 50) -> Iterator[QueueEntry]:
         """Yield the first groups in the queue of a pool, in the order of the next pass."""
-        return self._pages(_path("pools", pool, "queue"), {}, limit)
+        return self._pages(path_to("pools", pool, "queue"), {}, limit)
 
     def retry_job(self, job_id: int, *, key: str | None = None) -> Job:
         """Create a job of the tasks that did not succeed. The same key returns the same job."""
@@ -133,11 +146,13 @@ class Session(ApiTransport):
         limit: int = MOST_ROWS,
     ) -> Iterator[Task]:
         """Yield the tasks of a job by group and index."""
-        return self._pages(_path("jobs", job_id, "tasks"), {"group": group, "index": index}, limit)
+        return self._pages(
+            path_to("jobs", job_id, "tasks"), {"group": group, "index": index}, limit
+        )
 
     def task(self, task_id: int | str) -> Task:
         """Return one task, by id or guid."""
-        return self._call("GET", _path("tasks", task_id))
+        return self._call("GET", path_to("tasks", task_id))
 
     def explain(self, task_id: int) -> dict[str, Any]:
         """Return why a task waits, where it runs, or how it ended."""
@@ -145,18 +160,18 @@ class Session(ApiTransport):
 
     def attempts(self, task_id: int) -> list[Attempt]:
         """Return the attempts of a task, oldest first."""
-        attempts = self._pages(_path("tasks", task_id, "attempts"))
+        attempts = self._pages(path_to("tasks", task_id, "attempts"))
         return sorted(attempts, key=lambda attempt: attempt["number"])
 
     def attempt(self, uid: str) -> Attempt:
         """Return one attempt."""
-        return self._call("GET", _path("attempts", uid))
+        return self._call("GET", path_to("attempts", uid))
 
     def log(self, uid: str, stream: str = "stdout", after: str = "0") -> LogPiece:
         """Return output of an attempt after the cursor `after`; more may follow."""
         answer = self._send(
             "GET",
-            _path("attempts", uid, "logs"),
+            path_to("attempts", uid, "logs"),
             query={"stream": stream, "after": after},
             headers={"Accept": "text/plain, application/problem+json"},
         )
@@ -172,24 +187,24 @@ class Session(ApiTransport):
     ) -> Iterator[Change]:
         """Yield the history of an object, newest first. `merged`: equal changes are one entry."""
         query = {"merged": "true" if merged else "false"}
-        return self._pages(_path(of, key, "history"), query, limit)
+        return self._pages(path_to(of, key, "history"), query, limit)
 
     def artifacts(self, uid: str) -> list[Artifact]:
         """Return the artifacts of an attempt by name."""
-        return self._call("GET", _path("attempts", uid, "artifacts"))["results"]
+        return self._call("GET", path_to("attempts", uid, "artifacts"))["results"]
 
     def task_artifacts(self, task_id: int | str) -> list[Artifact]:
         """Return the artifacts of a task by name: of its last succeeded, or else last, attempt."""
-        return self._call("GET", _path("tasks", task_id, "artifacts"))["results"]
+        return self._call("GET", path_to("tasks", task_id, "artifacts"))["results"]
 
     def job_artifacts(self, job_id: int, *, group: str | None = None) -> Iterator[TaskArtifacts]:
         """Yield the tasks of a job that have artifacts, with these."""
-        return self._pages(_path("jobs", job_id, "artifacts"), {"group": group})
+        return self._pages(path_to("jobs", job_id, "artifacts"), {"group": group})
 
     def read_artifact(self, uid: str, name: str) -> Iterator[bytes]:
         """Yield the content of an artifact in pieces."""
         # With the API's path, for which `_address` would search in the name.
-        path = f"/api/v1{_path('attempts', uid, 'artifacts')}/{quote(name)}"
+        path = f"/api/v1{path_to('attempts', uid, 'artifacts')}/{quote(name)}"
         with self._open(path) as answer:
             yield from self._pieces(answer)
 
@@ -210,7 +225,7 @@ class Session(ApiTransport):
 
     def release_attempt(self, uid: str, *, reason: str) -> Attempt:
         """Release an ended attempt whose container is gone (operators)."""
-        return self._call("POST", _path("attempts", uid, "release"), body={"reason": reason})
+        return self._call("POST", path_to("attempts", uid, "release"), body={"reason": reason})
 
     # ----------------------------------------------------------------- cache
 
@@ -234,14 +249,14 @@ class Session(ApiTransport):
     ) -> CacheEntry:
         """Return a cache entry with its result and outputs; `project` may be domain/name."""
         query = {**_project_query(project), "scope": scope}
-        return self._call("GET", _path("cache", key), query=query)
+        return self._call("GET", path_to("cache", key), query=query)
 
     def evict_cache_entry(
         self, key: str, *, project: str | None = None, scope: str = "project"
     ) -> None:
         """Evict a cache entry. Tasks that already have its result keep it."""
         query = {**_project_query(project), "scope": scope}
-        self._call("DELETE", _path("cache", key), query=query)
+        self._call("DELETE", path_to("cache", key), query=query)
 
     # ----------------------------------------------------------------- cells
 
@@ -251,12 +266,12 @@ class Session(ApiTransport):
 
     def cell(self, name: str) -> Cell:
         """Return one cell."""
-        return self._call("GET", _path("cells", name))
+        return self._call("GET", path_to("cells", name))
 
     def drain(self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS) -> Cell | None:
         """Drain a cell (operators). `deadline_seconds`: until attempts are stopped; None: never."""
         body = {"deadline_seconds": deadline_seconds}
-        return self._call("POST", _path("cells", name, "drain"), body=body)
+        return self._call("POST", path_to("cells", name, "drain"), body=body)
 
     def cordon(self, name: str) -> Cell:
         """Stop placement on a cell (operators)."""
@@ -271,7 +286,7 @@ class Session(ApiTransport):
         return self._order_cell(name, "unquarantine")
 
     def _order_cell(self, name: str, order: str) -> Cell:
-        return self._call("POST", _path("cells", name, order), body={})
+        return self._call("POST", path_to("cells", name, order), body={})
 
     # ---------------------------------------------------------- pools, quotas
 
@@ -281,15 +296,15 @@ class Session(ApiTransport):
 
     def pool(self, name: str) -> Pool:
         """Return one pool."""
-        return self._call("GET", _path("pools", name))
+        return self._call("GET", path_to("pools", name))
 
     def put_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
         """Create or change a pool; omitted fields keep their values (operators)."""
-        return self._call("PUT", _path("pools", name), body=changes)
+        return self._call("PUT", path_to("pools", name), body=changes)
 
     def confirm_loss(self, pool: str) -> Pool:
         """Confirm the suppressed loss of a pool's silent cells (operators)."""
-        return self._call("POST", _path("pools", pool, "confirm-loss"))
+        return self._call("POST", path_to("pools", pool, "confirm-loss"))
 
     def quotas(self, *, kind: str | None = None) -> list[Quota]:
         """Return the quotas with usage. `kind`: only those of user, project or domain."""
@@ -297,15 +312,15 @@ class Session(ApiTransport):
 
     def quota(self, kind: str, name: str) -> Quota:
         """Return limits and usage of a user, a domain, or a project (`domain/name`)."""
-        return self._call("GET", _path("quotas", kind, name))
+        return self._call("GET", path_to("quotas", kind, name))
 
     def put_quota(self, kind: str, name: str, changes: Mapping[str, Any]) -> Quota:
         """Set limits; omitted ones keep their values, None removes one (operators)."""
-        return self._call("PUT", _path("quotas", kind, name), body=changes)
+        return self._call("PUT", path_to("quotas", kind, name), body=changes)
 
     def delete_quota(self, kind: str, name: str) -> None:
         """Delete a quota: the default quota of its kind applies again (operators)."""
-        self._call("DELETE", _path("quotas", kind, name))
+        self._call("DELETE", path_to("quotas", kind, name))
 
     # --------------------------------------------------------------- secrets
 
@@ -318,7 +333,7 @@ class Session(ApiTransport):
 
     def secret(self, name: str, *, project: str | None = None) -> StoredSecret:
         """Return the metadata of one secret."""
-        return self._call("GET", _path("secrets", name), query=_project_query(project))
+        return self._call("GET", path_to("secrets", name), query=_project_query(project))
 
     def put_secret(
         self, name: str, body: Mapping[str, Any], *, project: str | None = None
@@ -327,11 +342,11 @@ class Session(ApiTransport):
 
         A registry login has `server` (host[:port]; default docker.io), `username`, `password`.
         """
-        return self._call("PUT", _path("secrets", name), query=_project_query(project), body=body)
+        return self._call("PUT", path_to("secrets", name), query=_project_query(project), body=body)
 
     def delete_secret(self, name: str, *, project: str | None = None) -> None:
         """Delete a secret."""
-        self._call("DELETE", _path("secrets", name), query=_project_query(project))
+        self._call("DELETE", path_to("secrets", name), query=_project_query(project))
 
     # ----------------------------------------------------------------- audit
 
@@ -348,23 +363,23 @@ class Session(ApiTransport):
 
     def project(self, name: str) -> Project:
         """Return one project, by domain/name, or by its name in the domain default."""
-        return self._call("GET", _project_path(name))
+        return self._call("GET", project_path(name))
 
     def put_project(self, name: str, *, archived: bool | None = None) -> Project:
         """Create a project, or archive or unarchive it (managers). None: leave that as it is."""
-        return self._call("PUT", _project_path(name), body={"archived": archived})
+        return self._call("PUT", project_path(name), body={"archived": archived})
 
     def hold_project(self, name: str, *, reason: str) -> Project:
         """Place no waiting task of a project until its release (managers)."""
-        return self._call("POST", f"{_project_path(name)}/hold", body={"reason": reason})
+        return self._call("POST", f"{project_path(name)}/hold", body={"reason": reason})
 
     def release_project(self, name: str, *, reason: str = "") -> Project:
         """Release a project from its hold (managers)."""
-        return self._call("POST", f"{_project_path(name)}/release", body={"reason": reason})
+        return self._call("POST", f"{project_path(name)}/release", body={"reason": reason})
 
     def members(self, *, project: str | None = None, domain: str | None = None) -> list[Member]:
         """Return the members of a project or domain; without both, the auditors."""
-        return list(self._pages(_members_path(project, domain)))
+        return list(self._pages(members_path(project, domain)))
 
     def put_member(
         self,
@@ -376,7 +391,7 @@ class Session(ApiTransport):
         domain: str | None = None,
     ) -> Member:
         """Give a user or group a role on a project or domain; without both, that of an auditor."""
-        path = _members_path(project, domain) + _path(f"{kind}s", name)
+        path = members_path(project, domain) + path_to(f"{kind}s", name)
         return self._call("PUT", path, body={} if role is None else {"role": role})
 
     def remove_member(
@@ -388,22 +403,22 @@ class Session(ApiTransport):
         domain: str | None = None,
     ) -> None:
         """Remove the role of a user or group."""
-        self._call("DELETE", _members_path(project, domain) + _path(f"{kind}s", name))
+        self._call("DELETE", members_path(project, domain) + path_to(f"{kind}s", name))
 
     def service_accounts(self, project: str) -> list[ServiceAccount]:
         """Return the service accounts of a project by name (managers)."""
-        return list(self._pages(_project_path(project) + "/service-accounts"))
+        return list(self._pages(project_path(project) + "/service-accounts"))
 
     def put_service_account(
         self, name: str, *, project: str, role: str = "submitter"
     ) -> ServiceAccount:
         """Create a service account, or change its role (managers)."""
-        path = _project_path(project) + _path("service-accounts", name)
+        path = project_path(project) + path_to("service-accounts", name)
         return self._call("PUT", path, body={"role": role})
 
     def delete_service_account(self, name: str, *, project: str) -> None:
         """Deactivate a service account and revoke its tokens (managers)."""
-        self._call("DELETE", _project_path(project) + _path("service-accounts", name))
+        self._call("DELETE", project_path(project) + path_to("service-accounts", name))
 
     # -------------------------------------------------------- tokens, users
 
@@ -428,13 +443,13 @@ class Session(ApiTransport):
         expires_in_days: int,
     ) -> GrantedToken:
         """Create a token, limited to `projects` if given. Its value is in this document only."""
-        named = projects and ["/".join(_names_of(name)) for name in projects]
+        named = projects and ["/".join(names_of(name)) for name in projects]
         body = {"name": name, "role": role, "user": user, "expires_in_days": expires_in_days}
         return self._call("POST", "/tokens", body={**body, "projects": named or None})
 
     def revoke_token(self, token_id: int) -> None:
         """Revoke a token."""
-        self._call("DELETE", _path("tokens", token_id))
+        self._call("DELETE", path_to("tokens", token_id))
 
     def users(self) -> list[User]:
         """Return the users by name (operators)."""
@@ -442,7 +457,7 @@ class Session(ApiTransport):
 
     def put_user(self, name: str, *, active: bool = True) -> User:
         """Create, activate or deactivate a user (operators)."""
-        return self._call("PUT", _path("users", name), body={"active": active})
+        return self._call("PUT", path_to("users", name), body={"active": active})
 
 
 def connect() -> Session:
@@ -456,39 +471,3 @@ def _project_query(project: str | None) -> Query:
         return {}
     domain, slash, name = project.partition("/")
     return {"domain": domain, "project": name} if slash else {"project": project}
-
-
-def _names_of(project: str) -> tuple[str, str]:
-    """Return the domain and the name of a project, `name` or `domain/name`."""
-    domain, slash, name = project.partition("/")
-    return (domain, name) if slash else ("default", project)
-
-
-def _project_path(project: str) -> str:
-    domain, name = _names_of(project)
-    return _path("projects", _checked("domain", domain), _checked("project", name))
-
-
-def _members_path(project: str | None, domain: str | None) -> str:
-    if project is not None:
-        return _project_path(project) + "/members"
-    return (
-        "/auditors" if domain is None else _path("domains", _checked("domain", domain), "members")
-    )
-
-
-def _checked(kind: str, name: str) -> str:
-    """Return the name. Raise BadInput if it cannot be that of a `kind`: no URL has such a name."""
-    if not _NAME.fullmatch(name):
-        raise BadInput(
-            f"{name!r} is not a name of a {kind}: use lower-case letters, digits, and (not first)"
-            " . _ -; at most 63 characters"
-        )
-    return name
-
-
-def _path(*parts: str | int) -> str:
-    """Return the path of these parts, each quoted. Raise BadInput if one is empty."""
-    if "" in parts:
-        raise BadInput(f"a name is empty in {'/'.join(map(str, parts))}")
-    return "".join(f"/{quote(str(part), safe='')}" for part in parts)

@@ -1,12 +1,13 @@
-"""Send requests to the API: authentication, pages, redirects to a store, errors."""
+"""Send requests to the API: authentication, paths, pages, redirects to a store, errors."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import requests
 
-from client.errors import ApiError, Unreachable
+from client.errors import ApiError, BadInput, Unreachable
 from client.polling import PollInterval, repeat_throttled
 from client.settings import ClientSettings
 
@@ -18,6 +19,7 @@ PIECE_BYTES = 256 * 1024
 # A killed web process restarts within seconds; a wait retries for longer.
 PATIENCE_TRIES = 30
 _TRANSIENT = frozenset({502, 503, 504})
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | None]
@@ -196,3 +198,41 @@ def _why(fault: requests.RequestException) -> str:
         reason = getattr(cause, "reason", None) or (cause.args[0] if cause.args else None)
         cause = reason if isinstance(reason, BaseException) else cause.__cause__
     return "the connection failed"
+
+
+def names_of(project: str) -> tuple[str, str]:
+    """Return the domain and the name of a project, `name` or `domain/name`."""
+    domain, slash, name = project.partition("/")
+    return (domain, name) if slash else ("default", project)
+
+
+def project_path(project: str) -> str:
+    """Return the path of a project, `name` or `domain/name`. Raise BadInput."""
+    domain, name = names_of(project)
+    return path_to("projects", _checked("domain", domain), _checked("project", name))
+
+
+def members_path(project: str | None, domain: str | None) -> str:
+    """Return the path of the members of a project, of a domain, or of the installation."""
+    if project is not None:
+        return project_path(project) + "/members"
+    return (
+        "/auditors" if domain is None else path_to("domains", _checked("domain", domain), "members")
+    )
+
+
+def _checked(kind: str, name: str) -> str:
+    """Return the name. Raise BadInput if it cannot be that of a `kind`: no URL has such a name."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"{name!r} is not a name of a {kind}: use lower-case letters, digits, and (not first)"
+            " . _ -; at most 63 characters"
+        )
+    return name
+
+
+def path_to(*parts: str | int) -> str:
+    """Return the path of these parts, each quoted. Raise BadInput if one is empty."""
+    if "" in parts:
+        raise BadInput(f"a name is empty in {'/'.join(map(str, parts))}")
+    return "".join(f"/{quote(str(part), safe='')}" for part in parts)

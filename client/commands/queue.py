@@ -7,6 +7,7 @@ import typer
 
 from client.commands.projects import ProjectName, projects
 from client.documents import Hold, Job, ProjectHold
+from client.errors import BadInput
 from client.render import hold_text, instant_text, new_table
 from client.session import connect
 from client.terminal import JsonFlag, show, show_json, stdout
@@ -65,17 +66,23 @@ def release(job_ids: JobIds, reason: ReleaseReason = "", as_json: JsonFlag = Fal
 
 def move(
     job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
-    to: Annotated[Literal["front", "end"], typer.Option(help="The end of its band.")],
+    to: Annotated[Literal["front", "end"] | None, typer.Option(help="The end of its band.")] = None,
+    band: Annotated[
+        Literal["production", "interactive", "batch"] | None, typer.Option(help="The new band.")
+    ] = None,
     reason: ReleaseReason = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Move a job to the front or the end of its band in the queue of its pool.
+    """Move a job to the front or the end of its band, or to another band.
 
     If the pool orders the jobs of all owners in one line, only operators may move one to the front.
     """
+    if to is None and band is None:
+        raise BadInput("--to or --band is missing")
     with connect() as session:
-        job = session.move_job(job_id, to=to, reason=reason)
-    show(as_json, job, f"job {job_id} ({job['name']}) is at the {to} of band {job['band']}")
+        job = session.move_job(job_id, to=to, band=band, reason=reason)
+    place = f"at the {to} of" if to else "in"
+    show(as_json, job, f"job {job_id} ({job['name']}) is {place} band {job['band']}")
 
 
 @projects.command("hold")

@@ -34,7 +34,7 @@ from controlplane.queries.views.pending import load_group_reasons
 
 _SHOWN = 50
 _ANCHOR = "page"
-_ACTIONS = ("move_to_front", "move_to_end", "hold_jobs", "cancel_jobs")
+_ACTIONS = ("move_to_front", "move_to_end", "change_band", "hold_jobs", "cancel_jobs")
 
 
 def show_queue(request: HttpRequest, pool_id: int | None = None) -> HttpResponse:

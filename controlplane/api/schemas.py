@@ -31,9 +31,10 @@ class HoldReleaseRequest(Model):
 
 
 class MoveRequest(Model):
-    """Where a job is moved in its band, and the reason."""
+    """The end of its band to which a job is moved, another band, or both; and the reason."""
 
-    to: Literal["front", "end"]
+    to: Literal["front", "end"] | None = None
+    band: Literal["production", "interactive", "batch"] | None = None
     reason: str = Field(default="", max_length=MAX_REASON)
 
 

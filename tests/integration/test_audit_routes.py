@@ -328,6 +328,7 @@ ACTIONS = {
     ("job", "release_jobs"): Action(job_to_release, "release.job"),
     ("job", "move_to_front"): Action(lambda: Job.objects.get(name="sweep").pk, "move.job"),
     ("job", "move_to_end"): Action(lambda: Job.objects.get(name="sweep").pk, "move.job"),
+    ("job", "change_band"): Action(lambda: Job.objects.get(name="sweep").pk, "move.job"),
     ("job", "retry_jobs"): Action(ended_job, "retry.job"),
     ("job", "delete_jobs"): Action(ended_job, "delete.job"),
     ("attempt", "release_attempts"): Action(unreleased, "release.attempt"),
@@ -394,7 +395,9 @@ def test_an_action_of_the_admin_leaves_an_audit_line(
     label = "auth" if model in ("user", "group") else "controlplane"
     sent = {"action": name, ACTION_CHECKBOX_NAME: [str(case.which())]}
     confirmed = {"post": "yes"} if name == "delete_selected" else {"confirmed": "yes"}
-    browser.post(f"/admin/{label}/{model}/", {**sent, **confirmed, "reason": "burnt"})
+    browser.post(
+        f"/admin/{label}/{model}/", {**sent, **confirmed, "reason": "burnt", "band": "batch"}
+    )
     line = last_line()
     assert (line.action, line.actor, line.via) == (case.action, "otto", "session")
 

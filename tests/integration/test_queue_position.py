@@ -9,7 +9,9 @@ from controlplane.domain.errors import Conflict, NotPermitted
 from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.placement.reasons.queue_position import QueuePlace
 from controlplane.domain.roles import Role
-from controlplane.models import Job, Pool, Task, Transition
+from controlplane.domain.state.states import Band
+from controlplane.models import Job, Pool, Quota, Shape, Task, Transition
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.views import queue_position
 from controlplane.queries.views.queue_position import find_queue_place
 from tests.integration.loop.conftest import Loop
@@ -120,5 +122,41 @@ def test_only_operators_pass_jobs_of_other_owners(loop: Loop) -> None:
         move(job, QueueEnd.END)
 
 
-def move(job: Job, to: QueueEnd, role: Role = Role.OPERATOR) -> None:
-    move_job(job_id=job.pk, to=to, role=role, actor="olga", now=clock.now())
+def move(
+    job: Job, to: QueueEnd | None, role: Role = Role.OPERATOR, *, band: Band | None = None
+) -> None:
+    move_job(job_id=job.pk, to=to, band=band, role=role, actor="olga", now=clock.now())
+
+
+def test_job_in_another_band_is_placed_as_if_submitted_there(loop: Loop) -> None:
+    first, second = loop.submit(), loop.submit(groups=two_groups())
+    third = loop.submit(band="batch")
+    move(second, None, band=Band.BATCH)
+    move(third, None, band=Band.PRODUCTION)
+    tasks = [task.pk for job in (third, first, second) for task in loop.tasks(job)]
+    assert [place_of(task).position for task in tasks] == [1, 2, 3, 4]
+    loop.cell(cpu=3000)
+    loop.place()
+    found = Task.objects.filter(state=S.ASSIGNED).values_list("pk", flat=True)
+    assert sorted(found) == sorted(tasks[:3])
+    shapes = set(Task.objects.filter(job=second).values_list("shape_id", flat=True))
+    assert set(Shape.objects.filter(pk__in=shapes).values_list("band", flat=True)) == {Band.BATCH}
+    assert check_all() == []
+
+
+def test_band_above_the_highest_one_needs_an_operator(loop: Loop) -> None:
+    Quota.objects.create(user=loop.owner, highest_band="interactive")
+    job = loop.submit(band="batch")
+    with pytest.raises(NotPermitted, match="interactive is the highest band of user owner"):
+        move(job, None, Role.MANAGER, band=Band.PRODUCTION)
+    move(job, None, Role.SUBMITTER, band=Band.INTERACTIVE)
+    move(job, QueueEnd.FRONT, Role.OPERATOR, band=Band.PRODUCTION)
+    moved = Job.objects.get(pk=job.pk)
+    assert (moved.band, moved.queue_rank) == (Band.PRODUCTION, -1)
+    line = Transition.objects.filter(job_id=job.pk, reason="moved").latest("id")
+    assert line.message == "to band production and to the front of its band"
+
+
+def two_groups() -> list[dict[str, object]]:
+    group = {"image": "x", "command": ["true"], "resources": {"cpu": 1, "memory": "64Mi"}}
+    return [{"name": name, **group} for name in ("a", "b")]

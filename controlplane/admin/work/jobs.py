@@ -52,9 +52,10 @@ from controlplane.commands.jobs.move import move_job
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState
+from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.placement.reasons.pending import explain_hold
-from controlplane.domain.state.states import TERMINAL, CallbackOn
+from controlplane.domain.state.states import TERMINAL, Band, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
 from controlplane.queries.holds import load_holds
 from controlplane.queries.pages.versions import HistoryScope
@@ -109,6 +110,7 @@ class JobAdmin(ReadOnlyAdmin):
         "release_jobs",
         "move_to_front",
         "move_to_end",
+        "change_band",
         "cancel_jobs",
         "retry_jobs",
         "delete_jobs",
@@ -193,6 +195,22 @@ class JobAdmin(ReadOnlyAdmin):
         _move(request, job, QueueEnd.END)
 
     @confirmed_action(
+        "Change band",
+        title="Change the band of these jobs?",
+        text="Their waiting tasks are placed as if they had been submitted in the band, and work of"
+        " higher bands may evict their running tasks.",
+        button="Change band",
+        done="Jobs moved",
+        fields=("band", "reason"),
+    )
+    def change_band(self, request: HttpRequest, job: Job) -> None:
+        """Move a job to another band."""
+        name = request.POST.get("band", "").upper()
+        if name not in Band.__members__:
+            raise Conflict("select a band")
+        _move(request, job, band=Band[name])
+
+    @confirmed_action(
         "Cancel job",
         title="Cancel these jobs?",
         text="The open tasks of these jobs end as KILLED. Running containers get their stop signal,"
@@ -242,7 +260,7 @@ class JobAdmin(ReadOnlyAdmin):
         """
         if obj.finished_at is None:
             hold = "release_jobs" if obj.is_held else "hold_jobs"
-            return [hold, "move_to_front", "move_to_end", "cancel_jobs"]
+            return [hold, "move_to_front", "move_to_end", "change_band", "cancel_jobs"]
         counts = count_tasks_of_jobs([obj.pk])[obj.pk]
         left = sum(counts.get(state, 0) for state in TERMINAL - {TaskState.SUCCEEDED})
         return ["retry_jobs"] * bool(left) + ["delete_jobs"] * (not obj.is_one_off)
@@ -311,10 +329,13 @@ class JobAdmin(ReadOnlyAdmin):
         ]
 
 
-def _move(request: HttpRequest, job: Job, to: QueueEnd) -> None:
+def _move(
+    request: HttpRequest, job: Job, to: QueueEnd | None = None, band: Band | None = None
+) -> None:
     move_job(
         job_id=job.pk,
         to=to,
+        band=band,
         reason=request.POST.get("reason", "").strip(),
         role=role_of(request),
         actor=str(request.user),

@@ -27,6 +27,7 @@ from controlplane.commands.retention.deletion import delete_job
 from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.roles import Permission
+from controlplane.domain.state.states import Band
 from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import artifacts, history, jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
@@ -231,16 +232,18 @@ class Jobs(ApiView):
     @Operation(body=schemas.MoveRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="move")
     def move_job(self, request: Request, job_id: int) -> Response:
-        """Move a job to the front or the end of its band (its submitter, or a manager).
+        """Move a job to the front or end of its band or to another (its submitter, or a manager).
 
         In a pool with a sequencer other than `drf`, `fair_share` and `fair_projects`, a move to the
-        front passes the jobs of other owners and needs an operator. 409: the job has ended.
+        front passes the jobs of other owners and needs an operator; so does a band above the
+        highest one of the owner and the project. 409: the job has ended.
         """
         role = check_job(self.access, job_id, Permission.CHANGE, "move")
         wanted = read_part(request, schemas.MoveRequest)
         move_job(
             job_id=job_id,
-            to=QueueEnd(wanted.to),
+            to=None if wanted.to is None else QueueEnd(wanted.to),
+            band=None if wanted.band is None else Band[wanted.band.upper()],
             reason=wanted.reason,
             role=role,
             actor=self.actor,

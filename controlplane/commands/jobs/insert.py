@@ -31,7 +31,7 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     inserted = [job for job in jobs if job.job_id in written]
     groups = [(job.job_id, group) for job in inserted for group in job.groups]
     group_ids = _draw_ids("controlplane_taskgroup", len(groups))
-    shape_ids = _insert_shapes(
+    shape_ids = insert_shapes(
         [shape_key_of(job, group) for job in inserted for group in job.groups]
     )
     _insert_groups(groups, group_ids, shape_ids)
@@ -136,7 +136,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
     return {job_id for (job_id,) in _insert("controlplane_job", columns, ending)}
 
 
-def _insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
+def insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
     """Insert new shapes; return the id of each key, in order. Equal keys share one row."""
     ids = [key.number() for key in keys]
     distinct = dict(zip(ids, keys, strict=True))

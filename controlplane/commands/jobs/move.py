@@ -1,57 +1,124 @@
-"""Move jobs to the front or the end of their band. Only this module writes `Job.queue_rank`."""
+"""Move jobs in the queue of their pool, within their band and to another band.
 
+Only this module writes `Job.queue_rank`, and the band and shapes of inserted jobs.
+"""
+
+from collections.abc import Iterable
 from datetime import datetime
 
 from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
+from controlplane.commands.jobs.insert import insert_shapes
 from controlplane.commands.state.apply_jobs import note_job
 from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.constraints import Constraint
+from controlplane.domain.errors import Conflict, NotFound, NotPermitted
+from controlplane.domain.jobs.bands import refuse_band
 from controlplane.domain.jobs.moves import QueueEnd, check_move, rank_at
+from controlplane.domain.placement.scheduling_key import ShapeKey
 from controlplane.domain.roles import Role
-from controlplane.domain.state.states import Reason
-from controlplane.models import Job
+from controlplane.domain.scopes import scopes_of
+from controlplane.domain.state.states import Band, Reason
+from controlplane.models import Job, Shape, TaskGroup
 from controlplane.outbox import wakes
 from controlplane.queries.locks import lock_jobs
-from controlplane.queries.sql import rows
+from controlplane.queries.placement.quotas import find_limits
+from controlplane.queries.sql import execute, rows
 
 _RANKS = """
 SELECT COALESCE(min(queue_rank), 0), COALESCE(max(queue_rank), 0) FROM controlplane_job
 WHERE pool_id = %s AND band = %s AND queue_rank <> 0 AND finished_at IS NULL AND id <> %s
 """
+_RESHAPE = """
+UPDATE controlplane_{table} x SET shape_id = s.new
+FROM unnest(%s::bigint[], %s::bigint[]) AS s (old, new)
+WHERE x.job_id = %s AND x.shape_id = s.old
+"""
 
 
 def move_job(
-    *, job_id: int, to: QueueEnd, reason: str = "", role: Role, actor: str, now: datetime
+    *,
+    job_id: int,
+    to: QueueEnd | None = None,
+    band: Band | None = None,
+    reason: str = "",
+    role: Role,
+    actor: str,
+    now: datetime,
 ) -> None:
-    """Move a job to the front or the end of its band in the queue of its pool.
+    """Move a job to another band, and to the front or the end of its band.
 
-    `role`: of the actor on the project. Raise NotFound, NotPermitted; Conflict if it has ended.
+    Without `to`, a job is in its new band as if it had been submitted there. `role`: of the actor
+    on the project. Raise NotFound, NotPermitted; Conflict if it has ended.
     """
 
     def move() -> None:
         locked = lock_jobs([job_id]).get(job_id)
-        job = Job.objects.visible().select_related("pool").filter(pk=job_id).first()
+        job = Job.objects.visible().select_related("pool", "project").filter(pk=job_id).first()
         if locked is None or job is None:
             raise NotFound(f"there is no job {job_id}")
         if job.finished_at is not None:
             raise Conflict(f"job {job_id} has ended")
-        check_move(to, sequencer=job.pool.sequencer, role=role)
-        [(lowest, highest)] = rows(_RANKS, [job.pool_id, job.band, job_id])
-        rank = rank_at(to, lowest=lowest, highest=highest)
-        Job.objects.filter(pk=job_id).update(queue_rank=rank)
-        message = f"to the {to} of its band" + (f": {reason}" if reason else "")
+        before, parts = {"band": _name(job.band), "queue_rank": job.queue_rank}, list[str]()
+        if band is not None and band != job.band:
+            _check_band(job, band, role)
+            _change_band(job, band)
+            parts.append(f"to band {_name(band)}")
+        if to is not None:
+            check_move(to, sequencer=job.pool.sequencer, role=role)
+            [(lowest, highest)] = rows(_RANKS, [job.pool_id, job.band, job_id])
+            job.queue_rank = rank_at(to, lowest=lowest, highest=highest)
+            parts.append(f"to the {to} of its band")
+        if not parts:
+            return
+        job.save(update_fields=["band", "queue_rank"])
+        message = " and ".join(parts) + (f": {reason}" if reason else "")
         note_job(locked, Reason.MOVED, message=message, now=now, actor=actor)
+        after = {"band": _name(job.band), "queue_rank": job.queue_rank}
         entry = AuditEntry(
-            Action.MOVE_JOB,
-            f"job {job_id}",
-            reason,
-            job_id=job_id,
-            before={"queue_rank": job.queue_rank},
-            after={"queue_rank": rank},
+            Action.MOVE_JOB, f"job {job_id}", reason, job_id=job_id, before=before, after=after
         )
         record(entry, actor=actor, now=now)
         transaction.on_commit(wakes.wake_placement, robust=True)
 
     run_in_transaction(move)
+
+
+def _check_band(job: Job, band: Band, role: Role) -> None:
+    """Raise NotPermitted if the band is above the highest one, except for operators."""
+    if role is Role.OPERATOR:
+        return
+    scopes = scopes_of(job.owner_id, job.project_id, job.project.domain_id)
+    if text := refuse_band(_name(band), find_limits(scopes)):
+        raise NotPermitted(text)
+
+
+def _change_band(job: Job, band: Band) -> None:
+    """Set the band of the locked job, and give its groups and tasks the shapes of that band."""
+    old = list(TaskGroup.objects.filter(job=job).values_list("shape_id", flat=True).distinct())
+    shapes = sorted(Shape.objects.filter(pk__in=old), key=lambda shape: shape.pk)
+    new = insert_shapes([*_keys_in(shapes, band)])
+    for table in ("taskgroup", "task"):
+        execute(_RESHAPE.format(table=table), [[shape.pk for shape in shapes], new, job.pk])
+    job.band, job.queue_rank = band, 0
+
+
+def _keys_in(shapes: Iterable[Shape], band: Band) -> Iterable[ShapeKey]:
+    for shape in shapes:
+        yield ShapeKey(
+            pool_id=shape.pool_id,
+            band=band,
+            owner_id=shape.owner_id,
+            project_id=shape.project_id,
+            resources=shape.resources,
+            task_type=shape.task_type,
+            constraints=tuple(map(Constraint.read, shape.constraints)),
+            placement_tags=shape.placement_tags,
+            coscheduled=shape.coscheduled,
+            allow_unsatisfiable=shape.allow_unsatisfiable,
+        )
+
+
+def _name(band: int) -> str:
+    return Band(band).name.lower()

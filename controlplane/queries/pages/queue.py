@@ -25,25 +25,33 @@ MAX_GROUPS = 2_000
 # Held jobs that are listed.
 MAX_HELD = 100
 
-# From one group of a shape to the next by the index of waiting tasks, however many tasks they have.
+# From one shape to the next, and from one group of a shape to the next, by the index of waiting
+# tasks, however many tasks they have.
+_WAITS = f"t.state = {S.PENDING:d} AND NOT t.attempt_open"
 _GROUPS = f"""
-SELECT w.group_id FROM (
-    SELECT id FROM controlplane_shape WHERE pool_id = %(pool)s ORDER BY band, id OFFSET 0
+WITH RECURSIVE waiting AS (
+    (SELECT t.shape_id FROM controlplane_task t WHERE {_WAITS} ORDER BY t.shape_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.shape_id FROM controlplane_task t
+            WHERE {_WAITS} AND t.shape_id > waiting.shape_id ORDER BY t.shape_id LIMIT 1)
+    FROM waiting WHERE waiting.shape_id IS NOT NULL
+)
+SELECT found.group_id FROM (
+    SELECT s.id FROM waiting JOIN controlplane_shape s ON s.id = waiting.shape_id
+    WHERE s.pool_id = %(pool)s ORDER BY s.band, s.id OFFSET 0
 ) s,
 LATERAL (
     WITH RECURSIVE step AS (
         (SELECT t.group_id FROM controlplane_task t
-         WHERE t.shape_id = s.id AND t.state = {S.PENDING:d} AND NOT t.attempt_open
-         ORDER BY t.group_id LIMIT 1)
+         WHERE t.shape_id = s.id AND {_WAITS} ORDER BY t.group_id LIMIT 1)
         UNION ALL
         SELECT (SELECT t.group_id FROM controlplane_task t
-                WHERE t.shape_id = s.id AND t.state = {S.PENDING:d} AND NOT t.attempt_open
-                  AND t.group_id > step.group_id
+                WHERE t.shape_id = s.id AND {_WAITS} AND t.group_id > step.group_id
                 ORDER BY t.group_id LIMIT 1)
         FROM step WHERE step.group_id IS NOT NULL
     )
     SELECT group_id FROM step WHERE group_id IS NOT NULL LIMIT %(limit)s
-) w
+) found
 LIMIT %(limit)s
 """
 _DETAILS = f"""

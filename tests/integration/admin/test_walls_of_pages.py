@@ -153,6 +153,7 @@ MODELS: Mapping[str, Forms] = {
             "release_jobs": {},
             "move_to_front": {},
             "move_to_end": {},
+            "change_band": {"band": "batch"},
             "cancel_jobs": {},
             "retry_jobs": {},
             "delete_jobs": {},

@@ -66,6 +66,7 @@ def test_operator_creates_a_project_with_its_domain(operator: Caller) -> None:
         "archived_at": None,
         "stored_bytes": 0,
         "stored_bytes_limit": None,
+        "hold": None,
     }
     assert operator.put(VISION, {}).status == 200
     assert operator.get(VISION).json == made.json

@@ -46,10 +46,13 @@ def test_release_shows_what_still_holds_the_job(environment: Api) -> None:
 
 def test_move_names_the_end_of_the_band(environment: Api) -> None:
     environment.answer("POST /api/v1/jobs/7/move", a_job(queue_rank=-1))
-    assert call("move", "7").exit_code == 2
+    assert "--to or --band is missing" in call("move", "7").output
+    assert not environment.requests
     result = call("move", "7", "--to", "front", "--reason", "demo")
     assert result.stdout == "job 7 (sweep) is at the front of band interactive\n"
-    assert environment.requests[-1][3] == {"to": "front", "reason": "demo"}
+    assert environment.requests[-1][3] == {"to": "front", "band": None, "reason": "demo"}
+    result = call("move", "7", "--band", "interactive")
+    assert result.stdout == "job 7 (sweep) is in band interactive\n"
 
 
 @pytest.mark.parametrize(
