@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 from playwright.sync_api import Page, sync_playwright
 
@@ -38,4 +39,22 @@ def signed_in_page(
         yield page, complaints
         page.wait_for_load_state("networkidle")  # a request in progress keeps the database in use
         browser.close()
+        connection.close()  # the event loop has a connection of its own
+    _wait_for_sessions()
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+def _wait_for_sessions() -> None:
+    """Wait until the threads of the server have closed their sessions at the database."""
+    others = (
+        "SELECT pid, state, query, pg_sleep(0.05)::text FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    found = []
+    for _ in range(200):
+        with connection.cursor() as cursor:
+            cursor.execute(others)
+            found = cursor.fetchall()
+        if not found:
+            return
+    raise AssertionError(f"sessions of the server remain: {found}")
