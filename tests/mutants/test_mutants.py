@@ -108,7 +108,7 @@ def test_every_equivalent_mutant_exists_and_has_a_reason() -> None:
 def test_mutants_are_classified_as_survived_killed_or_stillborn() -> None:
     path = "controlplane/domain/callbacks/delivery.py"  # few tests concern it
     text = (ROOT / path).read_text()
-    texts = [text, text + "\nsign = None\n", text + "\nraise ValueError\n"]
+    texts = [text, text + "\nkey_text = None\n", text + "\nraise ValueError\n"]
     mutants = [Mutant(path, 1, "by hand", source, "", "") for source in texts]
     with copied_tree() as tree:
         outcomes = [one.outcome for one in try_mutants(tree, mutants)]

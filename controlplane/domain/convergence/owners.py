@@ -337,7 +337,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "sampled",
         13,
         "samples",
-        "15 s",
+        "checked every 15 s",
         is_bounded=False,
     ),
     Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),
