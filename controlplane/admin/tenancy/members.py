@@ -158,12 +158,17 @@ def is_operator(request: HttpRequest) -> bool:
     return bool(request.user.is_active and request.user.is_superuser)
 
 
-def role_of(request: HttpRequest) -> Role:
-    """Return the role of the user who runs an action on work.
+def describe_action(request: HttpRequest) -> dict[str, Any]:
+    """Return the arguments of a command on work that the user has confirmed.
 
-    Users who are no operators, but have Django's permission, act as managers.
+    Users that are no operators, but have Django's permission, act as managers.
     """
-    return Role.OPERATOR if is_operator(request) else Role.MANAGER
+    return {
+        "reason": request.POST.get("reason", "").strip(),
+        "role": Role.OPERATOR if is_operator(request) else Role.MANAGER,
+        "actor": str(request.user),
+        "now": clock.now(),
+    }
 
 
 def scope_of(found: Membership) -> MemberScope:

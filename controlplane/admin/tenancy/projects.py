@@ -19,9 +19,9 @@ from controlplane.admin.fields import check_name
 from controlplane.admin.tenancy.members import (
     MAX_SHOWN,
     add_address,
+    describe_action,
     is_operator,
     members_table,
-    role_of,
 )
 from controlplane.commands.jobs.holds import hold_project, release_project
 from controlplane.commands.tenancy.projects import archive_project, create_project
@@ -246,13 +246,7 @@ class ProjectAdmin(ReadOnlyAdmin):
     )
     def hold(self, request: HttpRequest, project: Project) -> None:
         """Place no waiting task of a project until its release."""
-        hold_project(
-            project_id=project.pk,
-            reason=request.POST.get("reason", "").strip(),
-            role=role_of(request),
-            actor=str(request.user),
-            now=clock.now(),
-        )
+        hold_project(project_id=project.pk, **describe_action(request))
 
     @confirmed_action(
         "Release",
@@ -265,13 +259,7 @@ class ProjectAdmin(ReadOnlyAdmin):
     )
     def release(self, request: HttpRequest, project: Project) -> None:
         """Release a project from its hold."""
-        release_project(
-            project_id=project.pk,
-            reason=request.POST.get("reason", "").strip(),
-            role=role_of(request),
-            actor=str(request.user),
-            now=clock.now(),
-        )
+        release_project(project_id=project.pk, **describe_action(request))
 
     @confirmed_action(
         "Archive",

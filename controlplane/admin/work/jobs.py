@@ -35,7 +35,7 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.sections.commands import job_commands, submit_command
 from controlplane.admin.sections.graph import graph_sections
-from controlplane.admin.tenancy.members import role_of
+from controlplane.admin.tenancy.members import describe_action
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import failures_sections
 from controlplane.admin.work.job_tasks import tasks_sections
@@ -142,13 +142,7 @@ class JobAdmin(ReadOnlyAdmin):
     )
     def hold_jobs(self, request: HttpRequest, job: Job) -> None:
         """Place no waiting task of a job until its release."""
-        hold_job(
-            job_id=job.pk,
-            reason=request.POST.get("reason", "").strip(),
-            role=role_of(request),
-            actor=str(request.user),
-            now=clock.now(),
-        )
+        hold_job(job_id=job.pk, **describe_action(request))
 
     @confirmed_action(
         "Release job",
@@ -160,13 +154,7 @@ class JobAdmin(ReadOnlyAdmin):
     )
     def release_jobs(self, request: HttpRequest, job: Job) -> None:
         """Release a job from its hold."""
-        release_job(
-            job_id=job.pk,
-            reason=request.POST.get("reason", "").strip(),
-            role=role_of(request),
-            actor=str(request.user),
-            now=clock.now(),
-        )
+        release_job(job_id=job.pk, **describe_action(request))
 
     @confirmed_action(
         "Move to the front",
@@ -332,15 +320,7 @@ class JobAdmin(ReadOnlyAdmin):
 def _move(
     request: HttpRequest, job: Job, to: QueueEnd | None = None, band: Band | None = None
 ) -> None:
-    move_job(
-        job_id=job.pk,
-        to=to,
-        band=band,
-        reason=request.POST.get("reason", "").strip(),
-        role=role_of(request),
-        actor=str(request.user),
-        now=clock.now(),
-    )
+    move_job(job_id=job.pk, to=to, band=band, **describe_action(request))
 
 
 def _state_with_ending(job: Job) -> SafeString:

@@ -259,7 +259,7 @@ def _due(now: datetime, policy: Policy) -> Iterator[DoctorEntry]:
     if not is_in_time(load_tick("convergence"), now):
         when = "once the convergence tick runs"
     covered = {"silent_leases", "cleared_cells", "expired_jobs", "images"}
-    covered |= {"recount", "stored_totals", "orphans", "orphan_files", "cache_size"}
+    covered |= {"samples", "recount", "stored_totals", "orphans", "orphan_files", "cache_size"}
     for rule in sorted(due - covered):
         owner = owners[rule]
         acts = f"{when}: {owner.then}"
