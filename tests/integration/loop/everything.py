@@ -166,7 +166,11 @@ class Planting:
         )
         full = self.cell("full")
         Cell.objects.filter(name=full.name).update(
-            state="QUARANTINED", quarantined_for="failures", quarantined_until=ago(1)
+            state="QUARANTINED",
+            quarantined_for="failures",
+            quarantined_until=ago(1),
+            next_key_salt="00" * 16,
+            next_key_until=ago(10**6),
         )
         self.submit("held-image", image="broken:1")
         for name in ("full", "drained", "cascades"):
