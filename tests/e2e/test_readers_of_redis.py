@@ -108,13 +108,14 @@ def test_a_reader_of_redis_finds_no_content_of_a_job(
     _, failed = run_to_end(session, failing)
     assert failed["state"] == "FAILED"
     assert f"{marker}-program" in str(failed)
+    # The reader reads what is not sealed: orders and reports passed it too.
+    readable = (str(failed["attempt_uid"]), "attempt.watched", "heartbeat")
     wait_until(
-        lambda: str(failed["attempt_uid"]) in reader.seen(), seconds=10, what="Flower's event"
+        lambda: all(text in reader.seen() for text in readable),
+        seconds=30,
+        what="an event of Flower, a report and a heartbeat",
     )
     seen = reader.seen() + reader.keys()
-    # The reader reads what is not sealed: orders and reports passed it too.
-    assert "heartbeat" in seen
-    assert "attempt.watched" in seen
     assert re.search(r"LPUSH cell\.cell-[12]\.", seen)
     assert marker not in seen
     assert "signature=" not in seen
