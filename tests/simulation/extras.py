@@ -1,4 +1,4 @@
-"""What some simulations have beside jobs and contests: short lives, one-off tasks, losses."""
+"""What some simulations have beside jobs and contests: short lives, one-offs, holds, losses."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +9,7 @@ from controlplane.contract.states import TaskState as S
 from tests.simulation import callbacks
 from tests.simulation.callbacks import Callbacks
 from tests.simulation.faults import confirm_losses
+from tests.simulation.interventions import Interventions
 from tests.simulation.jobs import Submitted, group_of, job_of
 from tests.simulation.one_offs import OneOffs
 from tests.simulation.world import World
@@ -91,6 +92,12 @@ def _doom(world: World, part: Callbacks, rng: Random) -> None:
         world.note(f"fault: {part.name} will be killed after {part.doom} statements")
 
 
+def interventions(world: World, rng: Random) -> None:
+    """Operators hold and release jobs and the project, and move jobs in the queue."""
+    world.interventions = Interventions(world, rng)
+    world.interventions.plan()
+
+
 def mass_losses(world: World, rng: Random) -> None:
     """More than half of the cells go at once; some pools wait for an operator's word."""
     for number in range(rng.randint(1, 3)):
@@ -152,4 +159,11 @@ def _lose_many(world: World, rng: Random) -> None:
             world.timeline.after(rng.uniform(5.0, 120.0), back)
 
 
-EXTRAS: tuple[Extra, ...] = (short_lives, one_offs, tellings, mass_losses, departures)
+EXTRAS: tuple[Extra, ...] = (
+    short_lives,
+    one_offs,
+    tellings,
+    interventions,
+    mass_losses,
+    departures,
+)

@@ -119,7 +119,7 @@ def _evictions(world: World) -> Iterator[str]:
     """Since the last check: only for strictly more important work, never what runs once."""
     found = rows(
         """
-        SELECT h.id, h.task_id, j.band, h.message, h.at, g.at_most_once, p.preemption
+        SELECT h.id, h.task_id, h.job_id, j.band, h.message, h.at, g.at_most_once, p.preemption
         FROM controlplane_transition h JOIN controlplane_task t ON t.id = h.task_id
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = h.job_id JOIN controlplane_pool p ON p.id = j.pool_id
@@ -127,13 +127,14 @@ def _evictions(world: World) -> Iterator[str]:
         """,
         [world.evictions_seen, Reason.PREEMPTED.value],
     )
-    for number, task_id, band, message, at, is_once, may_evict in found:
+    moved = world.interventions.moved if world.interventions is not None else ()
+    for number, task_id, job_id, band, message, at, is_once, may_evict in found:
         world.evictions_seen = number
         *_, job, text = message.split()
         evictor = Band[text.strip("()").upper()]
         world.evictors[int(job)] = at
         world.evictions.add((int(job), at))
-        if band <= evictor:
+        if band <= evictor and job_id not in moved:
             yield f"task {task_id} of band {Band(band).name} {message}"
         if is_once or not may_evict:
             yield f"task {task_id} was evicted, which may not be: {message}"
@@ -169,6 +170,9 @@ def _kept_room(world: World) -> Iterator[str]:
 
     Except tasks for which a place was kept there, also because they waited long.
     """
+    if world.interventions is not None and world.interventions.have_begun:
+        # No room is kept for held tasks, and moves change the order of tasks.
+        return
     before = {(cell_id, task_id) for task_id, cell_id, _ in world.kept}
     for cell_id, name, capacity, need, band, since in _kept(world):
         held = Counter[str]()

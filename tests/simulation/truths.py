@@ -38,6 +38,7 @@ def check_step(world: World) -> None:
     violations += check_kept(world)
     violations += _lost_too_many(world)
     violations += world.callbacks.check() if world.callbacks is not None else []
+    violations += world.interventions.check() if world.interventions is not None else []
     if violations:
         raise Violated("\n".join(violations))
 
@@ -90,6 +91,7 @@ def check_end(world: World) -> None:
     wrong += _started_too_early()
     wrong += check_identical()
     wrong += check_evictions(world)
+    wrong += world.interventions.check_end() if world.interventions is not None else []
     wrong += _vanished_by_itself(world)
     if not world.are_cells_disturbed:
         wrong += _lost_without_cause()

@@ -31,6 +31,7 @@ from tests.simulation.callbacks import Callbacks
 from tests.simulation.contests import choose_contests, draw_contests
 from tests.simulation.control import ControlPlane
 from tests.simulation.families import choose_families, draw_families, tree
+from tests.simulation.interventions import Interventions
 from tests.simulation.jobs import Submitted, draw_jobs
 from tests.simulation.machines import Machine, Surroundings
 from tests.simulation.one_offs import OneOffs
@@ -102,6 +103,7 @@ class World:
         self.owners: dict[str, User] = {}
         self.one_offs: OneOffs | None = None
         self.callbacks: Callbacks | None = None
+        self.interventions: Interventions | None = None
         self.expires = False
         self.healed_at: float | None = None
         self.audited = 0
@@ -160,6 +162,8 @@ class World:
         left = self.submitters.what_is_left()
         if self.callbacks is not None:
             left += self.callbacks.what_is_left()
+        if self.interventions is not None:
+            left += self.interventions.what_is_left()
         if self.one_offs is not None:
             left += self.one_offs.what_is_left()
         found = rows(
