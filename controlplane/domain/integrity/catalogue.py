@@ -62,6 +62,7 @@ about the containers that its simulated machines created:
 * a one-off task has at most one claim at a time, and at most one task that is not deleted has its
   guid; every requested callback is delivered, and a second time only if the process of the first
   delivery died;
+* no attempt is made while its job or project is held;
 * no job expires while another job waits for it, depends on it or reads from it;
 * most cells of a pool are not declared lost at once unless an operator confirms it;
 * once faults stop, every job ends in the expected state and is settled; expired data is deleted.
