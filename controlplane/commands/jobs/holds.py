@@ -32,13 +32,7 @@ def hold_job(*, job_id: int, reason: str, role: Role, actor: str, now: datetime)
             raise Conflict(f"job {job_id} {state}")
         present = _own_hold(job_id)
         check_hold(present, subject=f"job {job_id}", role=role, reason=reason)
-        values = {"held_by": actor, "role": role.value, "reason": reason}
-        Hold.objects.update_or_create(
-            job_id=job_id,
-            ended_at=None,
-            defaults=values,
-            create_defaults={**values, "held_at": now},
-        )
+        _save(reason=reason, role=role, actor=actor, now=now, job_id=job_id)
         Job.objects.filter(pk=job_id).update(is_held=True)
         note_job(job, Reason.HELD, message=reason, now=now, actor=actor)
         before = None if present is None else present.as_audit()
@@ -54,8 +48,7 @@ def release_job(*, job_id: int, reason: str = "", role: Role, actor: str, now: d
     def release() -> None:
         job = _lock(job_id)
         present = check_release(_own_hold(job_id), subject=f"job {job_id}", role=role)
-        open_hold = Hold.objects.filter(job_id=job_id, ended_at=None)
-        open_hold.update(ended_at=max(now, present.since))
+        _end(present, now, job_id=job_id)
         Job.objects.filter(pk=job_id).update(is_held=False)
         note_job(job, Reason.HOLD_RELEASED, message=reason, now=now, actor=actor)
         entry = AuditEntry(
@@ -76,13 +69,7 @@ def hold_project(*, project_id: int, reason: str, role: Role, actor: str, now: d
         project = _lock_project(project_id)
         present = load_project_holds([project_id]).get(project_id)
         check_hold(present, subject=f"project {project}", role=role, reason=reason)
-        values = {"held_by": actor, "role": role.value, "reason": reason}
-        Hold.objects.update_or_create(
-            project_id=project_id,
-            ended_at=None,
-            defaults=values,
-            create_defaults={**values, "held_at": now},
-        )
+        _save(reason=reason, role=role, actor=actor, now=now, project_id=project_id)
         before = None if present is None else present.as_audit()
         entry = AuditEntry(
             Action.HOLD_PROJECT,
@@ -102,8 +89,7 @@ def release_project(
         project = _lock_project(project_id)
         found = load_project_holds([project_id]).get(project_id)
         present = check_release(found, subject=f"project {project}", role=role)
-        open_hold = Hold.objects.filter(project_id=project_id, ended_at=None)
-        open_hold.update(ended_at=max(now, present.since))
+        _end(present, now, project_id=project_id)
         entry = AuditEntry(
             Action.RELEASE_PROJECT,
             f"project {project}",
@@ -113,6 +99,19 @@ def release_project(
         )
         record(entry, actor=actor, now=now)
         transaction.on_commit(wakes.wake_placement, robust=True)
+
+
+def _save(*, reason: str, role: Role, actor: str, now: datetime, **subject: int) -> None:
+    """Open a hold of the subject, or replace all but the beginning of the open one."""
+    values = {"held_by": actor, "role": role.value, "reason": reason}
+    beginning = {**values, "held_at": now}
+    Hold.objects.update_or_create(
+        **subject, ended_at=None, defaults=values, create_defaults=beginning
+    )
+
+
+def _end(present: OpenHold, now: datetime, **subject: int) -> None:
+    Hold.objects.filter(**subject, ended_at=None).update(ended_at=max(now, present.since))
 
 
 def _lock(job_id: int) -> JobRow:
