@@ -1,4 +1,4 @@
-"""A real browser in which a user is logged in."""
+"""A page of a real browser, in which a user may be logged in."""
 
 import os
 import shutil
@@ -25,6 +25,16 @@ def signed_in_page(
     login = Client()
     login.force_login(user)
     name = settings.SESSION_COOKIE_NAME
+    with opened_page(url, viewport=viewport, **options) as (page, complaints):
+        page.context.add_cookies([{"name": name, "value": login.cookies[name].value, "url": url}])
+        yield page, complaints
+
+
+@contextmanager
+def opened_page(
+    url: str, *, viewport: dict[str, int] = DESKTOP, **options: Any
+) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page of a browser, and the list of what its console prints."""
     executable = next(filter(None, map(shutil.which, _BROWSERS)))
     complaints: list[str] = []
     # Playwright runs an event loop in the thread of the test, which reads and writes rows as well.
@@ -32,7 +42,6 @@ def signed_in_page(
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         context = browser.new_context(viewport=viewport, base_url=url, **options)  # type: ignore[arg-type]
-        context.add_cookies([{"name": name, "value": login.cookies[name].value, "url": url}])
         page = context.new_page()
         page.on("console", lambda line: complaints.append(line.text))
         page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))

@@ -1,25 +1,23 @@
 """A user without access to the admin makes and revokes a token on a narrow screen."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.admin.login import form as login
 from controlplane.domain.roles import Role
 from controlplane.limits.buckets import Buckets
 from controlplane.models import Domain, Project
+from tests.harness.browser import PHONE, opened_page
 from tests.harness.members import admit
-from tests.integration.admin.test_artifacts_in_browser import BROWSERS
 from tests.integration.admin.test_login import PASSWORD
 from tests.integration.admin.test_login_in_browser import Visit
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]
 
-WIDTH = 390
+WIDTH = PHONE["width"]
 
 
 @pytest.fixture
@@ -30,16 +28,9 @@ def visit(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     for name, role in (("computer-vision", Role.SUBMITTER), ("speech", Role.MANAGER)):
         Project.objects.create(domain=domain, name=name)
         admit(user, role, name, domain=domain.name)
-    executable = next(filter(None, map(shutil.which, BROWSERS)))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": WIDTH, "height": 844})
-        context.set_default_timeout(90_000)
-        found = Visit(context.new_page(), live_server.url)
-        found.page.on("console", lambda line: found.complaints.append(line.text))
-        found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
-        yield found
-        browser.close()
+    with opened_page(live_server.url, viewport=PHONE) as (page, complaints):
+        page.set_default_timeout(90_000)
+        yield Visit(page, live_server.url, complaints)
 
 
 def check_width(visit: Visit) -> None:

@@ -1,6 +1,5 @@
 """Hostile artifacts run nothing in a real browser, neither in their preview nor as a file."""
 
-import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,20 +8,17 @@ from struct import pack
 from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 from django.contrib.auth.models import User
-from django.test import Client
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.models import Attempt, Task
+from tests.harness.browser import signed_in_page
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_artifacts import SCRIPT, SVG, leave
 from tests.integration.admin.test_pages import address_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def png(width: int, height: int) -> bytes:
@@ -67,21 +63,13 @@ def visit(live_server: LiveServer, settings: Any, tmp_path: Path) -> Iterator[Vi
     make_installation()
     attempt = Attempt.objects.order_by("-uid")[0]
     leave(attempt, **CONTENTS)
-    login = Client()
-    login.force_login(User.objects.create_superuser("olga", password="x"))
-    name = django_settings.SESSION_COOKIE_NAME
-    session = login.cookies[name].value
+    olga = User.objects.create_superuser("olga", password="x")
     paths = address_of(Attempt, attempt), address_of(Task, attempt.task)
-    executable = next(filter(None, map(shutil.which, BROWSERS)))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 1360, "height": 900})
-        context.add_cookies([{"name": name, "value": session, "url": live_server.url}])
-        found = Visit(context.new_page(), live_server.url, *paths)
+    with signed_in_page(live_server.url, olga) as (page, _):
+        found = Visit(page, live_server.url, *paths)
         found.page.on("dialog", lambda dialog: (found.events.append("dialog"), dialog.dismiss()))
         found.page.on("download", lambda each: found.events.append(each.suggested_filename))
         yield found
-        browser.close()
 
 
 def test_pages_of_hostile_artifacts_run_nothing(visit: Visit) -> None:

@@ -1,20 +1,18 @@
 """Each response has a Content-Security-Policy that allows no inline script, and pages obey it."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import Client
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from pytest_django.live_server_helper import LiveServer
 
+from tests.harness.browser import signed_in_page
 from tests.integration.admin.rows import make_installation
-from tests.integration.admin.test_artifacts_in_browser import BROWSERS
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -83,22 +81,16 @@ class Visit:
 @pytest.fixture
 def visit(live_server: LiveServer) -> Iterator[Visit]:
     make_installation()
+    olga = User.objects.create_superuser("olga", password="x")
     login = Client()
-    login.force_login(User.objects.create_superuser("olga", password="x"))
+    login.force_login(olga)
     # No query is possible while the browser's event loop runs.
     paths = list(all_paths(login.get("/admin/").wsgi_request))
-    name = django_settings.SESSION_COOKIE_NAME
-    executable = next(filter(None, map(shutil.which, BROWSERS)))
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = started.new_context()
-        session = login.cookies[name].value
-        context.add_cookies([{"name": name, "value": session, "url": live_server.url}])
-        found = Visit(context.new_page(), live_server.url, paths, [])
+    with signed_in_page(live_server.url, olga) as (page, _):
+        found = Visit(page, live_server.url, paths, [])
         found.page.on("console", lambda message: found.note(message.text))
         found.page.on("pageerror", lambda error: found.refused.append(str(error)))
         yield found
-        started.close()
 
 
 def all_paths(request: HttpRequest) -> Iterator[str]:

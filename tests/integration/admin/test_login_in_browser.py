@@ -2,7 +2,6 @@
 
 import base64
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,13 +10,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.admin.login import form as login
 from controlplane.limits.buckets import Buckets
+from tests.harness.browser import opened_page
 from tests.harness.oidc_provider import CLIENT_ID, CLIENT_SECRET, serve_provider
-from tests.integration.admin.test_artifacts_in_browser import BROWSERS
 from tests.integration.admin.test_login import PASSWORD
 from tests.integration.admin.test_totp import code_at
 
@@ -56,17 +55,8 @@ class Visit:
 def visit(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
     monkeypatch.setattr(login, "_attempts", Buckets())
     User.objects.create_superuser("user-1", password=PASSWORD)
-    executable = next(filter(None, map(shutil.which, BROWSERS)))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 1360, "height": 850})
-        found = Visit(context.new_page(), live_server.url)
-        found.page.on(
-            "console",
-            lambda line: found.complaints.append(line.text) if line.type == "error" else None,
-        )
-        yield found
-        browser.close()
+    with opened_page(live_server.url) as (page, complaints):
+        yield Visit(page, live_server.url, complaints)
 
 
 def change(settings: Any, **values: Any) -> None:

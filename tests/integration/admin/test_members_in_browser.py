@@ -1,19 +1,16 @@
 """An operator adds and removes a member of a project in a real browser, under the strict policy."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from django.conf import settings as django_settings
 from django.contrib.auth.models import User
-from django.test import Client
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.models import Membership, Project
+from tests.harness.browser import PHONE, signed_in_page
 from tests.integration.admin.rows import make_installation
-from tests.integration.admin.test_artifacts_in_browser import BROWSERS
 from tests.integration.admin.test_pages import address_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]
@@ -42,21 +39,10 @@ def visit(live_server: LiveServer) -> Iterator[Visit]:
     make_installation()
     Membership.objects.all().delete()
     User.objects.create_user("user-1")
-    login = Client()
-    login.force_login(User.objects.create_superuser("olga", password="x"))
-    name = django_settings.SESSION_COOKIE_NAME
-    cookie = {"name": name, "value": login.cookies[name].value, "url": live_server.url}
+    olga = User.objects.create_superuser("olga", password="x")
     address = live_server.url + address_of(Project, Project.objects.get())
-    executable = next(filter(None, map(shutil.which, BROWSERS)))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 390, "height": 844})
-        context.add_cookies([cookie])  # type: ignore[list-item]
-        found = Visit(context.new_page(), address)
-        found.page.on("console", lambda line: found.complaints.append(line.text))
-        found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
-        yield found
-        browser.close()
+    with signed_in_page(live_server.url, olga, viewport=PHONE) as (page, complaints):
+        yield Visit(page, address, complaints)
 
 
 def test_member_is_added_and_removed_on_the_page_of_a_project(visit: Visit) -> None:
