@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
-
+from benchmarks.copies import BASE, Connection, make_old_jobs
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
 from benchmarks.throughput import noop_job
@@ -21,15 +20,10 @@ from benchmarks.usage import Others, cpu_seconds, spent
 CELLS = 4
 SMALL_JOBS = 100_000
 LARGE_JOBS, LARGE_TASKS = 50, 4_000
-# Where the ids of copies begin, far behind those that are given out meanwhile.
-BASE = 1_000_000_000
 EVERY_SECONDS = 0.2
 QUIET_SECONDS = 30.0
 WAIT_SECONDS = 270.0
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-_STEPS = "SELECT count(*) FROM controlplane_transition WHERE job_id = %s AND task_id IS NOT NULL"
 _PLACED = """
 SELECT 1000 * extract(epoch FROM a.created_at - j.created_at)::float
 FROM controlplane_job j JOIN controlplane_attempt a ON a.job_id = j.id
@@ -47,7 +41,7 @@ def run(runs: int) -> Result:
     )
     del runs
     with standing(Wanted(cells=CELLS)) as stand, stand.connect() as connection:
-        _make_old_jobs(stand, connection)
+        make_old_jobs(stand, connection, [(LARGE_JOBS, LARGE_TASKS), (SMALL_JOBS, 1)])
         stand.wait_until(lambda: _deletes(connection), "convergence deletes", seconds=60)
         before = _watch(stand, connection, _after(QUIET_SECONDS))
         rows_before = _count(connection)
@@ -128,69 +122,6 @@ def _watch(stand: Stand, connection: Connection, is_over: Callable[[], bool]) ->
 def _submit(stand: Stand, stop: threading.Event) -> None:
     while not stop.wait(EVERY_SECONDS):
         stand.post("/api/v1/jobs", noop_job(1))
-
-
-def _make_old_jobs(stand: Stand, connection: Connection) -> None:
-    key = stand.post("/api/v1/jobs", noop_job(1))["id"]
-
-    def has_settled() -> bool:
-        found = connection.execute(
-            "SELECT settled_at IS NOT NULL FROM controlplane_job WHERE id = %s", [key]
-        ).fetchone()
-        return found == (True,)
-
-    stand.wait_until(has_settled, "the first job has settled", seconds=30)
-    large = f"SELECT g / {LARGE_TASKS}, g FROM generate_series(0, %s) g"
-    small = f"SELECT {LARGE_JOBS} + g, {LARGE_JOBS * LARGE_TASKS} + g FROM generate_series(0, %s) g"
-    jobs = LARGE_JOBS + SMALL_JOBS
-    (steps,) = connection.execute(_STEPS, [key]).fetchone() or (0,)
-    with connection.transaction():
-        each = f"SELECT g AS job, g AS task FROM generate_series(0, {jobs - 1}) g"
-        ids = {"id": f"{BASE} + n.job", "expires_at": "NULL", "guid": "NULL"}
-        _copy(connection, "job", f"id = {key}", each, ids)
-        of_job = {"id": f"{BASE} + n.job", "job_id": f"{BASE} + n.job"}
-        _copy(connection, "taskgroup", f"job_id = {key}", each, of_job)
-        for statement, last in (
-            (large, LARGE_JOBS * LARGE_TASKS - 1),
-            (small, SMALL_JOBS - 1),
-        ):
-            numbers = f"SELECT * FROM ({statement % last}) AS x (job, task)"
-            uid = f"md5((n.task + {BASE})::text)::uuid"
-            whose = {"job_id": f"{BASE} + n.job"}
-            group = whose | {"group_id": f"{BASE} + n.job"}
-            task = {"id": f"{BASE} + n.task", "index": "n.task", "attempt_uid": uid}
-            _copy(connection, "task", f"job_id = {key}", numbers, group | task)
-            of_task = {"task_id": f"{BASE} + n.task"}
-            _copy(connection, "attempt", f"job_id = {key}", numbers, group | of_task | {"uid": uid})
-            step = {"id": f"{BASE} + n.task * {steps} + s.nth", "attempt_uid": uid}
-            _copy(
-                connection,
-                "transition",
-                f"job_id = {key} AND task_id IS NOT NULL",
-                numbers,
-                whose | of_task | step,
-            )
-    connection.execute("VACUUM ANALYZE")
-
-
-def _copy(
-    connection: Connection, table: str, source: str, numbers: str, other: dict[str, str]
-) -> None:
-    """Rows of `source` once for each of `numbers`, with some columns `other`."""
-    found = connection.execute(
-        "SELECT column_name FROM information_schema.columns WHERE table_name = %s",
-        [f"controlplane_{table}"],
-    )
-    names = [f'"{name}"' for (name,) in found.fetchall()]
-    values = [other.get(name.strip('"'), f"s.{name}") for name in names]
-    connection.execute(
-        f"""
-        INSERT INTO controlplane_{table} ({", ".join(names)}) SELECT {", ".join(values)}
-        FROM ({numbers}) n, (
-            SELECT *, row_number() OVER () - 1 AS nth FROM controlplane_{table} WHERE {source}
-        ) s
-        """
-    )
 
 
 def _count(connection: Connection) -> dict[str, int]:

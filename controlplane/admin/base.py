@@ -70,6 +70,7 @@ class StyledAdmin(_ModelAdmin):
 
     paginator = BoundedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # counts of each choice of each filter read whole tables
     list_per_page = 25
     list_max_show_all = 25
     list_fullwidth = True

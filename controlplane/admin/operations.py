@@ -61,6 +61,7 @@ class AuditAdmin(ReadOnlyAdmin):
 
     list_display = ("number", "when", "action", "subject", "actor", "through", "address", "details")
     list_display_links = ("number", "subject")
+    sortable_by = ("number", "when")  # an index serves these
     list_filter = (ActionFilter, "via")
     list_select_related = ("project__domain", "domain")
     search_fields = ("subject",)

@@ -185,6 +185,8 @@ class Job(models.Model):
             models.Index(fields=("name",), name="job_name"),
             models.Index(fields=("project", "-id"), name="job_project_newest"),
             models.Index(fields=("state", "-id"), name="job_state_newest"),
+            models.Index(fields=("band", "-id"), name="job_band_newest"),
+            models.Index(fields=("is_one_off", "-id"), name="job_one_off_newest"),
             models.Index(
                 fields=("id",),
                 name="job_ending",

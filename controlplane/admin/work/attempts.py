@@ -116,6 +116,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         "took",
         "flower",
     )
+    sortable_by = ("shown_uid", "created")  # an index serves these
     list_filter = (AttemptStateFilter, HeldFilter)
     list_select_related = ("cell", "job", "group", "task")
     search_fields = ("uid",)

@@ -64,6 +64,7 @@ class CacheEntryAdmin(ReadOnlyAdmin):
         "populated",
         "used",
     )
+    sortable_by = ("populated",)  # an index serves this
     list_filter = (PresentFilter, "is_shared", "project")
     list_select_related = ("project__domain", "domain", "owner")
     search_fields = ("key",)

@@ -60,6 +60,7 @@ class CallbackAdmin(ReadOnlyAdmin):
         "created",
         "next_or_end",
     )
+    sortable_by = ("number", "created")  # an index serves these
     list_filter = ("state", HostFilter)
     list_select_related = ("job", "task", "task__group")
     search_fields = ("host",)

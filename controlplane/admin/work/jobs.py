@@ -98,6 +98,7 @@ class JobAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
+    sortable_by = ("number", "created")  # an index serves these
     list_filter = (StateFilter, HeldJobsFilter, "band", ("is_one_off", OneOffFilter))
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)

@@ -35,6 +35,7 @@ class OneOffAdmin(ReadOnlyAdmin):
 
     ordering: ClassVar = ("-task_id",)
     list_display = ("guid", "domain", "task_link", "shown_lifecycle", "shown_state", "claimed")
+    sortable_by = ("task_link",)  # an index serves this
     list_filter = (ResolvingFilter,)
     list_select_related = ("task", "task__job", "task__group")
     search_fields = ("guid",)

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
@@ -29,7 +29,7 @@ from controlplane.admin.work.failures import task_failure_sections
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
-from controlplane.admin.work.waiting_filter import OpenFilter
+from controlplane.admin.work.waiting_filter import OpenFilter, selects_waiting
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.domain.state.states import ACTIVE
@@ -56,6 +56,15 @@ class TaskStateFilter(StateFilter):
             return found & Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id"))
         return found
 
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows in the selected state; the open filter may select waiting ones already.
+
+        The planner has no statistics of a repeated condition, and may join each row to each.
+        """
+        if self.value() is None or not selects_waiting(request.GET):
+            return super().queryset(request, queryset)
+        return queryset if self.value() == f"{TaskState.PENDING:d}" else queryset.none()
+
 
 @admin.register(Task)
 class TaskAdmin(ReadOnlyAdmin):
@@ -72,6 +81,7 @@ class TaskAdmin(ReadOnlyAdmin):
         "took",
     )
     list_display_links = ("number", "name")
+    sortable_by = ("number",)  # an index serves this
     list_filter = (TaskStateFilter, OpenFilter)
     list_select_related = ("job", "group")
     search_fields = ("pk",)

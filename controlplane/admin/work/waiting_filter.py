@@ -1,5 +1,6 @@
 """The filter of a list of tasks for open ones: waiting, stuck or on a cell."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db.models import Q, QuerySet
@@ -14,13 +15,23 @@ from controlplane.queries.work_counts import STUCK_SHAPES
 
 _WAITS = Q(state=TaskState.PENDING, attempt_open=False)
 _IS_STUCK = Q(shape_id__in=RawSQL(STUCK_SHAPES, ()))
-_OF_SHAPES = ("pool", "band")
+# The name of a parameter, and the lookup of a job or shape.
+_OF_SHAPES = {"pool": "pool__name", "band": "band"}
+_HELD = "held"
+
+
+def selects_waiting(parameters: Mapping[str, Any]) -> bool:
+    """Return whether these parameters of a list select waiting tasks only."""
+    chosen = parameters.get(OpenFilter.parameter_name)
+    return chosen in ("pending", "stuck") or (
+        chosen != _HELD and any(name in parameters for name in _OF_SHAPES)
+    )
 
 
 class OpenFilter(IndexedFilter):
     """A filter for open tasks: partial indexes find the choices among many ended tasks.
 
-    Links may also have `pool` (a name) and `band` (a number) of waiting tasks. Of these, and of
+    Links may also have `pool` (a name) and `band` (a number). Of waiting tasks of these, and of
     stuck ones, at most the number that lists count exactly is sorted.
     """
 
@@ -29,7 +40,7 @@ class OpenFilter(IndexedFilter):
     options: ClassVar = {
         "pending": ("Waiting to be placed", _WAITS),
         "stuck": ("Waiting, and no cell can run it", _WAITS & _IS_STUCK),
-        "held": (
+        _HELD: (
             "On a cell",
             Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id")),
         ),
@@ -38,11 +49,18 @@ class OpenFilter(IndexedFilter):
     def __init__(
         self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any
     ) -> None:
-        self._shape = {name: params.pop(name)[-1] for name in _OF_SHAPES if name in params}
+        self._shape = {
+            lookup: params.pop(name)[-1] for name, lookup in _OF_SHAPES.items() if name in params
+        }
+        if not self._shape.get("band", "0").isdigit():
+            self._shape["band"] = "-1"  # no job has it
         super().__init__(request, params, model, model_admin)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows of the selected choice."""
+        if self._shape and self.value() == _HELD:
+            of_jobs = {f"job__{lookup}": value for lookup, value in self._shape.items()}
+            return super().queryset(request, queryset).filter(**of_jobs)
         if not self._shape and self.value() != "stuck":
             return super().queryset(request, queryset)
         found = super().queryset(request, Task.objects.filter(_WAITS))
@@ -51,9 +69,4 @@ class OpenFilter(IndexedFilter):
         return queryset.filter(pk__in=found.order_by().values("pk")[:EXACT_UP_TO])
 
     def _shapes(self) -> QuerySet[Shape]:
-        shapes = Shape.objects.all()
-        if pool := self._shape.get("pool"):
-            shapes = shapes.filter(pool__name=pool)
-        if band := self._shape.get("band"):
-            shapes = shapes.filter(band=band) if band.isdigit() else shapes.none()
-        return shapes
+        return Shape.objects.filter(**self._shape)

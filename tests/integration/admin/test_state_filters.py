@@ -6,12 +6,23 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection
+from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import ATTEMPT_STATES, COLOURS, UNSUCCESSFUL
-from controlplane.models import Attempt, Job, Task, TaskGroup
+from controlplane.models import (
+    Attempt,
+    AuditLine,
+    CacheEntry,
+    Callback,
+    Job,
+    OneOff,
+    Task,
+    TaskGroup,
+)
+from tests.integration.admin.rows import add_attempts
 from tests.integration.admin.test_job_tasks import job_of, names_in, shown
 from tests.integration.admin.test_pages import address_of, words
 
@@ -129,6 +140,44 @@ def test_a_chip_keeps_the_other_filters(operator: Client) -> None:
     assert f"job__id__exact={job.pk}" in urlsplit(address).query
     listed = operator.get(f"{address_of(Task)}{address}").context["cl"].result_list
     assert [task.job_id for task in listed] == [job.pk] * 3
+
+
+def test_filters_of_open_tasks_combine_with_states_pools_and_bands(operator: Client) -> None:
+    others = set(Task.objects.values_list("pk", flat=True))
+    job = job_of([S.PENDING] * 2 + [S.SUCCEEDED])
+    pool, band = job.pool.name, int(job.band)
+
+    def listed(**query: object) -> list[S]:
+        found = operator.get(address_of(Task), query).context["cl"].result_list
+        return [S(task.state) for task in found if task.pk not in others]
+
+    waiting = [S.PENDING] * 2
+    assert listed(open="pending", state__exact=int(S.PENDING)) == waiting
+    assert listed(open="pending", state__exact=int(S.SUCCEEDED)) == []
+    assert listed(pool=pool, band=band) == waiting
+    assert listed(pool=pool, band=band, state__exact=int(S.PENDING)) == waiting
+    assert listed(pool=pool, band=band, state__exact=int(S.SUCCEEDED)) == []
+    for wrong in ({"pool": "none"}, {"band": 99}, {"band": "x"}, {"band": "9" * 30}):
+        assert listed(open="pending", **wrong) == []
+    [running] = Task.objects.filter(job=job_of([S.RUNNING]))
+    add_attempts(running, [S.RUNNING])
+    assert listed(open="held", pool=pool, band=band) == [S.RUNNING]
+    assert listed(open="held", pool="none", band=band) == []
+    assert listed(open="held", pool=pool, band="x") == []
+
+
+@pytest.mark.parametrize("model", [Task, Attempt, Job, Callback, AuditLine, CacheEntry, OneOff])
+def test_long_lists_are_sorted_by_their_keys_only(operator: Client, model: type[Model]) -> None:
+    html = html_of(operator, address_of(model))
+    columns = set(re.findall(r"[?&;]o=-?(\d+)", html))
+    changelist = operator.get(address_of(model)).context["cl"]
+    names = [str(changelist.list_display[int(column)]) for column in columns]
+    keys = {changelist.get_ordering_field(name) for name in names}
+    assert columns
+    assert keys <= {"pk", model._meta.pk.attname}  # type: ignore[union-attr]
+    assert "_facets" not in html
+    with_counts = operator.get(f"{address_of(model)}?_facets=True").context["cl"]
+    assert not with_counts.add_facets
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,234 @@
+"""PAGES: the operators' pages with a million ended tasks and ten thousand that wait or run.
+
+Every page that links of the admin lead to is requested, two of each kind: the time of each request
+as the browser sees it. Then 25 live pages are left open while nothing happens: the CPU time of web
+and database for them.
+"""
+
+import re
+import threading
+import time
+import urllib.error
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from http.cookiejar import CookieJar
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.request import (
+    HTTPCookieProcessor,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
+
+from benchmarks.copies import Connection, make_old_jobs
+from benchmarks.report import Result, median, others_note
+from benchmarks.stand import Stand, Wanted, standing
+from benchmarks.usage import Others, cpu_seconds, spent
+
+CELLS = 4
+SIZES = ((200, 4_000), (200_000, 1))
+OPEN_TASKS = 10_000
+MOST_RUNNING = 640
+REQUESTS = 20
+MAX_P95_MS = 100
+OPEN_PAGES = 25
+POLL_SECONDS = 4.0
+MINUTE = 60.0
+MAX_CORE_PERCENT = 5
+# Of each kind of page.
+EXAMPLES = 2
+SLOWEST = 15
+
+_NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<![a-z])\d+(?![a-z])")
+# The page names the version for its next poll, as a text of JavaScript.
+_ETAG = re.compile(r'"If-None-Match": "\\u0022(\w+)\\u0022"')
+# Forms that change something, and other answers than pages.
+_SKIPPED = re.compile(r"logout|/delete/|/add/|/autocomplete/|jsi18n|download|/export")
+
+
+def run(runs: int) -> Result:
+    """Always one run: each page is requested many times."""
+    result = Result(
+        "PAGES",
+        f"operators' pages with {sum(count * size for count, size in SIZES):,} ended tasks",
+        ("page", "median ms", "p95 ms", "answer KiB"),
+    )
+    del runs
+    with standing(Wanted(cells=CELLS)) as stand, stand.connect() as connection:
+        make_old_jobs(stand, connection, SIZES)
+        _make_open_work(stand, connection)
+        browser = _Browser(stand)
+        browser.log_in()
+        others = Others(stand.pids)
+        paths = list(browser.crawl())
+        measured = {path: browser.measure(path) for path in paths}
+        idle = _measure_idle(stand, browser, [path for path in paths if browser.is_live(path)])
+        busy = others.cores()
+    slowest = sorted(measured, key=lambda path: -measured[path]["p95_ms"])
+    for path in slowest[:SLOWEST]:
+        figures = measured[path]
+        row = (f"{figures['median_ms']:.0f}", f"{figures['p95_ms']:.0f}", f"{figures['kib']:.0f}")
+        result.rows.append((path, *row))
+    late = [path for path in measured if measured[path]["p95_ms"] > MAX_P95_MS]
+    result.notes += [
+        f"{len(measured)} pages, {len(late)} of them above {MAX_P95_MS} ms (p95 of {REQUESTS}).",
+        f"{OPEN_PAGES} open pages: {idle['percent']:.1f} % of a core more than none"
+        f" (at most {MAX_CORE_PERCENT} %).",
+        others_note([busy]),
+    ]
+    result.figures = {"pages": measured, "idle": idle, "cores_used_by_others": busy}
+    return result
+
+
+def _make_open_work(stand: Stand, connection: Connection) -> None:
+    job = {
+        "name": "open",
+        "replicas": OPEN_TASKS,
+        "task_type": "process",
+        "command": ["sleep", "3600"],
+        "resources": {"cpu": 0.1, "memory": "16Mi", "disk": "1Mi"},
+    }
+    key = stand.post("/api/v1/jobs", job)["id"]
+    for number in range(20):
+        stand.post("/api/v1/jobs", {**job, "name": f"behind-{number}", "replicas": 10})
+
+    def runs() -> bool:
+        found = connection.execute(
+            "SELECT count(*) FROM controlplane_task WHERE job_id = %s AND started_at IS NOT NULL",
+            [key],
+        ).fetchone()
+        return found is not None and found[0] >= MOST_RUNNING
+
+    stand.wait_until(runs, "the cells are full", seconds=60)
+
+
+def _measure_idle(stand: Stand, browser: "_Browser", paths: list[str]) -> dict[str, Any]:
+    """CPU time of web and database in a minute with open pages, less that of one without."""
+    before = cpu_seconds(stand.pids)
+    time.sleep(MINUTE)
+    without = _percent(spent(before, cpu_seconds(stand.pids)))
+    stop = threading.Event()
+    opened = [paths[number % len(paths)] for number in range(OPEN_PAGES)]
+    threads = [threading.Thread(target=browser.keep_open, args=(path, stop)) for path in opened]
+    for number, thread in enumerate(threads):
+        thread.start()
+        time.sleep(POLL_SECONDS / OPEN_PAGES if number else 0)
+    time.sleep(POLL_SECONDS)
+    before = cpu_seconds(stand.pids)
+    time.sleep(MINUTE)
+    during = _percent(spent(before, cpu_seconds(stand.pids)))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return {"without": without, "with": during, "percent": during - without, "paths": opened}
+
+
+def _percent(used: Mapping[str, float]) -> float:
+    return 100 * (used["web"] + used["postgres"]) / MINUTE
+
+
+class _Browser:
+    """An operator's session, without scripts and styles."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self._url = stand.plan.url
+        self._cookies = CookieJar()
+        self._pages: dict[str, str] = {}
+
+    def log_in(self) -> None:
+        path = "/admin/login/"
+        self._get(path)
+        token = next(cookie.value for cookie in self._cookies if "csrf" in cookie.name)
+        secret = self._stand.plan.credentials
+        form = {
+            "csrfmiddlewaretoken": token or "",
+            "username": secret.admin_user,
+            "password": secret.admin_password,
+            "next": "/admin/",
+        }
+        headers = {"Referer": self._url + path}
+        request = Request(self._url + path, urlencode(form).encode(), headers)
+        with self._opener().open(request, timeout=60) as answer:
+            if answer.url.rstrip("/") != self._url + "/admin":
+                raise RuntimeError(f"the login leads to {answer.url}")
+
+    def crawl(self) -> Iterator[str]:
+        """Follow links from the overview; yield some paths of each kind of page."""
+        found: dict[str, int] = defaultdict(int)
+        waiting, seen = ["/admin/"], set[str]()
+        while waiting:
+            path = waiting.pop(0)
+            if path in seen or _SKIPPED.search(path):
+                continue
+            seen.add(path)
+            kind = _NUMBER.sub("N", path)
+            if found[kind] >= EXAMPLES:
+                continue
+            try:
+                text = self._get(path)
+            except urllib.error.HTTPError as error:
+                raise RuntimeError(f"GET {path}: {error.code}") from None
+            if "<html" not in text:
+                continue
+            found[kind] += 1
+            self._pages[path] = text
+            yield path
+            waiting += [link for link in _links(path, text) if link not in seen]
+
+    def is_live(self, path: str) -> bool:
+        """Return whether the page refreshes itself."""
+        return 'id="live"' in self._pages[path]
+
+    def measure(self, path: str) -> dict[str, float]:
+        """Request the page many times."""
+        times = []
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            text = self._get(path)
+            times.append(1000 * (time.perf_counter() - began))
+        times.sort()
+        p95 = times[int(0.95 * (len(times) - 1))]
+        return {"median_ms": median(times), "p95_ms": p95, "kib": len(text) / 1024}
+
+    def keep_open(self, path: str, stop: threading.Event) -> None:
+        """Poll as the script of the page does."""
+        opener, etag = self._opener(), ""
+        while not stop.is_set():
+            headers = {"HX-Request": "true", "If-None-Match": etag}
+            try:
+                with opener.open(Request(self._url + path, headers=headers), timeout=60) as answer:
+                    found = _ETAG.search(answer.read().decode())
+                    etag = f'"{found[1]}"' if found else ""
+            except urllib.error.HTTPError as error:
+                if error.code != 304:
+                    raise
+            stop.wait(POLL_SECONDS)
+
+    def _get(self, path: str) -> str:
+        with self._opener().open(self._url + path, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def _opener(self) -> OpenerDirector:
+        return build_opener(ProxyHandler({}), HTTPCookieProcessor(self._cookies))
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a" and (target := dict(attrs).get("href")):
+            self.found.append(target)
+
+
+def _links(path: str, text: str) -> list[str]:
+    parser = _Links()
+    parser.feed(text)
+    targets = [urlsplit(urljoin(path, link)) for link in parser.found]
+    paths = [f"{target.path}?{target.query}".rstrip("?") for target in targets if not target.netloc]
+    return [path for path in paths if path.startswith("/admin/")]
