@@ -46,9 +46,12 @@ class TaskStateFilter(StateFilter):
     states: ClassVar = frozenset(TaskState)
 
     def condition(self, state: TaskState, request: HttpRequest) -> Q:
-        """Return the condition; of PENDING tasks of all jobs, those that could be placed."""
+        """Return the condition; of PENDING tasks of all jobs, those that could be placed.
+
+        A list of the tasks of a job, or of those on cells, is short.
+        """
         found = Q(state=state)
-        if "job__id__exact" in request.GET:
+        if "job__id__exact" in request.GET or request.GET.get("open") == "held":
             return found
         if state == TaskState.PENDING:
             return found & Q(attempt_open=False)
