@@ -117,6 +117,32 @@ def connect(sockets: ExitStack, url: str, cell: str, number: int) -> int:
     return number
 
 
+def send(lines: ExitStack, url: str, user: str, *commands: tuple[bytes | str | int, ...]) -> None:
+    """Send commands with a login, on a connection for each, and read no responses."""
+    for command in commands:
+        client = lines.enter_context(redis.Redis.from_url(logins.with_login(url, user, KEY)))
+        connection = client.connection_pool.get_connection()
+        connection.connect()
+        connection.send_command(*command)
+
+
+def wait_for_keys(number: int, first: int = 0) -> tuple[bytes | str | int, ...]:
+    """Return a command that waits for so many queues of the first cell."""
+    queue = queues.cell_queue(CELLS[0], "")
+    return ("BRPOP", *(f"{queue}{n:032}" for n in range(first, first + number)), 0)
+
+
+def other_bytes(operator: "redis.Redis[bytes]") -> int:
+    return operator.info()["used_memory"] - operator.info()["used_memory_startup"]
+
+
+def wait_for_memory(operator: "redis.Redis[bytes]", mib: int) -> None:
+    """Wait until Redis has read what was sent."""
+    deadline = time.monotonic() + 60
+    while other_bytes(operator) < mib * MIB:
+        assert time.monotonic() < deadline, "Redis does not use the memory"
+
+
 class Blocks:
     """How long cells were blocked: the longest time, and in how many seconds any was."""
 
@@ -592,6 +618,67 @@ def test_unread_responses_of_a_cell_are_limited(
             if one["user"] == logins.sender(CELLS[0])
         )
         assert owned <= SHARD_BYTES
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [("HELLO", 2, "SETNAME", b"x" * 7 * MIB)] * 20,
+        [wait_for_keys(150_000, first) for first in (0, 150_000, 300_000)],
+    ],
+    ids=["names", "keys"],
+)
+def test_memory_that_no_list_of_connections_shows_is_limited(
+    unread: RedisGuard,
+    url: str,
+    operator: "redis.Redis[bytes]",
+    commands: list[tuple[bytes | str | int, ...]],
+) -> None:
+    """Names of connections, and keys for which they wait. Redis needs no right to set a name."""
+    with ExitStack() as lines:
+        connect(lines, url, CELLS[1], 4)
+        send(lines, url, logins.receiver(CELLS[0]), *commands)
+        wait_for_memory(operator, 90)
+        assert closed(unread.step(0.0)) == [CELLS[0]]
+        assert other_bytes(operator) < 30 * MIB
+        assert connect(lines, url, CELLS[0], 1) == 0
+        assert connect(lines, url, CELLS[1], 1) == 1
+
+
+def test_memory_that_no_single_cell_occupies_closes_none(
+    unread: RedisGuard, url: str, operator: "redis.Redis[bytes]"
+) -> None:
+    """Their connections end once, and again only if the memory grows as much."""
+    with ExitStack() as lines:
+        for _ in range(2):
+            for cell in CELLS[1:]:
+                name = ("HELLO", 2, "SETNAME", b"x" * 4 * MIB)
+                send(lines, url, logins.receiver(cell), name)
+            wait_for_memory(operator, 75)
+            connect(lines, url, CELLS[0], 1)
+            assert closed(unread.step(0.0)) == []
+        users = [one["user"] for one in operator.client_list()]
+        assert users.count(logins.receiver(CELLS[0])) == 1
+
+
+def test_cell_that_waits_for_many_keys_is_closed(
+    unread: RedisGuard, url: str, operator: "redis.Redis[bytes]"
+) -> None:
+    """Redis does nothing else meanwhile. Other cells wait for one key."""
+    found: list[str] = []
+    with ExitStack() as lines:
+        own_queue = queues.cell_queue(CELLS[1], "a" * 32)
+        send(lines, url, logins.receiver(CELLS[1]), ("BRPOP", own_queue, 0))
+        for second in range(20):
+            send(lines, url, logins.receiver(CELLS[0]), wait_for_keys(50_000))
+            wait_for_memory(operator, 4)
+            found += closed(unread.step(float(second)))
+            if found:
+                break
+        assert found == [CELLS[0]]
+        users = [one["user"] for one in operator.client_list()]
+        assert users.count(logins.receiver(CELLS[1])) == 1
+        assert users.count(logins.receiver(CELLS[0])) == 0
 
 
 def test_next_guard_opens_what_the_last_one_closed(
