@@ -661,6 +661,19 @@ def test_memory_that_no_single_cell_occupies_closes_none(
         assert users.count(logins.receiver(CELLS[0])) == 1
 
 
+def test_logs_of_redis_do_not_fill_the_memory(url: str, operator: "redis.Redis[bytes]") -> None:
+    """An entry contains the name of the connection, and the key of a denied command."""
+    address = logins.with_login(url, logins.sender(CELLS[0]), KEY)
+    with redis.Redis.from_url(address, single_connection_client=True) as client:
+        operator.config_set("slowlog-log-slower-than", 0)
+        client.execute_command("HELLO", 3, "SETNAME", b"x" * 7 * MIB)
+        for n in range(20):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.lpush(b"%08d" % n + b"x" * 7 * MIB, "x")
+    operator.ping()
+    assert other_bytes(operator) < 30 * MIB
+
+
 def test_cell_that_waits_for_many_keys_is_closed(
     unread: RedisGuard, url: str, operator: "redis.Redis[bytes]"
 ) -> None:
