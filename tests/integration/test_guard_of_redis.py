@@ -386,29 +386,45 @@ def test_cell_that_floods_after_it_left_the_search_is_found(guard: ReadShard, ur
     assert floods <= 5 + 12
 
 
-@pytest.mark.parametrize("backlog_mib", [3, 12])
-def test_backlog_of_a_blocked_cell_does_not_close_it(
-    guard: ReadShard, url: str, backlog_mib: int
-) -> None:
-    """A search is narrowed to two cells, of which one is busy: it sends what it kept at once."""
+def narrow_to_a_busy_cell(guard: ReadShard, url: str, *, mib: int, seconds: int) -> list[Finding]:
+    """Narrow a search to two cells, of which one is busy: it sends what it kept when it may.
+
+    It needs so many seconds to send it. Return what the guard finds first, if anything.
+    """
     order = sorted(CELLS)
     hostile, busy = order[:2]
-    watched, kept, is_alone = Blocks(set(order[2:])), False, False
+    watched, kept, is_alone = Blocks(set(order[2:])), 0, False
     for second in range(400):
-        assert not closed(guard.step(float(second)))
+        if found := guard.step(float(second)):
+            return found
         watched.note(guard, second)
         blocked = guard.blocked()
         if busy in blocked:
-            kept = True
+            kept = seconds
         elif kept:
-            flood(url, busy, mib=backlog_mib)
-            kept = False
+            flood(url, busy, mib=mib)
+            kept -= 1
         is_alone = is_alone or blocked == set(CELLS) - {busy}
         is_narrow = set(CELLS) - blocked <= {hostile, busy} and len(blocked) < len(CELLS)
         if second < 100 and not is_alone and not is_narrow:
             flood(url, hostile)
     assert is_alone
     assert watched.longest <= 12
+    return []
+
+
+@pytest.mark.parametrize("mib", [3, 12])
+def test_backlog_of_a_blocked_cell_does_not_close_it(guard: ReadShard, url: str, mib: int) -> None:
+    assert narrow_to_a_busy_cell(guard, url, mib=mib, seconds=1) == []
+
+
+def test_backlog_of_several_seconds_may_close_a_cell_for_a_minute(
+    guard: ReadShard, url: str
+) -> None:
+    """It looks like a flood that pauses. The cell returns by itself."""
+    [found] = narrow_to_a_busy_cell(guard, url, mib=12, seconds=3)
+    assert isinstance(found, ClosedLogins)
+    assert (found.cell, found.seconds) == (sorted(CELLS)[1], 60)
 
 
 @pytest.mark.parametrize("sender", [CELLS[0], CELLS[19]])
