@@ -58,8 +58,16 @@ PAUSE_SECONDS = 60
 MAX_CONNECTIONS = 32
 """Connections of one login. A cell uses four in total."""
 
-MAX_BUFFER_BYTES = 64 << 20
-"""Memory for the connections of one login: unfinished requests, and unread responses."""
+MAX_ARGUMENTS_BYTES = 1 << 20
+"""Arguments of the commands of a login that receives. Redis needs 3 µs for each key that a `BRPOP`
+names, in which it does nothing else; a cell names one, and publishes short events.
+"""
+
+MAX_OTHER_BYTES = 64 << 20
+"""Growth of the memory besides the shards, after which the guard finds the logins that use it."""
+
+MAX_LOGIN_BYTES = 16 << 20
+"""Memory for the connections of one login. The longest message has 4.1 MB."""
 
 EXCESS_STEPS = 3
 """Consecutive steps with an excess of a login, before the logins of its cell are closed."""
@@ -136,7 +144,10 @@ class _ShardState:
 
 @dataclass(slots=True)
 class _GuardState:
-    """The state of the guard, discarded when its lease is lost."""
+    """The state of the guard, discarded when its lease is lost.
+
+    `other_bytes`: memory besides the shards that is not of a single login.
+    """
 
     shards: dict[str, _ShardState] = field(
         default_factory=lambda: {n: _ShardState() for n in INBOX_QUEUES}
@@ -144,6 +155,7 @@ class _GuardState:
     closed_until: dict[str, float] = field(default_factory=dict)
     times_closed: Counter[str] = field(default_factory=Counter)
     excess_steps: Counter[str] = field(default_factory=Counter)
+    other_bytes: int = 0
     at: float | None = None
     steps: int = 0
 
@@ -213,9 +225,11 @@ class RedisGuard:
         found: list[Finding] = []
         for name, size in load.lists.items():
             found += self._limit(state, name, size, elapsed, now)
-        is_due = state.steps % LIST_STEPS == 1 or state.excess_steps or _is_crowded(load)
-        if self._manages_users and is_due:
-            found += self._limit_connections(state, load, now)
+        if self._manages_users:
+            found += self._limit_memory(state, load, now)
+            is_crowded = load.connections > load.max_connections // 2
+            if state.steps % LIST_STEPS == 1 or state.excess_steps or is_crowded:
+                found += self._limit_connections(state, load, now)
         return found
 
     def _open_all(self, *, besides: Container[str]) -> None:
@@ -326,6 +340,25 @@ class RedisGuard:
         cells = {user.removeprefix(prefix): is_open for user, is_open in users}
         return {cell: cells[cell] for cell in cells if inbox_queue(cell) == shard}
 
+    def _limit_memory(self, state: _GuardState, load: ServerLoad, now: float) -> list[Finding]:
+        """Find the logins that use much memory, by ending their connections in turn.
+
+        A list of connections does not show all of it, and contains their names, which may be long.
+        """
+        if load.other_bytes <= state.other_bytes + MAX_OTHER_BYTES:
+            return []
+        users = self._control.users(logins.sender("")) | self._control.users(logins.receiver(""))
+        found: list[Finding] = []
+        for user, size in self._control.free_memory_of(users).items():
+            cell = user.partition(".")[2]
+            if size > MAX_LOGIN_BYTES and cell not in state.closed_until:
+                reason = f"its connections to Redis occupy {size >> 20} MiB"
+                found.append(self._close(state, cell, reason, now))
+        if not found:
+            # The next search is due after the same growth: this one has disturbed all cells.
+            state.other_bytes = load.other_bytes
+        return found
+
     def _limit_connections(self, state: _GuardState, load: ServerLoad, now: float) -> list[Finding]:
         listed = self._control.connections()
         if load.connections > load.max_connections // 2:
@@ -374,28 +407,23 @@ def _is_search_due(shard: _ShardState, now: float) -> bool:
     return (is_flooded or shard.large_steps >= LARGE_STEPS) and now >= shard.search_at
 
 
-def _is_crowded(load: ServerLoad) -> bool:
-    """Return whether connections are many, or their buffers large."""
-    return load.connections > load.max_connections // 2 or load.buffer_bytes > MAX_BUFFER_BYTES
-
-
 def _is_without_login(one: Connection) -> bool:
     return one.command in {"NULL", "auth", "hello"} and one.age_seconds >= LOGIN_SECONDS
 
 
 def _find_excess(listed: Iterable[Connection]) -> dict[str, str]:
-    """Return the logins of cells with too many connections, or too much memory for them."""
+    """Return the logins of cells with too many connections, or with too long commands."""
     counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    prefixes = (logins.sender(""), logins.receiver(""))
+    arguments: Counter[str] = Counter()
     for one in listed:
-        if one.user.startswith(prefixes):
+        if one.user.startswith((logins.sender(""), logins.receiver(""))):
             counts[one.user] += 1
-            sizes[one.user] += one.size_bytes
+        if one.user.startswith(logins.receiver("")):
+            arguments[one.user] += one.arguments_bytes
     found = {}
     for user, count in counts.items():
         if count > MAX_CONNECTIONS:
             found[user] = f"it has {count} connections to Redis"
-        elif sizes[user] > MAX_BUFFER_BYTES:
-            found[user] = f"its connections to Redis occupy {sizes[user] >> 20} MiB"
+        elif arguments[user] > MAX_ARGUMENTS_BYTES:
+            found[user] = f"its commands to Redis have {arguments[user] >> 20} MiB"
     return found

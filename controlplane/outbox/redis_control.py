@@ -22,23 +22,26 @@ class ListSize:
 
 @dataclass(frozen=True, slots=True)
 class ServerLoad:
-    """The sizes of lists by name, the connections, and the memory of their buffers."""
+    """The sizes of lists by name, the connections, and the memory of all else, also of them."""
 
     lists: Mapping[str, ListSize]
     connections: int
     max_connections: int
-    buffer_bytes: int
+    other_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to Redis. `command`: its last one, NULL before the first."""
+    """A connection to Redis. `command`: its last one, NULL before the first.
+
+    `arguments_bytes`: of the command that it sends, or for whose response it waits.
+    """
 
     id: int
     user: str
     command: str
     age_seconds: int
-    size_bytes: int
+    arguments_bytes: int
 
 
 class RedisControl:
@@ -83,11 +86,15 @@ class RedisControl:
                 pipeline.llen(name)
                 pipeline.memory_usage(name, samples=_EVERY_NODE)
             facts, *sizes = pipeline.execute()
+        lists = {
+            name: ListSize(sizes[2 * n], sizes[2 * n + 1] or 0) for n, name in enumerate(names)
+        }
+        listed_bytes = sum(size.size_bytes for size in lists.values())
         return ServerLoad(
-            {name: ListSize(sizes[2 * n], sizes[2 * n + 1] or 0) for n, name in enumerate(names)},
+            lists,
             connections=facts["connected_clients"],
             max_connections=facts["maxclients"],
-            buffer_bytes=facts["mem_clients_normal"],
+            other_bytes=facts["used_memory"] - facts["used_memory_startup"] - listed_bytes,
         )
 
     def keep_oldest(self, name: str, messages: int) -> None:
@@ -102,7 +109,7 @@ class RedisControl:
                 found.get("user", ""),
                 found["cmd"],
                 int(found["age"]),
-                int(found.get("tot-mem", 0)),
+                int(found.get("argv-mem", 0)),
             )
             for found in self._client.client_list()
         ]
@@ -125,6 +132,20 @@ class RedisControl:
     def end_connections(self, users: Iterable[str]) -> None:
         """End all connections of users; skip users that are deleted meanwhile."""
         self._run((("CLIENT", "KILL", "USER", user) for user in users), may_fail=True)
+
+    def free_memory_of(self, users: Iterable[str]) -> dict[str, int]:
+        """End all connections of each user in turn, and return how many bytes that freed."""
+        names = list(users)
+        # In a transaction: what others use or free meanwhile is not of these users.
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.info("memory")
+            for name in names:
+                pipeline.execute_command("CLIENT", "KILL", "USER", name)
+                pipeline.info("memory")
+            # A user that is deleted meanwhile is an error.
+            responses = pipeline.execute(raise_on_error=False)
+        used = [facts["used_memory"] for facts in responses[::2]]
+        return {name: used[n] - used[n + 1] for n, name in enumerate(names)}
 
     def end_connections_by_id(self, numbers: Iterable[int]) -> None:
         """End connections by their ids; skip those that have ended."""

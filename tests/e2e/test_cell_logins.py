@@ -71,6 +71,9 @@ def test_cell_works_with_its_own_logins_and_needs_no_more(
 ) -> None:
     password = stack.environment["CELERY_BROKER_URL"].split(":")[2].split("@")[0]
     assert password not in str(stack.environment_of("cell-1"))
+    operator.config_set("acllog-max-len", 128)
+    # New connections, whose first commands are logged if they are denied.
+    operator.client_kill_filter(_type="normal")
     assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"
     assert users_of("cell-1") | users_of("cell-2") <= connected(operator)
     # The client library describes itself with CLIENT, and tolerates the refusal.

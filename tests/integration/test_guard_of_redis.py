@@ -117,6 +117,32 @@ def connect(sockets: ExitStack, url: str, cell: str, number: int) -> int:
     return number
 
 
+def send(lines: ExitStack, url: str, user: str, *commands: tuple[bytes | str | int, ...]) -> None:
+    """Send commands with a login, on a connection for each, and read no responses."""
+    for command in commands:
+        client = lines.enter_context(redis.Redis.from_url(logins.with_login(url, user, KEY)))
+        connection = client.connection_pool.get_connection()
+        connection.connect()
+        connection.send_command(*command)
+
+
+def wait_for_keys(number: int, first: int = 0) -> tuple[bytes | str | int, ...]:
+    """Return a command that waits for so many queues of the first cell."""
+    queue = queues.cell_queue(CELLS[0], "")
+    return ("BRPOP", *(f"{queue}{n:032}" for n in range(first, first + number)), 0)
+
+
+def other_bytes(operator: "redis.Redis[bytes]") -> int:
+    return operator.info()["used_memory"] - operator.info()["used_memory_startup"]
+
+
+def wait_for_memory(operator: "redis.Redis[bytes]", mib: int) -> None:
+    """Wait until Redis has read what was sent."""
+    deadline = time.monotonic() + 60
+    while other_bytes(operator) < mib * MIB:
+        assert time.monotonic() < deadline, "Redis does not use the memory"
+
+
 class Blocks:
     """How long cells were blocked: the longest time, and in how many seconds any was."""
 
@@ -360,29 +386,45 @@ def test_cell_that_floods_after_it_left_the_search_is_found(guard: ReadShard, ur
     assert floods <= 5 + 12
 
 
-@pytest.mark.parametrize("backlog_mib", [3, 12])
-def test_backlog_of_a_blocked_cell_does_not_close_it(
-    guard: ReadShard, url: str, backlog_mib: int
-) -> None:
-    """A search is narrowed to two cells, of which one is busy: it sends what it kept at once."""
+def narrow_to_a_busy_cell(guard: ReadShard, url: str, *, mib: int, seconds: int) -> list[Finding]:
+    """Narrow a search to two cells, of which one is busy: it sends what it kept when it may.
+
+    It needs so many seconds to send it. Return what the guard finds first, if anything.
+    """
     order = sorted(CELLS)
     hostile, busy = order[:2]
-    watched, kept, is_alone = Blocks(set(order[2:])), False, False
+    watched, kept, is_alone = Blocks(set(order[2:])), 0, False
     for second in range(400):
-        assert not closed(guard.step(float(second)))
+        if found := guard.step(float(second)):
+            return found
         watched.note(guard, second)
         blocked = guard.blocked()
         if busy in blocked:
-            kept = True
+            kept = seconds
         elif kept:
-            flood(url, busy, mib=backlog_mib)
-            kept = False
+            flood(url, busy, mib=mib)
+            kept -= 1
         is_alone = is_alone or blocked == set(CELLS) - {busy}
         is_narrow = set(CELLS) - blocked <= {hostile, busy} and len(blocked) < len(CELLS)
         if second < 100 and not is_alone and not is_narrow:
             flood(url, hostile)
     assert is_alone
     assert watched.longest <= 12
+    return []
+
+
+@pytest.mark.parametrize("mib", [3, 12])
+def test_backlog_of_a_blocked_cell_does_not_close_it(guard: ReadShard, url: str, mib: int) -> None:
+    assert narrow_to_a_busy_cell(guard, url, mib=mib, seconds=1) == []
+
+
+def test_backlog_of_several_seconds_may_close_a_cell_for_a_minute(
+    guard: ReadShard, url: str
+) -> None:
+    """It looks like a flood that pauses. The cell returns by itself."""
+    [found] = narrow_to_a_busy_cell(guard, url, mib=12, seconds=3)
+    assert isinstance(found, ClosedLogins)
+    assert (found.cell, found.seconds) == (sorted(CELLS)[1], 60)
 
 
 @pytest.mark.parametrize("sender", [CELLS[0], CELLS[19]])
@@ -592,6 +634,80 @@ def test_unread_responses_of_a_cell_are_limited(
             if one["user"] == logins.sender(CELLS[0])
         )
         assert owned <= SHARD_BYTES
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [("HELLO", 2, "SETNAME", b"x" * 7 * MIB)] * 20,
+        [wait_for_keys(150_000, first) for first in (0, 150_000, 300_000)],
+    ],
+    ids=["names", "keys"],
+)
+def test_memory_that_no_list_of_connections_shows_is_limited(
+    unread: RedisGuard,
+    url: str,
+    operator: "redis.Redis[bytes]",
+    commands: list[tuple[bytes | str | int, ...]],
+) -> None:
+    """Names of connections, and keys for which they wait. Redis needs no right to set a name."""
+    with ExitStack() as lines:
+        connect(lines, url, CELLS[1], 4)
+        send(lines, url, logins.receiver(CELLS[0]), *commands)
+        wait_for_memory(operator, 90)
+        assert closed(unread.step(0.0)) == [CELLS[0]]
+        assert other_bytes(operator) < 30 * MIB
+        assert connect(lines, url, CELLS[0], 1) == 0
+        assert connect(lines, url, CELLS[1], 1) == 1
+
+
+def test_memory_that_no_single_cell_occupies_closes_none(
+    unread: RedisGuard, url: str, operator: "redis.Redis[bytes]"
+) -> None:
+    """Their connections end once, and again only if the memory grows as much."""
+    with ExitStack() as lines:
+        for _ in range(2):
+            for cell in CELLS[1:]:
+                name = ("HELLO", 2, "SETNAME", b"x" * 4 * MIB)
+                send(lines, url, logins.receiver(cell), name)
+            wait_for_memory(operator, 75)
+            connect(lines, url, CELLS[0], 1)
+            assert closed(unread.step(0.0)) == []
+        users = [one["user"] for one in operator.client_list()]
+        assert users.count(logins.receiver(CELLS[0])) == 1
+
+
+def test_logs_of_redis_do_not_fill_the_memory(url: str, operator: "redis.Redis[bytes]") -> None:
+    """An entry contains the name of the connection, and the key of a denied command."""
+    address = logins.with_login(url, logins.sender(CELLS[0]), KEY)
+    with redis.Redis.from_url(address, single_connection_client=True) as client:
+        operator.config_set("slowlog-log-slower-than", 0)
+        client.execute_command("HELLO", 3, "SETNAME", b"x" * 7 * MIB)
+        for n in range(20):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.lpush(b"%08d" % n + b"x" * 7 * MIB, "x")
+    operator.ping()
+    assert other_bytes(operator) < 30 * MIB
+
+
+def test_cell_that_waits_for_many_keys_is_closed(
+    unread: RedisGuard, url: str, operator: "redis.Redis[bytes]"
+) -> None:
+    """Redis does nothing else meanwhile. Other cells wait for one key."""
+    found: list[str] = []
+    with ExitStack() as lines:
+        own_queue = queues.cell_queue(CELLS[1], "a" * 32)
+        send(lines, url, logins.receiver(CELLS[1]), ("BRPOP", own_queue, 0))
+        for second in range(20):
+            send(lines, url, logins.receiver(CELLS[0]), wait_for_keys(50_000))
+            wait_for_memory(operator, 4)
+            found += closed(unread.step(float(second)))
+            if found:
+                break
+        assert found == [CELLS[0]]
+        users = [one["user"] for one in operator.client_list()]
+        assert users.count(logins.receiver(CELLS[1])) == 1
+        assert users.count(logins.receiver(CELLS[0])) == 0
 
 
 def test_next_guard_opens_what_the_last_one_closed(

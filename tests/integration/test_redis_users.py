@@ -32,7 +32,7 @@ FOREIGN_KEYS = [
     "*",
     *(shard for shard in queues.INBOX_QUEUES if shard != OWN_SHARD),
 ]
-CONNECTION = {"ping", "select", "auth", "hello"}
+CONNECTION = {"ping", "auth", "hello"}
 PERMITTED = {
     logins.receiver(NAME): CONNECTION | {"brpop", "llen", "publish"},
     logins.sender(NAME): CONNECTION | {"lpush"},
@@ -115,6 +115,13 @@ def test_no_key_of_others_can_be_reached(url: str, key: str) -> None:
             client.brpop([OWN_QUEUE, key], 1)
     with client_of(url, logins.sender(NAME)) as client, pytest.raises(NoPermissionError):
         client.lpush(key, "x")
+
+
+@pytest.mark.parametrize("user", PERMITTED)
+def test_no_other_database_can_be_reached(url: str, user: str) -> None:
+    """A list there would fill the memory, and is neither read nor limited."""
+    with client_of(url, user) as client, pytest.raises(NoPermissionError):
+        client.select(1)
 
 
 def test_messages_of_the_inbox_can_be_neither_read_nor_taken(

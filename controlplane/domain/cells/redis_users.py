@@ -5,9 +5,10 @@ import hashlib
 from controlplane.contract.wire import logins
 from controlplane.contract.wire.queues import cell_queue, inbox_queue
 
-_CONNECTION = ("+ping", "+select")
+_CONNECTION = ("+ping",)
 """Commands of a client when it connects, besides AUTH.
 
+Without SELECT: in another database of Redis, a cell could fill lists that are not limited.
 A client tolerates that it may not set its name with CLIENT. Not all versions know each of its
 subcommands, and Redis 7 refuses rules with an unknown one.
 """

@@ -18,6 +18,11 @@ MAX_VALUE = "8mb"
 of 512 MB, one login of a cell could end the inbox for lack of memory.
 """
 
+LOG_LENGTH = "0"
+"""Of the logs of denied and of slow commands. Their entries contain keys and names of connections,
+which each client chooses, up to 8 MB each: with 128 entries, the default, a cell fills the memory.
+"""
+
 MAX_MEMORY = "1gb"
 """A backstop: the guard of the inbox acts once a second."""
 
@@ -64,6 +69,8 @@ def server_command(*, port: int, folder: Path) -> list[str]:
         "daemonize": "no",
         "loglevel": "warning",
         "proto-max-bulk-len": MAX_VALUE,
+        "acllog-max-len": LOG_LENGTH,
+        "slowlog-max-len": LOG_LENGTH,
         "maxmemory": MAX_MEMORY,
     }
     command = [binary(), str(folder / CONFIGURATION)]
