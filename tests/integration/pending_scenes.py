@@ -43,6 +43,17 @@ def matches_no_cell(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, job), "matches: removed by zone = b (1)"
 
 
+def lacks_what_is_reserved(stage: Stage) -> tuple[Task, str]:
+    """The first of two evictions that make room for a larger task is over."""
+    stage.cell(cpu=200)
+    first, _ = (stage.running(band="batch")[1] for _ in range(2))
+    stage.submit(band="production", resources={"cpu": 0.2, "memory": "64Mi"})
+    stage.place()
+    stage.confirm(first)
+    text = "no cell has enough free capacity that is not reserved for other tasks: cell-1 comes"
+    return waiting(stage, stage.submit_small()), text
+
+
 def finds_no_cell(stage: Stage) -> tuple[Task, str]:
     return waiting(stage, stage.submit_small(allow_unsatisfiable=True)), "the pool has no cell"
 
@@ -207,7 +218,11 @@ def is_in_held_project(stage: Stage) -> tuple[Task, str]:
 
 SCENES: dict[str, tuple[Scene, ...]] = {
     "held": (is_held, is_in_held_project),
-    "insufficient_resources": (lacks_memory, is_larger_than_every_cell),
+    "insufficient_resources": (
+        lacks_memory,
+        lacks_what_is_reserved,
+        is_larger_than_every_cell,
+    ),
     "no_cell_matches": (matches_no_cell, finds_no_ready_cell, finds_no_cell),
     "quota_exceeded": (exceeds_quota,),
     "insufficient_tokens": (lacks_tokens,),

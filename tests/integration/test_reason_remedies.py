@@ -79,6 +79,12 @@ def let_the_gang_leave(operation: Operation) -> None:
     operation.stage.wait(60)
 
 
+def let_the_other_task_run(operation: Operation) -> None:
+    operation.stage.confirm(*operation.others())
+    operation.stage.place()
+    operation.stage.succeed(*operation.others())
+
+
 def let_the_group_succeed(operation: Operation) -> None:
     operation.stage.succeed(*Attempt.objects.filter(released_at=None))
 
@@ -106,6 +112,7 @@ REMEDIES: dict[Scene, Remedy] = {
     scenes.finds_no_ready_cell: lambda it: it.post("/cells/cell-1/uncordon"),
     scenes.finds_no_cell: lambda it: it.stage.cell(),
     scenes.lacks_memory: Operation.cancel_others,
+    scenes.lacks_what_is_reserved: let_the_other_task_run,
     scenes.is_larger_than_every_cell: lambda it: it.stage.cell("cell-2"),
     scenes.finds_slots_full: lambda it: it.run(
         "pools", "default", "--set", "max_building_per_cell=8"
