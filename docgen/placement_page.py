@@ -38,7 +38,8 @@ first one in the table is shown; `cellrun explain` also lists the others (`also`
 
 ## How to read a pending reason
 
-Reasons in order of precedence:
+Reasons in order of precedence. Each code is a link to what to check and do
+([troubleshooting](troubleshooting.md#a-task-waits)):
 
 """
 
@@ -80,8 +81,11 @@ The file contains names: cells with their labels, users and projects with quotas
 
 def write() -> str:
     """Return the page."""
-    rows = [(f"`{code}`", make()["text"], meaning) for code, (make, meaning) in EXAMPLES.items()]
-    head = ("code", "example text", "meaning and remedy")
+    rows = [
+        (f"[`{code}`](troubleshooting.md#reason-{code})", make()["text"], meaning)
+        for code, (make, meaning) in EXAMPLES.items()
+    ]
+    head = ("code", "example text", "meaning")
     return f"{_HEAD}{table(head, rows)}{_TAIL}"
 
 
@@ -158,8 +162,7 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         ),
         "waiting_for_previous_attempt": (
             lambda: _pending(attempt_open=True),
-            "Its cell has not confirmed that the container is gone. If it cannot, an operator can"
-            " release the attempt.",
+            "Its cell has not confirmed that the container is gone.",
         ),
         "waiting_for_job": (
             lambda: _pending(
@@ -188,12 +191,11 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         ),
         "quota_exceeded": (
             _quota,
-            "Lists all exceeded quotas. The task waits until attempts of that user, project or"
-            " domain are released, or the quota is raised.",
+            "Lists all exceeded quotas of its user, project and domain.",
         ),
         "insufficient_tokens": (
             lambda: explain.explain_tokens({"licence": (3, 2, 4)}),
-            "Limited tokens of the pool are in use until an attempt is released.",
+            "Limited tokens of the pool are in use.",
         ),
         "no_cell_matches": (
             _no_match,
@@ -208,7 +210,7 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         "build_slots_full": (
             lambda: _misfit(_cell("cell-1", 4096, slots=0)),
             "Cells have capacity, but prepare as many containers as the pool's"
-            " `max_building_per_cell` allows. This ends by itself.",
+            " `max_building_per_cell` allows.",
         ),
         "waiting_for_gang": (
             lambda: explain.explain_gang(4, 3, _insufficient()),

@@ -1,6 +1,6 @@
 """The kinds of alerts: what they mean, what to do, their subject, and when they close by age.
 
-docs/operations.md has the same table; a test compares them.
+docs/troubleshooting.md has the same texts; a test compares them.
 """
 
 import re
@@ -55,7 +55,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "more than half of a pool became silent at once; no cell is declared lost",
             "if the network failed, wait: the alert closes when the cells return. If "
             'they do not return, use "Confirm the loss" on the list of pools ([mass '
-            "loss](#mass-loss))",
+            "loss](operations.md#mass-loss))",
             subject=SubjectKind.POOL,
         ),
         "cell_twin": AlertKind(
@@ -92,7 +92,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "in each of three windows of five seconds, a cell sent more than 500 "
             "messages or 32 MB; or a cell [uses up Redis](cells.md#the-logins-at-redis), "
             "and its logins there are closed; it is "
-            "[QUARANTINED](#a-cell-in-quarantine); other cells keep their leases",
+            "[QUARANTINED](operations.md#a-cell-in-quarantine); other cells keep their leases",
             "check what uses the cell's key; [revoke the key](cells.md#the-key) of a "
             "compromised cell",
             subject=SubjectKind.CELL,
@@ -118,7 +118,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "a cell did not confirm stops in time; it is QUARANTINED",
             "check its engine. Attempts that it can no longer confirm are released when "
             "the cell is lost (stop it for longer than its lease) or [by "
-            "hand](#release-an-attempt-by-hand)",
+            "hand](operations.md#release-an-attempt-by-hand)",
             subject=SubjectKind.CELL,
         ),
         "cell_failing": AlertKind(
@@ -140,7 +140,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "an attempt with `exclusive: strict` was running or stopping on a lost cell; "
             "it holds its task and its capacity",
             "bring the cell back, or verify that the container is gone and [release it "
-            "by hand](#release-an-attempt-by-hand)",
+            "by hand](operations.md#release-an-attempt-by-hand)",
         ),
         "repaired": AlertKind(
             "convergence corrected a derived value: a count, a flag, a job's state, a "
@@ -169,7 +169,8 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
         ),
         "job_skipped": AlertKind(
             "a job's batch failed and was skipped; the other jobs continue",
-            "report it as a bug, unless a session keeps the job locked ([in psql](#in-psql))",
+            "report it as a bug, unless a session keeps the job locked ([in "
+            "psql](operations.md#in-psql))",
             quiet_seconds=_TEN_MINUTES,
         ),
         "pool_skipped": AlertKind(

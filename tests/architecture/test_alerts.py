@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import re
 from collections.abc import Iterator
 
 from controlplane.domain.alerts import ALERTS, QUIET_SECONDS
@@ -34,15 +33,9 @@ def test_exactly_the_raised_alerts_are_explained() -> None:
     assert sorted(ALERTS) == sorted(raised)
 
 
-def test_operations_page_has_the_explanations_of_the_alerts() -> None:
-    table = PAGE[PAGE.index("## Alerts") :]
-    explained = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)
-    assert explained == [(name, kind.meaning, kind.action) for name, kind in ALERTS.items()]
-
-
 def test_alerts_that_close_by_age_are_raised_and_documented() -> None:
     raised = set(kinds())
-    named = PAGE[PAGE.index("## Alerts") : PAGE.index("| kind |")]
+    named = PAGE[PAGE.index("## Alerts") : PAGE.index("## Failures")]
     for kind in QUIET_SECONDS:
         assert kind in raised
         assert f"`{kind}`" in named

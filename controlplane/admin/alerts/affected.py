@@ -58,7 +58,7 @@ def explanation(alert: Alert) -> list[Section]:
 def _sentence(markdown: str) -> SafeString:
     """Render a text of the documentation; a link becomes the name of the page."""
     text = str(escape(markdown[0].upper() + markdown[1:]))
-    text = _LINK.sub(lambda found: f"{found[1]} (docs/{found[2] or 'operations.md'})", text)
+    text = _LINK.sub(lambda found: f"{found[1]} (docs/{found[2]})", text)
     text = _CODE.sub(r"<code>\1</code>", text)
     return mark_safe(text + ("" if text.endswith(".") else "."))
 

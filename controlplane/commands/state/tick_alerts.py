@@ -81,8 +81,10 @@ class TickAlerts:
             if away_since is None
             else f"the {name} tick did not run since {away_since:%Y-%m-%d %H:%M:%S} UTC"
         )
-        text = f"{why}: cells are not declared lost, and nothing is deleted,"
-        " until cells had time to send messages"
+        text = (
+            f"{why}: cells are not declared lost, and nothing is deleted,"
+            " until cells had time to send messages"
+        )
         self.raise_alert(RaiseAlert(GAP, name, text), now=now)
 
     def raise_failure(self, rule: str, error: Exception, *, now: datetime) -> None:

@@ -116,7 +116,7 @@ _TICKS = MappingProxyType(
         "callbacks": "callbacks are not delivered before",
     }
 )
-_READ = "once an operator closes it: docs/operations.md, Alerts"
+_READ = "once an operator closes it: docs/troubleshooting.md"
 
 
 def is_in_time(tick: TickFacts, now: datetime) -> bool:

@@ -130,6 +130,7 @@ def test_gap_hold_survives_the_death_of_the_tick_that_found_it(loop: Loop, where
 def test_gap_alert_of_another_process_is_closed(loop: Loop) -> None:
     loop.converge()
     TickAlerts().raise_gap("convergence", None, now=clock.now())
+    assert Alert.objects.get().text.endswith(" until cells had time to send messages")
     loop.memory = Memory()
     loop.converge()
     assert not Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists()
