@@ -21,6 +21,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("One-off tasks", "looks_one", "controlplane_oneoff"),
             ("Callbacks", "call_made", "controlplane_callback"),
             ("Cache", "cached", "controlplane_cacheentry"),
+            ("Bulk operations", "dynamic_feed", "controlplane_bulkoperation"),
         ),
     ),
     (

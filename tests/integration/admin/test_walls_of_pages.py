@@ -128,6 +128,7 @@ MODELS: Mapping[str, Forms] = {
     "controlplane/apitoken": Forms(add=True, actions={"revoke": {}}),
     "controlplane/attempt": Forms(actions={"release_attempts": {}}),
     "controlplane/auditline": Forms(),
+    "controlplane/bulkoperation": Forms(add=True, actions={"stop_operations": {}}),
     "controlplane/cacheentry": Forms(actions={"evict_entries": {}}),
     "controlplane/callback": Forms(actions={"deliver_again": {}}),
     "controlplane/cell": Forms(
