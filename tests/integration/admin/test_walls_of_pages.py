@@ -93,6 +93,7 @@ PAGES: Mapping[str, Page] = {
         body={"password1": "correct horse 1", "password2": "correct horse 1"},
         changes=True,
     ),
+    "admin/controlplane/job/activity/": Page(READ, READ, "cell=cell-ready&kind=failed"),
     "admin/controlplane/pool/queue/": Page(READ, READ),
     "admin/controlplane/pool/<id:pool_id>/queue/": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),
