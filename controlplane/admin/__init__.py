@@ -9,11 +9,12 @@ from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import has_permission
 from controlplane.admin.overview.page import show_overview
 from controlplane.admin.tenancy import groups, members, projects, secrets, tokens, users
-from controlplane.admin.work import attempts, cache, callbacks, jobs, one_offs, tasks
+from controlplane.admin.work import attempts, bulk, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
     "alerts",
     "attempts",
+    "bulk",
     "cache",
     "callbacks",
     "cells",

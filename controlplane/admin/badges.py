@@ -208,15 +208,18 @@ def bare_amount(name: str, amount: int) -> str:
     return format_bytes(amount) if name.endswith("_bytes") else str(amount)
 
 
-def meter(name: str, used: int, limit: int | None) -> SafeString | str:
-    """Return the used part of `limit` as a bar and a text; without a limit the used amount."""
+def meter(name: str, used: int, limit: int | None, *, warns: bool = True) -> SafeString | str:
+    """Return the used part of `limit` as a bar and a text; without a limit the used amount.
+
+    `warns`: whether a full bar has the colour of a warning.
+    """
     if limit is None:
         return bare_amount(name, used) if used else NOTHING
     share = 100 if used >= limit else round(100 * used / limit)
     return format_html(
         '<span class="cellrun-meter{}"><span style="width: {}%"></span></span>'
         '<span class="cellrun-note">{} of {}</span>',
-        " cellrun-full" if used >= limit else "",
+        " cellrun-full" if warns and used >= limit else "",
         share,
         bare_amount(name, used),
         bare_amount(name, limit),

@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane import clock
+from controlplane.admin.activity import activity_link
 from controlplane.admin.badges import (
     NOTHING,
     cell_badge,
@@ -220,6 +221,7 @@ class CellAdmin(ReadOnlyAdmin):
         used = load_usage([obj.pk]).get(obj.pk, {})
         return [
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
+            ("activity", activity_link("changes on this cell", cell=obj.name)),
             ("capacity", quantities(obj.capacity)),
             ("maximum capacity", quantities(obj.max_capacity)),
             ("in use", quantities(used) or "nothing"),

@@ -21,6 +21,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("One-off tasks", "looks_one", "controlplane_oneoff"),
             ("Callbacks", "call_made", "controlplane_callback"),
             ("Cache", "cached", "controlplane_cacheentry"),
+            ("Bulk operations", "dynamic_feed", "controlplane_bulkoperation"),
         ),
     ),
     (
@@ -63,7 +64,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     alerts = count_open_alerts()
     sections: list[dict[str, Any]] = [{"items": [overview]}]
     for title, items in _SECTIONS:
-        seen = [*_queue_item(request)] if title == "Work" else []
+        seen = [*_queue_item(request), *_activity_item(request)] if title == "Work" else []
         seen += [
             {
                 "title": name,
@@ -85,6 +86,15 @@ def _queue_item(request: HttpRequest) -> list[dict[str, Any]]:
         return []
     address = reverse("admin:controlplane_pool_first_queue")
     return [{"title": "Queue", "icon": "format_list_numbered", "link": address}]
+
+
+def _activity_item(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the item of the activity for users who may see jobs."""
+    if not request.user.has_perm("controlplane.view_job"):
+        return []
+    return [
+        {"title": "Activity", "icon": "timeline", "link": reverse("admin:controlplane_activity")}
+    ]
 
 
 def _view_permission(model: str) -> str:

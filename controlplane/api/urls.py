@@ -20,7 +20,7 @@ from controlplane.api.operators import (
     tokens,
 )
 from controlplane.api.problems import nothing_here
-from controlplane.api.work import attempts, cache, jobs, tasks
+from controlplane.api.work import attempts, bulk, cache, jobs, tasks
 from controlplane.spec.one_off import ONE_OFF_GUID
 
 
@@ -96,6 +96,7 @@ router = SimpleRouter(trailing_slash=False, use_regex_path=False)
 router.register("jobs", jobs.Jobs, basename="job")
 router.register("tasks", tasks.Tasks, basename="task")
 router.register("attempts", attempts.Attempts, basename="attempt")
+router.register("bulk", bulk.BulkOperations, basename="bulk_operation")
 router.register("cache", cache.CacheEntries, basename="cache_entry")
 router.register("callbacks", callbacks.Callbacks, basename="callback")
 router.register("cells", cells.Cells, basename="cell")
@@ -128,6 +129,7 @@ def _members(prefix: str, view: type[projects.Members], basename: str) -> list[U
 
 urlpatterns = [
     *router.urls,
+    path("bulk:preview", bulk.BulkOperations.as_view({"post": "preview_bulk_operation"})),
     path("jobs:batch", _JOBS({"post": "submit_jobs"})),
     path("jobs:dry-run", _JOBS({"post": "dry_run_job"})),
     path(

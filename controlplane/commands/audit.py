@@ -34,6 +34,8 @@ class Action(StrEnum):
     HOLD_JOB = "hold.job"
     RELEASE_JOB = "release.job"
     MOVE_JOB = "move.job"
+    START_BULK_OPERATION = "start.bulk_operation"
+    STOP_BULK_OPERATION = "stop.bulk_operation"
     SUBMIT_TASK = "submit.task"
     CANCEL_TASK = "cancel.task"
     CLAIM_TASK = "claim.task"

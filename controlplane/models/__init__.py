@@ -19,6 +19,7 @@ from controlplane.models.one_offs import OneOff
 from controlplane.models.operations import (
     Alert,
     AuditLine,
+    BulkOperation,
     DeadLetter,
     InboxProbe,
     PoolSample,
@@ -35,6 +36,7 @@ __all__ = [
     "ApiToken",
     "Attempt",
     "AuditLine",
+    "BulkOperation",
     "CacheEntry",
     "CacheReservation",
     "Callback",

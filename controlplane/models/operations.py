@@ -1,7 +1,10 @@
-"""The state of the control plane itself: ticks, inbox probes, dead letters, alerts."""
+"""The state of the control plane itself: ticks, inbox probes, dead letters, alerts, operations."""
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+
+from controlplane.domain.jobs.bulk import BulkAction, BulkState
 
 
 class TickState(models.Model):
@@ -163,6 +166,61 @@ class Alert(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.subject}"
+
+
+class BulkOperation(models.Model):
+    """An action on all jobs that a filter selects. Jobs after `last_job_id` are newer than it."""
+
+    action = models.CharField(max_length=8, choices=[(it.value, it.value) for it in BulkAction])
+    filter = models.JSONField(help_text="The fields that its jobs match.")
+    reason = models.TextField()
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="bulk_operations"
+    )
+    token_id = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="The token that started it, which limits it; empty: a session of the admin.",
+    )
+    state = models.CharField(
+        max_length=8,
+        choices=[(it.value, it.value) for it in BulkState],
+        default=BulkState.RUNNING,
+    )
+    created_at = models.DateTimeField()
+    turn_at = models.DateTimeField(help_text="When convergence last ran a page of it.")
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_because = models.TextField(default="", blank=True, help_text="Why it was stopped.")
+    expected = models.PositiveIntegerField(help_text="Jobs that were counted before its start.")
+    after_job_id = models.BigIntegerField(
+        default=0, help_text="The job up to which it is complete; it processes jobs by id."
+    )
+    last_job_id = models.BigIntegerField(help_text="The newest job when it was started.")
+    done = models.PositiveIntegerField(default=0, help_text="Jobs on which it has acted.")
+    refused = models.PositiveIntegerField(
+        default=0, help_text="Jobs that did not permit the action in their present state."
+    )
+    refusals = models.JSONField(
+        default=list, blank=True, help_text="The first refused jobs, with the texts."
+    )
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(state=BulkState.RUNNING) ^ models.Q(ended_at__isnull=False),
+                name="bulk_operation_ended_iff_not_running",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("turn_at",),
+                name="bulk_operation_running",
+                condition=models.Q(ended_at=None),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action} jobs ({self.pk})"
 
 
 class AuditLine(models.Model):

@@ -58,6 +58,7 @@ ONE_NAME_MANY_LAYERS = {
         [
             "Attempt",
             "AuditLine",
+            "BulkOperation",
             "CacheEntry",
             "Callback",
             "Cell",

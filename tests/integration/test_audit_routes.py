@@ -24,6 +24,7 @@ from controlplane.models import (
     ApiToken,
     Attempt,
     AuditLine,
+    BulkOperation,
     CacheEntry,
     Callback,
     Cell,
@@ -52,7 +53,7 @@ ONE_OFF = {
 FROM_CELLS = {"announce_artifact", "put_artifact", "get_launch_context", "get_gang", "append_logs"}
 """Operations of cells about their own attempts. The use of a secret has a test of its own."""
 
-WRITES_NOTHING = {"dry_run_job"}
+WRITES_NOTHING = {"dry_run_job", "preview_bulk_operation"}
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,13 @@ def held_job(caller: Caller) -> str:
     return f"/jobs/{job}/release"
 
 
+BULK = {"action": "cancel", "filter": {"pool": "default"}, "reason": "wrong"}
+
+
+def running(caller: Caller) -> str:
+    return f"/bulk/{caller.post('/bulk', BULK).json['id']}/stop"
+
+
 def held_project(caller: Caller) -> str:
     assert caller.post(f"{PROJECT}/hold", {"reason": "late"}).status == 200
     return f"{PROJECT}/release"
@@ -156,6 +164,8 @@ CASES = {
     "move_job": Case("POST", "/jobs/{job}/move", "move.job", "job *", {"to": "front"}),
     "retry_job": Case("POST", lambda by: finished(by) + "/retry", "retry.job", "job *"),
     "delete_job": Case("DELETE", finished, "delete.job", "job *"),
+    "start_bulk_operation": Case("POST", "/bulk", "start.bulk_operation", "bulk operation *", BULK),
+    "stop_bulk_operation": Case("POST", running, "stop.bulk_operation", "bulk operation *"),
     "desire_task": Case("POST", "/tasks", "submit.task", "task one", ONE_OFF),
     "cancel_task": Case("POST", "/tasks/{task}/cancel", "cancel.task", "task *", {"force": True}),
     "resolve_task": Case("POST", lambda by: completed(by) + "/resolving", "claim.task", "task one"),
@@ -331,6 +341,9 @@ ACTIONS = {
     ("job", "change_band"): Action(lambda: Job.objects.get(name="sweep").pk, "move.job"),
     ("job", "retry_jobs"): Action(ended_job, "retry.job"),
     ("job", "delete_jobs"): Action(ended_job, "delete.job"),
+    ("bulkoperation", "stop_operations"): Action(
+        lambda: BulkOperation.objects.get().pk, "stop.bulk_operation"
+    ),
     ("attempt", "release_attempts"): Action(unreleased, "release.attempt"),
     ("callback", "deliver_again"): Action(
         lambda: Callback.objects.get(state=CallbackState.ABANDONED).pk, "repeat.callback"
@@ -419,6 +432,10 @@ FORMS = {
     "/admin/controlplane/project/add/": (
         {"domain": "", "new_domain": "research", "name": "vision"},
         "create.project",
+    ),
+    "/admin/controlplane/bulkoperation/add/": (
+        {"action": "cancel", "pool": "default", "reason": "burnt"},
+        "start.bulk_operation",
     ),
     "/admin/controlplane/membership/add/": ({"role": "auditor"}, "grant.role"),
     "/admin/controlplane/membership/{membership}/change/": ({"role": "manager"}, "grant.role"),

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
+from django.urls import path
 from django.utils.safestring import SafeString
 
 from controlplane import clock
+from controlplane.admin.activity import show_activity
 from controlplane.admin.badges import (
     counts_badges,
     duration,
@@ -241,6 +243,11 @@ class JobAdmin(ReadOnlyAdmin):
     def delete_jobs(self, request: HttpRequest, job: Job) -> None:
         """Delete a job that has ended. This cannot be undone."""
         delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
+
+    def get_urls(self) -> list[Any]:
+        """Add the activity of all jobs to the pages."""
+        view = self.admin_site.admin_view(show_activity)
+        return [path("activity/", view, name="controlplane_activity"), *super().get_urls()]
 
     def page_actions(self, obj: Job) -> list[str]:
         """Return holds, moves and cancel for an open job, retry and delete for an ended one.

@@ -28,6 +28,7 @@ from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.domain.roles import Permission
 from controlplane.domain.state.states import Band
+from controlplane.queries.jobs.filters import JobFilter
 from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import artifacts, history, jobs, tasks
 from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
@@ -79,7 +80,7 @@ class Jobs(ApiView):
     def list(self, request: Request) -> Response:
         """List jobs, newest first."""
         project = self.query.text("project")
-        wanted = jobs.JobFilter(
+        wanted = JobFilter(
             readable=self.access.readable
             if project is None
             else [check_named_project(self.access, project).project_id],

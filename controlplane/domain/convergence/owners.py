@@ -304,11 +304,12 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "its `ttl_seconds_after_finished`; a one-off task 120 s; longer while a row refers to it",
     ),
     Owner(
-        "an audit entry, a tick run or sample of a pool, a dead letter, a closed alert",
+        "an audit entry, a tick run or sample of a pool, a dead letter, a closed alert, an ended"
+        " bulk operation",
         "deleted",
         11,
         "old_records",
-        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days",
+        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days, 30 days",
     ),
     Owner(
         "a size of stored files that the total of its project lacks",
@@ -339,6 +340,13 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "samples",
         "checked every 15 s",
         is_bounded=False,
+    ),
+    Owner(
+        "a bulk operation that is running",
+        "done, or stopped once its token or user is not valid any more",
+        14,
+        "bulk_operations",
+        "the next jobs in each tick, for 2 s",
     ),
     Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),
     Owner(

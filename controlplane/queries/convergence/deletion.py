@@ -45,6 +45,7 @@ RECORDS = (
     Record("controlplane_poolsample", "at", "run_age", order="at"),
     Record("controlplane_deadletter", "at", "finding_age", order="id"),
     Record("controlplane_alert", "cleared_at", "finding_age", order="id"),
+    Record("controlplane_bulkoperation", "ended_at", "finding_age", order="id"),
 )
 
 _OLD = " OR ".join(f"EXISTS (SELECT 1 {record.old})" for record in RECORDS)

@@ -39,6 +39,8 @@ _CLAIMED_CALLBACKS = """
 
 _OVERDUE_ROTATIONS = "FROM controlplane_cell c WHERE c.next_key_until <= %(now)s"
 
+_BULK_OPERATIONS = "FROM controlplane_bulkoperation b WHERE b.ended_at IS NULL"
+
 SOURCES = MappingProxyType(
     {
         **late_tasks.CANDIDATES,
@@ -73,6 +75,7 @@ SOURCES = MappingProxyType(
         "stored_totals": repairs.due_walk("stored_totals", seconds="totals_check_seconds"),
         "orphans": repairs.due_walk("orphans"),
         "quiet_alerts": QUIET_ALERTS,
+        "bulk_operations": _BULK_OPERATIONS,
         "samples": repairs.due_walk("samples", seconds="sample"),
     }
 )

@@ -43,6 +43,17 @@ def load_access(credential: Credential) -> Access:
     )
 
 
+def load_admin_access(user: User) -> Access | None:
+    """Return the roles of a user in the admin, on all projects; None: the user may not act.
+
+    Users that are no operators, but have Django's permission to change jobs, act as managers.
+    """
+    if not user.has_perm("controlplane.change_job"):
+        return None
+    limit = Role.OPERATOR if user.is_superuser else Role.MANAGER
+    return Access(user.pk, limit, is_operator=True)
+
+
 def _highest(found: Any) -> dict[int, Role]:
     """Return the highest role of each id; None is no id."""
     highest: dict[int, Role] = {}

@@ -39,7 +39,16 @@ class Credential:
 
 def find_credential(digest: str, *, now: datetime) -> Credential | None:
     """Return the credential of the digest; None if unknown, expired or of an inactive user."""
-    token = ApiToken.objects.select_related("user").filter(digest=digest).first()
+    return _credential_of(ApiToken.objects.filter(digest=digest), now)
+
+
+def find_token_credential(token_id: int, *, now: datetime) -> Credential | None:
+    """Return the credential of a token by its id, as `find_credential` does."""
+    return _credential_of(ApiToken.objects.filter(pk=token_id), now)
+
+
+def _credential_of(tokens: QuerySet[ApiToken], now: datetime) -> Credential | None:
+    token = tokens.select_related("user").first()
     if token is None or not token.user.is_active:
         return None
     if token.expires_at is not None and token.expires_at <= now:

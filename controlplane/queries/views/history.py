@@ -10,7 +10,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.timeline import Change, TimelineEntry, first_entries, measure
 from controlplane.models import Task
-from controlplane.queries.sql import Row, first_row, named_rows, rows
+from controlplane.queries.sql import first_row, named_rows, rows
 from controlplane.queries.views.jobs import is_job
 
 # Rows of the first read for merged entries, which may cover many changes each. Each further read
@@ -209,7 +209,7 @@ def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
             "count": count,
         },
     )
-    return [_change(row) for row in found]
+    return [read_change(row._asdict()) for row in found]
 
 
 def _left_at(
@@ -231,9 +231,10 @@ def _left_at(
     return left
 
 
-def _change(row: Row) -> Change:
+def read_change(columns: Mapping[str, Any]) -> Change:
+    """Return the change of a row, with its states by number."""
     states = ("from_state", "to_state", "attempt_state")
-    return Change(**row._asdict() | {name: _state(getattr(row, name)) for name in states})
+    return Change(**{**columns, **{name: _state(columns[name]) for name in states}})
 
 
 def _state(number: int | None) -> TaskState | None:

@@ -3,8 +3,8 @@
 The queries here and in the other modules of views exclude deleted jobs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.contract.states import TaskState
@@ -13,6 +13,7 @@ from controlplane.domain.state.states import Band
 from controlplane.models import Job
 from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
+from controlplane.queries.jobs.filters import JobFilter, conditions_of
 from controlplane.queries.sql import Row, decoded, named_rows, rows
 
 # Lists omit larger specs: a thousand jobs of 4 MiB would be a response of 4 GB.
@@ -20,20 +21,6 @@ LISTED_SPEC_BYTES = 4_096
 
 # Iteration over an enumeration is slow, and there are up to 1,000 groups.
 _NAMES = tuple((int(state), state.name) for state in TaskState)
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Filters of listed jobs; an empty field does not filter.
-
-    `readable`: ids of the projects whose jobs the caller may read; None: all.
-    """
-
-    readable: Collection[int] | None = None
-    states: Sequence[TaskState] = ()
-    pool: str | None = None
-    name: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 _COLUMNS = f"""
@@ -60,7 +47,7 @@ JOIN controlplane_pool pool ON pool.id = j.pool_id
 
 def list_jobs(wanted: JobFilter, *, before: int | None, limit: int) -> list[dict[str, Any]]:
     """Return at most `limit` jobs older than the job `before`, newest first."""
-    conditions, parameters = _conditions(wanted)
+    conditions, parameters = conditions_of(wanted)
     conditions.append("j.deleted_at IS NULL")
     if before is not None:
         conditions.append("j.id < %s")
@@ -98,27 +85,6 @@ def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[d
 def is_job(job_id: int) -> bool:
     """Return whether the job exists and is not deleted."""
     return Job.objects.visible().filter(pk=job_id).exists()
-
-
-def _conditions(wanted: JobFilter) -> tuple[list[str], list[Any]]:
-    conditions: list[str] = []
-    parameters: list[Any] = []
-    if wanted.readable is not None:
-        conditions.append("j.project_id = ANY(%s)")
-        parameters.append(sorted(wanted.readable))
-    if wanted.states:
-        conditions.append("j.state = ANY(%s)")
-        parameters.append([int(state) for state in wanted.states])
-    if wanted.pool is not None:
-        conditions.append("j.pool_id = (SELECT id FROM controlplane_pool WHERE name = %s)")
-        parameters.append(wanted.pool)
-    if wanted.name is not None:
-        conditions.append("j.name = %s")
-        parameters.append(wanted.name)
-    for key, value in wanted.labels.items():
-        conditions.append("j.labels ->> %s = %s")
-        parameters += [key, value]
-    return conditions, parameters
 
 
 def _documents(found: Sequence[Row], *, largest: int | None = None) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from django.contrib.auth.models import Group, User
 
 from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.jobs.bulk import BulkFilter
 from controlplane.domain.state.states import (
     ACTIVE,
     TERMINAL,
@@ -23,6 +24,7 @@ from controlplane.models import (
     ApiToken,
     Attempt,
     AuditLine,
+    BulkOperation,
     CacheEntry,
     Callback,
     Cell,
@@ -108,6 +110,20 @@ def make_installation() -> None:
     job = make_job(project, pool, owner, states=list(S))
     make_callbacks(job)
     make_cache_entry(Task.objects.get(job=job, state=S.SUCCEEDED))
+    BulkOperation.objects.create(
+        action="cancel",
+        filter=BulkFilter(name="sweep", labels={"team": "a"}).as_document(),
+        reason="wrong image",
+        user=owner,
+        created_at=NOW,
+        turn_at=NOW,
+        expected=40,
+        done=12,
+        refused=1,
+        refusals=[{"job": job.pk, "text": "it has ended"}],
+        after_job_id=job.pk,
+        last_job_id=job.pk,
+    )
 
 
 def make_cache_entry(task: Task, key: str = "model:2031@1", **changes: Any) -> CacheEntry:

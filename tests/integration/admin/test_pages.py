@@ -76,6 +76,7 @@ def test_registered_models_are_the_expected_ones() -> None:
         "ApiToken",
         "Attempt",
         "AuditLine",
+        "BulkOperation",
         "CacheEntry",
         "Callback",
         "Cell",

@@ -93,6 +93,7 @@ PAGES: Mapping[str, Page] = {
         body={"password1": "correct horse 1", "password2": "correct horse 1"},
         changes=True,
     ),
+    "admin/controlplane/job/activity/": Page(READ, READ, "cell=cell-ready&kind=failed"),
     "admin/controlplane/pool/queue/": Page(READ, READ),
     "admin/controlplane/pool/<id:pool_id>/queue/": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),
@@ -128,6 +129,7 @@ MODELS: Mapping[str, Forms] = {
     "controlplane/apitoken": Forms(add=True, actions={"revoke": {}}),
     "controlplane/attempt": Forms(actions={"release_attempts": {}}),
     "controlplane/auditline": Forms(),
+    "controlplane/bulkoperation": Forms(add=True, actions={"stop_operations": {}}),
     "controlplane/cacheentry": Forms(actions={"evict_entries": {}}),
     "controlplane/callback": Forms(actions={"deliver_again": {}}),
     "controlplane/cell": Forms(

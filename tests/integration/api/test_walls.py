@@ -43,6 +43,7 @@ ONE_OFF = {
     "project": "default/lab",
     "definition": {"image": "busybox", "command": ["true"]},
 }
+BULK = {"action": "cancel", "filter": {"project": "default/lab"}}
 
 # The callers of each row, in this order. All but `outsider` and the last two are members of the
 # project `lab`; `outsider` is a manager of the project `default` in the same domain.
@@ -72,6 +73,9 @@ SIGNED, LINKED = (401,) * 7, (403,) * 7
 # A project that a caller may not read is reported as one that does not exist.
 SUBMIT = (422, DENIED, OK, OK, OK, DENIED, OK)
 
+START = (ABSENT, DENIED, OK, OK, OK, OK, OK)
+"""Bulk operations, which other tests compare: they process what the caller may change."""
+
 Expected = tuple[str | int, ...]
 LAB = "domain=default&project=lab"
 
@@ -92,6 +96,19 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/auditors"): (AUDIT, "/auditors", None),
     ("put", "/auditors/{members}/{name}"): (OPERATE, "/auditors/users/viewer", {}),
     ("delete", "/auditors/{members}/{name}"): (OPERATE, "/auditors/groups/auditors", None),
+    ("get", "/bulk"): (ANY, "/bulk", None),
+    ("post", "/bulk"): (START, "/bulk", {**BULK, "reason": "x"}),
+    ("post", "/bulk:preview"): (START, "/bulk:preview", BULK),
+    ("get", "/bulk/{operation_id}"): (
+        (*(ABSENT,) * 3, OK, ABSENT, OK, OK),
+        "/bulk/{operation}",
+        None,
+    ),
+    ("post", "/bulk/{operation_id}/stop"): (
+        (ABSENT, DENIED, ABSENT, OK, ABSENT, DENIED, OK),
+        "/bulk/{operation}/stop",
+        None,
+    ),
     ("get", "/cache"): (READ, f"/cache?{LAB}", None),
     ("get", "/cache/{key}"): (READ, f"/cache/k@1?{LAB}", None),
     ("delete", "/cache/{key}"): (CHANGE, f"/cache/k@1?{LAB}", None),
@@ -271,6 +288,7 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
     )
     put_service_account(project=lab, name="robot", role=Role.VIEWER, actor="test", now=now)
     make_entry(lab, owner, job, task.pk, attempt.uid)
+    operation = owner.post("/bulk", {**BULK, "reason": "x"}).json["id"]
     token = ApiToken.objects.get(user=make_caller("other", Role.VIEWER, project="lab").user)
     ids = {
         "job": job,
@@ -279,6 +297,7 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
         "group": task.group_id,
         "callback": callback.pk,
         "token": token.pk,
+        "operation": operation,
     }
     return Installation(callers, ids)
 

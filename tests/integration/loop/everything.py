@@ -7,14 +7,19 @@ from uuid import UUID
 from controlplane import clock
 from controlplane.commands.jobs import cancel
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.domain.cache.policy import CacheStatus
+from controlplane.domain.jobs.bulk import BulkFilter
+from controlplane.domain.roles import Role
 from controlplane.models import (
     Alert,
+    ApiToken,
     Attempt,
+    BulkOperation,
     CacheEntry,
     Callback,
     Cell,
@@ -59,6 +64,7 @@ class Planting:
         self.lost_cell()
         self.odd_cells()
         self.claims_and_rests()
+        self.bulk_operation()
         Cell.objects.exclude(name__in=("full", "drained")).update(state="READY")
         now = clock.now()
         for name in ("convergence", "placement"):
@@ -197,6 +203,24 @@ class Planting:
             task_id=404, attempt_uid=UNKNOWN_UID, prefix="00/d/p/404/404/404", created_at=ago(60),
             used_at=ago(60), evicted_at=ago(1),
         )  # fmt: skip
+
+    def bulk_operation(self) -> None:
+        """Two jobs that an operation cancels."""
+        owner, now = self.loop.owner, clock.now()
+        for place in range(2):
+            self.submit(f"bulk-{place}", labels={"set": "bulk"}, replicas=2)
+        create_api_token(user=owner, name="bulk", role=Role.SUBMITTER, now=now)
+        BulkOperation.objects.create(
+            action="cancel",
+            filter=BulkFilter(labels={"set": "bulk"}).as_document(),
+            reason="runaway",
+            user=owner,
+            token_id=ApiToken.objects.get(name="bulk").pk,
+            created_at=now,
+            turn_at=now,
+            expected=2,
+            last_job_id=self.jobs["bulk-1"].pk,
+        )
 
     def claims_and_rests(self) -> None:
         [task] = self.loop.tasks(self.jobs["first"])

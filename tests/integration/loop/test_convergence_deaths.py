@@ -76,6 +76,7 @@ FACTS = {
     "cells": "SELECT name, state, quarantined_for, ordered_state FROM controlplane_cell",
     "alerts": "SELECT kind, subject, cleared_at IS NULL FROM controlplane_alert",
     "audit": "SELECT action, subject FROM controlplane_auditline",
+    "bulk": "SELECT state, done, refused, after_job_id FROM controlplane_bulkoperation",
     "callbacks": "SELECT id, state, tries FROM controlplane_callback",
     "claims": "SELECT guid, claim FROM controlplane_oneoff",
     "entries": "SELECT key, evicted_at IS NULL, hits, size_bytes FROM controlplane_cacheentry",

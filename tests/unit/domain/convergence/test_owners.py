@@ -180,6 +180,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("orphan_files", False),
         ("key_rotations", True),
         ("samples", False),
+        ("bulk_operations", True),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("held_losses", False),

@@ -1,0 +1,43 @@
+"""Select jobs by their fields."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.contract.states import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Filters of listed jobs; an empty field does not filter.
+
+    `readable`: ids of the projects whose jobs the caller may read; None: all.
+    """
+
+    readable: Collection[int] | None = None
+    states: Sequence[TaskState] = ()
+    pool: str | None = None
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def conditions_of(wanted: JobFilter) -> tuple[list[str], list[Any]]:
+    """Return conditions on rows `j` of jobs, and their parameters."""
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    if wanted.readable is not None:
+        conditions.append("j.project_id = ANY(%s)")
+        parameters.append(sorted(wanted.readable))
+    if wanted.states:
+        conditions.append("j.state = ANY(%s)")
+        parameters.append([int(state) for state in wanted.states])
+    if wanted.pool is not None:
+        conditions.append("j.pool_id = (SELECT id FROM controlplane_pool WHERE name = %s)")
+        parameters.append(wanted.pool)
+    if wanted.name is not None:
+        conditions.append("j.name = %s")
+        parameters.append(wanted.name)
+    for key, value in wanted.labels.items():
+        conditions.append("j.labels ->> %s = %s")
+        parameters += [key, value]
+    return conditions, parameters
