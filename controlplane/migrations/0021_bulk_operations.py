@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = (
-        ('controlplane', '0019_indexes_of_unsuccessful_work'),
+        ('controlplane', '0020_indexes_of_lists_of_jobs'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     )
 
