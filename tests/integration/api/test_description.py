@@ -28,6 +28,7 @@ SAMPLES = {
     "kind": "user",
     "members": "users",
     "name": "a",
+    "operation_id": "1",
     "project": "default",
     "task": "1",
     "token_id": "1",
