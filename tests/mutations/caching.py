@@ -66,7 +66,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    entry = entries.get(item.identity)",
         "a task that is to replace an entry does not run",
         needs="identical",
-        within=10,
+        within=30,
     ),
     Mutation(
         "evicted-entries-are-found",
