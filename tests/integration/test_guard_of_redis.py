@@ -1,7 +1,6 @@
 """Cells that use up Redis with their own logins: the guard limits them, and no other cell."""
 
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -15,13 +14,7 @@ import redis
 
 from controlplane.contract.wire import logins, queues
 from controlplane.domain.cells.redis_users import redis_users
-from controlplane.inbox.guard import (
-    MAX_CONNECTIONS,
-    ClosedLogins,
-    DroppedMessages,
-    Finding,
-    RedisGuard,
-)
+from controlplane.inbox.guard import ClosedLogins, DroppedMessages, Finding, RedisGuard
 from controlplane.outbox.redis_control import RedisControl
 from tests.harness.cell_logins import redis_with_cells
 
@@ -715,37 +708,6 @@ def test_cell_that_waits_for_many_keys_is_closed(
         users = [one["user"] for one in operator.client_list()]
         assert users.count(logins.receiver(CELLS[1])) == 1
         assert users.count(logins.receiver(CELLS[0])) == 0
-
-
-def test_short_commands_of_a_cell_without_a_pause_stop_no_message_of_another(
-    url: str, operator: "redis.Redis[bytes]"
-) -> None:
-    over = threading.Event()
-    address = logins.with_login(url, logins.receiver(CELLS[0]), KEY)
-
-    def ping() -> None:
-        with redis.Redis.from_url(address) as client, client.pipeline(transaction=False) as many:
-            while not over.is_set():
-                for _ in range(500):
-                    many.ping()
-                many.execute()
-
-    threads = [threading.Thread(target=ping) for _ in range(MAX_CONNECTIONS)]
-    before = operator.info()["total_commands_processed"]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in count():
-            message = str(number).encode()
-            assert push(url, CELLS[1], message)
-            assert operator.rpop(SHARD) == message
-            processed = operator.info()["total_commands_processed"] - before
-            if number >= 50 and processed > 20_000:
-                break
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_next_guard_opens_what_the_last_one_closed(
