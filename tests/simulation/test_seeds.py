@@ -13,7 +13,7 @@ from tests.simulation.running import run_seed
 # Drawn from the sources (tests/harness/drawn.py) and printed; SIMULATION_BASE sets another base.
 BASE = int(os.environ["SIMULATION_BASE"])
 AT_ONCE = 10
-IN_TEST, IN_SOAK = 200, 5_000
+IN_TEST, IN_SOAK = 300, 5_000
 
 # A simulation commits.
 pytestmark = pytest.mark.django_db(transaction=True)
