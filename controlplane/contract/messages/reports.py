@@ -19,7 +19,7 @@ from controlplane.contract.codec import (
     read_typed,
 )
 from controlplane.contract.messages.phases import PhaseChange, read_phases
-from controlplane.contract.messages.sanitizing import clean_mapping
+from controlplane.contract.messages.sanitizing import clean_mapping, clean_usage
 from controlplane.contract.states import FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # the first 10 KB of the result file, as in Diego
@@ -157,7 +157,7 @@ class AttemptReport(Document):
     message: Annotated[str, Text(MESSAGE_CHARS)] | None = None
     result: Annotated[str, Text(RESULT_BYTES)] | None = None
     result_truncated: Annotated[bool, Key("cut")] = False
-    usage: CleanMapping | None = None
+    usage: Annotated[Mapping[str, Any], Reader(clean_usage)] | None = None
     addresses: Names | None = None
     outputs: Annotated[tuple[Mapping[str, Any], ...] | None, Reader(_read_outputs)] = None
     plugin_phase: Annotated[str, Text(63)] | None = None

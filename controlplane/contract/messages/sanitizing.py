@@ -11,6 +11,10 @@ MAX_BYTES = MAX_PLUGIN_STATE_BYTES
 MAX_DEPTH = 16
 
 
+MAX_STEP_SECONDS = 1e9
+"""About 30 years, so that times computed from it can be represented."""
+
+
 class _NestingTooDeep(Exception):
     pass
 
@@ -32,6 +36,31 @@ def clean_mapping(value: Any) -> Mapping[str, Any] | None:
         return None
     mapping: dict[str, Any] = cleaned
     return mapping if len(compact_json(mapping)) <= MAX_BYTES else None
+
+
+def clean_usage(value: Any) -> Mapping[str, Any] | None:
+    """Return the figures of the object `value`, and of its object `steps`; omit all else.
+
+    A figure is a number from 0 to 2^53, of seconds of a step at most MAX_STEP_SECONDS. Return None
+    if `value` is not an object or too large.
+    """
+    cleaned = clean_mapping(value)
+    if cleaned is None:
+        return None
+    figures = dict(cleaned)
+    steps = figures.pop("steps", None)
+    usage: dict[str, Any] = _figures(figures, 1 << 53)
+    if isinstance(steps, dict):
+        usage["steps"] = _figures(steps, MAX_STEP_SECONDS)
+    return usage
+
+
+def _figures(items: Mapping[str, Any], largest: float) -> dict[str, float]:
+    return {
+        name: item
+        for name, item in items.items()
+        if isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item <= largest
+    }
 
 
 def _clean(value: Any, depth: int) -> Any:

@@ -12,6 +12,7 @@ from django.test import Client
 
 from controlplane import clock
 from controlplane.admin.sections import waterfall
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
@@ -112,6 +113,25 @@ def timed_attempt(**changes: Any) -> Attempt:
     }
     Attempt.objects.filter(pk=task.attempt_uid).update(**times | changes)
     return Attempt.objects.get(pk=task.attempt_uid)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"cpu_seconds": "x", "memory_peak_mib": [1], "pulled_bytes": {}, "own": {"a": 1}},
+        {"cpu_seconds": 1e308, "memory_peak_mib": 1e308, "pulled_bytes": 1e308},
+        {"cpu_seconds": 2**53, "memory_peak_mib": 2**53, "disk_peak_mib": 2**53},
+        {"steps": 1},
+        {"steps": {"run": "x", "pull": 1e308, "outputs": 1e9, "collect": -1}},
+    ],
+)
+def test_wrong_usage_in_the_report_of_a_cell_breaks_no_page(
+    operator: Client, usage: dict[str, Any]
+) -> None:
+    body = {"uid": "u", "seq": 1, "state": int(S.SUCCEEDED), "usage": usage}
+    attempt = timed_attempt(usage=AttemptReport.read(body).usage)
+    for row in (attempt, attempt.task, attempt.job):
+        assert page(operator, address_of(type(row), row))
 
 
 @pytest.mark.parametrize("model", [Job, Task])

@@ -153,12 +153,38 @@ def test_message_from_a_cell_round_trips(message: reports.Message) -> None:
 ODD: Any = [float("nan"), float("inf"), "a\x00b\ud800", {"\x00k": [1, None, True, "\udfff"]}]
 
 
-@pytest.mark.parametrize("name", ["usage", "plugin_state"])
-def test_values_that_cannot_be_stored_do_not_lose_the_end_of_an_attempt(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("usage", {}), ("plugin_state", {"odd": [None, None, "ab?", {"k": [1, None, True, "?"]}]})],
+)
+def test_values_that_cannot_be_stored_do_not_lose_the_end_of_an_attempt(
+    name: str, kept: dict[str, Any]
+) -> None:
     body = REPORT.body() | {name: {"odd": ODD}}
     read = reports.AttemptReport.read(json.loads(json.dumps(body)))
     assert read.state is REPORT.state
-    assert getattr(read, name) == {"odd": [None, None, "ab?", {"k": [1, None, True, "?"]}]}
+    assert getattr(read, name) == kept
+
+
+def test_usage_has_figures_only() -> None:
+    good = {"cpu_seconds": 1.5, "memory_peak_mib": 0, "own": 7, "steps": {"pull": 0.25, "run": 3}}
+    wrong: list[Any] = ["x", None, True, -1, -0.5, 1e308, 2**60, [1], {"a": 1}, float("nan")]
+    for item in wrong:
+        for usage in (
+            good | {"memory_peak_mib": item},
+            good | {"new": item},
+            good | {"steps": {"pull": item}},
+        ):
+            body = json.loads(json.dumps(REPORT.body() | {"usage": usage}))
+            read = dict(reports.AttemptReport.read(body).usage or {})
+            steps = read.pop("steps")
+            assert read.items() <= good.items()
+            assert steps.items() <= good["steps"].items()  # type: ignore[attr-defined]
+    for item in ("x", [1], 1, 1e308, None):
+        body = REPORT.body() | {"usage": {**good, "steps": item}}
+        assert "steps" not in (reports.AttemptReport.read(body).usage or {})
+    body = REPORT.body() | {"usage": {"steps": {"run": 1e10}}}
+    assert reports.AttemptReport.read(body).usage == {"steps": {}}
 
 
 @pytest.mark.parametrize("name", ["usage", "plugin_state"])
