@@ -29,7 +29,7 @@ from controlplane.admin.work.failures import task_failure_sections
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
-from controlplane.admin.work.waiting_filter import OpenFilter, selects_waiting
+from controlplane.admin.work.waiting_filter import OpenFilter, selects_held, selects_waiting
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.domain.state.states import ACTIVE
@@ -51,7 +51,7 @@ class TaskStateFilter(StateFilter):
         A list of the tasks of a job, or of those on cells, is short.
         """
         found = Q(state=state)
-        if "job__id__exact" in request.GET or request.GET.get("open") == "held":
+        if "job__id__exact" in request.GET or selects_held(request.GET):
             return found
         if state == TaskState.PENDING:
             return found & Q(attempt_open=False)

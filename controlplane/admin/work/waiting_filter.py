@@ -1,5 +1,6 @@
 """The filter of a list of tasks for open ones: waiting, stuck or on a cell."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -24,8 +25,13 @@ def selects_waiting(parameters: Mapping[str, Any]) -> bool:
     """Return whether these parameters of a list select waiting tasks only."""
     chosen = parameters.get(OpenFilter.parameter_name)
     return chosen in ("pending", "stuck") or (
-        chosen != _HELD and any(name in parameters for name in _OF_SHAPES)
+        not selects_held(parameters) and any(name in parameters for name in _OF_SHAPES)
     )
+
+
+def selects_held(parameters: Mapping[str, Any]) -> bool:
+    """Return whether these parameters of a list select tasks on cells only."""
+    return bool(parameters.get(OpenFilter.parameter_name) == _HELD)
 
 
 class OpenFilter(IndexedFilter):
@@ -52,7 +58,7 @@ class OpenFilter(IndexedFilter):
         self._shape = {
             lookup: params.pop(name)[-1] for name, lookup in _OF_SHAPES.items() if name in params
         }
-        if not self._shape.get("band", "0").isdigit():
+        if not re.fullmatch("[0-9]+", self._shape.get("band", "0")):
             self._shape["band"] = "-1"  # no job has it
         super().__init__(request, params, model, model_admin)
 

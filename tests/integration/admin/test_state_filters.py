@@ -157,7 +157,7 @@ def test_filters_of_open_tasks_combine_with_states_pools_and_bands(operator: Cli
     assert listed(pool=pool, band=band) == waiting
     assert listed(pool=pool, band=band, state__exact=int(S.PENDING)) == waiting
     assert listed(pool=pool, band=band, state__exact=int(S.SUCCEEDED)) == []
-    for wrong in ({"pool": "none"}, {"band": 99}, {"band": "x"}, {"band": "9" * 30}):
+    for wrong in ({"pool": "none"}, {"band": 99}, {"band": "x"}, {"band": "²"}, {"band": "9" * 30}):
         assert listed(open="pending", **wrong) == []
     [running] = Task.objects.filter(job=job_of([S.RUNNING]))
     add_attempts(running, [S.RUNNING])
