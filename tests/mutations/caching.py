@@ -65,8 +65,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    entry = None if group.policy.overwrite else entries.get(item.identity)",
         "    entry = entries.get(item.identity)",
         "a task that is to replace an entry does not run",
-        needs="identical",
-        within=30,
+        scenario=f"{_S}_4_cache.py::test_overwriting_task_runs_and_replaces_the_entry",
     ),
     Mutation(
         "evicted-entries-are-found",
