@@ -1,7 +1,6 @@
-"""A page of a real browser, in which a user may be logged in."""
+"""A page of a real browser at a server of the test's own process, with a user logged in or not."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +9,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-DESKTOP = {"width": 1360, "height": 900}
-PHONE = {"width": 390, "height": 844}
+from tests.harness.chromium import DESKTOP, new_page, started_browser
 
 
 @contextmanager
@@ -34,20 +31,17 @@ def signed_in_page(
 def opened_page(
     url: str, *, viewport: dict[str, int] = DESKTOP, **options: Any
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Yield a page of a browser, and the list of what its console prints."""
-    executable = next(filter(None, map(shutil.which, _BROWSERS)))
-    complaints: list[str] = []
+    """Yield a page of a browser, and the list of what its console prints.
+
+    The server at `url` runs in the process of the test and shares its database.
+    """
     # Playwright runs an event loop in the thread of the test, which reads and writes rows as well.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport=viewport, base_url=url, **options)  # type: ignore[arg-type]
-        page = context.new_page()
-        page.on("console", lambda line: complaints.append(line.text))
-        page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
+    with started_browser() as browser:
+        page, complaints = new_page(browser, url, viewport=viewport, **options)
         yield page, complaints
         page.wait_for_load_state("networkidle")  # a request in progress keeps the database in use
-        browser.close()
+        page.context.close()
         connection.close()  # the event loop has a connection of its own
     _wait_for_sessions()
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]

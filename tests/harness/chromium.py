@@ -1,0 +1,34 @@
+"""The system's Chromium, for pages of any server."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+DESKTOP = {"width": 1360, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+@contextmanager
+def started_browser() -> Iterator[Browser]:
+    """Yield the system's browser, without pages."""
+    executable = next(filter(None, map(shutil.which, _BROWSERS)))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def new_page(
+    browser: Browser, url: str, *, viewport: dict[str, int] = DESKTOP, **options: Any
+) -> tuple[Page, list[str]]:
+    """Open a page with cookies of its own; return it with the list of what its console prints."""
+    complaints: list[str] = []
+    context = browser.new_context(viewport=viewport, base_url=url, **options)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.on("console", lambda line: complaints.append(line.text))
+    page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
+    return page, complaints
