@@ -10,7 +10,8 @@ from playwright.sync_api import Page, ViewportSize
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.models import Alert, Attempt, Cell, Job, Pool
-from tests.harness.browser import DESKTOP, PHONE, signed_in_page
+from tests.harness.browser import signed_in_page
+from tests.harness.chromium import DESKTOP, PHONE
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_pages import address_of
 

@@ -10,7 +10,8 @@ from controlplane.admin.login import form as login
 from controlplane.domain.roles import Role
 from controlplane.limits.buckets import Buckets
 from controlplane.models import Domain, Project
-from tests.harness.browser import PHONE, opened_page
+from tests.harness.browser import opened_page
+from tests.harness.chromium import PHONE
 from tests.harness.members import admit
 from tests.integration.admin.test_login import PASSWORD
 from tests.integration.admin.test_login_in_browser import Visit

@@ -8,7 +8,8 @@ from pytest_django.live_server_helper import LiveServer
 from controlplane import clock
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Transition
-from tests.harness.browser import DESKTOP, PHONE, signed_in_page
+from tests.harness.browser import signed_in_page
+from tests.harness.chromium import DESKTOP, PHONE
 from tests.integration.admin.rows import make_installation
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]

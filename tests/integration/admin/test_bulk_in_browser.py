@@ -9,7 +9,8 @@ from controlplane import clock
 from controlplane.commands.bulk import run_bulk_page
 from controlplane.contract.states import TaskState as S
 from controlplane.models import BulkOperation, Job, Pool, Project
-from tests.harness.browser import DESKTOP, PHONE, signed_in_page
+from tests.harness.browser import signed_in_page
+from tests.harness.chromium import DESKTOP, PHONE
 from tests.integration.admin.rows import make_installation, make_job
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]

@@ -11,7 +11,8 @@ from controlplane import clock
 from controlplane.admin.live import POLL_SECONDS
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Task, Transition
-from tests.harness.browser import PHONE, signed_in_page
+from tests.harness.browser import signed_in_page
+from tests.harness.chromium import PHONE
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_job_tasks import job_of
 from tests.integration.admin.test_pages import address_of

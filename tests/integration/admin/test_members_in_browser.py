@@ -9,7 +9,8 @@ from playwright.sync_api import Page
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.models import Membership, Project
-from tests.harness.browser import PHONE, signed_in_page
+from tests.harness.browser import signed_in_page
+from tests.harness.chromium import PHONE
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_pages import address_of
 
