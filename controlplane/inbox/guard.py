@@ -76,8 +76,15 @@ CLOSED_SECONDS = 60
 LONGEST_CLOSED_SECONDS = 3600
 """How long the logins of a cell are closed; twice as long each time, up to an hour."""
 
+DEFAULT_USER = "default"
+"""The user of connections without a login. Connections with one are of another user, unless the
+control plane itself logs in as the default user.
+"""
+
 LOGIN_SECONDS = 10
-"""The age at which a connection without a login is ended, if many are open."""
+"""The age at which a connection without a login is ended; if the control plane is the default user,
+only if many are open.
+"""
 
 LIST_STEPS = 10
 """Steps between two lists of the connections, if nothing indicates an excess."""
@@ -186,6 +193,8 @@ class RedisGuard:
         self._owner = uuid4().hex
         self._state: _GuardState | None = None
         self._is_synced = False
+        # Whether each connection of the default user is one without a login.
+        self._is_named = False
 
     def step(self, now: float) -> list[Finding]:
         """Measure and limit; return the findings. `now`: seconds of a monotonic clock.
@@ -217,6 +226,8 @@ class RedisGuard:
             # A login that may not list users has never closed any.
             with nullcontext() if self._manages_users else suppress(ResponseError):
                 self._open_all(besides=state.closed_until)
+            if self._manages_users:
+                self._is_named = self._control.own_user() != DEFAULT_USER
             self._is_synced = True
         elapsed = STEP_SECONDS if state.at is None else max(now - state.at, 0.1)
         state.at, state.steps = now, state.steps + 1
@@ -343,10 +354,16 @@ class RedisGuard:
     def _limit_memory(self, state: _GuardState, load: ServerLoad, now: float) -> list[Finding]:
         """Find the logins that use much memory, by ending their connections in turn.
 
+        Before, end all connections without a login, whose responses may be unread.
         A list of connections does not show all of it, and contains their names, which may be long.
         """
         if load.other_bytes <= state.other_bytes + MAX_OTHER_BYTES:
             return []
+        if self._is_named:
+            self._control.end_connections([DEFAULT_USER])
+            load = self._control.measure(INBOX_QUEUES)
+            if load.other_bytes <= state.other_bytes + MAX_OTHER_BYTES:
+                return []
         users = self._control.users(logins.sender("")) | self._control.users(logins.receiver(""))
         found: list[Finding] = []
         for user, size in self._control.free_memory_of(users).items():
@@ -361,8 +378,11 @@ class RedisGuard:
 
     def _limit_connections(self, state: _GuardState, load: ServerLoad, now: float) -> list[Finding]:
         listed = self._control.connections()
-        if load.connections > load.max_connections // 2:
-            self._control.end_connections_by_id(one.id for one in listed if _is_without_login(one))
+        if self._is_named or load.connections > load.max_connections // 2:
+            late = [one for one in listed if one.age_seconds >= LOGIN_SECONDS]
+            self._control.end_connections_by_id(
+                one.id for one in late if _is_without_login(one, is_named=self._is_named)
+            )
         excess = _find_excess(listed)
         self._control.end_connections(excess)
         state.excess_steps = Counter({user: state.excess_steps[user] + 1 for user in excess})
@@ -407,8 +427,10 @@ def _is_search_due(shard: _ShardState, now: float) -> bool:
     return (is_flooded or shard.large_steps >= LARGE_STEPS) and now >= shard.search_at
 
 
-def _is_without_login(one: Connection) -> bool:
-    return one.command in {"NULL", "auth", "hello"} and one.age_seconds >= LOGIN_SECONDS
+def _is_without_login(one: Connection, *, is_named: bool) -> bool:
+    if is_named:
+        return one.user == DEFAULT_USER
+    return one.command in {"NULL", "auth", "hello"}
 
 
 def _find_excess(listed: Iterable[Connection]) -> dict[str, str]:

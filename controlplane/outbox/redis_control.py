@@ -129,6 +129,10 @@ class RedisControl:
         self._set(existing, "off")
         self.end_connections(existing)
 
+    def own_user(self) -> str:
+        """Return the user of the login of the control plane."""
+        return str(self._client.acl_whoami())
+
     def end_connections(self, users: Iterable[str]) -> None:
         """End all connections of users; skip users that are deleted meanwhile."""
         self._run((("CLIENT", "KILL", "USER", user) for user in users), may_fail=True)
@@ -136,16 +140,24 @@ class RedisControl:
     def free_memory_of(self, users: Iterable[str]) -> dict[str, int]:
         """End all connections of each user in turn, and return how many bytes that freed."""
         names = list(users)
-        # In a transaction: what others use or free meanwhile is not of these users.
-        with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.info("memory")
-            for name in names:
-                pipeline.execute_command("CLIENT", "KILL", "USER", name)
-                pipeline.info("memory")
-            # A user that is deleted meanwhile is an error.
-            responses = pipeline.execute(raise_on_error=False)
+        commands: list[tuple[str, ...]] = [("INFO", "memory")]
+        for name in names:
+            commands += [("CLIENT", "KILL", "USER", name), ("INFO", "memory")]
+        try:
+            # In a transaction: what others use or free meanwhile is not of these users.
+            responses = self._responses(commands, transaction=True)
+        except redis.exceptions.OutOfMemoryError:
+            # Without free memory, Redis refuses transactions. Others cannot add messages, either.
+            responses = self._responses(commands, transaction=False)
         used = [facts["used_memory"] for facts in responses[::2]]
         return {name: used[n] - used[n + 1] for n, name in enumerate(names)}
+
+    def _responses(self, commands: Iterable[tuple[str, ...]], *, transaction: bool) -> list[Any]:
+        with self._client.pipeline(transaction=transaction) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            # A user that is deleted meanwhile is an error.
+            return list(pipeline.execute(raise_on_error=False))
 
     def end_connections_by_id(self, numbers: Iterable[int]) -> None:
         """End connections by their ids; skip those that have ended."""

@@ -272,4 +272,4 @@ def remnants(home: Path) -> list[str]:
 def through(stack: RunningStack, port: int) -> str:
     """The broker's address with its login, by another port of this machine."""
     broker = urlsplit(stack.environment["CELERY_BROKER_URL"])
-    return broker._replace(netloc=f":{broker.password}@127.0.0.1:{port}").geturl()
+    return broker._replace(netloc=f"{broker.username}:{broker.password}@127.0.0.1:{port}").geturl()

@@ -50,11 +50,11 @@ def users_of_before(operator: "redis.Redis[bytes]") -> Iterator[Users]:
     """Users that Redis had: stale ones of a cell and of the revoked one, and one of others."""
     reset(operator)
     yield users(operator)
-    operator.acl_deluser(*(set(operator.acl_users()) - {"default"}))
+    operator.acl_deluser(*(set(operator.acl_users()) - {"default", server.OPERATOR}))
 
 
 def reset(operator: "redis.Redis[bytes]") -> None:
-    operator.acl_deluser("none", *(set(operator.acl_users()) - {"default"}))
+    operator.acl_deluser("none", *(set(operator.acl_users()) - {"default", server.OPERATOR}))
     for name in (logins.receiver("cell-a"), logins.sender(REVOKED), "of-others"):
         operator.execute_command("ACL", "SETUSER", name, "on", "nopass", "~*", "+@all")
     operator.execute_command("ACL", "SAVE")
@@ -82,7 +82,7 @@ def redis_cli(url: str, commands: str) -> str:
     assert program, "redis-cli is part of Redis"
     address = urlsplit(url)
     done = subprocess.run(
-        [program, "-p", str(address.port)],
+        [program, "-p", str(address.port), "--user", str(address.username)],
         input=commands,
         env={"PATH": os.environ["PATH"], "REDISCLI_AUTH": str(address.password)},
         capture_output=True,
@@ -98,7 +98,7 @@ def test_printed_commands_give_the_users_that_the_command_writes(
     call_command("redis_users", stdout=io.StringIO())
     expected = users(operator)
     names = {name for cell in CELLS for name in (logins.receiver(cell), logins.sender(cell))}
-    assert set(operator.acl_users()) == {"default", "of-others", *names}
+    assert set(operator.acl_users()) == {"default", server.OPERATOR, "of-others", *names}
     reset(operator)
     answers = redis_cli(url, printed())
     assert "ERR" not in answers

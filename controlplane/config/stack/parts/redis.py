@@ -23,6 +23,14 @@ LOG_LENGTH = "0"
 which each client chooses, up to 8 MB each: with 128 entries, the default, a cell fills the memory.
 """
 
+OPERATOR = "control"
+"""The user of the control plane. The default user is off, so that a connection with its name is one
+without a login, and the guard can end it.
+"""
+
+UNREAD_RESPONSES = "normal 0 8mb 10"
+"""A connection ends if more than 8 MB of its responses are unread for ten seconds."""
+
 MAX_MEMORY = "1gb"
 """A backstop: the guard of the inbox acts once a second."""
 
@@ -42,7 +50,7 @@ def binary() -> str:
 
 def broker_url(*, port: int, password: str) -> str:
     """Return the address of the first database of a Redis that `server_command` runs."""
-    return f"redis://:{password}@127.0.0.1:{port}/0"
+    return f"redis://{OPERATOR}:{password}@127.0.0.1:{port}/0"
 
 
 def write_password(folder: Path, password: str) -> None:
@@ -51,7 +59,8 @@ def write_password(folder: Path, password: str) -> None:
     The server writes the users of cells to the same file, and has them after its own restart.
     """
     digest = hashlib.sha256(password.encode()).hexdigest()
-    write_private(folder / USERS, f"user default on #{digest} ~* &* +@all\n")
+    users = f"user default off\nuser {OPERATOR} on #{digest} ~* &* +@all\n"
+    write_private(folder / USERS, users)
     write_private(folder / CONFIGURATION, f"aclfile {folder / USERS}\n")
 
 
@@ -71,11 +80,12 @@ def server_command(*, port: int, folder: Path) -> list[str]:
         "proto-max-bulk-len": MAX_VALUE,
         "acllog-max-len": LOG_LENGTH,
         "slowlog-max-len": LOG_LENGTH,
+        "client-output-buffer-limit": UNREAD_RESPONSES,
         "maxmemory": MAX_MEMORY,
     }
     command = [binary(), str(folder / CONFIGURATION)]
     for name, setting in options.items():
-        command += [f"--{name}", setting]
+        command += [f"--{name}", *(setting.split() or [""])]
     return command
 
 
