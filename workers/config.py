@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from controlplane.contract import settings_names
 from controlplane.contract.addresses import Network
+from controlplane.contract.messages.reports import MAX_RESOURCES
 from controlplane.contract.secret_files import STORE_CREDENTIALS, resolve_secret_files
 from controlplane.contract.wire import keys, logins
 from workers.runners.discovery import chosen_names
@@ -334,7 +335,10 @@ def _tags(text: str) -> tuple[str, ...]:
 def _capacity(read: _Reader, home: Path | None) -> Mapping[str, int]:
     """Return the configured capacity, completed by the host's."""
     given = read("CELLRUN_CELL_CAPACITY", parse_capacity, "") or {}
-    return MappingProxyType({**host_capacity(home or Path.cwd()), **given})
+    found = {**host_capacity(home or Path.cwd()), **given}
+    if len(found) > MAX_RESOURCES:
+        raise MalformedSettings(f"CELLRUN_CELL_CAPACITY: at most {MAX_RESOURCES} resources")
+    return MappingProxyType(found)
 
 
 def parse_capacity(text: str) -> dict[str, int]:

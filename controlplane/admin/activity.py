@@ -30,7 +30,8 @@ def show_activity(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("controlplane.view_job"):
         raise PermissionDenied
     name, kind = request.GET.get("cell", ""), request.GET.get("kind", "")
-    cell = Cell.objects.filter(name=name).first() if name else None
+    is_storable = "\x00" not in name
+    cell = Cell.objects.filter(name=name).first() if name and is_storable else None
     before = _number(request.GET.get("before"))
     if (name and cell is None) or kind not in {"", *KINDS}:
         raise Http404("there is no such cell or kind of changes")

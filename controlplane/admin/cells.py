@@ -33,6 +33,7 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.admin.enrolment import EnrolmentForm, initial_enrolment
+from controlplane.admin.fields import read_reason
 from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.admin.work.attempts import attempt_badge
 from controlplane.commands.cells.enrolment import EnrolmentChange, change_enrolment
@@ -184,7 +185,7 @@ class CellAdmin(ReadOnlyAdmin):
     )
     def revoke(self, request: HttpRequest, cell: Cell) -> None:
         """Revoke the key of a cell."""
-        reason, actor = request.POST.get("reason", ""), str(request.user)
+        reason, actor = read_reason(request), str(request.user)
         revoke_cell(name=cell.name, actor=actor, reason=reason, now=clock.now())
 
     def page_actions(self, obj: Cell) -> list[str]:

@@ -1,4 +1,4 @@
-"""Form fields for amounts of resources and installed plugins, and the validator of names."""
+"""Form fields for amounts of resources and installed plugins, names and reasons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +8,10 @@ from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db.models import QuerySet
+from django.http import HttpRequest
 
 from controlplane import plugins
+from controlplane.contract.codec import clean_text
 from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
 from controlplane.spec.fields import NAME_PATTERN
 from controlplane.spec.limits import JobLimits, LimitedResources, Tokens, written
@@ -46,6 +48,8 @@ check_name = RegexValidator(
     "Use lower-case letters, digits, and (not first) . _ -; at most 63 characters.",
 )
 """Validator of the names of projects, domains and secrets."""
+
+MAX_REASON_CHARS = 1_000
 
 
 class RowsField(forms.ModelMultipleChoiceField):
@@ -175,3 +179,8 @@ class PluginsField(forms.MultipleChoiceField):
 
 def _choices(kind: plugins.Kind) -> list[tuple[str, str]]:
     return [(name, name) for name in plugins.names_of(kind)]
+
+
+def read_reason(request: HttpRequest) -> str:
+    """Return the reason that the user entered in a form, as it can be stored."""
+    return clean_text(request.POST.get("reason", "").strip(), MAX_REASON_CHARS)

@@ -118,7 +118,8 @@ def run_bulk_page(operation_id: int, *, now: datetime, is_over: Callable[[], boo
         return 0
     page, processed = find_page(operation, access, PAGE), 0
     for job in page.jobs:
-        if is_over():
+        # The next page has the roles of then.
+        if is_over() or load_actor(operation, now=now) != access:
             break
         processed += _process(operation_id, job, access, now)
     else:

@@ -19,7 +19,7 @@ class Transition(models.Model):
     attempt_state = models.PositiveSmallIntegerField(choices=TASK_STATES, null=True, blank=True)
     reason = models.CharField(max_length=32)
     message = models.TextField(default="", blank=True)
-    actor = models.CharField(max_length=100, default="", blank=True)
+    actor = models.CharField(max_length=150, default="", blank=True)
     at = models.DateTimeField()
 
     class Meta:

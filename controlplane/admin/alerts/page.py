@@ -16,6 +16,7 @@ from controlplane.admin.base import (
     column,
     confirmed_action,
 )
+from controlplane.admin.fields import read_reason
 from controlplane.commands.state.findings import close_alert
 from controlplane.models import Alert
 
@@ -84,5 +85,5 @@ class AlertAdmin(ReadOnlyAdmin):
     )
     def close_alerts(self, request: HttpRequest, alert: Alert) -> None:
         """Close an alert manually; the audit log records the actor and the reason."""
-        reason, actor = request.POST.get("reason", ""), str(request.user)
+        reason, actor = read_reason(request), str(request.user)
         close_alert(alert_id=alert.pk, actor=actor, reason=reason, now=clock.now())

@@ -25,6 +25,7 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import StyledAdmin, Table, column, delete_each, loaded_column
+from controlplane.admin.fields import read_reason
 from controlplane.commands.tenancy.members import MemberScope, put_member, remove_member
 from controlplane.domain.roles import AUDITOR, PROJECT_ROLES, Role
 from controlplane.models import Membership
@@ -164,7 +165,7 @@ def describe_action(request: HttpRequest) -> dict[str, Any]:
     Users that are no operators, but have Django's permission, act as managers.
     """
     return {
-        "reason": request.POST.get("reason", "").strip(),
+        "reason": read_reason(request),
         "role": Role.OPERATOR if is_operator(request) else Role.MANAGER,
         "actor": str(request.user),
         "now": clock.now(),

@@ -40,6 +40,7 @@ from controlplane.admin.base import (
     column,
     confirmed_action,
 )
+from controlplane.admin.fields import read_reason
 from controlplane.admin.sections.commands import attempt_commands
 from controlplane.admin.sections.output import output_response, output_section
 from controlplane.admin.sections.usage import usage_sections
@@ -180,7 +181,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     )
     def release_attempts(self, request: HttpRequest, attempt: Attempt) -> None:
         """Release an ended attempt; the operator vouches that its container is gone."""
-        reason = request.POST.get("reason", "").strip()
+        reason = read_reason(request)
         if not reason:
             raise Conflict("a reason is required, because the history records it: enter one")
         actor = str(request.user)

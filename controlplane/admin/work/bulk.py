@@ -14,6 +14,7 @@ from django.urls import reverse
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant, meter, page_link, state_badge
 from controlplane.admin.base import ReadOnlyAdmin, Section, Table, column, confirmed_action
+from controlplane.admin.fields import read_reason
 from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.commands.bulk import BulkActor, start_bulk, stop_bulk
 from controlplane.contract.states import TaskState
@@ -119,7 +120,7 @@ class BulkOperationAdmin(ReadOnlyAdmin):
         operation_id = start_bulk(
             action=action,
             wanted=wanted,
-            reason=request.POST.get("reason", "").strip()[:1000],
+            reason=read_reason(request),
             by=BulkActor(request.user, access),
             now=clock.now(),
         )

@@ -29,6 +29,7 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
+from controlplane.admin.fields import read_reason
 from controlplane.admin.work.artifacts import PREVIEW, artifact_browser, artifact_preview
 from controlplane.admin.work.attempts import items_of
 from controlplane.commands.cache.operate import evict_entry
@@ -121,7 +122,7 @@ class CacheEntryAdmin(ReadOnlyAdmin):
     )
     def evict_entries(self, request: HttpRequest, entry: CacheEntry) -> None:
         """Evict an entry; the audit log records the actor and the reason."""
-        reason, actor = request.POST.get("reason", ""), str(request.user)
+        reason, actor = read_reason(request), str(request.user)
         evict_entry(entry_id=entry.pk, actor=actor, reason=reason, now=clock.now())
 
     def page_actions(self, obj: CacheEntry) -> list[str]:

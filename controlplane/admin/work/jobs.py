@@ -35,6 +35,7 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
+from controlplane.admin.fields import read_reason
 from controlplane.admin.sections.commands import job_commands, submit_command
 from controlplane.admin.sections.graph import graph_sections
 from controlplane.admin.tenancy.members import describe_action
@@ -214,7 +215,7 @@ class JobAdmin(ReadOnlyAdmin):
         """End a job as KILLED; a job that has ended does not change."""
         cancel_job(
             job_id=job.pk,
-            reason=request.POST.get("reason", "").strip(),
+            reason=read_reason(request),
             force=request.POST.get("force") == "on",
             actor=str(request.user),
             now=clock.now(),

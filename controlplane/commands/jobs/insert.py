@@ -264,5 +264,5 @@ def _insert_history(job_ids: Sequence[int], actor: str, now: datetime) -> None:
         INSERT INTO controlplane_transition (job_id, to_state, reason, message, actor, at)
         SELECT job_id, %s, %s, '', %s, %s FROM unnest(%s::bigint[]) AS job_id
         """,
-        [int(TaskState.PENDING), str(Reason.SUBMITTED), actor[:100], now, list(job_ids)],
+        [int(TaskState.PENDING), str(Reason.SUBMITTED), actor, now, list(job_ids)],
     )

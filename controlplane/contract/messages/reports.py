@@ -40,6 +40,9 @@ MAX_REPORTS = 500  # in one message, which the inbox applies in one batch
 MAX_OUTPUTS = 1_000  # stored files of one attempt
 MAX_HELD = 10_000  # attempts of one cell: their number decides what a message costs the inbox
 MAX_NAMES = 1_000  # names of a kind that a cell registers
+# Resources of a cell. Placement computes with all resources of a pool, in numbers that grow with
+# them.
+MAX_RESOURCES = 64
 MAX_URI_CHARS = 2_000
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -57,6 +60,7 @@ def head_of_result(content: bytes) -> tuple[str, bool]:
 
 Uid = Annotated[str, Text(64)]
 Name = Annotated[str, Text(255)]
+ResourceName = Annotated[str, Text(63)]
 Seconds = Annotated[int, Clamp(0, 600)]
 
 
@@ -94,7 +98,7 @@ class Register(Document):
 
     TYPE = "register"
 
-    capacity: Annotated[Mapping[Name, Quantity], MaxItems(MAX_NAMES)]
+    capacity: Annotated[Mapping[ResourceName, Quantity], MaxItems(MAX_RESOURCES)]
     labels: Names = field(default_factory=dict)
     tags: Annotated[tuple[Name, ...], MaxItems(MAX_NAMES)] = ()
     pool: Annotated[str, Text(63)] = ""
