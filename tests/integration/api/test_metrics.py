@@ -143,7 +143,7 @@ def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
     with CaptureQueriesContext(connection) as caught:
         figures()
     statements = [item["sql"] for item in caught.captured_queries]
-    assert len(statements) <= 9
+    assert len(statements) <= 10
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         for statement in statements:
