@@ -34,11 +34,25 @@ def signed_in_page(
 def opened_page(
     url: str, *, viewport: dict[str, int] = DESKTOP, **options: Any
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Yield a page of a browser, and the list of what its console prints."""
-    executable = next(filter(None, map(shutil.which, _BROWSERS)))
-    complaints: list[str] = []
+    """Yield a page of a browser on the server of the test, and what its console prints."""
     # Playwright runs an event loop in the thread of the test, which reads and writes rows as well.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+    with foreign_page(url, viewport=viewport, **options) as (page, complaints):
+        yield page, complaints
+        page.wait_for_load_state("networkidle")  # a request in progress keeps the database in use
+        page.context.close()
+        connection.close()  # the event loop has a connection of its own
+    _wait_for_sessions()
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@contextmanager
+def foreign_page(
+    url: str, *, viewport: dict[str, int] = DESKTOP, **options: Any
+) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page of a browser on another server, and the list of what its console prints."""
+    executable = next(filter(None, map(shutil.which, _BROWSERS)))
+    complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         context = browser.new_context(viewport=viewport, base_url=url, **options)  # type: ignore[arg-type]
@@ -46,11 +60,7 @@ def opened_page(
         page.on("console", lambda line: complaints.append(line.text))
         page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
         yield page, complaints
-        page.wait_for_load_state("networkidle")  # a request in progress keeps the database in use
         browser.close()
-        connection.close()  # the event loop has a connection of its own
-    _wait_for_sessions()
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 def _wait_for_sessions() -> None:
