@@ -109,12 +109,12 @@ def _work() -> list[TimeSeries]:
     waiting = f"sum by (band) ({_over_pools('waiting_tasks', 'band')})"
     ends = f"sum by (outcome) ({_over_pools('recent_ends', 'outcome')})"
     starts = f"sum({_over_pools('recent_starts')})"
-    latency = _over_pools("recent_latency_seconds", "quantile")
+    latency = _over_pools("recent_latency_seconds", "percentile")
     return [
         _lines("Open tasks by state", [(tasks, "{{state}}")], is_stacked=True),
         _lines("Waiting tasks by band", [(waiting, "{{band}}")], is_stacked=True),
         _lines("Starts and ends in five minutes", [(ends, "{{outcome}}"), (starts, "started")]),
-        _lines("Time to the first start", [(latency, "{{pool}} {{quantile}}")], unit="s"),
+        _lines("Time to the first start", [(latency, "{{pool}} {{percentile}} %")], unit="s"),
     ]
 
 

@@ -26,7 +26,7 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "state": "of a task, a cell or a callback ([states](states.md))",
         "outcome": "`succeeded`; `failed`: FAILED, WORKER_FAILED or UNSCHEDULABLE; `killed`:"
         " KILLED or PREEMPTED",
-        "quantile": "`0.5` or `0.95`",
+        "percentile": "`50` or `95`",
         "tick": "`placement`, `convergence`, `callbacks` or `retention`",
         "phase": "a phase of that tick",
         "what": "an action of that tick; of `cellrun_refusals_audited`: `login` or `token`",
@@ -66,7 +66,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             ("pool", "outcome"), "Tasks that ended, by outcome.", _FIVE_MINUTES
         ),
         "cellrun_pool_recent_latency_seconds": Metric(
-            ("pool", "quantile"),
+            ("pool", "percentile"),
             "Percentile of the time from when a task could start to its first start.",
             f"{_FIVE_MINUTES} Absent if no task started.",
         ),
@@ -79,10 +79,10 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "cellrun_tick_lag_seconds": Metric(
             ("tick",), "Time by which the last run of a tick began late."
         ),
-        "cellrun_tick_phase_milliseconds": Metric(
-            ("tick", "phase"), "Duration of a phase of the last run of a tick, in milliseconds."
+        "cellrun_tick_phase_seconds": Metric(
+            ("tick", "phase"), "Duration of a phase of the last run of a tick."
         ),
-        "cellrun_tick_count": Metric(
+        "cellrun_tick_actions": Metric(
             ("tick", "what"),
             "Number of actions of the last run of a tick.",
             "Absent for an action that the last run did not do.",

@@ -13,7 +13,7 @@ from controlplane.queries.views.overviews import count_cells
 
 BASE_RESOURCES = ("cpu_millis", "memory_mib")
 """Resources of which each pool has figures, so that an idle pool has a 0 for autoscalers."""
-QUANTILES = ("0.5", "0.95")
+PERCENTILES = (50, 95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def _recent_changes() -> Iterator[Figure]:
             yield Figure("cellrun_pool_recent_ends", getattr(row, outcome), labels)
     for row in found:
         counts = [sum(it) for it in zip_longest(*decoded(row.latencies), fillvalue=0)]
-        for quantile in QUANTILES:
-            seconds = percentile(counts, float(quantile))
+        for share in PERCENTILES:
+            seconds = percentile(counts, share / 100)
             if seconds is not None:
-                labels = {"pool": row.pool, "quantile": quantile}
+                labels = {"pool": row.pool, "percentile": str(share)}
                 yield Figure("cellrun_pool_recent_latency_seconds", seconds, labels)
 
 
@@ -144,12 +144,12 @@ def _ticks() -> Iterator[Figure]:
     for row in found:
         for phase, took in sorted(decoded(row.phases).items()):
             labels = {"tick": row.name, "phase": phase}
-            yield Figure("cellrun_tick_phase_milliseconds", float(took), labels)
+            yield Figure("cellrun_tick_phase_seconds", float(took) / 1000, labels)
     for row in found:
         for what, number in sorted(decoded(row.counts).items()):
             if isinstance(number, int | float):
                 labels = {"tick": row.name, "what": what}
-                yield Figure("cellrun_tick_count", float(number), labels)
+                yield Figure("cellrun_tick_actions", float(number), labels)
 
 
 def _callbacks() -> Iterator[Figure]:

@@ -1,6 +1,7 @@
 """docs/metrics.md lists exactly the metrics that web serves, with their types and labels."""
 
 import re
+import subprocess
 
 import pytest
 from django.test import Client
@@ -53,6 +54,17 @@ def test_exactly_the_documented_metrics_are_served(exposition: str) -> None:
     }
     assert served == documented()
     assert len(served) > 25
+
+
+def test_promtool_accepts_names_and_units(exposition: str) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=exposition,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_each_label_and_its_values_are_documented() -> None:
