@@ -74,7 +74,7 @@ def test_list_of_attempts_has_no_ticks(page: Page, uid: str) -> None:
     assert [name for name in names if not name.startswith("attempt.")] == []
 
 
-def test_page_of_a_worker_says_what_it_does(shared_stack: RunningStack, page: Page) -> None:
+def test_page_of_a_worker_shows_its_role(shared_stack: RunningStack, page: Page) -> None:
     listed = requests.get(
         f"{shared_stack.flower_url}/workers?json=1", auth=shared_stack.flower_login, timeout=30
     ).json()["data"]
