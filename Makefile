@@ -101,8 +101,9 @@ bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
-# A browser, an image registry and an SSH server, where the tests want them and installing them is ours to do.
+# A browser, Prometheus, an image registry and an SSH server, where the tests want them and installing them is ours to do.
 tools: setup
+	@$(TOOLS) promtool
 	@grep -rqs 'mark.browser' tests && $(TOOLS) browser || true
 	@test "$(ENGINE)" = none || $(TOOLS) registry || true
 	@test "$(ENGINE)" = none || $(TOOLS) dropbear

@@ -11,7 +11,10 @@ from pathlib import Path
 from controlplane.domain.integrity import render_document
 from docgen import (
     client_documents,
+    grafana_dashboard,
+    metrics_page,
     placement_page,
+    prometheus_rules,
     scenarios_page,
     settings_page,
     states_page,
@@ -28,6 +31,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings_page.write,
     "placement.md": placement_page.write,
     "invariants.md": render_document,
+    "metrics.md": metrics_page.write,
+    "../deploy/grafana/cellrun.json": grafana_dashboard.write,
+    "../deploy/prometheus/cellrun.rules.yaml": prometheus_rules.write,
     "../client/documents.py": client_documents.write,
 }
 

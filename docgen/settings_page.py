@@ -78,7 +78,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " submission wakes placement at once.",
         "CELLRUN_PROCESS": "Name of the process in its logs. With `web`, the process pools its"
         " database connections.",
-        "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it.",
+        "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it,"
+        " and pages of Flower link to it.",
         "CELLRUN_REDIS_USERS": "Enrolment and revocation write the logins of cells into Redis"
         " ([cells](cells.md#the-logins-at-redis)).",
         "CELLRUN_REQUEST_BURST_UNITS": "[Units](api.md#limits-of-requests) that a token may spend"

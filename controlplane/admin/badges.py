@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.db.models import Model
 from django.urls import reverse
 from django.utils import timezone
@@ -128,6 +129,14 @@ def page_link(model: str, key: Any, text: Any, *, anchor: str = "") -> SafeStrin
     if key is None:
         return NOTHING
     return _link(f"controlplane_{model}", key, text, anchor)
+
+
+def flower_link(path: str) -> SafeString | str:
+    """Return a link to a page of Flower, if the address of Flower is set."""
+    address = settings.CELLRUN.flower_url
+    if not address:
+        return ""
+    return format_html('<a class="cellrun-link" href="{}/{}">Flower</a>', address, path)
 
 
 def row_link(row: Model, text: Any) -> SafeString:

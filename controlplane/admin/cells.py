@@ -17,6 +17,7 @@ from controlplane.admin.badges import (
     NOTHING,
     cell_badge,
     flag_badge,
+    flower_link,
     instant,
     list_link,
     meter,
@@ -223,6 +224,7 @@ class CellAdmin(ReadOnlyAdmin):
         return [
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
             ("activity", activity_link("changes on this cell", cell=obj.name)),
+            ("Flower", flower_link(f"worker/cell@{obj.name}")),
             ("capacity", quantities(obj.capacity)),
             ("maximum capacity", quantities(obj.max_capacity)),
             ("in use", quantities(used) or "nothing"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.urls import reverse
@@ -75,6 +76,8 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             for name, icon, model in items
             if request.user.has_perm(_view_permission(model))
         ]
+        if title == "System":
+            seen += _flower_item(request)
         if seen:
             sections.append({"title": title, "separator": True, "items": seen})
     return sections
@@ -95,6 +98,14 @@ def _activity_item(request: HttpRequest) -> list[dict[str, Any]]:
     return [
         {"title": "Activity", "icon": "timeline", "link": reverse("admin:controlplane_activity")}
     ]
+
+
+def _flower_item(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the item of Flower, which has a login of its own, for users who may see ticks."""
+    address = settings.CELLRUN.flower_url
+    if not address or not request.user.has_perm("controlplane.view_tickstate"):
+        return []
+    return [{"title": "Flower", "icon": "local_florist", "link": f"{address}/workers"}]
 
 
 def _view_permission(model: str) -> str:

@@ -44,7 +44,8 @@ READ_BY: Mapping[str, frozenset[str]] = MappingProxyType(
         "callbacks": _ALL - _OF_WEB - _OF_STORE,
         "beat": _EVERYWHERE
         | {"CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "CELLRUN_PLACEMENT_INTERVAL_SECONDS"},
-        "flower": _EVERYWHERE | {_FLOWER_LOGIN},
+        # Its pages link to the admin.
+        "flower": _EVERYWHERE | {_FLOWER_LOGIN, "CELLRUN_PUBLIC_URL"},
         "command": _ALL,
     }
 )

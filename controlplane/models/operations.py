@@ -91,6 +91,11 @@ class PoolSample(models.Model):
     )
     used = models.JSONField(default=dict, help_text="Held amount of each resource.")
     capacity = models.JSONField(default=dict, help_text="Of READY cells.")
+    wanted = models.JSONField(
+        null=True,
+        help_text="Held amounts, and those of waiting tasks that more cells could run; empty:"
+        " taken before this field existed.",
+    )
 
     class Meta:
         constraints = (

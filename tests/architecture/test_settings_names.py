@@ -33,7 +33,7 @@ def test_the_environment_is_read_in_two_places_only() -> None:
         "controlplane/config/wsgi.py",
         "controlplane/config/celery.py",
         "controlplane/config/inbox.py",
-        "controlplane/config/flower.py",  # hands the login in a file to Flower
+        "controlplane/config/flower/app.py",  # hands the login in a file to Flower
         "controlplane/config/stack/",
         "controlplane/management/commands/bootstrap.py",
         "workers/config.py",

@@ -32,3 +32,10 @@ def new_page(
     page.on("console", lambda line: complaints.append(line.text))
     page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
     return page, complaints
+
+
+@contextmanager
+def foreign_page(url: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page of a browser on a server of other processes, and what its console prints."""
+    with started_browser() as browser:
+        yield new_page(browser, url, **options)

@@ -23,6 +23,11 @@ TOOLS = {
         "dropbear-bin",
         "no dropbear found: install it, the tests of gangs take it along",
     ),
+    "promtool": (
+        ("promtool",),
+        "prometheus",
+        "no promtool found: install Prometheus, the tests check its rules with it",
+    ),
 }
 """By name: the programs of which one suffices, Debian's package, and the message without both."""
 

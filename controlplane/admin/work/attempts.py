@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Q, QuerySet, When
@@ -25,6 +24,7 @@ from controlplane import clock
 from controlplane.admin.badges import (
     NOTHING,
     duration,
+    flower_link,
     instant,
     list_link,
     page_link,
@@ -167,7 +167,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     )
     created = column(lambda attempt: instant(attempt.created_at), "created", ordering="uid")
     took = column(lambda attempt: duration(attempt.started_at, attempt.finished_at), "took")
-    flower = column(lambda attempt: flower_link(attempt), "")
+    flower = column(lambda attempt: flower_link(f"task/{attempt.pk}"), "")
 
     @confirmed_action(
         "Release attempt",
@@ -222,7 +222,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("released", _released(obj)),
             ("stop ordered because", obj.stop_reason),
             ("addresses", _pairs((obj.details or {}).get("addresses") or {})),
-            ("Flower", flower_link(obj)),
+            ("Flower", flower_link(f"task/{obj.pk}")),
         ]
 
     def sections_for(self, request: HttpRequest, obj: Attempt) -> list[Section]:
@@ -324,7 +324,7 @@ def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
             instant(attempt.started_at),
             duration(attempt.started_at, attempt.finished_at),
             _released(attempt),
-            flower_link(attempt),
+            flower_link(f"task/{attempt.pk}"),
         )
         for attempt in attempts
     ]
@@ -373,14 +373,6 @@ def reason_of(attempt: Attempt) -> str:
     if attempt.message:
         return attempt.message
     return REASONS[Reason(attempt.reason)] if attempt.reason in set(Reason) else attempt.reason
-
-
-def flower_link(attempt: Attempt) -> SafeString | str:
-    """Return a link to its page in Flower, if the address of Flower is set."""
-    address = settings.CELLRUN.flower_url
-    if not address:
-        return ""
-    return format_html('<a class="cellrun-link" href="{}/task/{}">Flower</a>', address, attempt.pk)
 
 
 def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:

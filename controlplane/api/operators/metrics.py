@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from controlplane.api.base import BearerAuthentication, IgnoreAccept, MayAudit
+from controlplane.domain.metrics import METRICS
 from controlplane.limits.addresses import find_address
 from controlplane.queries.views.metrics import load_figures
 
@@ -20,11 +21,12 @@ class _Figures(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         families: dict[str, GaugeMetricFamily] = {}
         for figure in load_figures():
+            metric = METRICS[figure.name]
             family = families.setdefault(
                 figure.name,
-                GaugeMetricFamily(figure.name, figure.text, labels=list(figure.labels)),
+                GaugeMetricFamily(figure.name, metric.meaning, labels=metric.labels),
             )
-            family.add_metric(list(figure.labels.values()), figure.value)
+            family.add_metric([figure.labels[name] for name in metric.labels], figure.value)
         yield from families.values()
 
 

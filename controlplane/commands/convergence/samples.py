@@ -1,5 +1,6 @@
 """Rule 13: every 15 seconds, write the figures of each pool for the operators' pages."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from controlplane.commands.convergence.runner import RuleContext
@@ -17,6 +18,7 @@ from controlplane.queries.convergence.samples import (
     limit_range,
     load_history_end,
     load_resources,
+    load_wanting,
 )
 from controlplane.queries.sql import execute
 from controlplane.queries.work_counts import count_held, count_waiting
@@ -30,7 +32,7 @@ MAX_CHANGES = 200_000
 def take_samples(context: RuleContext) -> Mapping[str, int]:
     """Write a sample of each pool. A sample is no change: its tick is not recorded for it."""
     waiting, held = count_waiting(), count_held()
-    resources = load_resources()
+    resources, wanting = load_resources(), load_wanting(context.now)
 
     def write() -> None:
         changes = _count_next_changes(context)
@@ -43,6 +45,7 @@ def take_samples(context: RuleContext) -> Mapping[str, int]:
                 held=_by_band((h.band, h.number) for h in held if h.pool_id == pool_id),
                 used=amounts.used,
                 capacity=amounts.capacity,
+                wanted=dict(Counter(amounts.used) + Counter(wanting.get(pool_id, {}))),
                 **_counts(changes.get(pool_id, PoolChanges())),
             )
             for pool_id, amounts in resources.items()

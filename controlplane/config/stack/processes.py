@@ -22,6 +22,9 @@ CELL_STOP_SECONDS = 60
 
 # Flower keeps about 6 KB for each task it has seen.
 FLOWER_MAX_TASKS = 20_000
+# Cells end, and containers of the control plane get new names: Flower lists dead workers for so
+# long, time enough to notice them.
+FLOWER_FORGETS_SECONDS = 600
 
 # Idle connections and followers of logs included. Beyond it, requests get 503 instead of a share of
 # a process that can no longer answer any in time.
@@ -149,7 +152,7 @@ def _control(plan: StackPlan) -> list[Process]:
     beat += ["--schedule", str(plan.home.beat / "schedule"), "--pidfile="]
     flower = [*_celery("controlplane.config.flower"), "flower", "--address=127.0.0.1"]
     flower += [f"--port={plan.flower_port}", f"--max_tasks={FLOWER_MAX_TASKS}"]
-    flower += ["--read_only=true"]
+    flower += [f"--purge_offline_workers={FLOWER_FORGETS_SECONDS}", "--read_only=true"]
     all_needs = ("database", "broker", "preparation")
 
     def control(name: str, command: list[str], needs: tuple[str, ...]) -> Process:

@@ -3,12 +3,21 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.latencies import BOUNDS
+from controlplane.domain.placement.reasons.explain import (
+    BUILD_SLOTS_FULL,
+    INSUFFICIENT_RESOURCES,
+    NO_CELL_MATCHES,
+    QUEUE_POSITION,
+    WAITING_FOR_GANG,
+)
 from controlplane.domain.state.states import CellState
 from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import decoded, named_rows, rows, scalar
 
 FAILED = (S.FAILED, S.WORKER_FAILED, S.UNSCHEDULABLE)
@@ -53,6 +62,47 @@ _CHANGES = f"""
         GROUP BY 1, 2, 3
     ) failing
     GROUP BY 2, 3
+    """
+
+MAX_TASKS_OF_SHAPE = 20_000
+"""Tasks of a shape that count as wanted: more than an autoscaler adds cells for at once."""
+
+# More cells help a task that waits for capacity, or whose pool has no ready cell; they do not help
+# one that is larger than every cell, matches none, or waits for a quota or for tokens.
+_HELPED_BY_CELLS = f"""
+    CASE coalesce(why.reason ->> 'code', '{QUEUE_POSITION}')
+        WHEN '{NO_CELL_MATCHES}' THEN (why.reason ->> 'ready_cells')::int = 0
+        WHEN '{INSUFFICIENT_RESOURCES}'
+            THEN NOT coalesce((why.reason ->> 'never_fits')::boolean, false)
+        ELSE why.reason IS NULL OR why.reason ->> 'code' IN
+            ('{BUILD_SLOTS_FULL}', '{WAITING_FOR_GANG}', '{QUEUE_POSITION}') END
+    """
+_WAITS = f"t.state = {S.PENDING:d} AND NOT t.attempt_open"
+# From one shape to the next by the index of waiting tasks, and then some tasks of each.
+_WANTING = f"""
+    WITH RECURSIVE waiting AS (
+        (SELECT t.shape_id FROM controlplane_task t WHERE {_WAITS} ORDER BY t.shape_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT t.shape_id FROM controlplane_task t
+                WHERE {_WAITS} AND t.shape_id > waiting.shape_id ORDER BY t.shape_id LIMIT 1)
+        FROM waiting WHERE waiting.shape_id IS NOT NULL
+    )
+    SELECT s.pool_id, s.resources, sum(w.count)::bigint
+    FROM waiting JOIN controlplane_shape s ON s.id = waiting.shape_id
+    CROSS JOIN LATERAL (
+        SELECT group_id, count(*) FROM (
+            SELECT t.group_id FROM controlplane_task t
+            WHERE t.shape_id = s.id AND {_WAITS} AND NOT t.cache_blocked
+              AND (t.not_before IS NULL OR t.not_before <= %(now)s)
+            ORDER BY t.group_id, t.index LIMIT %(tasks)s
+        ) first GROUP BY group_id
+    ) w
+    JOIN controlplane_taskgroup g ON g.id = w.group_id
+    JOIN controlplane_job j ON j.id = g.job_id
+    CROSS JOIN LATERAL (SELECT coalesce(s.pending_reason, g.pending_reason) AS reason) why
+    WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND g.startable_at <= %(now)s
+      AND NOT {IS_HELD} AND {_HELPED_BY_CELLS}
+    GROUP BY s.id
     """
 
 
@@ -135,3 +185,19 @@ def load_resources() -> dict[int, PoolResources]:
             for name, amount in decoded(capacity).items():
                 pool.capacity[name] = pool.capacity.get(name, 0) + amount
     return dict(pools)
+
+
+def load_wanting(now: datetime) -> dict[int, dict[str, int]]:
+    """Return by pool the resources that waiting tasks need which more cells could run."""
+    pools: dict[int, dict[str, int]] = defaultdict(dict)
+    for pool_id, resources, tasks in rows(_WANTING, {"now": now, "tasks": MAX_TASKS_OF_SHAPE}):
+        for name, amount in _readable_amounts(decoded(resources)).items():
+            pools[pool_id][name] = pools[pool_id].get(name, 0) + amount * tasks
+    return dict(pools)
+
+
+def _readable_amounts(resources: object) -> dict[str, int]:
+    """Return the amounts of a shape: none if its row is invalid, which placement reports."""
+    if not isinstance(resources, dict):
+        return {}
+    return {name: it for name, it in resources.items() if isinstance(it, int) and it > 0}

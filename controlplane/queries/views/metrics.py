@@ -1,28 +1,35 @@
 """Load the figures of metrics: counts of live objects, at a cost independent of finished ones."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.alerts import ALERTS
+from controlplane.domain.convergence.latencies import percentile
 from controlplane.domain.state.states import OPEN, Band, CellState
 from controlplane.queries.sql import decoded, named_rows, rows
 from controlplane.queries.views.overviews import count_cells
 
+BASE_RESOURCES = ("cpu_millis", "memory_mib")
+"""Resources of which each pool has figures, so that an idle pool has a 0 for autoscalers."""
+PERCENTILES = (50, 95)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One sample of a gauge."""
+    """One sample of a gauge of `METRICS`."""
 
     name: str
-    text: str
-    labels: dict[str, str]
     value: float
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def load_figures() -> Iterator[Figure]:
     """Yield all samples, grouped by gauge."""
     yield from _open_tasks()
     yield from _samples()
+    yield from _recent_changes()
     yield from _cells()
     yield from _ticks()
     yield from _callbacks()
@@ -48,40 +55,71 @@ def _open_tasks() -> Iterator[Figure]:
     for pool, *counts in found:
         for state, count in zip(states, counts[1:], strict=True):
             labels = {"pool": pool, "state": TaskState(state).name}
-            yield Figure("cellrun_tasks_open", "Tasks that have not ended.", labels, count)
+            yield Figure("cellrun_tasks_open", count, labels)
     for pool, jobs, *_ in found:
-        yield Figure("cellrun_jobs_open", "Jobs that have not ended.", {"pool": pool}, jobs)
+        yield Figure("cellrun_jobs_open", jobs, {"pool": pool})
 
 
 def _samples() -> Iterator[Figure]:
     found = named_rows(
         """
-        SELECT p.name AS pool, s.waiting, s.stuck, s.held, s.used, s.capacity
+        SELECT p.name AS pool, s.waiting, s.stuck, s.held, s.used, s.capacity, s.wanted
         FROM controlplane_poolsample s JOIN controlplane_pool p ON p.id = s.pool_id
         WHERE s.at = (SELECT max(at) FROM controlplane_poolsample) ORDER BY p.name
         """
     )
-    for name, column, text in (
-        ("cellrun_pool_waiting_tasks", "waiting", "PENDING tasks, as of the last sample."),
-        ("cellrun_pool_stuck_tasks", "stuck", "Of these, tasks that no cell of the pool can run."),
-        ("cellrun_pool_held_attempts", "held", "Attempts that hold capacity, as of the sample."),
+    for name, column in (
+        ("cellrun_pool_waiting_tasks", "waiting"),
+        ("cellrun_pool_stuck_tasks", "stuck"),
+        ("cellrun_pool_held_attempts", "held"),
     ):
         for row in found:
             for band, number in zip(Band, getattr(row, column), strict=True):
-                yield Figure(name, text, {"pool": row.pool, "band": band.name.lower()}, number)
-    for name, column, text in (
-        ("cellrun_pool_used", "used", "Resources that attempts hold, as of the last sample."),
-        ("cellrun_pool_capacity", "capacity", "Resources of READY cells, as of the last sample."),
-    ):
+                yield Figure(name, number, {"pool": row.pool, "band": band.name.lower()})
+    columns = ("used", "capacity", "wanted")
+    for column in columns:
         for row in found:
-            for resource, amount in sorted(decoded(getattr(row, column)).items()):
-                yield Figure(name, text, {"pool": row.pool, "resource": resource}, amount)
+            amounts = {name: decoded(getattr(row, name)) for name in columns}
+            if amounts[column] is None:
+                continue  # taken before samples had this column
+            for resource in _named_resources(amounts.values()):
+                labels = {"pool": row.pool, "resource": resource}
+                yield Figure(f"cellrun_pool_{column}", amounts[column].get(resource, 0), labels)
+
+
+def _named_resources(amounts: Iterable[dict[str, int] | None]) -> list[str]:
+    return sorted({*BASE_RESOURCES, *(name for found in amounts for name in found or ())})
+
+
+def _recent_changes() -> Iterator[Figure]:
+    found = named_rows(
+        """
+        SELECT p.name AS pool, sum(s.started)::bigint AS started,
+               sum(s.succeeded)::bigint AS succeeded, sum(s.failed)::bigint AS failed,
+               sum(s.killed)::bigint AS killed, json_agg(s.latencies) AS latencies
+        FROM controlplane_poolsample s JOIN controlplane_pool p ON p.id = s.pool_id
+        WHERE s.at > now() - interval '5 minutes' GROUP BY p.name ORDER BY p.name
+        """
+    )
+    for row in found:
+        yield Figure("cellrun_pool_recent_starts", row.started, {"pool": row.pool})
+    for row in found:
+        for outcome in ("succeeded", "failed", "killed"):
+            labels = {"pool": row.pool, "outcome": outcome}
+            yield Figure("cellrun_pool_recent_ends", getattr(row, outcome), labels)
+    for row in found:
+        counts = [sum(it) for it in zip_longest(*decoded(row.latencies), fillvalue=0)]
+        for share in PERCENTILES:
+            seconds = percentile(counts, share / 100)
+            if seconds is not None:
+                labels = {"pool": row.pool, "percentile": str(share)}
+                yield Figure("cellrun_pool_recent_latency_seconds", seconds, labels)
 
 
 def _cells() -> Iterator[Figure]:
     found = count_cells()
     for state in CellState:
-        yield Figure("cellrun_cells", "Enrolled cells.", {"state": state}, found.get(state, 0))
+        yield Figure("cellrun_cells", found.get(state, 0), {"state": state})
 
 
 def _ticks() -> Iterator[Figure]:
@@ -94,37 +132,24 @@ def _ticks() -> Iterator[Figure]:
         FROM controlplane_tickstate WHERE finished_at IS NOT NULL ORDER BY name
         """
     )
-    gauges = (
-        ("cellrun_tick_age_seconds", "age_seconds", "Seconds since a tick was last through."),
-        (
-            "cellrun_tick_last_run_timestamp_seconds",
-            "last_run_timestamp_seconds",
-            "When a tick was last through.",
-        ),
-        (
-            "cellrun_tick_duration_seconds",
-            "duration_seconds",
-            "How long the last run of a tick took.",
-        ),
-        (
-            "cellrun_tick_lag_seconds",
-            "lag_seconds",
-            "How much later than it should the last run began.",
-        ),
-    )
-    for name, column, text in gauges:
+    for column in (
+        "age_seconds",
+        "last_run_timestamp_seconds",
+        "duration_seconds",
+        "lag_seconds",
+    ):
         for row in found:
-            labels, value = {"tick": row.name}, float(getattr(row, column))
-            yield Figure(name, text, labels, value)
+            value = float(getattr(row, column))
+            yield Figure(f"cellrun_tick_{column}", value, {"tick": row.name})
     for row in found:
         for phase, took in sorted(decoded(row.phases).items()):
-            text, labels = "Of the last run, by phase.", {"tick": row.name, "phase": phase}
-            yield Figure("cellrun_tick_phase_milliseconds", text, labels, float(took))
+            labels = {"tick": row.name, "phase": phase}
+            yield Figure("cellrun_tick_phase_seconds", float(took) / 1000, labels)
     for row in found:
         for what, number in sorted(decoded(row.counts).items()):
             if isinstance(number, int | float):
-                text, labels = "What the last run did.", {"tick": row.name, "what": what}
-                yield Figure("cellrun_tick_count", text, labels, float(number))
+                labels = {"tick": row.name, "what": what}
+                yield Figure("cellrun_tick_actions", float(number), labels)
 
 
 def _callbacks() -> Iterator[Figure]:
@@ -140,9 +165,8 @@ def _callbacks() -> Iterator[Figure]:
     )
     counts = {"waiting": waiting, "claimed": claimed, "abandoned": abandoned}
     for state, number in counts.items():
-        yield Figure("cellrun_callbacks", "Callbacks by state.", {"state": state}, number)
-    text = "For how long the callback that is most overdue has been due; 0 if none is."
-    yield Figure("cellrun_callback_overdue_seconds", text, {}, max(0.0, float(oldest or 0)))
+        yield Figure("cellrun_callbacks", number, {"state": state})
+    yield Figure("cellrun_callback_overdue_seconds", max(0.0, float(oldest or 0)))
 
 
 def _cache() -> Iterator[Figure]:
@@ -152,9 +176,9 @@ def _cache() -> Iterator[Figure]:
         FROM controlplane_cacheentry WHERE evicted_at IS NULL
         """
     )
-    yield Figure("cellrun_cache_entries", "Entries of the result cache.", {}, entries)
-    yield Figure("cellrun_cache_bytes", "Size of the results and outputs of entries.", {}, size)
-    yield Figure("cellrun_cache_hits", "Tasks that got the result of a present entry.", {}, hits)
+    yield Figure("cellrun_cache_entries", entries)
+    yield Figure("cellrun_cache_bytes", size)
+    yield Figure("cellrun_cache_hits", hits)
 
 
 def _endings() -> Iterator[Figure]:
@@ -166,24 +190,18 @@ def _endings() -> Iterator[Figure]:
                (SELECT count(*) FROM controlplane_job WHERE deleted_at IS NOT NULL)
         """
     )
-    yield Figure("cellrun_tasks_resolving", "One-off tasks being resolved.", {}, resolving)
-    text = "Expired jobs that are not deleted yet."
-    yield Figure("cellrun_jobs_expired", text, {}, expired)
-    text = "Deleted jobs whose rows are not gone yet."
-    yield Figure("cellrun_jobs_deleted", text, {}, deleted)
+    yield Figure("cellrun_tasks_resolving", resolving)
+    yield Figure("cellrun_jobs_expired", expired)
+    yield Figure("cellrun_jobs_deleted", deleted)
 
 
 def _alerts() -> Iterator[Figure]:
-    found = rows(
-        """
-        SELECT kind, count(*) FROM controlplane_alert WHERE cleared_at IS NULL
-        GROUP BY kind ORDER BY kind
-        """
+    found: dict[str, int] = dict(
+        rows("SELECT kind, count(*) FROM controlplane_alert WHERE cleared_at IS NULL GROUP BY kind")
     )
-    total = sum(number for _, number in found)
-    yield Figure("cellrun_alerts_open", "Alerts that are not closed.", {}, total)
-    for kind, number in found:
-        yield Figure("cellrun_alerts", "Open alerts by kind.", {"kind": kind}, number)
+    yield Figure("cellrun_alerts_open", sum(found.values()))
+    for kind in sorted({*ALERTS, *found}):
+        yield Figure("cellrun_alerts", found.get(kind, 0), {"kind": kind})
 
 
 def _refusals() -> Iterator[Figure]:
@@ -198,7 +216,5 @@ def _refusals() -> Iterator[Figure]:
             """
         )
     )
-    text = "Audit lines of the last hour about failed logins and refused tokens."
     for what in ("login", "token"):
-        labels = {"what": what}
-        yield Figure("cellrun_refusals_audited", text, labels, found.get(f"refuse.{what}", 0))
+        yield Figure("cellrun_refusals_audited", found.get(f"refuse.{what}", 0), {"what": what})

@@ -282,13 +282,20 @@ def test_submitted_spec_is_escaped(operator: Client) -> None:
     assert "&lt;script&gt;alert(1)" in raw
 
 
-def test_attempts_link_to_flower_when_configured(operator: Client, settings: Any) -> None:
-    attempt = Attempt.objects.first()
+def test_pages_link_to_flower_when_configured(operator: Client, settings: Any) -> None:
+    attempt, cell = Attempt.objects.first(), Cell.objects.first()
     assert attempt is not None
-    assert "Flower" not in page(operator, address_of(Attempt, attempt))
+    assert cell is not None
+    addresses = {
+        address_of(Attempt, attempt): f"task/{attempt.pk}",
+        address_of(Cell, cell): f"worker/cell@{cell.name}",
+        "/admin/": "workers",
+    }
+    assert not [address for address in addresses if "Flower" in page(operator, address)]
     known = settings.CELLRUN.model_copy(update={"flower_url": "http://flower:5555"})
     settings.CELLRUN = known
-    assert f"http://flower:5555/task/{attempt.pk}" in page(operator, address_of(Attempt, attempt))
+    for address, path in addresses.items():
+        assert f'href="http://flower:5555/{path}"' in page(operator, address), address
 
 
 def test_dashboard_shows_counts_alerts_and_tick_times(operator: Client) -> None:

@@ -16,6 +16,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane import clock
 from controlplane.commands.state.apply import apply
+from controlplane.domain.convergence.latencies import BOUNDS, bucket_of
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import (
@@ -72,6 +73,53 @@ def test_metrics_have_the_last_sample_of_each_pool(submitter: Caller) -> None:
     assert found["cellrun_pool_capacity", "default", "gpu"] == 2
 
 
+def test_starts_and_ends_are_those_of_the_samples_of_five_minutes() -> None:
+    now, pool = clock.now(), Pool.objects.create(name="gpu")
+    bucket = bucket_of(4)  # from 3 to 5 seconds
+    latencies = [10 if n == bucket else 0 for n in range(len(BOUNDS) + 1)]
+    for seconds in (301, 200, 10):
+        PoolSample.objects.create(
+            at=now - timedelta(seconds=seconds),
+            pool=pool,
+            waiting=[0, 0, 0],
+            stuck=[0, 0, 0],
+            held=[0, 0, 0],
+            latencies=latencies,
+            started=10,
+            succeeded=5,
+            failed=2,
+            killed=1,
+        )
+    found = figures()
+    assert found["cellrun_pool_recent_starts", "gpu"] == 20
+    ends = {it: found["cellrun_pool_recent_ends", *sorted((it, "gpu"))] for it in OUTCOMES}
+    assert ends == {"succeeded": 10, "failed": 4, "killed": 2}
+    assert found["cellrun_pool_recent_latency_seconds", "50", "gpu"] == pytest.approx(4.0)
+    assert found["cellrun_pool_recent_latency_seconds", "95", "gpu"] == pytest.approx(4.9)
+
+
+def test_idle_pool_wants_nothing_and_an_older_sample_has_no_wanted_capacity() -> None:
+    """An autoscaler keeps the number of cells while a metric is absent."""
+    now = clock.now()
+    for name, wanted in (("idle", {}), ("older", None)):
+        PoolSample.objects.create(
+            at=now,
+            pool=Pool.objects.create(name=name),
+            waiting=[0, 0, 0],
+            stuck=[0, 0, 0],
+            held=[0, 0, 0],
+            latencies=[],
+            wanted=wanted,
+        )
+    found = figures()
+    assert found["cellrun_pool_wanted", "cpu_millis", "idle"] == 0
+    assert found["cellrun_pool_wanted", "idle", "memory_mib"] == 0
+    assert not [key for key in found if key[0] == "cellrun_pool_wanted" and "older" in key]
+
+
+OUTCOMES = ("succeeded", "failed", "killed")
+
+
 def figures() -> dict[tuple[str, ...], float]:
     page = Client().get("/metrics")
     assert page.status_code == 200
@@ -125,8 +173,8 @@ def test_metrics_report_ticks_callbacks_and_deletion(submitter: Caller) -> None:
     assert 10 <= found["cellrun_tick_age_seconds", "convergence"] < 60
     seen = found["cellrun_tick_last_run_timestamp_seconds", "convergence"]
     assert seen == pytest.approx(now.timestamp() - 10, abs=0.001)
-    assert found["cellrun_tick_phase_milliseconds", "convergence", "endings"] == 120
-    assert found["cellrun_tick_count", "convergence", "ended"] == 3
+    assert found["cellrun_tick_phase_seconds", "convergence", "endings"] == 0.12
+    assert found["cellrun_tick_actions", "convergence", "ended"] == 3
     assert found["cellrun_callbacks", CallbackState.WAITING] == 2
     assert found["cellrun_callbacks", CallbackState.ABANDONED] == 1
     assert found["cellrun_callbacks", CallbackState.CLAIMED] == 0
@@ -143,7 +191,7 @@ def test_metrics_do_not_scan_finished_rows(submitter: Caller) -> None:
     with CaptureQueriesContext(connection) as caught:
         figures()
     statements = [item["sql"] for item in caught.captured_queries]
-    assert len(statements) <= 9
+    assert len(statements) <= 10
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         for statement in statements:

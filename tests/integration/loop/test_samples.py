@@ -10,10 +10,14 @@ from django.db.models import F, Sum
 
 from controlplane import clock
 from controlplane.commands.convergence import samples
+from controlplane.commands.jobs.holds import hold_job
 from controlplane.commands.tenancy.pools import put_pool
+from controlplane.commands.tenancy.quotas import put_quota
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.latencies import bucket_of
+from controlplane.domain.roles import Role
+from controlplane.domain.scopes import Scope, ScopeKind
 from controlplane.models import Attempt, Job, Pool, PoolSample, TaskGroup, TickRun, Walk
 from controlplane.queries.sql import execute
 from tests.integration.loop.conftest import FakeCell, Loop
@@ -98,6 +102,60 @@ def test_only_ready_cells_have_capacity_and_pools_are_counted_apart(
     assert (found.capacity, found.used["cpu_millis"]) == ({}, 1000)
     other = PoolSample.objects.filter(pool__name="gpu").latest("id")
     assert (other.held, other.used, other.started) == ([0, 0, 0], {}, 0)
+
+
+def test_wanted_is_what_runs_and_what_waits_for_capacity(loop: Loop, cell: FakeCell) -> None:
+    loop.submit(replicas=6)
+    loop.place()
+    found = sample(loop)
+    assert found.held == [0, 4, 0]
+    assert (found.wanted["cpu_millis"], found.wanted["memory_mib"]) == (6000, 6 * 64)
+    loop.submit(replicas=2)  # placement has not considered them yet
+    assert sample(loop).wanted["cpu_millis"] == 8000
+
+
+def test_pool_without_cells_wants_the_capacity_of_what_waits(loop: Loop) -> None:
+    loop.submit(replicas=3, resources={"cpu": 2, "memory": "1Gi", "gpu": 1})
+    loop.place()
+    found = sample(loop)
+    assert found.wanted == {"cpu_millis": 6000, "memory_mib": 3072, "gpu": 3}
+    assert found.stuck == [0, 3, 0]
+
+
+def test_gang_that_does_not_fit_as_a_whole_is_wanted(loop: Loop, cell: FakeCell) -> None:
+    loop.submit(replicas=6, coscheduled=True, allow_unsatisfiable=True)
+    loop.place()
+    found = sample(loop)
+    assert (found.held, found.wanted["cpu_millis"]) == ([0, 0, 0], 6000)
+
+
+def test_work_that_more_cells_cannot_run_is_not_wanted(loop: Loop, cell: FakeCell) -> None:
+    loop.submit(name="large", resources={"cpu": 99, "memory": "64Mi"}, allow_unsatisfiable=True)
+    zone = [{"key": "zone", "op": "eq", "values": ["b"]}]
+    loop.submit(name="elsewhere", constraints=zone, allow_unsatisfiable=True)
+    held = loop.submit(name="held")
+    hold_job(job_id=held.pk, reason="wrong data", role=Role.OPERATOR, actor="ann", now=clock.now())
+    part = {"image": "x", "command": ["true"], "resources": {"cpu": 1, "memory": "64Mi"}}
+    loop.submit(
+        name="staged",
+        groups=[
+            {"name": "first", **part},
+            {"name": "second", **part, "replicas": 9, "depends_on": [{"group": "first"}]},
+        ],
+    )
+    loop.submit(name="later", start_after=(clock.now() + timedelta(hours=1)).isoformat())
+    backing = loop.submit(name="backing-off")
+    execute(
+        "UPDATE controlplane_task SET not_before = %s WHERE job_id = %s", [ago(-60), backing.pk]
+    )
+    loop.place()
+    scope = Scope(ScopeKind.USER, loop.owner.pk)
+    put_quota(scope=scope, changes={"resources": {"cpu_millis": 1000}})
+    loop.submit(name="over-quota", replicas=5)
+    loop.place()
+    found = sample(loop)
+    assert found.held == [0, 1, 0]
+    assert found.wanted["cpu_millis"] == 1000  # the first group of the staged job, which runs
 
 
 def test_ends_are_counted_by_outcome_and_failures_by_reason_with_their_jobs(

@@ -7,12 +7,15 @@ stays public. The login may be in the file that FLOWER_BASIC_AUTH_FILE names.
 import os
 from typing import Any
 
+from django.conf import settings
 from flower.events import EventsState, PrometheusMetrics
+from flower.urls import settings as flower_settings
 from flower.views.monitor import Metrics
 from tornado.web import authenticated
 
 from controlplane.config.celery import app
 from controlplane.config.env import read_secret_file
+from controlplane.config.flower.pages import extend_pages
 from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.limits.flower_events import EventBounds
 
@@ -42,5 +45,6 @@ def _observe_bounded(metrics: Any, worker: str, event: dict[str, Any], task: Any
 
 EventsState.event = _record_bounded
 PrometheusMetrics.observe_task = _observe_bounded
+extend_pages(flower_settings, admin_url=f"{settings.CELLRUN.public_url}/admin")
 
 __all__ = ["app"]
