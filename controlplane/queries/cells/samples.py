@@ -9,30 +9,33 @@ SAMPLED = ("cpu_millis", "memory_mib", "gpu")
 PARTS = ("used", "reserved", "capacity")
 
 _COLUMNS = [f"{name}_{part}" for name in SAMPLED for part in PARTS]
+_NOTHING = (None,) * len(_COLUMNS)
 _AVERAGES = ", ".join(f"avg({column})::float8" for column in _COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class CellFigures:
-    """Averages of a resource of a cell over the time from `at`; `free`: the rest of it."""
+    """Averages of a resource of a cell over the time from `at`; None: it has no samples then."""
 
     at: datetime
-    used: float
-    reserved: float
-    capacity: float
+    used: float | None = None
+    reserved: float | None = None
+    capacity: float | None = None
 
     @property
-    def free(self) -> float:
+    def free(self) -> float | None:
         """Return what was neither used nor reserved."""
+        if self.used is None or self.reserved is None or self.capacity is None:
+            return None
         return max(0.0, self.capacity - self.used - self.reserved)
 
 
 def load_cell_samples(
     cell_id: int, *, until: datetime, each: timedelta, count: int
-) -> dict[str, list[CellFigures | None]]:
+) -> dict[str, list[CellFigures]]:
     """Return for each resource `count` averages over the time `each`, oldest first.
 
-    The last one ends before `until`. None: the cell has no samples of that time.
+    The last one ends before `until`.
     """
     last = datetime.fromtimestamp(
         until.timestamp() // each.total_seconds() * each.total_seconds(), until.tzinfo
@@ -49,8 +52,7 @@ def load_cell_samples(
     times = [first + each * number for number in range(count)]
     return {
         name: [
-            CellFigures(at, *by_time[at][3 * place : 3 * place + 3]) if at in by_time else None
-            for at in times
+            CellFigures(at, *by_time.get(at, _NOTHING)[3 * place : 3 * place + 3]) for at in times
         ]
         for place, name in enumerate(SAMPLED)
     }
