@@ -39,7 +39,7 @@ def attempt_sections(cell: Cell, *, now: datetime) -> list[Section]:
     table = Table(
         "Attempts that hold capacity",
         anchor="attempts",
-        columns=("attempt", "job", "task", "state", "since", "holds", "placed"),
+        columns=("job", "task", "state", "since", "holds", "placed", "attempt"),
         rows=[_row(attempt) for attempt in held[:_SHOWN]],
         more=more if len(held) > _SHOWN else None,
     )
@@ -60,13 +60,13 @@ def _row(attempt: Attempt) -> tuple[Any, ...]:
     if attempt.stop_reason:
         badge = with_note(badge, f"is being stopped: {attempt.stop_reason}")
     return (
-        page_link("attempt", attempt.pk, attempt.pk),
         page_link("job", attempt.job_id, attempt.job),
         page_link("task", attempt.task_id, _task_name(attempt)),
         badge,
         instant(attempt.state_since),
         quantities(attempt.group.resources),
         instant(attempt.created_at),
+        page_link("attempt", attempt.pk, attempt.pk),
     )
 
 

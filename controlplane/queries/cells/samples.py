@@ -8,7 +8,7 @@ from controlplane.queries.sql import rows
 SAMPLED = ("cpu_millis", "memory_mib", "gpu")
 PARTS = ("used", "reserved", "capacity")
 
-_COLUMNS = [f"{name}_{part}" for name in SAMPLED for part in PARTS]
+_COLUMNS = tuple(f"{name}_{part}" for name in SAMPLED for part in PARTS)
 _NOTHING = (None,) * len(_COLUMNS)
 _AVERAGES = ", ".join(f"avg({column})::float8" for column in _COLUMNS)
 
