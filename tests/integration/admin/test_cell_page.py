@@ -219,7 +219,7 @@ def test_a_change_of_the_cell_refreshes_the_page_and_nothing_else_of_other_cells
 
 
 @pytest.mark.parametrize("missing", ["attempt", "job", "task"])
-def test_work_is_hidden_from_users_who_may_not_view_it(installation: None, missing: str) -> None:
+def test_work_is_hidden_without_the_permission_to_view_it(installation: None, missing: str) -> None:
     user = User.objects.create_user("nina", is_staff=True)
     shown = {"view_cell", "view_attempt", "view_job", "view_task"} - {f"view_{missing}"}
     user.user_permissions.set(Permission.objects.filter(codename__in=shown))
