@@ -234,6 +234,14 @@ class Change(TypedDict):
     still: int
 
 
+class Drain(TypedDict):
+    """The progress of a drain."""
+
+    left: int
+    total: int
+    longest_until: str | None
+
+
 class Cell(TypedDict):
     """A cell. Resources: cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
@@ -254,6 +262,7 @@ class Cell(TypedDict):
     last_seen_at: str | None
     revoked_at: str | None
     drain_deadline_at: str | None
+    drain: Drain | None
     quarantined_until: str | None
     clock_ahead_seconds: float | None
     silent: bool

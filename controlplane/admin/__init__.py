@@ -2,8 +2,9 @@
 
 from django.contrib import admin
 
-from controlplane.admin import cells, operations, pools, quotas, ticks
+from controlplane.admin import operations, pools, quotas, ticks
 from controlplane.admin.alerts import page as alerts
+from controlplane.admin.cells import pages as cells
 from controlplane.admin.login import identities
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import has_permission

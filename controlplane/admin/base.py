@@ -19,6 +19,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from controlplane.admin.badges import NOTHING
@@ -458,3 +459,11 @@ class MonospaceText(Section):
     text: str = ""
     is_open: bool = True
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prose(Section):
+    """Paragraphs of text."""
+
+    template: ClassVar[str] = "controlplane/section_prose.html"
+    paragraphs: Sequence[SafeString | str] = ()

@@ -65,6 +65,7 @@ class AuditAdmin(ReadOnlyAdmin):
     list_filter = (ActionFilter, "via")
     list_select_related = ("project__domain", "domain")
     search_fields = ("subject",)
+    linked_lookups = ("subject__exact",)
     search_help_text = "A part of the subject, or a whole actor, token, address or request id"
 
     def matching(self, term: str) -> Q:

@@ -191,6 +191,7 @@ UNFOLD = {
     "SCRIPTS": [
         lambda request: static("controlplane/live.js"),
         lambda request: static("controlplane/charts.js"),
+        lambda request: static("controlplane/lines.js"),
         lambda request: static("controlplane/tools.js"),
     ],
     "DASHBOARD_CALLBACK": "controlplane.admin.overview.page.overview_context",

@@ -11,7 +11,7 @@ from controlplane.models.accounts import (
 from controlplane.models.attempts import Attempt, StoredSize, StoredTotal
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import Callback, Delivery
-from controlplane.models.cells import Cell, CellLease, ImageFailure
+from controlplane.models.cells import Cell, CellChange, CellLease, CellSample, ImageFailure
 from controlplane.models.history import Transition
 from controlplane.models.hooks import HookCall
 from controlplane.models.jobs import Domain, Hold, Job, JobDependency, Project, TaskGroup
@@ -41,7 +41,9 @@ __all__ = [
     "CacheReservation",
     "Callback",
     "Cell",
+    "CellChange",
     "CellLease",
+    "CellSample",
     "DeadLetter",
     "Delivery",
     "Domain",

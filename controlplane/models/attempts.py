@@ -6,9 +6,16 @@ Also the sizes of what they have in the store, which count for their projects.
 from django.db import models
 from django.db.models import Q
 
-from controlplane.contract.states import FailureKind, TaskState
-from controlplane.domain.state.states import ATTEMPT_STATES, ReleaseKind, RetryBudget
+from controlplane.contract.states import FailureKind, Phase, TaskState
+from controlplane.domain.state.states import ATTEMPT_STATES, Reason, ReleaseKind, RetryBudget
 from controlplane.models.choices import UNSUCCESSFUL_NUMBERS, finished_iff_terminal
+
+IMAGE_FAILED = Q(reason=Reason.IMAGE_ERROR.value) | Q(
+    phase=Phase.PULLING.value,
+    started_at=None,
+    reason__in=[Reason.BUILD_TIMEOUT.value, Reason.SYSTEM_FAILURE.value],
+)
+"""The condition of attempts that ended because their image could not be pulled or used."""
 
 _STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]
 
@@ -130,6 +137,16 @@ class Attempt(models.Model):
                 fields=("cell", "uid"),
                 name="attempt_failed_by_cell",
                 condition=Q(failure_kind=FailureKind.SYSTEM),
+            ),
+            models.Index(
+                fields=("cell", "released_at"),
+                name="attempt_released_by_cell",
+                condition=Q(released_at__isnull=False),
+            ),
+            models.Index(
+                fields=("cell", "finished_at"),
+                name="attempt_image_failed",
+                condition=IMAGE_FAILED,
             ),
         )
 

@@ -37,6 +37,11 @@ class Cell(models.Model):
         blank=True,
         help_text="DRAINING: when attempts that still run are stopped; empty: never.",
     )
+    draining_since = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="Since when DRAINING is the ordered state; empty: it is not.",
+    )
     quarantined_for = models.CharField(
         max_length=12,
         choices=[(cause.value, cause.value) for cause in Quarantine],
@@ -166,6 +171,57 @@ class CellLease(models.Model):
 
     def __str__(self) -> str:
         return f"lease of cell {self.cell_id}"
+
+
+class CellChange(models.Model):
+    """A change of a cell's state, or an order of an operator."""
+
+    id = models.BigAutoField(primary_key=True)
+    cell = models.ForeignKey("Cell", on_delete=models.CASCADE, related_name="+", db_index=False)
+    at = models.DateTimeField()
+    from_state = models.CharField(max_length=12)
+    to_state = models.CharField(max_length=12)
+    reason = models.CharField(max_length=255, default="", blank=True)
+    actor = models.CharField(
+        max_length=150, default="", blank=True, help_text="Empty: the cell or the control plane."
+    )
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("cell", "id"), name="cell_change_of_cell"),
+            models.Index(fields=("at",), name="cell_change_at"),
+        )
+
+    def __str__(self) -> str:
+        return f"change {self.pk} of cell {self.cell_id}"
+
+
+class CellSample(models.Model):
+    """Resources of a cell at the start of a minute, kept for a day; LOST cells have no samples.
+
+    `reserved`: for waiting tasks, of what is not used.
+    """
+
+    at = models.DateTimeField()
+    cell = models.ForeignKey("Cell", on_delete=models.CASCADE, related_name="+", db_index=False)
+    cpu_millis_used = models.PositiveIntegerField()
+    cpu_millis_reserved = models.PositiveIntegerField()
+    cpu_millis_capacity = models.PositiveIntegerField()
+    memory_mib_used = models.PositiveIntegerField()
+    memory_mib_reserved = models.PositiveIntegerField()
+    memory_mib_capacity = models.PositiveIntegerField()
+    gpu_used = models.PositiveIntegerField()
+    gpu_reserved = models.PositiveIntegerField()
+    gpu_capacity = models.PositiveIntegerField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("cell", "at"), name="cell_sample_once_a_minute"),
+        )
+        indexes = (models.Index(fields=("at",), name="cell_sample_at"),)
+
+    def __str__(self) -> str:
+        return f"sample {self.pk} of cell {self.cell_id}"
 
 
 class ImageFailure(models.Model):

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.utils.html import escape, format_html
@@ -18,7 +17,7 @@ from controlplane.admin.badges import (
     page_link,
     state_badge,
 )
-from controlplane.admin.base import Section, Table
+from controlplane.admin.base import Prose, Section, Table
 from controlplane.domain.alerts import ALERTS, SubjectKind, find_subject
 from controlplane.models import Alert, Attempt, Cell, Job, Pool, Task
 from controlplane.queries.pages.alerts import (
@@ -34,14 +33,6 @@ from controlplane.queries.views.overviews import count_tasks_of_jobs
 _SHOWN = 20
 _LINK = re.compile(r"\[([^]]+)\]\(([^)#]*)(?:#[^)]*)?\)")
 _CODE = re.compile(r"`([^`]+)`")
-
-
-@dataclass(frozen=True, slots=True)
-class Prose(Section):
-    """Paragraphs of text."""
-
-    template: ClassVar[str] = "controlplane/section_prose.html"
-    paragraphs: Sequence[SafeString | str] = ()
 
 
 def explanation(alert: Alert) -> list[Section]:

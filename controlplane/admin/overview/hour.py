@@ -1,30 +1,19 @@
 """Render the last hour for the overview: failures by reason, and lines by minute."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.utils.safestring import SafeString
 
-from controlplane.admin.badges import instant, length, page_link
+from controlplane.admin.badges import length, page_link
+from controlplane.admin.sections.charts import Line, line_chart
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import COLOURS, REASONS, Reason
 from controlplane.models import Job
 from controlplane.queries.pages.hour import Minute, load_failures, load_minutes
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a chart: its value in each minute, None where there is none."""
-
-    name: str
-    colour: str
-    value: Callable[[Minute], float | None]
-
-
-_CHARTS: tuple[tuple[str, str, tuple[Line, ...]], ...] = (
+_CHARTS: tuple[tuple[str, str, tuple[Line[Minute], ...]], ...] = (
     (
         "Tasks per minute",
         "tasks",
@@ -71,7 +60,7 @@ def charts(now: datetime) -> list[dict[str, Any]]:
         _summarize_work(minutes),
     )
     return [
-        _chart(title, unit, lines, minutes, summary)
+        line_chart(title, unit, lines, minutes, summary)
         for (title, unit, lines), summary in zip(_CHARTS, summaries, strict=True)
     ]
 
@@ -90,36 +79,6 @@ def _summarize_work(minutes: Sequence[Minute]) -> str:
     held = max(minute.held or 0 for minute in known)
     waiting = max(minute.waiting or 0 for minute in known)
     return f"at most {held:.0f} on cells and {waiting:.0f} waiting"
-
-
-def _chart(
-    title: str, unit: str, lines: Sequence[Line], minutes: Sequence[Minute], summary: str
-) -> dict[str, Any]:
-    values = [[line.value(minute) for minute in minutes] for line in lines]
-    figures = [
-        (instant(minute.at), *(_figure(each[place], unit) for each in values))
-        for place, minute in enumerate(minutes)
-        if any(each[place] for each in values)
-    ]
-    return {
-        "title": title,
-        "unit": unit,
-        "summary": summary,
-        "lines": [{"name": line.name, "colour": line.colour} for line in lines],
-        "times": json.dumps([int(minute.at.timestamp() * 1000) for minute in minutes]),
-        "values": json.dumps([[_rounded(value) for value in each] for each in values]),
-        "figures": figures[::-1],
-    }
-
-
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
-    return length(value) if unit == "seconds" else f"{value:.0f}"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
 
 
 def failures(now: datetime) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The waterfall: attempts on one time axis, with the steps of their cells."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -70,17 +70,28 @@ class Waterfall(Section):
 
 
 def waterfall_sections(
-    attempts: Iterable[tuple[str, Attempt, Steps]], *, now: datetime
+    attempts: Iterable[tuple[str, Attempt, Steps]],
+    *,
+    now: datetime,
+    since: datetime | None = None,
+    title: str = "Attempts over time",
 ) -> list[Section]:
-    """Return the waterfall of named attempts, earliest first; of more, the newest MAX_LINES."""
+    """Return the waterfall of named attempts, earliest first; of more, the newest MAX_LINES.
+
+    `since`: the begin of the axis, which then ends now; None: the axis has what the attempts need.
+    """
     chosen = sorted(attempts, key=lambda item: (item[1].created_at, item[1].pk))
     hidden, chosen = max(0, len(chosen) - MAX_LINES), chosen[-MAX_LINES:]
-    spans = [(name, attempt, list(_spans(attempt, steps, now))) for name, attempt, steps in chosen]
+    spans = [
+        (name, attempt, list(_clipped(_spans(attempt, steps, now), since, now)))
+        for name, attempt, steps in chosen
+    ]
     ends = [span.end for _, _, parts in spans for span in parts]
     if not ends:
         return []
-    begin = min(attempt.created_at for _, attempt, _ in chosen)
-    whole = max((max(ends) - begin).total_seconds(), 0.001)
+    begin = since or min(attempt.created_at for _, attempt, _ in chosen)
+    end = now if since else max(ends)
+    whole = max((end - begin).total_seconds(), 0.001)
     lines = [
         WaterfallLine(
             page_link("attempt", attempt.pk, name),
@@ -88,16 +99,35 @@ def waterfall_sections(
             [_bar(span, begin, whole) for span in parts],
         )
         for name, attempt, parts in spans
+        if parts
     ]
     return [
         Waterfall(
-            "Attempts over time" + (f" (the newest {MAX_LINES})" if hidden else ""),
+            title + (f" (the newest {MAX_LINES})" if hidden else ""),
             anchor="waterfall",
             lines=lines,
-            ticks=[length(whole * tick / _TICKS) for tick in range(_TICKS + 1)],
+            ticks=_backwards(whole) if since else _forwards(whole),
             is_open=len(lines) <= _OPEN_LINES,
         )
     ]
+
+
+def _forwards(whole: float) -> list[str]:
+    return [length(whole * tick / _TICKS) for tick in range(_TICKS + 1)]
+
+
+def _backwards(whole: float) -> list[str]:
+    ago = [whole * tick / _TICKS for tick in range(_TICKS, 0, -1)]
+    return [*(f"{length(seconds)} ago" for seconds in ago), "now"]
+
+
+def _clipped(spans: Iterable[Span], since: datetime | None, now: datetime) -> Iterator[Span]:
+    """Yield the parts of spans that the axis has."""
+    for span in spans:
+        if since is None:
+            yield span
+        elif span.end > since and span.begin < now:
+            yield replace(span, begin=max(span.begin, since), end=min(span.end, now))
 
 
 def _bar(span: Span, begin: datetime, whole: float) -> tuple[str, str, str, str]:

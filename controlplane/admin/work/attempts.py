@@ -59,6 +59,7 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.state.exit_statuses import explain_exit_status, with_signal
 from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, REASONS, Reason
 from controlplane.models import Attempt, CacheEntry, Task
+from controlplane.models.attempts import IMAGE_FAILED
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.pages.versions import HistoryScope
@@ -90,6 +91,14 @@ class HeldFilter(IndexedFilter):
     options: ClassVar = {"yes": ("Held by the attempt", Q(released_at=None))}
 
 
+class ImageFailureFilter(IndexedFilter):
+    """A filter for attempts that ended because of their image, which a partial index finds."""
+
+    title = "image"
+    parameter_name = "image_failed"
+    options: ClassVar = {"yes": ("Failed", IMAGE_FAILED)}
+
+
 class AttemptStateFilter(StateFilter):
     """A filter by state; attempts that go on are found among those that hold capacity."""
 
@@ -118,7 +127,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         "flower",
     )
     sortable_by = ("shown_uid", "created")  # an index serves these
-    list_filter = (AttemptStateFilter, HeldFilter)
+    list_filter = (AttemptStateFilter, HeldFilter, ImageFailureFilter)
     list_select_related = ("cell", "job", "group", "task")
     search_fields = ("uid",)
     search_help_text = "The whole uid of an attempt"
@@ -136,7 +145,9 @@ class AttemptAdmin(ReadOnlyAdmin):
     linked_lookups = (
         "cell__id__exact",
         "cell__pool__id__exact",
+        "group__launch__image",
         "job__band__exact",
+        "released_at__gte",
         "task__id__exact",
     )
 

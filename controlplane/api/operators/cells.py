@@ -10,10 +10,9 @@ from rest_framework.response import Response
 from controlplane import clock
 from controlplane.api.base import ApiView, ReadOrOperate
 from controlplane.api.openapi import Operation
-from controlplane.api.operators.requests import CellRequest, DrainRequest
+from controlplane.api.operators.requests import CellOrderRequest, CellRequest, DrainRequest
 from controlplane.api.operators.serializers import CellSerializer
 from controlplane.api.requests import check_named, read_part
-from controlplane.api.schemas import EmptyRequest
 from controlplane.commands.cells import operate
 from controlplane.commands.cells.enrolment import change_enrolment
 from controlplane.queries.views import cells
@@ -48,13 +47,13 @@ class Cells(ApiView):
         change_enrolment(name=name, change=change, actor=self.actor, now=clock.now())
         return self.answer(cells.get_cell(name))
 
-    @Operation(body=EmptyRequest, problems=(409,))
+    @Operation(body=CellOrderRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="cordon")
     def cordon_cell(self, request: Request, name: str) -> Response:
         """Stop placement on a cell; running attempts continue (operators)."""
         return self._operate(name, operate.cordon_cell)
 
-    @Operation(body=EmptyRequest, problems=(409,))
+    @Operation(body=CellOrderRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="uncordon")
     def uncordon_cell(self, request: Request, name: str) -> Response:
         """Resume placement on a cell (operators)."""
@@ -64,17 +63,23 @@ class Cells(ApiView):
     @action(detail=True, methods=["post"], url_path="drain")
     def drain_cell(self, request: Request, name: str) -> Response:
         """Stop placement on a cell, and at a deadline the attempts that still run (operators)."""
-        seconds = read_part(request, DrainRequest).deadline_seconds
-        operate.drain_cell(name=name, actor=self.actor, now=clock.now(), deadline_seconds=seconds)
+        wanted = read_part(request, DrainRequest)
+        operate.drain_cell(
+            name=name,
+            actor=self.actor,
+            reason=wanted.reason,
+            now=clock.now(),
+            deadline_seconds=wanted.deadline_seconds,
+        )
         return self.answer(cells.get_cell(name))
 
-    @Operation(body=EmptyRequest, problems=(409,))
+    @Operation(body=CellOrderRequest, problems=(409,))
     @action(detail=True, methods=["post"], url_path="unquarantine")
     def unquarantine_cell(self, request: Request, name: str) -> Response:
         """Lift the quarantine of a cell (operators)."""
         return self._operate(name, operate.unquarantine_cell)
 
     def _operate(self, name: str, command: Callable[..., None]) -> Response:
-        read_part(self.request, EmptyRequest)
-        command(name=name, actor=self.actor, now=clock.now())
+        reason = read_part(self.request, CellOrderRequest).reason
+        command(name=name, actor=self.actor, reason=reason, now=clock.now())
         return self.answer(cells.get_cell(name))

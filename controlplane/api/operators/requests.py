@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from controlplane.api.schemas import MAX_REASON
 from controlplane.commands.cells.enrolment import EnrolmentChange
 from controlplane.contract.images import DOCKER_HUB
 from controlplane.contract.messages.launch_context import Registry
@@ -43,8 +44,14 @@ _Login = Annotated[str, Field(min_length=1, max_length=MAX_VALUE_BYTES // 4)]
 _BASE64_CHARS = (MAX_VALUE_BYTES + 2) // 3 * 4
 
 
-class DrainRequest(Model):
-    """Options of a drain."""
+class CellOrderRequest(Model):
+    """The reason of an order about a cell, which its state and the audit log show."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+
+
+class DrainRequest(CellOrderRequest):
+    """The reason and the deadline of a drain."""
 
     deadline_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = Field(
         default=DRAIN_SECONDS,

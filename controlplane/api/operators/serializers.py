@@ -54,6 +54,18 @@ class _ChangedFields(serializers.JSONField):
     """Values by field; null: there are none."""
 
 
+class DrainSerializer(serializers.Serializer[None]):
+    """The progress of a drain."""
+
+    left = IntegerField(help_text="Attempts that still hold capacity of the cell.")
+    total = IntegerField(help_text="Attempts that did so at the order of the drain.")
+    longest_until = serializers.DateTimeField(
+        allow_null=True,
+        help_text="When the last of them has ended at the latest, by their time limits, the"
+        " deadline of the drain and their grace periods; null: none is left, or one has no limit.",
+    )
+
+
 class CellSerializer(serializers.ModelSerializer[Cell]):
     """A cell. Resources: cpu in cores, memory_mib, disk_mib, gpu and named resources."""
 
@@ -74,6 +86,9 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
         allow_null=True,
         help_text="Seconds by which the cell's clock is ahead of the control plane's, as the cell"
         " estimates; negative: behind.",
+    )
+    drain = DrainSerializer(
+        allow_null=True, help_text="The progress of a drain; null: the cell does not drain."
     )
     silent = serializers.BooleanField(
         help_text="Whether it sent no message for two heartbeats and is not LOST."
@@ -99,6 +114,7 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
             "last_seen_at",
             "revoked_at",
             "drain_deadline_at",
+            "drain",
             "quarantined_until",
             "clock_ahead_seconds",
             "silent",

@@ -126,7 +126,7 @@ def _change(name: str, change: EnrolmentChange, actor: str, now: datetime) -> No
         "capacity": dict(effective.capacity),
         "mismatch": effective.mismatch,
     }
-    register_cell(cell.pk, state=state, reason=reason, facts=facts)
+    register_cell(cell.pk, state=state, reason=reason, facts=facts, actor=actor, now=now)
     if effective.mismatch:
         effects = Effects(alerts=[mismatch_alert(name, effective.mismatch)], frees=True)
     else:

@@ -131,7 +131,7 @@ def _accept(
     renewed = cell.incarnation != address.incarnation
     if renewed:
         facts["trusted_at"] = now  # failures of its previous incarnation do not count
-    register_cell(cell.pk, state=decision.state, reason=reason, facts=facts)
+    register_cell(cell.pk, state=decision.state, reason=reason, facts=facts, now=now)
     _open_lease(cell.pk, address.incarnation, seq, renewed=renewed, now=now)
     is_trusted = decision.state is not CellState.QUARANTINED
     over = ALERTS_OF_ABSENCE + (SUSPICIONS if is_trusted else ())

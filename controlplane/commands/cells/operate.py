@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -110,7 +110,8 @@ def _renew_key(cell: Cell, actor: str, now: datetime) -> None:
     if was_revoked:
         lost = frozenset({CellState.LOST})
         reason = "its key is renewed, and it has not registered since"
-        apply(Effects(cells=[ChangeCell(cell.pk, lost, CellState.LOST, reason)]), now=now)
+        change = ChangeCell(cell.pk, lost, CellState.LOST, reason, actor=actor)
+        apply(Effects(cells=[change]), now=now)
     text = "its key was revoked before" if was_revoked else "the old key is invalid"
     entry = AuditEntry(Action.RENEW_CELL_KEY, f"cell {cell.name}", text)
     record(entry, actor=actor, now=now)
@@ -139,6 +140,7 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
         frozenset(CellState),
         CellState.LOST,
         why,
+        actor=actor,
         revoked_at=now,
         cleared=(
             *clear_suspicions(name),
@@ -156,25 +158,30 @@ def _revoke(name: str, actor: str, reason: str, now: datetime) -> None:
     transaction.on_commit(wake_convergence, robust=True)
 
 
-def cordon_cell(*, name: str, actor: str, now: datetime) -> None:
+def cordon_cell(*, name: str, actor: str, reason: str = "", now: datetime) -> None:
     """Give the cell no new work; running attempts continue. Raise NotFound, Conflict."""
     states = frozenset({CellState.READY, CellState.DRAINING, CellState.QUARANTINED})
-    reason = f"cordoned by {actor}"
-    _order(name, states, CellState.CORDONED, reason, Action.CORDON_CELL, actor=actor, now=now)
+    order = _CellOrder(name, actor, reason.strip(), now)
+    _order(order, states, CellState.CORDONED, "cordoned", Action.CORDON_CELL)
 
 
-def uncordon_cell(*, name: str, actor: str, now: datetime) -> None:
+def uncordon_cell(*, name: str, actor: str, reason: str = "", now: datetime) -> None:
     """Give the cell work again and ignore its past failures. Raise NotFound, Conflict."""
     cell = _find(name)
     if cell.mismatch and cell.state != CellState.LOST:
         raise Conflict(f"cell {name} gets no work: {describe_hold(cell.mismatch)}")
     states = frozenset({CellState.CORDONED, CellState.DRAINING, CellState.QUARANTINED})
-    reason = f"uncordoned by {actor}"
-    _order(name, states, CellState.READY, reason, Action.UNCORDON_CELL, actor=actor, now=now)
+    order = _CellOrder(name, actor, reason.strip(), now)
+    _order(order, states, CellState.READY, "uncordoned", Action.UNCORDON_CELL)
 
 
 def drain_cell(
-    *, name: str, actor: str, now: datetime, deadline_seconds: float | None = DRAIN_SECONDS
+    *,
+    name: str,
+    actor: str,
+    reason: str = "",
+    now: datetime,
+    deadline_seconds: float | None = DRAIN_SECONDS,
 ) -> None:
     """Give the cell no new work, and evict its tasks at the deadline without charge to retries.
 
@@ -183,67 +190,79 @@ def drain_cell(
     """
     states = frozenset(set(CellState) - {CellState.LOST})
     until = None if deadline_seconds is None else now + timedelta(seconds=deadline_seconds)
-    _order(
-        name,
-        states,
-        CellState.DRAINING,
-        f"drained by {actor}",
-        Action.DRAIN_CELL,
-        actor=actor,
-        now=now,
-        drain_deadline_at=until,
-    )
+    order = _CellOrder(name, actor, reason.strip(), now)
+    _order(order, states, CellState.DRAINING, "drained", Action.DRAIN_CELL, until)
 
 
-def unquarantine_cell(*, name: str, actor: str, now: datetime) -> None:
+def unquarantine_cell(*, name: str, actor: str, reason: str = "", now: datetime) -> None:
     """Return the cell to its ordered state and ignore its past failures. Raise NotFound.
 
     A cell that is not QUARANTINED keeps its state.
     """
-    cell = _find(name)
-    ordered, reason = CellState(cell.ordered_state), f"taken out of quarantine by {actor}"
+    cell, order = _find(name), _CellOrder(name, actor, reason.strip(), now)
+    ordered, why = CellState(cell.ordered_state), order.describe("taken out of quarantine")
     states = frozenset({CellState.QUARANTINED})
-    change = ChangeCell(cell.pk, states, ordered, reason, trusted_at=now)
+    change = ChangeCell(cell.pk, states, ordered, why, actor=actor, trusted_at=now)
     effects = Effects(cells=[change], cleared=clear_suspicions(name), frees=True)
     with transaction.atomic():
         if apply(effects, now=now).moved:
             before, after = changed_fields({"state": cell.state}, {"state": str(ordered)})
-            entry = AuditEntry(Action.UNQUARANTINE_CELL, f"cell {name}", before=before, after=after)
+            entry = AuditEntry(
+                Action.UNQUARANTINE_CELL, f"cell {name}", order.reason, before=before, after=after
+            )
             record(entry, actor=actor, now=now)
 
 
+@dataclass(frozen=True, slots=True)
+class _CellOrder:
+    """An order of the operator `actor` about the cell `name`."""
+
+    name: str
+    actor: str
+    reason: str
+    now: datetime
+
+    def describe(self, verb: str) -> str:
+        """Return the reason of the new state: `drained by olga: new kernel`."""
+        return f"{verb} by {self.actor}" + (f": {self.reason}" if self.reason else "")
+
+
 def _order(
-    name: str,
+    order: _CellOrder,
     states: frozenset[CellState],
     state: CellState,
-    reason: str,
+    verb: str,
     action: Action,
-    *,
-    actor: str,
-    now: datetime,
     drain_deadline_at: datetime | None = None,
 ) -> None:
-    cell = _find(name)
+    cell, now = _find(order.name), order.now
     if cell.state == state and state is not CellState.DRAINING and cell.ordered_state == state:
         return
     change = ChangeCell(
         cell.pk,
         states | {state},
         state,
-        reason,
+        order.describe(verb),
         ordered=state,
+        actor=order.actor,
         drain_deadline_at=drain_deadline_at,
         trusted_at=now if state is CellState.READY else None,
-        cleared=clear_suspicions(name),  # convergence raises them again if their cause persists
+        # Convergence raises them again if their cause persists.
+        cleared=clear_suspicions(order.name),
     )
     # A LOST cell gets the ordered state when it registers again.
     lost = CellState.LOST
     waits = replace(
-        change, states=frozenset({lost}), state=lost, reason=cell.state_reason, trusted_at=None
+        change,
+        states=frozenset({lost}),
+        state=lost,
+        reason=cell.state_reason,
+        order_reason=change.reason,
+        trusted_at=None,
     )
     with transaction.atomic():
         if not apply(Effects(cells=[change, waits]), now=now).moved:
-            raise Conflict(f"cell {name} is {cell.state} and cannot become {state}")
+            raise Conflict(f"cell {order.name} is {cell.state} and cannot become {state}")
         before, after = changed_fields(
             {"ordered_state": cell.ordered_state, "drain_deadline_at": _deadline_of(cell)},
             {
@@ -251,8 +270,8 @@ def _order(
                 "drain_deadline_at": drain_deadline_at and drain_deadline_at.isoformat(),
             },
         )
-        entry = AuditEntry(action, f"cell {name}", before=before, after=after)
-        record(entry, actor=actor, now=now)
+        entry = AuditEntry(action, f"cell {order.name}", order.reason, before=before, after=after)
+        record(entry, actor=order.actor, now=now)
 
 
 def _deadline_of(cell: Cell) -> str | None:

@@ -22,6 +22,11 @@ from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.lifecycle import note_placed, note_started
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply_jobs import TickWakes, counts_literal, follow_tasks
+from controlplane.commands.state.cell_changes import (
+    CellChangeNote,
+    lock_cells_before,
+    record_cell_changes,
+)
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.enrolment import describe_hold
 from controlplane.domain.convergence.lost_cells import EXCLUSIVE_MARGIN_SECONDS
@@ -87,7 +92,7 @@ def apply(
     _nominate(effects.nominations, now)
     for pool in effects.pools:
         _change_pool(pool)
-    moved = _change_cells(effects.cells)
+    moved = _change_cells(effects.cells, now)
     applied.moved = [change.cell_id for change in moved]
     woken.placement |= any(change.state is CellState.READY for change in moved)
     cleared = [alert for change in moved for alert in change.cleared]
@@ -257,9 +262,12 @@ def _change_pool(change: ChangePool) -> None:
         execute(apply_sql.EXTEND_SILENT_LEASES, [change.pool_id, change.lease_until])
 
 
-def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
+def _change_cells(changes: Sequence[ChangeCell], now: datetime) -> list[ChangeCell]:
     """Change cells by compare-and-set, in the order of ids; return the applied changes."""
-    moved = []
+    if not changes:
+        return []
+    before = lock_cells_before(change.cell_id for change in changes)
+    moved, notes = [], []
     for change in sorted(changes, key=lambda change: change.cell_id):
         columns: dict[str, Any] = {
             "state": change.state.value,
@@ -270,6 +278,10 @@ def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
         if change.ordered is not None:
             columns["ordered_state"] = change.ordered.value
             columns["drain_deadline_at"] = change.drain_deadline_at
+            is_drain = change.ordered is CellState.DRAINING
+            columns["draining_since"] = (
+                before[change.cell_id].draining_since or now if is_drain else None
+            )
         if change.trusted_at is not None:
             columns["trusted_at"] = change.trusted_at
         if change.revoked_at is not None:
@@ -281,6 +293,12 @@ def _change_cells(changes: Iterable[ChangeCell]) -> list[ChangeCell]:
             expected["quarantined_for"] = change.cause_before.value
         if _update_cell(expected, columns):
             moved.append(change)
+            is_order = change.ordered is not None or change.revoked_at is not None
+            note = CellChangeNote(
+                before[change.cell_id], change.order_reason or None, change.actor, is_order
+            )
+            notes.append(note)
+    record_cell_changes(notes, now=now)
     return moved
 
 
@@ -311,10 +329,20 @@ def _hold_exclusive(cell_id: int, now: datetime) -> None:
     execute(apply_sql.HOLD_EXCLUSIVE, parameters)
 
 
-def register_cell(cell_id: int, *, state: CellState, reason: str, facts: Mapping[str, Any]) -> None:
-    """Write the facts of a cell's registration to its row."""
+def register_cell(
+    cell_id: int,
+    *,
+    state: CellState,
+    reason: str,
+    facts: Mapping[str, Any],
+    actor: str = "",
+    now: datetime,
+) -> None:
+    """Write the facts of a cell's registration to its row. `actor`: who changed its enrolment."""
     columns = {"state": state.value, "state_reason": reason[:255], **facts}
+    before = lock_cells_before([cell_id])
     Cell.objects.filter(pk=cell_id).update(**columns)
+    record_cell_changes([CellChangeNote(row, actor=actor) for row in before.values()], now=now)
 
 
 def _raise_alerts(alerts: Iterable[RaiseAlert], now: datetime) -> None:

@@ -181,11 +181,12 @@ class ClearAlert:
 class ChangeCell:
     """Move a cell from one of `states` to `state`.
 
-    `ordered`: the state that an operator ordered, with the deadline of a drain. `cause`, `until`:
-    of the new quarantine. `cause_before`: the expected cause of the current quarantine; None: any.
-    `trusted_at`: failures before this time no longer count. `revoked_at`: since when its key is
-    revoked; its exclusive attempts then wait for the end of its lease. `alert` is raised and
-    `cleared` are cleared only if the cell moves.
+    `ordered`: the state that an operator ordered, with the deadline of a drain. `order_reason`: of
+    an order that leaves the reason of the state as it is. `actor`: the user who acts; empty: a cell
+    or convergence. `cause`, `until`: of the new quarantine. `cause_before`: the expected cause of
+    the current quarantine; None: any. `trusted_at`: failures before this time no longer count.
+    `revoked_at`: since when its key is revoked; its exclusive attempts then wait for the end of its
+    lease. `alert` is raised and `cleared` are cleared only if the cell moves.
     """
 
     cell_id: int
@@ -193,6 +194,8 @@ class ChangeCell:
     state: CellState
     reason: str
     ordered: CellState | None = None
+    order_reason: str = ""
+    actor: str = ""
     drain_deadline_at: datetime | None = None
     cause: Quarantine | None = None
     until: datetime | None = None

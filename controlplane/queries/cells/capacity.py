@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState
@@ -39,12 +40,38 @@ def load_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
         """,
         [list(cell_ids)],
     )
-    usage: dict[int, dict[str, int]] = {}
-    for cell_id, resources, count in held:
-        cell = usage.setdefault(cell_id, {})
-        for name, amount in json.loads(resources).items():
+    return _sums_by_cell(held)
+
+
+def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> dict[int, dict[str, int]]:
+    """Return what is reserved on each cell for tasks that wait."""
+    found = rows(
+        f"""
+        SELECT n.cell_id, g.resources, n.count FROM (
+            SELECT nominated_cell_id AS cell_id, group_id, count(*) FROM controlplane_task
+            WHERE nominated_cell_id = ANY(%s) AND state = {TaskState.PENDING:d}
+              AND nominated_until > %s
+            GROUP BY 1, 2
+        ) n JOIN controlplane_taskgroup g ON g.id = n.group_id
+        """,
+        [list(cell_ids), now],
+    )
+    return _sums_by_cell(found)
+
+
+def effective_reservation(reserved: int, used: int, capacity: int) -> int:
+    """Return the part of a reservation for which the cell has room beside what is used."""
+    return max(0, min(reserved, capacity - used))
+
+
+def _sums_by_cell(found: Iterable[tuple[Any, ...]]) -> dict[int, dict[str, int]]:
+    """Add up rows of a cell, the resources of a group, and the number of its tasks there."""
+    sums: dict[int, dict[str, int]] = {}
+    for cell_id, resources, count in found:
+        cell = sums.setdefault(cell_id, {})
+        for name, amount in decoded(resources).items():
             cell[name] = cell.get(name, 0) + amount * count
-    return usage
+    return sums
 
 
 def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:

@@ -1,7 +1,7 @@
-"""Rule 13: the figures of each pool, and the changes of its tasks in a range of the history."""
+"""Rule 13: figures of pools and cells, and the changes of tasks in a range of the history."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -127,6 +127,17 @@ class PoolResources:
     used: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CellResources:
+    """What a cell offers, and what attempts hold of it."""
+
+    id: int
+    pool_id: int
+    state: CellState
+    capacity: Mapping[str, int]
+    used: Mapping[str, int]
+
+
 def load_history_end() -> int:
     """Return the highest id in the history."""
     return int(scalar("SELECT coalesce(max(id), 0) FROM controlplane_transition"))
@@ -167,24 +178,28 @@ def count_changes(after: int, until: int) -> Mapping[int, PoolChanges]:
     return pools
 
 
-def load_resources() -> dict[int, PoolResources]:
+def load_cell_resources() -> list[CellResources]:
+    """Return the resources of all cells, by id."""
+    found = rows("SELECT id, pool_id, state, capacity FROM controlplane_cell ORDER BY id")
+    usage = load_usage([cell_id for cell_id, *_ in found])
+    return [
+        CellResources(cell_id, pool_id, CellState(state), decoded(capacity), usage.get(cell_id, {}))
+        for cell_id, pool_id, state, capacity in found
+    ]
+
+
+def sum_by_pool(cells: Sequence[CellResources]) -> dict[int, PoolResources]:
     """Return the resources of all pools, also of pools without cells."""
-    found = rows(
-        """
-        SELECT p.id, c.id, c.state, c.capacity FROM controlplane_pool p
-        LEFT JOIN controlplane_cell c ON c.pool_id = p.id ORDER BY p.id, c.id
-        """
-    )
-    usage = load_usage([cell_id for _, cell_id, *_ in found if cell_id is not None])
-    pools: dict[int, PoolResources] = defaultdict(PoolResources)
-    for pool_id, cell_id, state, capacity in found:
-        pool = pools[pool_id]
-        for name, amount in usage.get(cell_id, {}).items():
+    found = rows("SELECT id FROM controlplane_pool ORDER BY id")
+    pools = {pool_id: PoolResources() for (pool_id,) in found}
+    for cell in cells:
+        pool = pools.setdefault(cell.pool_id, PoolResources())
+        for name, amount in cell.used.items():
             pool.used[name] = pool.used.get(name, 0) + amount
-        if state == CellState.READY:
-            for name, amount in decoded(capacity).items():
+        if cell.state is CellState.READY:
+            for name, amount in cell.capacity.items():
                 pool.capacity[name] = pool.capacity.get(name, 0) + amount
-    return dict(pools)
+    return pools
 
 
 def load_wanting(now: datetime) -> dict[int, dict[str, int]]:
@@ -201,3 +216,9 @@ def _readable_amounts(resources: object) -> dict[str, int]:
     if not isinstance(resources, dict):
         return {}
     return {name: it for name, it in resources.items() if isinstance(it, int) and it > 0}
+
+
+def is_sampled(minute: datetime) -> bool:
+    """Return whether there are samples of cells of a minute."""
+    found = rows("SELECT 1 FROM controlplane_cellsample WHERE at = %s LIMIT 1", [minute])
+    return bool(found)

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import CellState
-from controlplane.queries.cells.capacity import load_usage
-from controlplane.queries.sql import decoded, named_rows, rows
+from controlplane.queries.cells.capacity import effective_reservation, load_reserved, load_usage
+from controlplane.queries.sql import decoded, named_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ def load_cell_uses(limit: int, *, now: datetime) -> list[CellUse]:
         [limit],
     )
     ids = [row.id for row in found]
-    used, reserved = load_usage(ids), _load_reserved(ids, now)
+    used, reserved = load_usage(ids), load_reserved(ids, now=now)
     return [
         CellUse(
             row.id,
@@ -69,29 +67,9 @@ def _shares(
         Share(
             name,
             used.get(name, 0),
-            max(0, min(reserved.get(name, 0), amount - used.get(name, 0))),
+            effective_reservation(reserved.get(name, 0), used.get(name, 0), amount),
             amount,
         )
         for name, amount in capacity.items()
         if amount
     ]
-
-
-def _load_reserved(cell_ids: list[int], now: datetime) -> dict[int, dict[str, int]]:
-    """Return what is reserved on each cell for tasks that wait."""
-    found: list[tuple[Any, ...]] = rows(
-        f"""
-        SELECT n.cell_id, g.resources, n.count FROM (
-            SELECT nominated_cell_id AS cell_id, group_id, count(*) FROM controlplane_task
-            WHERE nominated_cell_id = ANY(%s) AND state = {S.PENDING:d} AND nominated_until > %s
-            GROUP BY 1, 2
-        ) n JOIN controlplane_taskgroup g ON g.id = n.group_id
-        """,
-        [cell_ids, now],
-    )
-    reserved: dict[int, dict[str, int]] = {}
-    for cell_id, resources, count in found:
-        cell = reserved.setdefault(cell_id, {})
-        for name, amount in decoded(resources).items():
-            cell[name] = cell.get(name, 0) + amount * count
-    return reserved

@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import CellState
 from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.cells.drain import DrainProgress, load_drains
 from controlplane.queries.sql import Row, decoded, named_rows
 from controlplane.queries.views.amounts import free_of, shown_amounts
 
@@ -40,11 +41,12 @@ def get_cell(name: str) -> dict[str, Any]:
 
 
 def _documents(found: Sequence[Row]) -> list[dict[str, Any]]:
-    used = load_usage([row.id for row in found])
-    return [_document(row, used.get(row.id, {})) for row in found]
+    ids = [row.id for row in found]
+    used, drains = load_usage(ids), load_drains(ids)
+    return [_document(row, used.get(row.id, {}), drains.get(row.id)) for row in found]
 
 
-def _document(row: Row, used: Mapping[str, int]) -> dict[str, Any]:
+def _document(row: Row, used: Mapping[str, int], drain: DrainProgress | None) -> dict[str, Any]:
     capacity: dict[str, int] = decoded(row.capacity)
     return {
         **row._asdict(),
@@ -52,5 +54,7 @@ def _document(row: Row, used: Mapping[str, int]) -> dict[str, Any]:
         "node_labels": decoded(row.node_labels),
         "max_capacity": shown_amounts(decoded(row.max_capacity)),
         "capacity": shown_amounts(capacity),
+        "drain": drain
+        and {"left": drain.left, "total": drain.total, "longest_until": drain.longest_until},
         "free": shown_amounts(free_of(capacity, used)),
     }

@@ -1,4 +1,4 @@
-// Line charts of the overview, by Chart.js: values are attributes of a canvas, colours are those of
+// Line charts (controlplane.admin.sections.charts), by Chart.js: values are attributes of a canvas, colours are those of
 // the legend below it. They are drawn again when the page refreshes or its theme changes.
 
 "use strict";
@@ -13,13 +13,26 @@
     return seconds < 3600 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 360) / 10} h`;
   }
 
+  function memoryText(mebibytes) {
+    return mebibytes < 1024 ? `${Math.round(mebibytes)} MiB` : `${Math.round(mebibytes / 102.4) / 10} GiB`;
+  }
+
+  // Formats of values by unit; cores are counted in thousandths.
+  const FORMATS = {
+    seconds: lengthText,
+    tasks: (value) => String(Math.round(value)),
+    cpu_millis: (value) => String(Math.round(value / 10) / 100),
+    memory_mib: memoryText,
+    gpu: (value) => String(Math.round(value * 10) / 10),
+  };
+
   function draw(canvas) {
     const { unit, times, values } = canvas.dataset;
     const figure = canvas.closest("figure");
     const keys = [...figure.querySelectorAll(".cellrun-legend li")];
     const soft = getComputedStyle(figure.querySelector("figcaption span")).color;
     const grid = getComputedStyle(figure).borderTopColor;
-    const shown = (value) => (unit === "seconds" ? lengthText(value) : String(Math.round(value)));
+    const shown = FORMATS[unit];
     const datasets = JSON.parse(values).map((data, place) => {
       const colour = getComputedStyle(keys[place]).color;
       return {
@@ -55,7 +68,7 @@
             suggestedMax: 1,
             grid: { color: grid },
             border: { display: false },
-            ticks: { ...ticks, maxTicksLimit: 5, precision: unit === "tasks" ? 0 : undefined, callback: shown },
+            ticks: { ...ticks, maxTicksLimit: 5, precision: unit === "seconds" ? undefined : 0, callback: shown },
           },
         },
       },

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.db.models import F, Sum
+from django.test.utils import CaptureQueriesContext
 
 from controlplane import clock
 from controlplane.commands.convergence import samples
@@ -18,7 +19,18 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.latencies import bucket_of
 from controlplane.domain.roles import Role
 from controlplane.domain.scopes import Scope, ScopeKind
-from controlplane.models import Attempt, Job, Pool, PoolSample, TaskGroup, TickRun, Walk
+from controlplane.models import (
+    Attempt,
+    Cell,
+    CellSample,
+    Job,
+    Pool,
+    PoolSample,
+    Task,
+    TaskGroup,
+    TickRun,
+    Walk,
+)
 from controlplane.queries.sql import execute
 from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
@@ -288,3 +300,78 @@ def test_samples_are_kept_for_a_day(loop: Loop) -> None:
         )
     loop.converge()
     assert PoolSample.objects.filter(latencies=[]).count() == 1
+
+
+def cell_samples(name: str = "cell-1") -> list[CellSample]:
+    return list(CellSample.objects.filter(cell__name=name).order_by("at"))
+
+
+def test_cells_are_sampled_once_a_minute_with_used_and_reserved_amounts(
+    loop: Loop, cell: FakeCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minute = clock.now().replace(second=3, microsecond=0) + timedelta(minutes=1)
+    loop.submit(replicas=3)
+    loop.place()
+    waiting = loop.submit(name="waiting", resources={"cpu": 4, "memory": "64Mi"})
+    nominated = {"nominated_cell_id": Cell.objects.get().pk, "nominated_until": clock.now()}
+    Task.objects.filter(job=waiting).update(**nominated)
+    Task.objects.filter(job=waiting).update(nominated_until=minute + timedelta(hours=1))
+    for seconds in (0, 15, 30, 45, 60):
+        age_cursor(15)
+        at = minute + timedelta(seconds=seconds)
+        monkeypatch.setattr(clock, "now", lambda at=at: at)
+        loop.converge()
+    first, second = cell_samples()[-2:]
+    assert second.at - first.at == timedelta(minutes=1)
+    assert first.at == minute.replace(second=0)
+    shown = (first.cpu_millis_used, first.cpu_millis_reserved, first.cpu_millis_capacity)
+    # Of the reserved four cores, the running tasks leave one.
+    assert shown == (3000, 1000, 4000)
+    assert (first.memory_mib_used, first.memory_mib_capacity) == (192, 4096)
+    assert (first.gpu_used, first.gpu_capacity) == (0, 0)
+
+
+def test_a_lost_cell_has_no_samples(loop: Loop, cell: FakeCell) -> None:
+    execute("UPDATE controlplane_cell SET state = 'LOST'")
+    sample(loop)
+    assert cell_samples() == []
+
+
+def test_thousands_of_cells_are_sampled_with_the_same_statements(
+    loop: Loop, cell: FakeCell
+) -> None:
+    def count_statements() -> int:
+        CellSample.objects.all().delete()
+        age_cursor(15)
+        with CaptureQueriesContext(connection) as caught:
+            loop.converge()
+        return len([it for it in caught.captured_queries if "samples" not in it["sql"]])
+
+    sample(loop)
+    few = count_statements()
+    template = Cell.objects.get()
+    Cell.objects.bulk_create(
+        Cell(
+            name=f"copy-{number}",
+            pool=template.pool,
+            state="READY",
+            ordered_state="READY",
+            incarnation=f"copy-{number}",
+            capacity=template.capacity,
+            enrolled_at=clock.now(),
+            key_salt="5a17",
+        )
+        for number in range(2000)
+    )
+    assert count_statements() == few
+    assert CellSample.objects.count() == 2001
+
+
+def test_samples_of_cells_are_kept_for_a_day(loop: Loop, cell: FakeCell) -> None:
+    sample(loop)
+    [kept] = cell_samples()
+    kept.pk, kept.at = None, clock.now() - timedelta(days=1, seconds=60)
+    kept.save()
+    loop.converge()
+    assert all(it.at > clock.now() - timedelta(days=1) for it in cell_samples())
+    assert len(cell_samples()) >= 1

@@ -110,6 +110,7 @@ def a_cell(**changes: Any) -> Cell:
         "drivers": ["docker"],
         "last_seen_at": AT,
         "drain_deadline_at": None,
+        "drain": None,
         "quarantined_until": None,
         "clock_ahead_seconds": 0.1,
         "silent": False,

@@ -28,15 +28,17 @@ from controlplane.admin.badges import (
 from controlplane.admin.base import (
     ReadOnlyAdmin,
     Section,
-    Table,
     column,
     confirmed_action,
     loaded_column,
 )
-from controlplane.admin.enrolment import EnrolmentForm, initial_enrolment
+from controlplane.admin.cells.attempts import attempt_sections, image_failures
+from controlplane.admin.cells.capacity import SPAN, capacity_charts
+from controlplane.admin.cells.changes import BEFORE, changes_table
+from controlplane.admin.cells.drain import drain_progress
+from controlplane.admin.cells.enrolment import EnrolmentForm, initial_enrolment
 from controlplane.admin.fields import read_reason
 from controlplane.admin.live import SHORT_AGE_SECONDS
-from controlplane.admin.work.attempts import attempt_badge
 from controlplane.commands.cells.enrolment import EnrolmentChange, change_enrolment
 from controlplane.commands.cells.operate import (
     cordon_cell,
@@ -47,13 +49,13 @@ from controlplane.commands.cells.operate import (
 )
 from controlplane.domain.cells.enrolment import describe_hold
 from controlplane.domain.state.states import CellState
-from controlplane.models import Attempt, Cell
+from controlplane.models import Cell
 from controlplane.queries.cells.capacity import load_usage
+from controlplane.queries.cells.drain import load_drains
+from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import count_held_attempts
 from controlplane.spec import InvalidSpec
 from controlplane.spec.placing import OWN_TAGS
-
-_SHOWN_ATTEMPTS = 100
 
 
 @admin.register(Cell)
@@ -103,10 +105,11 @@ class CellAdmin(ReadOnlyAdmin):
         " after 1 hour are stopped; their tasks run on other cells and use none of their retries.",
         button="Drain",
         done="Cells ordered to drain",
+        fields=("reason",),
     )
     def drain(self, request: HttpRequest, cell: Cell) -> None:
         """Order a drain with the default deadline."""
-        drain_cell(name=cell.name, actor=str(request.user), now=clock.now())
+        drain_cell(**_order(request, cell))
 
     @confirmed_action(
         "Cordon",
@@ -114,10 +117,11 @@ class CellAdmin(ReadOnlyAdmin):
         text="The cells take no new work. Running attempts continue.",
         button="Cordon",
         done="Cells ordered to cordon",
+        fields=("reason",),
     )
     def cordon(self, request: HttpRequest, cell: Cell) -> None:
         """Stop placement on a cell."""
-        cordon_cell(name=cell.name, actor=str(request.user), now=clock.now())
+        cordon_cell(**_order(request, cell))
 
     @confirmed_action(
         "Uncordon",
@@ -125,10 +129,11 @@ class CellAdmin(ReadOnlyAdmin):
         text="The cells take new work again. Earlier failures on them no longer count.",
         button="Uncordon",
         done="Cells uncordoned",
+        fields=("reason",),
     )
     def uncordon(self, request: HttpRequest, cell: Cell) -> None:
         """Resume placement on a cell."""
-        uncordon_cell(name=cell.name, actor=str(request.user), now=clock.now())
+        uncordon_cell(**_order(request, cell))
 
     @confirmed_action(
         "Lift the quarantine",
@@ -136,10 +141,11 @@ class CellAdmin(ReadOnlyAdmin):
         text="The cells leave quarantine. Earlier failures on them no longer count.",
         button="Lift the quarantine",
         done="Quarantines lifted",
+        fields=("reason",),
     )
     def unquarantine(self, request: HttpRequest, cell: Cell) -> None:
         """Lift the quarantine of a cell."""
-        unquarantine_cell(name=cell.name, actor=str(request.user), now=clock.now())
+        unquarantine_cell(**_order(request, cell))
 
     @admin.action(description="Change the enrolment", permissions=["operate"])
     def enrolment(self, request: HttpRequest, rows: QuerySet[Cell]) -> HttpResponse | None:
@@ -225,6 +231,7 @@ class CellAdmin(ReadOnlyAdmin):
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
             ("activity", activity_link("changes on this cell", cell=obj.name)),
             ("Flower", flower_link(f"worker/cell@{obj.name}")),
+            ("attempts", _held_attempts(obj)),
             ("capacity", quantities(obj.capacity)),
             ("maximum capacity", quantities(obj.max_capacity)),
             ("in use", quantities(used) or "nothing"),
@@ -250,34 +257,47 @@ class CellAdmin(ReadOnlyAdmin):
             ),
         ]
 
-    def sections(self, obj: Cell) -> list[Section]:
-        """Return the attempts that hold capacity of the cell."""
-        found = list(
-            Attempt.objects.filter(cell=obj, released_at=None)
-            .select_related("job", "group", "task")
-            .defer("result", "usage", "job__spec", "group__launch")
-            .order_by("-uid")[: _SHOWN_ATTEMPTS + 1]
-        )
-        rows = [
-            (
-                page_link("attempt", attempt.pk, attempt.pk),
-                page_link("job", attempt.job_id, attempt.job),
-                page_link("task", attempt.task_id, f"{attempt.group.name}.{attempt.task.index}"),
-                attempt_badge(attempt),
-                quantities(attempt.group.resources),
-                instant(attempt.created_at),
-            )
-            for attempt in found[:_SHOWN_ATTEMPTS]
-        ]
-        more = list_link("attempt", "All these attempts", held="yes", cell__id__exact=obj.pk)
+    def leading_sections(self, request: HttpRequest, obj: Cell) -> list[Section]:
+        """Return the progress of a drain."""
+        found = load_drains([obj.pk]).get(obj.pk)
+        if found is None:
+            return []
+        is_linked = self.may_view(request, "attempt")
+        return [drain_progress(obj.pk, found, now=clock.now(), is_linked=is_linked)]
+
+    def sections_for(self, request: HttpRequest, obj: Cell) -> list[Section]:
+        """Return what runs, the last hour, resources, failed images and changes of the cell.
+
+        Attempts are shown to users who may view all that they link to.
+        """
+        now = clock.now()
+        may_view_work = all(self.may_view(request, it) for it in ("attempt", "job", "task"))
+        before = request.GET.get(BEFORE)
+        changes = changes_table(obj, before, may_view_audit=self.may_view(request, "auditline"))
         return [
-            Table(
-                "Attempts that hold capacity",
-                columns=("attempt", "job", "task", "state", "holds", "since"),
-                rows=rows,
-                more=more if len(found) > _SHOWN_ATTEMPTS else None,
-            )
+            *(attempt_sections(obj, now=now) if may_view_work else ()),
+            capacity_charts(obj.pk, request.GET.get(SPAN), now=now),
+            *([image_failures(obj, now=now)] if may_view_work else ()),
+            changes,
         ]
+
+    def history_scope(self, obj: Cell) -> HistoryScope:
+        """Return the whole history, whose rows do not have their cell, and the cell's changes."""
+        return HistoryScope(cell_id=obj.pk)
+
+
+def _held_attempts(cell: Cell) -> SafeString:
+    number = count_held_attempts([cell.pk]).get(cell.pk, 0)
+    text, address = list_link(
+        "attempt", f"{number} hold capacity", held="yes", cell__id__exact=cell.pk
+    )
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+
+
+def _order(request: HttpRequest, cell: Cell) -> dict[str, Any]:
+    """Return the arguments of an order, with the reason of the form."""
+    reason = read_reason(request)
+    return {"name": cell.name, "actor": str(request.user), "reason": reason, "now": clock.now()}
 
 
 def _fixed_tags(cell: Cell) -> str:
