@@ -5,7 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from controlplane.admin.palette import show_palette
+from controlplane.admin.work.palette import show_palette
 from controlplane.api.description import Description
 from controlplane.api.operators import health, metrics
 
