@@ -38,6 +38,15 @@ def test_jobs_are_found_by_parts_of_names_guids_and_labels(term: str) -> None:
     assert search.find_job_ids(term) == [job.pk]
 
 
+@pytest.mark.parametrize(
+    "term", ["owner=A", 'ner=a"b', 'a"b\\c', "owner", "b\\", "team=x", "eam=", "=x"]
+)
+def test_labels_are_found_by_a_part_of_key_and_value(term: str) -> None:
+    job = add_job("train", labels={"team": "x", "owner": 'A"b\\c'})
+    add_job("other", labels={"size": "9"})
+    assert search.find_job_ids(term) == [job.pk]
+
+
 def test_jobs_are_found_by_their_id_and_the_newest_come_first() -> None:
     jobs = [add_job("resnet"), add_job("my-resnet"), add_job("resnet-2")]
     assert search.find_job_ids(str(jobs[0].pk)) == [jobs[0].pk]

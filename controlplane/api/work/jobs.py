@@ -76,7 +76,7 @@ class Jobs(ApiView):
             parameter("label", "key=value; repeat the parameter for more labels.", many=True),
             parameter(
                 "search",
-                "An id, the beginning of a name or guid, or, of the newest 10,000 jobs, a part of a"
+                "An id, the beginning of a name or guid, or, of the newest 5,000 jobs, a part of a"
                 " name, a guid or a label key=value, regardless of case. At most 1,000 jobs match.",
             ),
         ],
