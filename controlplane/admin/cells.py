@@ -60,7 +60,7 @@ _SHOWN_ATTEMPTS = 100
 class CellStateFilter(StateFilter):
     """A filter by the state of cells."""
 
-    colours: ClassVar[Mapping[str, str]] = CELL_COLOURS
+    colours: ClassVar[Mapping[str, str]] = {state.value: it for state, it in CELL_COLOURS.items()}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
         """Return the states in the order of their colours."""
