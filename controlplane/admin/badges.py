@@ -150,6 +150,12 @@ def _link(model: str, key: Any, text: Any, anchor: str = "") -> SafeString:
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
 
 
+def count_link(model: str, count: Any, **query: Any) -> SafeString:
+    """Return a count that links to the filtered list of what it counts."""
+    text, address = list_link(model, str(count), **query)
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+
+
 def list_link(model: str, text: str, **query: Any) -> tuple[str, str]:
     """Return the text and the URL of a filtered list."""
     address = reverse(f"admin:controlplane_{model}_changelist")

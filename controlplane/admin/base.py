@@ -355,6 +355,8 @@ class StateFilter(admin.SimpleListFilter):
     title = "state"
     parameter_name = "state__exact"
     states: ClassVar[Collection[TaskState]] = JOB_STATES
+    colours: ClassVar[Mapping[str, str]] = {f"{it:d}": colour for it, colour in COLOURS.items()}
+    """The colour of each value."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
         """Return the states in the order of a task's life."""
@@ -374,7 +376,7 @@ class StateFilter(admin.SimpleListFilter):
 
     def chips(self, changelist: ChangeList) -> list[Chip]:
         """Return the choices as chips."""
-        colours = {name: COLOURS[TaskState(int(number))] for number, name in self.lookup_choices}
+        colours = {name: self.colours[value] for value, name in self.lookup_choices}
         return [
             Chip(
                 text=str(choice["display"]),

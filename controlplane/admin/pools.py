@@ -14,6 +14,7 @@ from controlplane import clock
 from controlplane.admin.badges import (
     NOTHING,
     cell_badge,
+    count_link,
     flag_badge,
     instant,
     meter,
@@ -160,7 +161,13 @@ class PoolAdmin(StyledAdmin):
     def cells_now(self, pool: Pool) -> SafeString | str:
         """Return the number of cells in each state."""
         cells = sorted(self.loaded(pool).cells.items())
-        counts = ((number, cell_badge(state)) for state, number in cells)
+        counts = (
+            (
+                count_link("cell", number, pool__id__exact=pool.pk, state__exact=state),
+                cell_badge(state),
+            )
+            for state, number in cells
+        )
         pair = '<span class="cellrun-pair">{} {}</span>'
         shown = format_html_join(" ", pair, counts)
         if pool.loss_held_at is not None:
@@ -169,7 +176,10 @@ class PoolAdmin(StyledAdmin):
 
     cpu = loaded_column(lambda pool, use: _meter(use, "cpu_millis"), "cpu in use")
     memory = loaded_column(lambda pool, use: _meter(use, "memory_mib"), "memory in use")
-    waiting = loaded_column(lambda pool, use: use.waiting_tasks, "waiting tasks")
+    waiting = loaded_column(
+        lambda pool, use: count_link("task", use.waiting_tasks, open="pending", pool=pool.name),
+        "waiting tasks",
+    )
     queue = column(lambda pool: _queue_link(pool), "queue")
 
     @admin.display(description="Mass loss")

@@ -13,7 +13,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from controlplane import clock
-from controlplane.admin.badges import instant, page_link
+from controlplane.admin.badges import count_link, instant, page_link
 from controlplane.admin.base import Table
 from controlplane.admin.live import SHORT_AGE_SECONDS, respond_live
 from controlplane.admin.paging import Pages
@@ -75,6 +75,13 @@ def _render(request: HttpRequest, pool: Pool) -> HttpResponse:
             {
                 "entry": entry,
                 "job": page_link("job", entry.job, f"{entry.name} ({entry.job})"),
+                "waiting": count_link(
+                    "task",
+                    entry.waiting,
+                    job__id__exact=entry.job,
+                    group__id__exact=entry.group_id,
+                    open="pending",
+                ),
                 "project": page_link("project", entry.project_id, entry.project),
                 "share": f"{entry.share:.0%}",
                 "moved": "moved" if entry.rank else "",

@@ -1,5 +1,6 @@
 """The sidebar (Work, Cells, Access, System) and the user's menu: SIDEBAR and ACCOUNT of unfold."""
 
+import re
 from typing import Any
 
 from django.conf import settings
@@ -11,6 +12,8 @@ from controlplane.queries.views.overviews import count_open_alerts
 
 QUEUE_PERMISSIONS = ("controlplane.view_pool", "controlplane.view_job")
 """What a user needs to see the queue of a pool."""
+
+_QUEUE = re.compile("/admin/controlplane/pool/[0-9]+/queue/")
 
 _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
@@ -80,7 +83,23 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             seen += _flower_item(request)
         if seen:
             sections.append({"title": title, "separator": True, "items": seen})
+    _mark_active(request.path, [item for section in sections for item in section["items"]])
     return sections
+
+
+def _mark_active(path: str, items: list[dict[str, Any]]) -> None:
+    """Mark the item with the longest address that the path begins with.
+
+    The queue of each pool belongs to the item of the queue. The overview is active on its own page
+    only, since all pages are below it.
+    """
+    if _QUEUE.fullmatch(path):
+        path = reverse("admin:controlplane_pool_first_queue")
+    found = [item["link"] for item in items if path.startswith(item["link"])]
+    longest = max(found, key=len, default="")
+    is_other = longest == reverse("admin:index") != path
+    for item in items:
+        item["active"] = item["link"] == longest and not is_other
 
 
 def _queue_item(request: HttpRequest) -> list[dict[str, Any]]:

@@ -196,7 +196,11 @@ UNFOLD = {
     ],
     "DASHBOARD_CALLBACK": "controlplane.admin.overview.page.overview_context",
     "ACCOUNT": {"navigation": "controlplane.admin.sidebar.account_links"},
-    "SIDEBAR": {"navigation": "controlplane.admin.sidebar.navigation"},
+    "SIDEBAR": {
+        "navigation": "controlplane.admin.sidebar.navigation",
+        "show_search": True,
+        "command_search": True,
+    },
     # The blue of a running task, so that links have one colour everywhere.
     "COLORS": {
         "primary": {

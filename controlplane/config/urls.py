@@ -5,6 +5,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
+from controlplane.admin.work.palette import show_palette
 from controlplane.api.description import Description
 from controlplane.api.operators import health, metrics
 
@@ -23,5 +24,6 @@ urlpatterns = [
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     # The admin's own form would check the present password without a limit.
     path("admin/password_change/", RedirectView.as_view(pattern_name="account_password")),
+    path("admin/search/", admin.site.admin_view(show_palette)),
     path("admin/", admin.site.urls),
 ]

@@ -4,6 +4,7 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Collate, Lower
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.roles import Role
@@ -183,6 +184,12 @@ class Job(models.Model):
         )
         indexes = (
             models.Index(fields=("name",), name="job_name"),
+            models.Index(Collate(Lower("name"), "C"), name="job_name_beginning"),
+            models.Index(
+                Collate(Lower("guid"), "C"),
+                name="job_guid_beginning",
+                condition=Q(guid__isnull=False),
+            ),
             models.Index(fields=("project", "-id"), name="job_project_newest"),
             models.Index(fields=("state", "-id"), name="job_state_newest"),
             models.Index(fields=("band", "-id"), name="job_band_newest"),

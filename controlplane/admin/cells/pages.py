@@ -1,6 +1,6 @@
 """Admin pages of cells: resources, usage and operators' actions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -14,8 +14,10 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.activity import activity_link
 from controlplane.admin.badges import (
+    CELL_COLOURS,
     NOTHING,
     cell_badge,
+    count_link,
     flag_badge,
     flower_link,
     instant,
@@ -28,6 +30,7 @@ from controlplane.admin.badges import (
 from controlplane.admin.base import (
     ReadOnlyAdmin,
     Section,
+    StateFilter,
     column,
     confirmed_action,
     loaded_column,
@@ -58,6 +61,20 @@ from controlplane.spec import InvalidSpec
 from controlplane.spec.placing import OWN_TAGS
 
 
+class CellStateFilter(StateFilter):
+    """A filter by the state of cells."""
+
+    colours: ClassVar[Mapping[str, str]] = {state.value: it for state, it in CELL_COLOURS.items()}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        """Return the states in the order of their colours."""
+        return [(state.value, state.value.lower()) for state in CELL_COLOURS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the cells in the selected state."""
+        return queryset if self.value() is None else queryset.filter(state=self.value())
+
+
 @admin.register(Cell)
 class CellAdmin(ReadOnlyAdmin):
     """Cells by name."""
@@ -74,7 +91,7 @@ class CellAdmin(ReadOnlyAdmin):
         "drivers",
         "last_message",
     )
-    list_filter = ("state", "pool")
+    list_filter = (CellStateFilter, "pool")
     list_select_related = ("pool", "lease")
     list_per_page = 100
     search_fields = ("name",)
@@ -96,7 +113,10 @@ class CellAdmin(ReadOnlyAdmin):
     memory = loaded_column(
         lambda cell, loaded: _meter(cell, loaded[0], "memory_mib"), "memory in use"
     )
-    held = loaded_column(lambda cell, loaded: loaded[1], "attempts")
+    held = loaded_column(
+        lambda cell, loaded: count_link("attempt", loaded[1], held="yes", cell__id__exact=cell.pk),
+        "attempts",
+    )
 
     @confirmed_action(
         "Drain",

@@ -1,5 +1,6 @@
 """Render the overview page: what needs attention first, then work, cells and ticks."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -95,7 +96,7 @@ def overview_context(request: HttpRequest, context: dict[str, Any]) -> dict[str,
         context["more_alerts"] = max(0, count_open_alerts() - _NEWEST_ALERTS)
         context["alerts_address"] = reverse("admin:controlplane_alert_changelist") + "?open=yes"
     if may_view["job"]:
-        context["jobs"] = _newest_jobs()
+        context["jobs"] = _newest_jobs(may_view)
         context["failures"] = failures(now)
     return context
 
@@ -145,7 +146,7 @@ def _newest_alerts(request: HttpRequest) -> list[dict[str, Any]]:
     ]
 
 
-def _newest_jobs() -> list[dict[str, Any]]:
+def _newest_jobs(may_view: Mapping[str, bool]) -> list[dict[str, Any]]:
     jobs = list(
         Job.objects.visible().defer("spec").select_related("pool").order_by("-id")[:_NEWEST_JOBS]
     )
@@ -154,7 +155,9 @@ def _newest_jobs() -> list[dict[str, Any]]:
         {
             "name": page_link("job", job.pk, job),
             "state": state_badge(job.state),
-            "tasks": counts_badges(counts[job.pk]),
+            "tasks": counts_badges(
+                counts[job.pk], **({"job__id__exact": job.pk} if may_view["task"] else {})
+            ),
             "pool": job.pool,
             "created": instant(job.created_at),
         }

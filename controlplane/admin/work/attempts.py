@@ -63,6 +63,7 @@ from controlplane.models.attempts import IMAGE_FAILED
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.pages.versions import HistoryScope
+from controlplane.queries.search import find_attempt_uids
 from controlplane.queries.views.attempts import find_newest_attempts
 
 # The shown part of a result in a list of tasks.
@@ -130,7 +131,7 @@ class AttemptAdmin(ReadOnlyAdmin):
     list_filter = (AttemptStateFilter, HeldFilter, ImageFailureFilter)
     list_select_related = ("cell", "job", "group", "task")
     search_fields = ("uid",)
-    search_help_text = "The whole uid of an attempt"
+    search_help_text = "The first six or more digits of the uid of an attempt"
     defer_fields: ClassVar = (
         "result",
         "usage",
@@ -157,11 +158,8 @@ class AttemptAdmin(ReadOnlyAdmin):
         return super().get_queryset(request).filter(visible)
 
     def matching(self, term: str) -> Q:
-        """Match whole uids."""
-        try:
-            return Q(pk=UUID(term))
-        except ValueError:
-            return Q(pk__in=[])
+        """Match beginnings of uids."""
+        return Q(pk__in=find_attempt_uids(term))
 
     shown_uid = column(
         lambda attempt: format_html('<span class="cellrun-uid">{}</span>', attempt.pk),

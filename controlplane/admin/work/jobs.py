@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from controlplane import clock
 from controlplane.admin.activity import show_activity
 from controlplane.admin.badges import (
+    count_link,
     counts_badges,
     duration,
     instant,
@@ -30,7 +31,6 @@ from controlplane.admin.base import (
     Section,
     StateFilter,
     Table,
-    by_number,
     column,
     confirmed_action,
     loaded_column,
@@ -62,6 +62,7 @@ from controlplane.domain.state.states import TERMINAL, Band, CallbackOn
 from controlplane.models import Callback, Job, TaskGroup
 from controlplane.queries.holds import load_holds
 from controlplane.queries.pages.versions import HistoryScope
+from controlplane.queries.search import find_job_ids
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
@@ -105,7 +106,7 @@ class JobAdmin(ReadOnlyAdmin):
     list_filter = (StateFilter, HeldJobsFilter, "band", ("is_one_off", OneOffFilter))
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
-    search_help_text = "The whole name, id or guid of a job"
+    search_help_text = "Name, guid, label or id of a job"
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
     linked_lookups = ("parent__id__exact", "project__id__exact")
@@ -121,8 +122,8 @@ class JobAdmin(ReadOnlyAdmin):
     )
 
     def matching(self, term: str) -> Q:
-        """Match whole names, ids and guids, which indexes find among a million rows."""
-        return Q(name=term) | Q(guid=term) | by_number("pk", term)
+        """Match names, guids, labels and ids."""
+        return Q(pk__in=find_job_ids(term))
 
     def load(self, rows: list[Any]) -> Mapping[int, Mapping[int, int]]:
         """Return the counts of each job's tasks by state."""
@@ -364,7 +365,7 @@ def _groups_section(job: Job, groups: list[TaskGroup], now: datetime) -> Table:
         rows=[
             (
                 group.name,
-                _size(group),
+                count_link("task", _size(group), job__id__exact=job.pk, group__id__exact=group.pk),
                 _progress(group),
                 group.min_available if job.explicit_minimum or job.coscheduled else "all",
                 _promise(group),

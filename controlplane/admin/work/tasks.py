@@ -8,14 +8,21 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.badges import NOTHING, duration, instant, page_link, state_badge, with_note
+from controlplane.admin.badges import (
+    NOTHING,
+    count_link,
+    duration,
+    instant,
+    page_link,
+    state_badge,
+    with_note,
+)
 from controlplane.admin.base import (
     MonospaceText,
     ReadOnlyAdmin,
     Section,
     StateFilter,
     Table,
-    by_number,
     column,
     loaded_column,
 )
@@ -35,6 +42,7 @@ from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.domain.state.states import ACTIVE
 from controlplane.models import Attempt, Callback, OneOff, Task
 from controlplane.queries.pages.versions import HistoryScope
+from controlplane.queries.search import find_task_ids
 from controlplane.queries.views.artifacts import get_task_artifacts
 
 _SHOWN_ATTEMPTS = 50
@@ -88,14 +96,14 @@ class TaskAdmin(ReadOnlyAdmin):
     list_filter = (TaskStateFilter, OpenFilter)
     list_select_related = ("job", "group")
     search_fields = ("pk",)
-    search_help_text = "The id of a task"
+    search_help_text = "Id of a task, or its name JOB/GROUP.INDEX, such as sweep/shard.12"
     linked_lookups = ("job__id__exact", "group__id__exact", "cache_entry_id__exact")
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
 
     def matching(self, term: str) -> Q:
-        """Match ids."""
-        return by_number("pk", term)
+        """Match ids and names."""
+        return Q(pk__in=find_task_ids(term))
 
     def load(self, rows: list[Any]) -> dict[int, tuple[Attempt | None, str]]:
         """Return for each task its latest attempt with its cell, and its pending reason."""
@@ -138,7 +146,7 @@ class TaskAdmin(ReadOnlyAdmin):
             ("job", page_link("job", obj.job_id, obj.job)),
             *one_off_facts(one_off, TaskState(obj.state)),
             *cache_facts(obj, find_entry_of_task(obj)),
-            ("attempts", obj.attempt_number),
+            ("attempts", count_link("attempt", obj.attempt_number, task__id__exact=obj.pk)),
             ("failures", _charged(obj.failure_count, group.retries_failure)),
             ("preemptions", _charged(obj.preemption_count, group.retries_preemption)),
             ("system failures", obj.system_failure_count),

@@ -74,6 +74,11 @@ class Jobs(ApiView):
             parameter("pool", "Name of the pool."),
             parameter("name", "Name of the jobs."),
             parameter("label", "key=value; repeat the parameter for more labels.", many=True),
+            parameter(
+                "search",
+                "An id, the beginning of a name or guid, or, of the newest 5,000 jobs, a part of a"
+                " name, a guid or a label key=value, regardless of case. At most 1,000 jobs match.",
+            ),
         ],
         problems=(404,),
     )
@@ -88,6 +93,7 @@ class Jobs(ApiView):
             pool=self.query.text("pool"),
             name=self.query.text("name"),
             labels=self.query.labels(),
+            search=self.query.text("search"),
         )
         return self.answer_page(partial(jobs.list_jobs, wanted), "id")
 

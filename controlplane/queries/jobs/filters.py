@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.queries.search import find_job_ids
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Filters of listed jobs; an empty field does not filter.
 
-    `readable`: ids of the projects whose jobs the caller may read; None: all.
+    `readable`: ids of the projects whose jobs the caller may read; None: all. `search`: see
+    `queries.search`.
     """
 
     readable: Collection[int] | None = None
@@ -19,6 +21,7 @@ class JobFilter:
     pool: str | None = None
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    search: str | None = None
 
 
 def conditions_of(wanted: JobFilter) -> tuple[list[str], list[Any]]:
@@ -37,6 +40,9 @@ def conditions_of(wanted: JobFilter) -> tuple[list[str], list[Any]]:
     if wanted.name is not None:
         conditions.append("j.name = %s")
         parameters.append(wanted.name)
+    if wanted.search is not None:
+        conditions.append("j.id = ANY(%s)")
+        parameters.append(find_job_ids(wanted.search.strip(), readable=wanted.readable))
     for key, value in wanted.labels.items():
         conditions.append("j.labels ->> %s = %s")
         parameters += [key, value]

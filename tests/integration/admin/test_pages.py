@@ -154,7 +154,8 @@ def test_search_finds_by_name_number_and_uid(operator: Client) -> None:
     assert attempt is not None
     for term in ("sweep", str(job.pk)):
         assert "1 job" in words(page(operator, f"/admin/controlplane/job/?q={term}"))
-    assert "0 jobs" in words(page(operator, "/admin/controlplane/job/?q=swee"))
+    assert "1 job" in words(page(operator, "/admin/controlplane/job/?q=wee"))
+    assert "0 jobs" in words(page(operator, "/admin/controlplane/job/?q=sweeper"))
     assert "1 attempt" in words(page(operator, f"/admin/controlplane/attempt/?q={attempt.pk}"))
 
 
