@@ -2,7 +2,7 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controlplane.commands.state.transactions import run_in_transaction
@@ -41,7 +41,7 @@ _KEPT = timedelta(days=14)
 _RAISED = """
 INSERT INTO controlplane_notificationevent
     (rule_id, alert_id, is_resolved, is_critical, at, line)
-SELECT %(rule)s, a.id, false, a.kind = ANY(%(critical)s), %(now)s,
+SELECT %(rule)s, a.id, false, a.kind = ANY(%(critical)s), a.raised_at,
        left('raised: ' || a.kind || ' ' || a.subject || ': ' || a.text, %(length)s)
 FROM controlplane_alert a
 WHERE a.raised_at >= %(since)s AND a.kind = ANY(%(kinds)s)
@@ -54,7 +54,7 @@ ON CONFLICT DO NOTHING
 _RESOLVED = """
 INSERT INTO controlplane_notificationevent
     (rule_id, alert_id, is_resolved, is_critical, at, line)
-SELECT %(rule)s, a.id, true, a.kind = ANY(%(critical)s), %(now)s,
+SELECT %(rule)s, a.id, true, a.kind = ANY(%(critical)s), a.cleared_at,
        left('resolved: ' || a.kind || ' ' || a.subject || ': ' || a.text, %(length)s)
 FROM controlplane_alert a
 WHERE a.cleared_at >= %(recent)s
@@ -101,7 +101,7 @@ def _collect(now: datetime) -> bool:
         for rule in rules:
             if rule.about == NotifyAbout.JOBS:
                 recent = [job for job in jobs if ended[job.job_id] >= rule.since]
-                _collect_jobs(rule, recent, now)
+                _collect_jobs(rule, recent, ended)
     return len(ended) == _PAGE
 
 
@@ -115,7 +115,6 @@ def _lock_rules() -> list[NotificationRule]:
 def _collect_alerts(rule: NotificationRule, now: datetime) -> None:
     parameters = {
         "rule": rule.pk,
-        "now": now,
         "kinds": select_kinds(rule.kinds, only_critical=rule.only_critical),
         "critical": [name for name, kind in ALERTS.items() if kind.severity is Severity.CRITICAL],
         "failing": FAILING,
@@ -129,13 +128,15 @@ def _collect_alerts(rule: NotificationRule, now: datetime) -> None:
     execute(_RESOLVED, parameters)
 
 
-def _collect_jobs(rule: NotificationRule, jobs: Sequence[EndedJob], now: datetime) -> None:
+def _collect_jobs(
+    rule: NotificationRule, jobs: Sequence[EndedJob], ended: Mapping[int, datetime]
+) -> None:
     wanted = filter_of(rule)
     found = [job for job in jobs if wanted.selects(job)]
     stored = NotificationEvent.objects.filter(rule=rule, sent_at=None).count() if found else 0
     room = max(MAX_STORED - stored, 0)
     NotificationEvent.objects.bulk_create(
-        NotificationEvent(rule=rule, job_id=job.job_id, at=now, line=line_of_job(job))
+        NotificationEvent(rule=rule, job_id=job.job_id, at=ended[job.job_id], line=line_of_job(job))
         for job in found[:room]
     )
     if len(found) > room:

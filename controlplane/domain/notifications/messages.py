@@ -18,10 +18,10 @@ MAX_RULES = 100
 MAX_STORED = 10_000
 """Unsent events of a rule that are stored; further ones are only counted."""
 
-SEND_SECONDS = 20.0
-"""Time limit of a try, after which its process is killed."""
+SEND_SECONDS = 45.0
+"""Time limit of a try, after which its process is killed; it starts slowly on a busy machine."""
 
-CLAIM_SECONDS = 60.0
+CLAIM_SECONDS = 90.0
 """Duration of a claim; longer than any try, so an expired claim is of a process that has died."""
 
 GIVE_UP_AFTER = timedelta(days=1)

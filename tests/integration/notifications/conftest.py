@@ -73,7 +73,7 @@ def pass_at(now: datetime, settings: Any) -> list[str]:
     compose_windows(now=now)
     allowed = settings.CELLRUN.callback_allowed_networks
     return [
-        record_try(item, send(item.url or "", item.message, allowed=allowed, seconds=3), now=now)
+        record_try(item, send(item.url or "", item.message, allowed=allowed), now=now)
         for item in claim_messages(now=now)
     ]
 
