@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.contract.states import TaskState
 from controlplane.domain.cells.sealing import NotOpened, unseal
 from controlplane.domain.errors import NotFound
-from controlplane.domain.notifications.matching import EndedJob, JobFilter
+from controlplane.domain.notifications.matching import EndedJob, EndedJobFilter
 from controlplane.domain.notifications.messages import MAX_LINES
 from controlplane.domain.notifications.windows import Pending, QuietHours, Timing
 from controlplane.domain.state.states import CallbackState
@@ -91,10 +91,10 @@ def timing_of(rule: NotificationRule) -> Timing:
     )
 
 
-def filter_of(rule: NotificationRule) -> JobFilter:
+def filter_of(rule: NotificationRule) -> EndedJobFilter:
     """Return the ended jobs that a rule selects."""
     states = frozenset(TaskState(number) for number in rule.states)
-    return JobFilter(frozenset(rule.projects), states, rule.name_pattern, rule.label)
+    return EndedJobFilter(frozenset(rule.projects), states, rule.name_pattern, rule.label)
 
 
 def load_pending(rule_id: int) -> Pending:

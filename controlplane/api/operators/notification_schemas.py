@@ -27,7 +27,7 @@ class NotificationAddressRequest(Model):
     )
 
 
-class NotificationAddress(Model):
+class NotificationAddressDocument(Model):
     """An address of notifications, without its URL."""
 
     name: str
@@ -37,7 +37,7 @@ class NotificationAddress(Model):
     updated_at: datetime
 
 
-class NotificationMessage(Model):
+class NotificationMessageDocument(Model):
     """A message to an address."""
 
     id: int
@@ -140,7 +140,7 @@ class NotificationRuleRequest(Model):
         return RuleFields(self.address, columns)
 
 
-class NotificationRule(Model):
+class NotificationRuleDocument(Model):
     """A rule of notifications, as in its request."""
 
     name: str

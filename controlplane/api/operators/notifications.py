@@ -23,7 +23,7 @@ class NotificationAddresses(ApiView):
     """Addresses of notifications; their URLs are never returned."""
 
     permission_classes = (IsAuthenticated, MayOperate)
-    document = schemas.NotificationAddress
+    document = schemas.NotificationAddressDocument
     lookup_field = "name"
     lookup_value_converter = "name"
 
@@ -53,7 +53,7 @@ class NotificationAddresses(ApiView):
     @Operation(
         id="test_notification_address",
         body=EmptyRequest,
-        answer=schemas.NotificationMessage,
+        answer=schemas.NotificationMessageDocument,
         codes=(202,),
     )
     @action(detail=True, methods=["post"], url_path="test")
@@ -66,7 +66,7 @@ class NotificationAddresses(ApiView):
 
     @Operation(
         id="list_notification_messages",
-        answer=schemas.NotificationMessage,
+        answer=schemas.NotificationMessageDocument,
         page=True,
         problems=(403,),
     )
@@ -80,7 +80,7 @@ class NotificationRules(ApiView):
     """Rules of notifications."""
 
     permission_classes = (IsAuthenticated, MayOperate)
-    document = schemas.NotificationRule
+    document = schemas.NotificationRuleDocument
     lookup_field = "name"
     lookup_value_converter = "name"
 

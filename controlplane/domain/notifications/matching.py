@@ -37,7 +37,7 @@ class EndedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFilter:
+class EndedJobFilter:
     """The ended jobs that a rule selects; an empty field selects all."""
 
     projects: frozenset[str] = frozenset()

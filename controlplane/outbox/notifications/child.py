@@ -22,7 +22,7 @@ _SYSTEM = ("/etc/", "/usr/share/zoneinfo", "/usr/lib/ssl", "/dev/null", "/dev/ur
 NOT_ACCEPTED = "the service did not accept the message"
 
 
-class Guard:
+class SendGuard:
     """Refuses events of Python's audit hooks. `refused`: the text of the last refusal."""
 
     def __init__(self, allowed: tuple[Network, ...]) -> None:
@@ -83,7 +83,7 @@ def main() -> None:
     statuses, logger = _Statuses(), logging.getLogger("apprise")
     logger.disabled = False
     logger.addHandler(statuses)
-    guard = Guard(tuple(ipaddress.ip_network(text) for text in order["allowed"]))
+    guard = SendGuard(tuple(ipaddress.ip_network(text) for text in order["allowed"]))
     sys.addaudithook(guard)
     try:
         is_sent = plugin.notify(body=order["body"], title=order["title"])

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.notifications.matching import EndedJob, JobFilter, select_kinds
+from controlplane.domain.notifications.matching import EndedJob, EndedJobFilter, select_kinds
 from controlplane.domain.notifications.messages import compose, line_of_job
 
 JOB = EndedJob(7, "default/lab", "nightly-3", TaskState.FAILED, {"notify": "team"}, "exit 1")
@@ -12,19 +12,19 @@ JOB = EndedJob(7, "default/lab", "nightly-3", TaskState.FAILED, {"notify": "team
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (JobFilter(), True),
-        (JobFilter(projects=frozenset({"default/lab"})), True),
-        (JobFilter(projects=frozenset({"default/other"})), False),
-        (JobFilter(states=frozenset({TaskState.FAILED})), True),
-        (JobFilter(states=frozenset({TaskState.SUCCEEDED})), False),
-        (JobFilter(name_pattern="nightly-*"), True),
-        (JobFilter(name_pattern="Nightly-*"), False),
-        (JobFilter(label="team"), True),
-        (JobFilter(label="others"), False),
-        (JobFilter(name_pattern="nightly-*", label="others"), False),
+        (EndedJobFilter(), True),
+        (EndedJobFilter(projects=frozenset({"default/lab"})), True),
+        (EndedJobFilter(projects=frozenset({"default/other"})), False),
+        (EndedJobFilter(states=frozenset({TaskState.FAILED})), True),
+        (EndedJobFilter(states=frozenset({TaskState.SUCCEEDED})), False),
+        (EndedJobFilter(name_pattern="nightly-*"), True),
+        (EndedJobFilter(name_pattern="Nightly-*"), False),
+        (EndedJobFilter(label="team"), True),
+        (EndedJobFilter(label="others"), False),
+        (EndedJobFilter(name_pattern="nightly-*", label="others"), False),
     ],
 )
-def test_a_rule_selects_jobs_by_all_of_its_fields(wanted: JobFilter, expected: bool) -> None:
+def test_a_rule_selects_jobs_by_all_of_its_fields(wanted: EndedJobFilter, expected: bool) -> None:
     assert wanted.selects(JOB) is expected
 
 
