@@ -13,6 +13,7 @@ from controlplane.api.operators import (
     audit,
     callbacks,
     cells,
+    notifications,
     pools,
     projects,
     quotas,
@@ -100,6 +101,12 @@ router.register("bulk", bulk.BulkOperations, basename="bulk_operation")
 router.register("cache", cache.CacheEntries, basename="cache_entry")
 router.register("callbacks", callbacks.Callbacks, basename="callback")
 router.register("cells", cells.Cells, basename="cell")
+router.register(
+    "notification-addresses",
+    notifications.NotificationAddresses,
+    basename="notification_address",
+)
+router.register("notification-rules", notifications.NotificationRules, basename="notification_rule")
 router.register("pools", pools.Pools, basename="pool")
 router.register("secrets", secrets.Secrets, basename="secret")
 router.register("tokens", tokens.ApiTokens, basename="token")

@@ -22,8 +22,9 @@ def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
         "convergence": settings.convergence_interval_seconds,
         "callbacks": CALLBACKS_INTERVAL_SECONDS,
         "hooks": CALLBACKS_INTERVAL_SECONDS,
+        "notifications": CALLBACKS_INTERVAL_SECONDS,
     }
-    queues = {"hooks": "callbacks"}
+    queues = {"hooks": "callbacks", "notifications": "callbacks"}
     return {
         name: {
             "task": f"controlplane.ticks.{name}",

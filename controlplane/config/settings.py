@@ -236,6 +236,7 @@ CELERY_IMPORTS = [
     "controlplane.ticks.convergence",
     "controlplane.ticks.callbacks",
     "controlplane.ticks.hooks",
+    "controlplane.ticks.notifications",
     "controlplane.ticks.retention",
 ]
 CELERY_TASK_DEFAULT_QUEUE = "unrouted"
@@ -244,6 +245,7 @@ CELERY_TASK_ROUTES = {
     "controlplane.ticks.convergence": {"queue": "convergence"},
     "controlplane.ticks.callbacks": {"queue": "callbacks"},
     "controlplane.ticks.hooks": {"queue": "callbacks"},
+    "controlplane.ticks.notifications": {"queue": "callbacks"},
     "controlplane.ticks.retention": {"queue": "convergence"},
 }
 CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)

@@ -28,6 +28,13 @@ class SubjectKind(StrEnum):
     OTHER = "other"
 
 
+class Severity(StrEnum):
+    """How urgent an alert is; CRITICAL: the work of many jobs stands still or is in danger."""
+
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
 @dataclass(frozen=True, slots=True)
 class AlertKind:
     """The meaning of an alert and what to do, in Markdown with links relative to docs.
@@ -41,6 +48,7 @@ class AlertKind:
     action: str
     subject: SubjectKind = SubjectKind.OTHER
     quiet_seconds: float | None = None
+    severity: Severity = Severity.WARNING
 
 
 ALERTS: Mapping[str, AlertKind] = MappingProxyType(
@@ -57,6 +65,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             'they do not return, use "Confirm the loss" on the list of pools ([mass '
             "loss](operations.md#mass-loss))",
             subject=SubjectKind.POOL,
+            severity=Severity.CRITICAL,
         ),
         "cell_twin": AlertKind(
             "another incarnation registers under a cell's name while the first one has a lease",
@@ -109,10 +118,12 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "the inbox could not apply batches of messages; the cells send the reports again",
             "during a database outage this is expected; otherwise report it as a bug",
             quiet_seconds=_TEN_MINUTES,
+            severity=Severity.CRITICAL,
         ),
         "cells_silent": AlertKind(
             "no cell sent a message for a minute",
             "check the inbox workers, Redis and the cells' logs",
+            severity=Severity.CRITICAL,
         ),
         "stop_unconfirmed": AlertKind(
             "a cell did not confirm stops in time; it is QUARANTINED",
@@ -166,6 +177,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "`CELLRUN_STORE_MIN_FREE_MIB`; submissions and uploads are refused",
             "delete jobs, shorten their retention, or enlarge the disk",
             quiet_seconds=_TEN_MINUTES,
+            severity=Severity.CRITICAL,
         ),
         "job_skipped": AlertKind(
             "a job's batch failed and was skipped; the other jobs continue",
@@ -179,6 +191,7 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "check the pool's row",
             subject=SubjectKind.POOL_ID,
             quiet_seconds=_TEN_MINUTES,
+            severity=Severity.CRITICAL,
         ),
         "no_room_made": AlertKind(
             "preemption and nominations failed in a pool; tasks that fit are still placed",
@@ -205,18 +218,27 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "check that worker, beat and Redis",
             subject=SubjectKind.TICK,
             quiet_seconds=_TEN_MINUTES,
+            severity=Severity.CRITICAL,
         ),
         "control_plane_gap": AlertKind(
             "the control plane was down or cannot receive from its inbox: for one lease "
             "no cell is declared lost and nothing is deleted",
             "nothing after a restart; if it persists, check the inbox workers and Redis",
             subject=SubjectKind.TICK,
+            severity=Severity.CRITICAL,
         ),
         "rule_failed": AlertKind(
             "a convergence rule failed as a whole; the other rules continue, and each "
             "tick tries it again",
             "report it as a bug",
             quiet_seconds=_TEN_MINUTES,
+            severity=Severity.CRITICAL,
+        ),
+        "notification_failing": AlertKind(
+            "at least three tries to send a [notification](notifications.md) to an address failed",
+            "the text has the error: correct the address, or repair the service; the alert "
+            "closes with the next message that the address accepts. The alert itself is not sent "
+            "to that address",
         ),
     }
 )

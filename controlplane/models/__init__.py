@@ -10,7 +10,15 @@ from controlplane.models.accounts import (
 )
 from controlplane.models.attempts import Attempt, StoredSize, StoredTotal
 from controlplane.models.cache import CacheEntry, CacheReservation
-from controlplane.models.callbacks import Callback, Delivery
+from controlplane.models.callbacks import (
+    Callback,
+    Delivery,
+    JobEnd,
+    NotificationAddress,
+    NotificationEvent,
+    NotificationMessage,
+    NotificationRule,
+)
 from controlplane.models.cells import Cell, CellChange, CellLease, CellSample, ImageFailure
 from controlplane.models.history import Transition
 from controlplane.models.hooks import HookCall
@@ -53,7 +61,12 @@ __all__ = [
     "InboxProbe",
     "Job",
     "JobDependency",
+    "JobEnd",
     "Membership",
+    "NotificationAddress",
+    "NotificationEvent",
+    "NotificationMessage",
+    "NotificationRule",
     "OidcIdentity",
     "OneOff",
     "Pool",

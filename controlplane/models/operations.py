@@ -168,6 +168,14 @@ class Alert(models.Model):
                 name="alert_open_once",
             ),
         )
+        indexes = (
+            models.Index(
+                fields=("cleared_at",),
+                name="alert_cleared",
+                condition=models.Q(cleared_at__isnull=False),
+            ),
+            models.Index(fields=("raised_at",), name="alert_raised"),
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.subject}"

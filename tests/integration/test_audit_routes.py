@@ -103,6 +103,19 @@ def callback(caller: Caller) -> str:
     return f"/callbacks/{Callback.objects.get(state=CallbackState.ABANDONED).pk}/repeat"
 
 
+def notified(caller: Caller) -> str:
+    path = "/notification-addresses/ops"
+    caller.put(path, {"url": "json://example.org"})
+    return path
+
+
+def ruled(caller: Caller) -> str:
+    notified(caller)
+    path = "/notification-rules/night"
+    caller.put(path, {"address": "ops", "about": "alerts"})
+    return path
+
+
 def cached(caller: Caller) -> str:
     project = Project.objects.get()
     identity = identity_of(f"project {project.pk}", "model:2031@1")
@@ -193,6 +206,33 @@ CASES = {
         "PUT", "/quotas/user/ann", "change.quota", "quota of user ann", {"running_tasks": 7}
     ),
     "delete_quota": Case("DELETE", quota, "delete.quota", "quota of user ann"),
+    "put_notification_address": Case(
+        "PUT",
+        "/notification-addresses/ops",
+        "create.notification_address",
+        "notification address ops",
+        {"url": "json://example.org"},
+    ),
+    "delete_notification_address": Case(
+        "DELETE", notified, "delete.notification_address", "notification address ops"
+    ),
+    "test_notification_address": Case(
+        "POST",
+        lambda by: f"{notified(by)}/test",
+        "test.notification_address",
+        "notification address ops",
+        NO_FIELDS,
+    ),
+    "put_notification_rule": Case(
+        "PUT",
+        ruled,
+        "change.notification_rule",
+        "notification rule night",
+        {"address": "ops", "about": "jobs"},
+    ),
+    "delete_notification_rule": Case(
+        "DELETE", ruled, "delete.notification_rule", "notification rule night"
+    ),
     "put_secret": Case("PUT", "/secrets/token", "change.secret", "secret token", {"value": "x9y"}),
     "delete_secret": Case("DELETE", "/secrets/token", "delete.secret", "secret token"),
     "create_token": Case(

@@ -68,6 +68,13 @@ def follow_tasks(
     _stamp_dependencies([job for job_id, job in after.items() if job != before[job_id]], now)
     woken.placement |= bool(startable)
     woken.convergence |= bool(startable)  # its tasks may have to be looked up in the cache
+    ended = [
+        job_id
+        for job_id, job in after.items()
+        if job.finished_at is not None and before[job_id].finished_at is None
+    ]
+    if ended:
+        execute(apply_sql.NOTE_ENDS, [ended])
     settled = [
         job_id
         for job_id, job in after.items()

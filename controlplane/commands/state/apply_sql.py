@@ -172,6 +172,15 @@ ADD_JOB_CALLBACKS = _ADD_CALLBACKS.format(
     task="NULL::bigint", source="controlplane_job j WHERE j.id = ANY(%s)"
 )
 
+# Each end for the tick of notifications, in the transaction of the end.
+NOTE_ENDS = """
+INSERT INTO controlplane_jobend (job_id, at)
+SELECT j.id, j.finished_at FROM controlplane_job j
+WHERE j.id = ANY(%s) AND NOT j.is_one_off AND EXISTS (
+    SELECT 1 FROM controlplane_notificationrule WHERE about = 'jobs' AND is_enabled)
+ON CONFLICT (job_id) DO NOTHING
+"""
+
 STAMP_DEPENDENCIES = """
 UPDATE controlplane_jobdependency d SET met_at = i.met_at, failed_at = i.failed_at
 FROM unnest(%(id)s::bigint[], %(met_at)s::timestamptz[], %(failed_at)s::timestamptz[])

@@ -119,6 +119,13 @@ class CallbackOn(StrEnum):
     JOB = "job"
 
 
+class NotifyAbout(StrEnum):
+    """What a rule of notifications is about."""
+
+    ALERTS = "alerts"
+    JOBS = "jobs"
+
+
 class CallbackState(StrEnum):
     """State of the delivery of a callback."""
 

@@ -1,6 +1,6 @@
 """`manage.py reseal_secrets`: seal values with the present key, to retire a former one.
 
-The values are secrets of projects and keys of second factors.
+The values are secrets of projects, keys of second factors and addresses of notifications.
 
 Exit with 1, naming the secret, if one was sealed with an unknown key. Idempotent.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from controlplane.commands.notifications.configure import reseal_addresses
 from controlplane.commands.tenancy.secrets import reseal_page
 from controlplane.commands.tenancy.totp import reseal_totp_keys
 from controlplane.domain.errors import Conflict
@@ -43,6 +44,12 @@ class Command(AuditedCommand):
             raise CommandError(str(error)) from None
         if keys:
             self.stdout.write(f"{keys} second factors resealed")
+        try:
+            addresses = reseal_addresses()
+        except Conflict as error:
+            raise CommandError(str(error)) from None
+        if addresses:
+            self.stdout.write(f"{addresses} notification addresses resealed")
         if cells := find_cells_of_former_keys():
             self.stdout.write(
                 f"the keys of {len(cells)} cells need CELLRUN_SECRET_KEY_FALLBACKS:"

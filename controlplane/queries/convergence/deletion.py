@@ -48,6 +48,7 @@ RECORDS = (
     Record("controlplane_deadletter", "at", "finding_age", order="id"),
     Record("controlplane_alert", "cleared_at", "finding_age", order="id"),
     Record("controlplane_bulkoperation", "ended_at", "finding_age", order="id"),
+    Record("controlplane_notificationmessage", "ended_at", "finding_age", order="ended_at"),
 )
 
 _OLD = " OR ".join(f"EXISTS (SELECT 1 {record.old})" for record in RECORDS)

@@ -71,6 +71,8 @@ RESOURCES = (
     "cells",
     "domains",
     "jobs",
+    "notification-addresses",
+    "notification-rules",
     "pools",
     "projects",
     "quotas",
@@ -88,6 +90,8 @@ def known_values(ids: dict[str, Any], operation: Any) -> dict[str, Any]:
     names = {
         "cells": "cell-1",
         "pools": "default",
+        "notification-addresses": "ops",
+        "notification-rules": "night",
         "secrets": "token",
         "quotas": "default/lab",
         "users": "owner",

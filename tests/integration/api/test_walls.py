@@ -17,6 +17,7 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 
 from controlplane import clock
+from controlplane.commands.notifications.configure import RuleFields, put_address, put_rule
 from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.commands.tenancy.service_accounts import put_service_account
 from controlplane.contract.states import TaskState
@@ -204,6 +205,32 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         "/projects/default/lab/service-accounts/robot",
         None,
     ),
+    ("get", "/notification-addresses"): (OPERATE, "/notification-addresses", None),
+    ("get", "/notification-addresses/{name}"): (OPERATE, "/notification-addresses/ops", None),
+    ("put", "/notification-addresses/{name}"): (
+        OPERATE,
+        "/notification-addresses/ops",
+        {"url": "json://example.org"},
+    ),
+    ("delete", "/notification-addresses/{name}"): (OPERATE, "/notification-addresses/ops", None),
+    ("post", "/notification-addresses/{name}/test"): (
+        OPERATE,
+        "/notification-addresses/ops/test",
+        {},
+    ),
+    ("get", "/notification-addresses/{name}/messages"): (
+        OPERATE,
+        "/notification-addresses/ops/messages",
+        None,
+    ),
+    ("get", "/notification-rules"): (OPERATE, "/notification-rules", None),
+    ("get", "/notification-rules/{name}"): (OPERATE, "/notification-rules/night", None),
+    ("put", "/notification-rules/{name}"): (
+        OPERATE,
+        "/notification-rules/night",
+        {"address": "ops", "about": "alerts"},
+    ),
+    ("delete", "/notification-rules/{name}"): (OPERATE, "/notification-rules/night", None),
     ("get", "/quotas"): (ANY, "/quotas", None),
     ("get", "/quotas/{kind}/{name}"): (READ, "/quotas/project/default/lab", None),
     ("delete", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", None),
@@ -273,6 +300,8 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
     task = Task.objects.get(job_id=job)
     attempt = place(task, make_cell(), state=TaskState.RUNNING)
     now = clock.now()
+    put_address(name="ops", url="json://example.org", now=now)
+    put_rule(name="night", wanted=RuleFields("ops", {"about": "alerts"}), now=now)
     put_secret(project_id=lab.pk, name="token", value=b"v", writer=None, now=now)
     Quota.objects.create(project=lab, weight=2)
     put_service_account(project=lab, name="robot", role=Role.SUBMITTER, actor="test", now=now)

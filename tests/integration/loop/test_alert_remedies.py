@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from io import StringIO
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from controlplane.commands.cells import floods
 from controlplane.commands.hooks import registry
 from controlplane.commands.hooks.bounded_calls import BoundedCalls
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.notifications.configure import RuleFields, put_address, put_rule
+from controlplane.commands.state.apply import apply
 from controlplane.commands.tenancy.pools import put_pool
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.messages.reports import Register
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.alerts import ALERTS, QUIET_SECONDS
 from controlplane.domain.roles import Role
+from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Alert, Attempt, Job, Pool, Shape, TaskGroup
 from controlplane.queries.sql import execute
@@ -38,6 +42,7 @@ from controlplane.storage import folder as store
 from controlplane.ticks import convergence, hooks, placement
 from tests.harness.troubleshooting import entries, is_symptom
 from tests.integration.api.conftest import change_setting
+from tests.integration.callbacks.receiver import Receiver
 from tests.integration.loop.conftest import FakeCell
 from tests.integration.loop.hook_probe import installed, raising
 from tests.integration.loop.test_cells import fail
@@ -45,6 +50,7 @@ from tests.integration.loop.test_failing_rules import held
 from tests.integration.loop.test_hostile_inbox import BEAT, Seconds, flood, seal
 from tests.integration.loop.test_key_rotation import rotate
 from tests.integration.loop.test_unreadable_groups import poison
+from tests.integration.notifications.conftest import pass_at
 from tests.integration.onlooker import broken as broken
 from tests.integration.pending_scenes import lacks_image
 from tests.scenarios.conftest import loop as loop
@@ -446,6 +452,25 @@ def fails_at_a_rule(it: Installation) -> Iterator[str]:
         yield "rule images"
 
 
+def fails_to_send_to_an_address(it: Installation) -> Iterator[str]:
+    now = clock.now()
+    with Receiver() as receiver, override_settings(CELLRUN=permitting_this_machine()):
+        put_address(name="ops", url=receiver.url("500").replace("http:", "json:"), now=now)
+        columns = {"about": "alerts", "kinds": ["cell_lost"], "group_wait_seconds": 0}
+        put_rule(name="all", wanted=RuleFields("ops", columns), now=now)
+        apply(Effects(alerts=[RaiseAlert("cell_lost", "gone", "silent")]), now=now)
+        for hour in range(3):
+            pass_at(now + timedelta(hours=hour), django_settings)
+        yield "ops"
+        receiver.answers["500"] = 200
+        pass_at(now + timedelta(hours=4), django_settings)
+
+
+def permitting_this_machine() -> Any:
+    networks = (ip_network("127.0.0.0/8"),)
+    return django_settings.CELLRUN.model_copy(update={"callback_allowed_networks": networks})
+
+
 SCENES: dict[str, tuple[Scene, ...]] = {
     "cell_lost": (loses_a_cell, loses_a_replaced_cell),
     "mass_loss": (loses_most_of_a_pool, loses_most_of_a_pool_that_proceeds),
@@ -473,6 +498,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "tick_late": (places_nothing, has_never_placed),
     "control_plane_gap": (was_down, receives_nothing_of_its_own),
     "rule_failed": (fails_at_a_rule,),
+    "notification_failing": (fails_to_send_to_an_address,),
 }
 """By kind; of each kind in the order of the symptoms in its entry."""
 

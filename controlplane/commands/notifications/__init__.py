@@ -1,0 +1,1 @@
+"""Configure notifications to people, and send them."""

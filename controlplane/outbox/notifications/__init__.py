@@ -1,0 +1,1 @@
+"""Notifications by Apprise: check addresses, and send each message in a process of its own."""
