@@ -23,7 +23,9 @@ def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
         "callbacks": CALLBACKS_INTERVAL_SECONDS,
         "hooks": CALLBACKS_INTERVAL_SECONDS,
     }
-    queues = {"hooks": "callbacks"}
+    if settings.tracing:
+        ticks["tracing"] = CALLBACKS_INTERVAL_SECONDS
+    queues = {"hooks": "callbacks", "tracing": "callbacks"}
     return {
         name: {
             "task": f"controlplane.ticks.{name}",

@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from types import MappingProxyType
@@ -171,6 +172,23 @@ def _group_pairs(text: str) -> tuple[tuple[str, str], ...]:
     return found
 
 
+def _header_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [item.partition("=") for item in text.split(",")]
+    found = tuple((name.strip().lower(), unquote(value.strip())) for name, _, value in pairs)
+    if not text.isprintable() or not all(name and value for name, value in found):
+        raise ValueError("pairs like authorization=Bearer%20abc, separated by commas")
+    return found
+
+
+def _trace_url(text: str) -> str:
+    expected = "an address like https://tracing.example.org/trace/{trace_id}"
+    parts = _split(text, expected)
+    is_complete = parts.scheme in ("http", "https") and parts.hostname
+    if not is_complete or text.count("{trace_id}") != 1 or not text.isprintable():
+        raise ValueError(expected)
+    return text
+
+
 def _redis_url(text: str) -> str:
     expected = "an address like redis://host:6379/0"
     parts = _split(text, expected)
@@ -243,6 +261,11 @@ Days = Annotated[
     ExpectedFormat("a whole number of days from 1 to 36500"),
 ]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
+Ratio = Annotated[
+    float,
+    Field(ge=0, le=1, allow_inf_nan=False),
+    ExpectedFormat("a number from 0 to 1"),
+]
 Folder = Annotated[Path, BeforeValidator(_folder)]
 HttpUrl = Annotated[str, BeforeValidator(_http_url)]
 
@@ -340,6 +363,18 @@ class ControlPlaneSettings(BaseModel):
     callback_seconds: TrySeconds = 10.0
     callbacks_at_once: AtOnce = 256
     callbacks_per_host: AtOnce = 8
+    # Traces of jobs, which the callbacks process sends with OTLP over HTTP.
+    tracing: Switch = False
+    otlp_endpoint: HttpUrl = Field(
+        default="http://localhost:4318", alias="OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    otlp_headers: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_header_pairs)] = Field(
+        default=(), alias="OTEL_EXPORTER_OTLP_HEADERS", repr=False
+    )
+    # The share of the jobs that get a trace, unless their submitter has decided.
+    trace_ratio: Ratio = Field(default=1.0, alias="OTEL_TRACES_SAMPLER_ARG")
+    # The address of a trace for browsers.
+    trace_url: Annotated[str, BeforeValidator(_trace_url)] = ""
 
     @property
     def has_oidc(self) -> bool:
@@ -388,6 +423,8 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     found = select_for(process, {**_running_stack(home), **resolved})
     if process == "web":  # Other processes need none of them.
         faults += _incomplete_oidc(found)
+    if found.get("CELLRUN_TRACING") == "true" and find_spec("opentelemetry") is None:
+        faults.append("CELLRUN_TRACING: needs the extra: pip install 'cellrun[tracing]'")
     # A required setting that is missing is reported like an invalid value, unless its file is.
     required = select_for(process, dict.fromkeys(REQUIRED, ""))
     reported = {fault.partition(":")[0].removesuffix("_FILE") for fault in unusable}
