@@ -35,13 +35,6 @@ class Hold(TypedDict):
     project: str | None
 
 
-class JobTrace(TypedDict):
-    """The trace of a job."""
-
-    id: str
-    url: str | None
-
-
 class Job(TypedDict):
     """A job. In lists, a `spec` of more than 4 KiB is null."""
 
@@ -68,7 +61,7 @@ class Job(TypedDict):
     waits_for: list[JobWait]
     queue_rank: int
     holds: list[Hold]
-    trace: JobTrace | None
+    trace: dict[str, str | None] | None
     labels: dict[str, str]
     annotation: str
     created_at: str
