@@ -94,13 +94,6 @@ class JobWait(ResponseModel):
     )
 
 
-class JobTrace(ResponseModel):
-    """The trace of a job."""
-
-    id: str = Field(description="32 hexadecimal digits.")
-    url: str | None = Field(description="Its page, if `CELLRUN_TRACE_URL` is set.")
-
-
 class JobGroup(ResponseModel):
     """A task group of a job, with defaults for omitted fields."""
 
@@ -141,7 +134,9 @@ class Job(ResponseModel):
         description="Its place in its band, the lowest first; 0 unless it was moved."
     )
     holds: list[Hold] = Field(description="Its own hold, and that of its project.")
-    trace: JobTrace | None = Field(description="Null if it was submitted without tracing.")
+    trace: dict[Literal["id", "url"], str | None] | None = Field(
+        description="Null if it was submitted without tracing."
+    )
     labels: dict[str, str]
     annotation: str
     created_at: datetime
