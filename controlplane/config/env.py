@@ -370,7 +370,6 @@ class ControlPlaneSettings(BaseModel):
     )
     # The share of the jobs that get a trace, unless their submitter has decided.
     trace_ratio: Ratio = Field(default=1.0, alias="OTEL_TRACES_SAMPLER_ARG")
-    # The address of a trace for browsers.
     trace_url: Annotated[str, BeforeValidator(_trace_url)] = ""
 
     @property
