@@ -126,8 +126,8 @@ lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes n
 			--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
 			"$$2" --output-file "requirements/$$1.txt" "$${@:3}"; \
 	}; \
-	compile dev pyproject.toml --extra control --extra cell --group dev; \
-	compile run pyproject.toml --extra control --extra cell --constraints requirements/dev.txt; \
+	compile dev pyproject.toml --extra control --extra cell --extra tracing --group dev; \
+	compile run pyproject.toml --extra control --extra cell --extra tracing --constraints requirements/dev.txt; \
 	compile cell pyproject.toml --extra cell --constraints requirements/dev.txt; \
 	echo uv | compile lock -
 	@echo "locked: commit requirements/*.txt"

@@ -61,6 +61,7 @@ class Job(TypedDict):
     waits_for: list[JobWait]
     queue_rank: int
     holds: list[Hold]
+    trace: dict[str, str | None] | None
     labels: dict[str, str]
     annotation: str
     created_at: str

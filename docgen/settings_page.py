@@ -16,7 +16,7 @@ from controlplane.config.env import (
     InvalidSettings,
     load_settings,
 )
-from controlplane.config.process_settings import READ_BY, REQUIRED, secrets_of
+from controlplane.config.process_settings import OF_TRACES, READ_BY, REQUIRED, secrets_of
 from controlplane.contract.secret_files import SECRET_SETTINGS, STORE_CREDENTIALS
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen.tables import table
@@ -103,6 +103,16 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_STORE_URL": "The store of inputs, logs, outputs and checkpoints: an object store"
         " ([the store](store.md)), or a folder instead of `CELLRUN_ARTIFACT_ROOT`.",
         "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers all waiting heartbeats.",
+        "CELLRUN_TRACE_URL": "Address of a trace for browsers, with `{trace_id}`; the job has the"
+        " link.",
+        "CELLRUN_TRACING": "`true`: jobs get [traces](tracing.md). Needs the extra"
+        " `cellrun[tracing]`.",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "Address of the receiver of [traces](tracing.md);"
+        " `/v1/traces` is appended.",
+        "OTEL_EXPORTER_OTLP_HEADERS": "Headers of each request to that receiver, such as its"
+        " token.",
+        "OTEL_TRACES_SAMPLER_ARG": "Share of the jobs that get a trace, unless the `traceparent` of"
+        " their submission decides.",
         "CELLRUN_CELL_ADDRESS": "Host for ports published on this cell. Default: the address that"
         " this host uses to reach web; if that is a loopback address, ports are published"
         " only there.",
@@ -209,7 +219,7 @@ DERIVED: Mapping[str, str] = MappingProxyType(
 
 def write() -> str:
     """Return the whole page."""
-    control = ("DATABASE_URL", "CELERY_BROKER_URL", *sorted(CONTROL_PLANE))
+    control = ("DATABASE_URL", "CELERY_BROKER_URL", *sorted(CONTROL_PLANE), *OF_TRACES)
     cell = ("CELERY_BROKER_URL", *sorted(CELL))
     expects = control_plane_expects(control)
     return (

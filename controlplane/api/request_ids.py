@@ -6,6 +6,7 @@ from uuid import uuid4
 from structlog.contextvars import bound_contextvars
 
 from controlplane.api.body_limit import Application, Message, Receive, Scope, Send
+from controlplane.contract.trace_context import read_traceparent
 
 HEADER = "X-Request-Id"
 _NAME = HEADER.lower().encode()
@@ -32,8 +33,17 @@ class RequestIds:
                 message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
 
-        with bound_contextvars(request_id=request_id):
+        trace = _find_trace(scope)
+        bound = {"request_id": request_id, **({"traceparent": trace} if trace else {})}
+        with bound_contextvars(**bound):
             await self._application(scope, receive, send_named)
+
+
+def _find_trace(scope: Scope) -> str | None:
+    """Return the valid W3C traceparent of the request, which jobs that it submits join."""
+    given = [value for name, value in scope["headers"] if name == b"traceparent"]
+    text = given[0].decode("ascii", "replace") if len(given) == 1 else ""
+    return text if read_traceparent(text) is not None else None
 
 
 def _find_id(scope: Scope) -> str | None:

@@ -134,6 +134,7 @@ class Job(ResponseModel):
         description="Its place in its band, the lowest first; 0 unless it was moved."
     )
     holds: list[Hold] = Field(description="Its own hold, and that of its project.")
+    trace: dict[Literal["id", "url"], str | None] | None = Field(description="Null: no trace.")
     labels: dict[str, str]
     annotation: str
     created_at: datetime

@@ -24,7 +24,9 @@ def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
         "hooks": CALLBACKS_INTERVAL_SECONDS,
         "notifications": CALLBACKS_INTERVAL_SECONDS,
     }
-    queues = {"hooks": "callbacks", "notifications": "callbacks"}
+    if settings.tracing:
+        ticks["tracing"] = CALLBACKS_INTERVAL_SECONDS
+    queues = dict.fromkeys(("hooks", "notifications", "tracing"), "callbacks")
     return {
         name: {
             "task": f"controlplane.ticks.{name}",

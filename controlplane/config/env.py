@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
 from controlplane.config.process_settings import REQUIRED, Process, secrets_of, select_for
+from controlplane.config.trace_settings import read_headers, read_trace_url
 from controlplane.contract.addresses import Network
 from controlplane.contract.secret_files import resolve_secret_files
 from controlplane.contract.settings_names import unknown_names
@@ -243,6 +245,11 @@ Days = Annotated[
     ExpectedFormat("a whole number of days from 1 to 36500"),
 ]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
+Ratio = Annotated[
+    float,
+    Field(ge=0, le=1, allow_inf_nan=False),
+    ExpectedFormat("a number from 0 to 1"),
+]
 Folder = Annotated[Path, BeforeValidator(_folder)]
 HttpUrl = Annotated[str, BeforeValidator(_http_url)]
 
@@ -340,6 +347,17 @@ class ControlPlaneSettings(BaseModel):
     callback_seconds: TrySeconds = 10.0
     callbacks_at_once: AtOnce = 256
     callbacks_per_host: AtOnce = 8
+    # Traces of jobs, which the callbacks process sends with OTLP over HTTP.
+    tracing: Switch = False
+    otlp_endpoint: HttpUrl = Field(
+        default="http://localhost:4318", alias="OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    otlp_headers: Annotated[tuple[tuple[str, str], ...], BeforeValidator(read_headers)] = Field(
+        default=(), alias="OTEL_EXPORTER_OTLP_HEADERS", repr=False
+    )
+    # The share of the jobs that get a trace, unless their submitter has decided.
+    trace_ratio: Ratio = Field(default=1.0, alias="OTEL_TRACES_SAMPLER_ARG")
+    trace_url: Annotated[str, BeforeValidator(read_trace_url)] = ""
 
     @property
     def has_oidc(self) -> bool:
@@ -388,6 +406,8 @@ def load_settings(environ: Mapping[str, str]) -> ControlPlaneSettings:
     found = select_for(process, {**_running_stack(home), **resolved})
     if process == "web":  # Other processes need none of them.
         faults += _incomplete_oidc(found)
+    if found.get("CELLRUN_TRACING") == "true" and find_spec("opentelemetry") is None:
+        faults.append("CELLRUN_TRACING: needs the extra: pip install 'cellrun[tracing]'")
     # A required setting that is missing is reported like an invalid value, unless its file is.
     required = select_for(process, dict.fromkeys(REQUIRED, ""))
     reported = {fault.partition(":")[0].removesuffix("_FILE") for fault in unusable}

@@ -22,28 +22,41 @@ _EVERYWHERE = frozenset(
 )
 # Flower's own setting, which no other process needs.
 _FLOWER_LOGIN = "FLOWER_BASIC_AUTH"
-_ALL = frozenset({*CONTROL_PLANE, *REQUIRED, *STORE_CREDENTIALS})
+# The standard variables of OpenTelemetry.
+OF_TRACES = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_TRACES_SAMPLER_ARG",
+)
+_ALL = frozenset({*CONTROL_PLANE, *REQUIRED, *STORE_CREDENTIALS, *OF_TRACES})
 # Settings of the admin's pages and logins, which only web serves.
 _OF_WEB = frozenset(
     {
         "CELLRUN_FLOWER_URL",
         "CELLRUN_OPEN_READING",
         "CELLRUN_REQUIRE_TOTP",
+        "CELLRUN_TRACE_URL",
         *(name for name in CONTROL_PLANE if name.startswith("CELLRUN_OIDC_")),
     }
 )
+# Only callbacks sends traces.
+_OF_EXPORT = frozenset({"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"})
 # Only web and convergence, and commands, reach the store.
 _OF_STORE = frozenset(STORE_CREDENTIALS)
 
 READ_BY: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "web": _ALL,
-        "placement": _ALL - _OF_WEB - _OF_STORE,
-        "convergence": _ALL - _OF_WEB,
-        "inbox": _ALL - _OF_WEB - _OF_STORE,
+        "web": _ALL - _OF_EXPORT,
+        "placement": _ALL - _OF_WEB - _OF_STORE - _OF_EXPORT,
+        "convergence": _ALL - _OF_WEB - _OF_EXPORT,
+        "inbox": _ALL - _OF_WEB - _OF_STORE - _OF_EXPORT,
         "callbacks": _ALL - _OF_WEB - _OF_STORE,
         "beat": _EVERYWHERE
-        | {"CELLRUN_CONVERGENCE_INTERVAL_SECONDS", "CELLRUN_PLACEMENT_INTERVAL_SECONDS"},
+        | {
+            "CELLRUN_CONVERGENCE_INTERVAL_SECONDS",
+            "CELLRUN_PLACEMENT_INTERVAL_SECONDS",
+            "CELLRUN_TRACING",
+        },
         # Its pages link to the admin.
         "flower": _EVERYWHERE | {_FLOWER_LOGIN, "CELLRUN_PUBLIC_URL"},
         "command": _ALL,

@@ -238,6 +238,7 @@ CELERY_IMPORTS = [
     "controlplane.ticks.hooks",
     "controlplane.ticks.notifications",
     "controlplane.ticks.retention",
+    "controlplane.ticks.tracing",
 ]
 CELERY_TASK_DEFAULT_QUEUE = "unrouted"
 CELERY_TASK_ROUTES = {
@@ -247,6 +248,7 @@ CELERY_TASK_ROUTES = {
     "controlplane.ticks.hooks": {"queue": "callbacks"},
     "controlplane.ticks.notifications": {"queue": "callbacks"},
     "controlplane.ticks.retention": {"queue": "convergence"},
+    "controlplane.ticks.tracing": {"queue": "callbacks"},
 }
 CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
 # Beat checks its schedule at least this often, so an interval below 5 s is kept.

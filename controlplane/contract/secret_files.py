@@ -23,6 +23,7 @@ SECRET_SETTINGS = (
     "CELLRUN_TOKEN",
     "DATABASE_URL",
     "FLOWER_BASIC_AUTH",
+    "OTEL_EXPORTER_OTLP_HEADERS",
 )
 """Settings whose values are secrets, or addresses that contain a password.
 

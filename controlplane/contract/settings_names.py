@@ -56,6 +56,8 @@ CONTROL_PLANE = (
     "CELLRUN_STORE_MIN_FREE_MIB",
     "CELLRUN_STORE_URL",
     "CELLRUN_SYNC_SECONDS",
+    "CELLRUN_TRACE_URL",
+    "CELLRUN_TRACING",
 )
 """Read by controlplane.config.env."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.config.process_settings import OF_TRACES
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, STACK
 from docgen import settings_page, states_page
 from docgen.generate import FOLDER, PAGES
@@ -24,7 +25,7 @@ def test_generated_page_matches_the_code(name: str) -> None:
 
 
 def test_exactly_the_known_settings_are_documented() -> None:
-    known = {*CONTROL_PLANE, *CELL, *STACK, "DATABASE_URL", "CELERY_BROKER_URL"}
+    known = {*CONTROL_PLANE, *CELL, *STACK, *OF_TRACES, "DATABASE_URL", "CELERY_BROKER_URL"}
     assert set(settings_page.MEANINGS) == known
     assert set(settings_page.CELL_EXPECTS) == {*CELL, "CELERY_BROKER_URL"}
     assert not [line for line in settings_page.write().splitlines() if "|  |" in line]

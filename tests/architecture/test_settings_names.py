@@ -3,6 +3,7 @@
 import re
 
 from controlplane.config.env import SETTING_NAMES
+from controlplane.config.process_settings import OF_TRACES
 from controlplane.contract.secret_files import STORE_CREDENTIALS
 from controlplane.contract.settings_names import CELL, CONTROL_PLANE, FLEET
 from tests.architecture.source import ROOT
@@ -11,7 +12,7 @@ NAME = re.compile(r'"(CELLRUN_[A-Z_]+)"')
 
 
 def test_the_control_plane_has_a_field_for_each_of_its_names() -> None:
-    others = {"DATABASE_URL", "CELERY_BROKER_URL", *STORE_CREDENTIALS}
+    others = {"DATABASE_URL", "CELERY_BROKER_URL", *STORE_CREDENTIALS, *OF_TRACES}
     assert set(SETTING_NAMES) == {*CONTROL_PLANE, *others}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from controlplane.contract.messages.orders import GroupSpec, RunAttempt
+from controlplane.contract.trace_context import attempt_span_id, format_traceparent, read_trace
 
 # Ports for programs in containers: they need no root, and few programs use them by default.
 FIRST_PORT = 20_000
@@ -12,6 +13,7 @@ def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[st
     """Return the task's own variables and Cellrun's, which take precedence."""
     return {
         **spec.env,
+        **_trace_context(run, spec),
         "CELLRUN_JOB_ID": str(spec.job_id),
         "CELLRUN_JOB_NAME": spec.job_name,
         "CELLRUN_GROUP": spec.group,
@@ -22,6 +24,14 @@ def build_environment(run: RunAttempt, spec: GroupSpec, cell: str) -> Mapping[st
         "CELLRUN_ATTEMPT_NUMBER": str(run.number),
         "CELLRUN_CELL": cell,
     }
+
+
+def _trace_context(run: RunAttempt, spec: GroupSpec) -> Mapping[str, str]:
+    """Return the variable with which the spans of the program are children of the attempt's."""
+    if not spec.trace:
+        return {}
+    trace_id = read_trace(spec.trace)[0]
+    return {"TRACEPARENT": format_traceparent(trace_id, attempt_span_id(trace_id, run.uid))}
 
 
 def port_variable(name: str) -> str:

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import path
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane import clock
@@ -63,6 +64,7 @@ from controlplane.models import Callback, Job, TaskGroup
 from controlplane.queries.holds import load_holds
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.search import find_job_ids
+from controlplane.queries.views.jobs import find_job_trace
 from controlplane.queries.views.overviews import count_tasks_of_jobs
 
 # A job may have more groups; its page shows the first of them.
@@ -299,6 +301,7 @@ class JobAdmin(ReadOnlyAdmin):
             ("automatic deletion", instant(obj.expires_at)),
             ("callback on", _CALLBACK_EVENTS.get(CallbackOn(obj.callback_on))),
             ("callback URL", obj.callback_url),
+            ("trace", _trace(obj)),
         ]
 
     def leading_sections(self, request: HttpRequest, obj: Job) -> list[Section]:
@@ -325,6 +328,16 @@ class JobAdmin(ReadOnlyAdmin):
                 "Submitted document", text=spec, is_open=False, command=submit_command(obj.spec)
             ),
         ]
+
+
+def _trace(job: Job) -> SafeString | str:
+    """Return the id of its trace, with a link if there is an address for traces."""
+    trace = find_job_trace(job.pk)
+    if trace is None:
+        return ""
+    if trace["url"] is None:
+        return str(trace["id"])
+    return format_html('<a class="cellrun-link" href="{}">{}</a>', trace["url"], trace["id"])
 
 
 def _move(

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any
 
+from controlplane.commands.traces import start_trace
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.policy import CacheStatus
 from controlplane.domain.callbacks.addresses import receiver_of
@@ -29,7 +31,12 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
         job.job_id = job_id
     written = _insert_jobs(jobs, now)
     inserted = [job for job in jobs if job.job_id in written]
-    groups = [(job.job_id, group) for job in inserted for group in job.groups]
+    groups = [
+        (job.job_id, replace(group, launch=_traced(group.launch, trace)))
+        for job in inserted
+        for trace in [start_trace()]
+        for group in job.groups
+    ]
     group_ids = _draw_ids("controlplane_taskgroup", len(groups))
     shape_ids = insert_shapes(
         [shape_key_of(job, group) for job in inserted for group in job.groups]
@@ -38,6 +45,12 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     _insert_tasks(groups, group_ids, shape_ids, now)
     _insert_history(sorted(written), actor, now)
     return written
+
+
+def _traced(launch: Mapping[str, Any], trace: str) -> dict[str, Any]:
+    """Return the launch with the trace of its job, and without that of a job that it retries."""
+    untraced = {name: value for name, value in launch.items() if name != "trace"}
+    return untraced | ({"trace": trace} if trace else {})
 
 
 def shape_key_of(job: PlannedJob, group: PlannedGroup) -> ShapeKey:

@@ -40,6 +40,7 @@ class GroupSpec(Document):
     addresses.
     `stdin`: path of the input that the program reads as its standard input. `stdout`, `stderr`:
     paths to which its output is written at its end.
+    `trace`: the id of the job's trace, and behind a hyphen that of the submitter's span, if any.
     """
 
     id: int
@@ -84,6 +85,7 @@ class GroupSpec(Document):
     is_gang: bool = False
     disk_limit_mib: int = 0
     input_networks: tuple[str, ...] = ()
+    trace: str = ""
 
     @property
     def needs_launch_context(self) -> bool:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
+
 from controlplane.contract.states import TaskState
+from controlplane.contract.trace_context import read_trace
 from controlplane.domain.errors import NotFound
 from controlplane.domain.state.states import Band
 from controlplane.models import Job
 from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.jobs.filters import JobFilter, conditions_of
-from controlplane.queries.sql import Row, decoded, named_rows, rows
+from controlplane.queries.sql import Row, decoded, named_rows, rows, scalar
 
 # Lists omit larger specs: a thousand jobs of 4 MiB would be a response of 4 GB.
 LISTED_SPEC_BYTES = 4_096
@@ -105,13 +108,14 @@ class _Group:
 
     shown: dict[str, Any]
     counts: Sequence[int]
+    trace: str | None
 
 
 def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[_Group]]:
     found = named_rows(
         """
         SELECT job_id, counts, name, task_count AS tasks, min_available,
-               launch ->> 'network' AS network,
+               launch ->> 'network' AS network, launch ->> 'trace' AS trace,
                CASE WHEN %s::int IS NULL OR pg_column_size(prepared) <= %s THEN prepared END
                    AS prepared
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
@@ -121,8 +125,8 @@ def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[
     groups: dict[int, list[_Group]] = {}
     for row in found:
         shown = row._asdict() | {"prepared": decoded(row.prepared)}
-        del shown["job_id"], shown["counts"]
-        groups.setdefault(row.job_id, []).append(_Group(shown, row.counts))
+        del shown["job_id"], shown["counts"], shown["trace"]
+        groups.setdefault(row.job_id, []).append(_Group(shown, row.counts, row.trace))
     return groups
 
 
@@ -150,6 +154,26 @@ def _wait(item: DependencyFacts) -> dict[str, Any]:
     return {"job": item.on_job_id, "name": item.name, "until": item.until, "state": state}
 
 
+def find_job_trace(job_id: int) -> dict[str, Any] | None:
+    """Return the id and the address of the job's trace; None if it has none."""
+    return describe_trace(
+        scalar(
+            "SELECT launch ->> 'trace' FROM controlplane_taskgroup WHERE job_id = %s"
+            " ORDER BY position LIMIT 1",
+            [job_id],
+        )
+    )
+
+
+def describe_trace(trace: str | None) -> dict[str, Any] | None:
+    """Return the API document of the trace of a group."""
+    if not trace:
+        return None
+    trace_id, _ = read_trace(trace)
+    url = settings.CELLRUN.trace_url.replace("{trace_id}", trace_id)
+    return {"id": trace_id, "url": url or None}
+
+
 def _document(
     row: Row, groups: Sequence[_Group], waits_for: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -161,6 +185,7 @@ def _document(
         "task_status_count": {group.shown["name"]: _status_count(group.counts) for group in groups},
         "groups": [group.shown for group in groups],
         "waits_for": waits_for,
+        "trace": describe_trace(next((group.trace for group in groups), None)),
         "labels": decoded(row.labels),
         "spec": decoded(row.spec),
     }

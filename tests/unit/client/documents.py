@@ -35,6 +35,7 @@ def a_job(**changes: Any) -> Job:
         "waits_for": [],
         "queue_rank": 0,
         "holds": [],
+        "trace": None,
         "created_at": AT,
         "started_at": AT,
         "finished_at": None,
