@@ -97,11 +97,13 @@ PUBLIC = {"healthz", "readyz", "api/schema/", "api/docs/", "admin/login/"}
 @pytest.mark.django_db(transaction=True)
 def test_only_listed_pages_answer_without_a_token() -> None:
     """The first path leads to the admin; its pages, and those of the account, have other tests."""
-    tested = {"", "metrics", "api/v1/", "account/", "admin/password_change/", "admin/"}
+    tested = {"", "metrics", "api/v1/", "account/", "admin/"}
+    tested |= {"admin/password_change/", "admin/search/"}
     assert {str(known.pattern) for known in root_patterns} == PUBLIC | tested
     for path in PUBLIC:
         assert Client().get(f"/{path}").status_code == (503 if path == "readyz" else 200)
-    for path, status in (("", 302), ("metrics", 401), ("admin/password_change/", 302)):
+    refused = {"": 302, "metrics": 401, "admin/password_change/": 302, "admin/search/": 302}
+    for path, status in refused.items():
         answer = Client(REMOTE_ADDR="203.0.113.7").get(f"/{path}")
         assert (answer.status_code, b"cell" in answer.content) == (status, False)
 
