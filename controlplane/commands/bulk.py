@@ -14,7 +14,7 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.jobs.holds import hold_job
+from controlplane.commands.jobs.holds import hold_job, release_job
 from controlplane.commands.jobs.rerun import retry_job
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
@@ -168,6 +168,7 @@ def _step(
 def _act(operation: BulkOperation, *, job: BulkJob, access: Access, now: datetime) -> None:
     job_id, actor = job.job_id, operation.user.get_username()
     reason = f"bulk operation {operation.pk}: {operation.reason}"
+    role = access.role_on(job.place) or Role.VIEWER
     match BulkAction(operation.action):
         case BulkAction.CANCEL:
             cancel_job(job_id=job_id, reason=reason, force=False, actor=actor, now=now)
@@ -176,8 +177,9 @@ def _act(operation: BulkOperation, *, job: BulkJob, access: Access, now: datetim
         case BulkAction.DELETE:
             delete_job(job_id=job_id, actor=actor, now=now)
         case BulkAction.HOLD:
-            role = access.role_on(job.place) or Role.VIEWER
             hold_job(job_id=job_id, reason=reason, role=role, actor=actor, now=now)
+        case BulkAction.RELEASE:
+            release_job(job_id=job_id, reason=reason, role=role, actor=actor, now=now)
 
 
 def _advance(operation_id: int, reached: int, now: datetime) -> None:

@@ -32,7 +32,7 @@ class BulkOperations(ApiView):
         id="start_bulk_operation", body=schemas.BulkRequest, codes=(202,), problems=(404, 409)
     )
     def create(self, request: Request) -> Response:
-        """Cancel, retry, delete or hold all jobs that match and that the caller may change.
+        """Cancel, retry, delete, hold or release all matching jobs that the caller may change.
 
         Convergence processes the jobs that exist now, in pages, with the roles that the token has
         then. 409: no job matches, or 5 operations of the caller run already.

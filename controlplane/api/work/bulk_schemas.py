@@ -28,15 +28,16 @@ class BulkFilterRequest(Model):
     states: list[JobState] = Field(
         default=[],
         max_length=16,
-        description="Of those to which the action applies: cancel and hold to open jobs, delete to"
-        " ended ones, retry to ended ones that did not succeed. Empty: all of these.",
+        description="Of those to which the action applies: cancel and hold to open jobs, release to"
+        " open ones that are held themselves, delete to ended ones, retry to ended ones that did"
+        " not succeed. Empty: all of these.",
     )
 
 
 class BulkPreviewRequest(Model):
     """The action and the jobs of a bulk operation."""
 
-    action: Literal["cancel", "retry", "delete", "hold"]
+    action: Literal["cancel", "retry", "delete", "hold", "release"]
     filter: BulkFilterRequest
 
 
@@ -86,7 +87,7 @@ class BulkOperation(ResponseModel):
     """A bulk operation with its progress. `refusals`: the first 20."""
 
     id: int
-    action: Literal["cancel", "retry", "delete", "hold"]
+    action: Literal["cancel", "retry", "delete", "hold", "release"]
     filter: BulkSelection
     reason: str
     by: str

@@ -24,6 +24,7 @@ class BulkAction(StrEnum):
     RETRY = "retry"
     DELETE = "delete"
     HOLD = "hold"
+    RELEASE = "release"
 
 
 class BulkState(StrEnum):
@@ -41,6 +42,7 @@ STATES_OF = MappingProxyType(
         BulkAction.RETRY: _ENDED - {TaskState.SUCCEEDED},
         BulkAction.DELETE: _ENDED,
         BulkAction.HOLD: JOB_STATES - TERMINAL,
+        BulkAction.RELEASE: JOB_STATES - TERMINAL,
     }
 )
 """The states of jobs to which an action applies; the others are not selected."""

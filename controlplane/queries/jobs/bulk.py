@@ -33,6 +33,7 @@ _APPLIES = MappingProxyType(
     {
         BulkAction.CANCEL: "j.ending_as IS NULL",
         BulkAction.HOLD: "j.ending_as IS NULL AND NOT j.is_held",
+        BulkAction.RELEASE: "j.is_held",
         # A job with a retry is retried by a retry of that one.
         BulkAction.RETRY: "NOT EXISTS (SELECT FROM controlplane_job r"
         " WHERE r.retry_of_id = j.id AND r.deleted_at IS NULL)",

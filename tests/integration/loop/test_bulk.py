@@ -10,6 +10,7 @@ from controlplane import clock
 from controlplane.commands import bulk as commands
 from controlplane.commands.bulk import BulkActor, run_bulk_page, start_bulk, stop_bulk
 from controlplane.commands.jobs.cancel import cancel_job
+from controlplane.commands.jobs.holds import hold_job, hold_project
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState as S
@@ -184,6 +185,46 @@ def test_hold_retry_and_delete_act_on_the_jobs_to_which_they_apply(loop: Loop) -
     # Convergence removes the rows of deleted jobs.
     assert list(Job.objects.filter(deleted_at=None)) == [waiting]
     assert loop.state(waiting) == "PENDING"
+
+
+def test_release_acts_on_held_open_jobs_and_places_their_tasks_again(loop: Loop) -> None:
+    by = actor(loop.owner)
+    held, other, free = submit(loop, 3)
+    for job in (held, other):
+        hold_job(job_id=job.pk, reason="wait", role=Role.SUBMITTER, actor="owner", now=clock.now())
+    cancel_job(job_id=other.pk, reason="", force=False, actor="me", now=clock.now())
+    loop.converge()
+    assert loop.state(other) == "KILLED"
+    operation = start(by, BulkAction.RELEASE)
+    assert operation.expected == 1
+    loop.converge()
+    operation.refresh_from_db()
+    assert (operation.state, operation.done, operation.refused) == ("done", 1, 0)
+    assert not Job.objects.get(pk=held.pk).is_held
+    assert not Hold.objects.filter(job=held, ended_at=None).exists()
+    assert lines("release.job") == [f"job {held.pk}"]
+    assert loop.state(free) == "PENDING"
+    with pytest.raises(Conflict, match="no job to release"):
+        start(by, BulkAction.RELEASE)
+    assert check_all() == []
+
+
+def test_release_leaves_what_a_higher_role_or_the_project_holds(loop: Loop) -> None:
+    by = actor(loop.owner, Role.SUBMITTER)
+    of_manager, own = submit(loop, 2)
+    at = {"reason": "wait", "now": clock.now()}
+    hold_job(job_id=of_manager.pk, role=Role.MANAGER, actor="mia", **at)
+    hold_job(job_id=own.pk, role=Role.SUBMITTER, actor="owner", **at)
+    hold_project(project_id=own.project_id, role=Role.MANAGER, actor="mia", **at)
+    operation = start(by, BulkAction.RELEASE)
+    loop.converge()
+    operation.refresh_from_db()
+    assert (operation.state, operation.done, operation.refused) == ("done", 1, 1)
+    [refusal] = operation.refusals
+    assert refusal["job"] == of_manager.pk
+    assert "only the role manager may release it" in refusal["text"]
+    held = Hold.objects.filter(ended_at=None).values_list("job_id", "project_id")
+    assert set(held) == {(of_manager.pk, None), (None, own.project_id)}
 
 
 def test_what_a_job_refuses_is_counted_with_the_text(loop: Loop) -> None:

@@ -26,6 +26,7 @@ from controlplane.contract.messages.orders import (
 from controlplane.contract.messages.reports import (
     MAX_HELD,
     MAX_NAMES,
+    MAX_RESOURCES,
     MAX_REPORTS,
     Goodbye,
     Heartbeat,
@@ -231,7 +232,7 @@ LONG_LISTS = {
     "register.inventory": ("register", {"capacity": {}, "inventory": [HELD] * MAX_HELD}),
     "register.labels": ("register", {"capacity": {}, "labels": NAMES}),
     "register.versions": ("register", {"capacity": {}, "versions": NAMES}),
-    "register.capacity": ("register", {"capacity": dict.fromkeys(NAMES, 1)}),
+    "register.capacity": ("register", {"capacity": dict.fromkeys(list(NAMES)[:MAX_RESOURCES], 1)}),
     "register.tags": ("register", {"capacity": {}, "tags": [*NAMES]}),
     "register.drivers": ("register", {"capacity": {}, "drivers": [*NAMES]}),
     "register.task_types": ("register", {"capacity": {}, "task_types": [*NAMES]}),
