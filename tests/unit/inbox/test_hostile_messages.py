@@ -26,8 +26,8 @@ from controlplane.contract.messages.orders import (
 from controlplane.contract.messages.reports import (
     MAX_HELD,
     MAX_NAMES,
-    MAX_RESOURCES,
     MAX_REPORTS,
+    MAX_RESOURCES,
     Goodbye,
     Heartbeat,
     HeldAttempt,
