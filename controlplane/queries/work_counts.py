@@ -15,6 +15,19 @@ STUCK_SHAPES = f"SELECT s.id FROM controlplane_shape s WHERE {_IS_STUCK}"
 """The shapes whose tasks no cell of the pool can run, as placement last found."""
 
 
+WAITS = f"t.state = {S.PENDING:d} AND NOT t.attempt_open"
+"""Whether a task `t` waits for placement, as the index of waiting tasks has it."""
+
+WAITING_SHAPES = f"""WITH RECURSIVE waiting AS (
+    (SELECT t.shape_id FROM controlplane_task t WHERE {WAITS} ORDER BY t.shape_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.shape_id FROM controlplane_task t
+            WHERE {WAITS} AND t.shape_id > waiting.shape_id ORDER BY t.shape_id LIMIT 1)
+    FROM waiting WHERE waiting.shape_id IS NOT NULL
+)"""
+"""The shapes with waiting tasks, from one to the next by the index, however many tasks wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingCount:
     """Waiting tasks of a pool and band; `stuck`: those that no cell of the pool can run."""

@@ -11,68 +11,38 @@ from urllib.parse import parse_qsl, urlsplit
 
 from controlplane.spec.hosts import read_address
 
-SCHEMES = frozenset(
-    [
-        "discord",
+_WITH_HOST = frozenset(
+    scheme + end
+    for scheme in (
         "form",
-        "forms",
-        "gchat",
         "gotify",
-        "gotifys",
         "json",
-        "jsons",
         "mailto",
-        "mailtos",
         "matrix",
-        "matrixs",
         "mmost",
-        "mmosts",
         "ntfy",
-        "ntfys",
-        "opsgenie",
-        "pagerduty",
-        "pover",
         "rocket",
-        "rockets",
         "signal",
-        "signals",
-        "slack",
-        "tgram",
-        "webex",
-        "workflow",
-        "workflows",
-        "wxteams",
         "xml",
-        "xmls",
-        "zulip",
-    ]
+    )
+    for end in ("", "s")
 )
+SCHEMES = _WITH_HOST | {
+    "discord",
+    "gchat",
+    "opsgenie",
+    "pagerduty",
+    "pover",
+    "slack",
+    "tgram",
+    "webex",
+    "workflow",
+    "workflows",
+    "wxteams",
+    "zulip",
+}
 """Schemes whose plugins only make requests to a server."""
 
-_WITH_HOST = frozenset(
-    [
-        "form",
-        "forms",
-        "gotify",
-        "gotifys",
-        "json",
-        "jsons",
-        "mailto",
-        "mailtos",
-        "matrix",
-        "matrixs",
-        "mmost",
-        "mmosts",
-        "ntfy",
-        "ntfys",
-        "rocket",
-        "rockets",
-        "signal",
-        "signals",
-        "xml",
-        "xmls",
-    ]
-)
 _FILES = frozenset(
     ["attach", "cert", "key", "pgp", "pgpkey", "pgpprivkey", "pgppubkey", "pgpsign", "template"]
 )

@@ -19,6 +19,7 @@ from controlplane.domain.state.states import CellState
 from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.holds import IS_HELD
 from controlplane.queries.sql import decoded, named_rows, rows, scalar
+from controlplane.queries.work_counts import WAITING_SHAPES, WAITS
 
 FAILED = (S.FAILED, S.WORKER_FAILED, S.UNSCHEDULABLE)
 KILLED = (S.KILLED, S.PREEMPTED)
@@ -77,22 +78,15 @@ _HELPED_BY_CELLS = f"""
         ELSE why.reason IS NULL OR why.reason ->> 'code' IN
             ('{BUILD_SLOTS_FULL}', '{WAITING_FOR_GANG}', '{QUEUE_POSITION}') END
     """
-_WAITS = f"t.state = {S.PENDING:d} AND NOT t.attempt_open"
 # From one shape to the next by the index of waiting tasks, and then some tasks of each.
 _WANTING = f"""
-    WITH RECURSIVE waiting AS (
-        (SELECT t.shape_id FROM controlplane_task t WHERE {_WAITS} ORDER BY t.shape_id LIMIT 1)
-        UNION ALL
-        SELECT (SELECT t.shape_id FROM controlplane_task t
-                WHERE {_WAITS} AND t.shape_id > waiting.shape_id ORDER BY t.shape_id LIMIT 1)
-        FROM waiting WHERE waiting.shape_id IS NOT NULL
-    )
+    {WAITING_SHAPES}
     SELECT s.pool_id, s.resources, sum(w.count)::bigint
     FROM waiting JOIN controlplane_shape s ON s.id = waiting.shape_id
     CROSS JOIN LATERAL (
         SELECT group_id, count(*) FROM (
             SELECT t.group_id FROM controlplane_task t
-            WHERE t.shape_id = s.id AND {_WAITS} AND NOT t.cache_blocked
+            WHERE t.shape_id = s.id AND {WAITS} AND NOT t.cache_blocked
               AND (t.not_before IS NULL OR t.not_before <= %(now)s)
             ORDER BY t.group_id, t.index LIMIT %(tasks)s
         ) first GROUP BY group_id

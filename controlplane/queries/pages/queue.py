@@ -19,6 +19,7 @@ from controlplane.queries.placement.pool_plugins import resolve
 from controlplane.queries.placement.snapshot import load_snapshot, policy_of
 from controlplane.queries.sql import Row, decoded, named_rows, rows
 from controlplane.queries.views.pending import load_group_reasons
+from controlplane.queries.work_counts import WAITING_SHAPES, WAITS
 
 # Groups that are ordered, highest bands first; the reading of more would take too long for a page.
 MAX_GROUPS = 2_000
@@ -27,15 +28,8 @@ MAX_HELD = 100
 
 # From one shape to the next, and from one group of a shape to the next, by the index of waiting
 # tasks, however many tasks they have.
-_WAITS = f"t.state = {S.PENDING:d} AND NOT t.attempt_open"
 _GROUPS = f"""
-WITH RECURSIVE waiting AS (
-    (SELECT t.shape_id FROM controlplane_task t WHERE {_WAITS} ORDER BY t.shape_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT t.shape_id FROM controlplane_task t
-            WHERE {_WAITS} AND t.shape_id > waiting.shape_id ORDER BY t.shape_id LIMIT 1)
-    FROM waiting WHERE waiting.shape_id IS NOT NULL
-)
+{WAITING_SHAPES}
 SELECT found.group_id FROM (
     SELECT s.id FROM waiting JOIN controlplane_shape s ON s.id = waiting.shape_id
     WHERE s.pool_id = %(pool)s ORDER BY s.band, s.id OFFSET 0
@@ -43,10 +37,10 @@ SELECT found.group_id FROM (
 LATERAL (
     WITH RECURSIVE step AS (
         (SELECT t.group_id FROM controlplane_task t
-         WHERE t.shape_id = s.id AND {_WAITS} ORDER BY t.group_id LIMIT 1)
+         WHERE t.shape_id = s.id AND {WAITS} ORDER BY t.group_id LIMIT 1)
         UNION ALL
         SELECT (SELECT t.group_id FROM controlplane_task t
-                WHERE t.shape_id = s.id AND {_WAITS} AND t.group_id > step.group_id
+                WHERE t.shape_id = s.id AND {WAITS} AND t.group_id > step.group_id
                 ORDER BY t.group_id LIMIT 1)
         FROM step WHERE step.group_id IS NOT NULL
     )
