@@ -25,6 +25,9 @@ from controlplane.ticks import tracing
 from tests.integration.loop.conftest import FakeCell, Loop
 from workers.attempt.environment import build_environment
 
+# An export waits for older transactions of the whole server, also for those of other tests.
+pytestmark = pytest.mark.serial
+
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
