@@ -55,7 +55,7 @@ admin does.
 
 [`cellrun.json`](../deploy/grafana/cellrun.json) is a dashboard for Grafana 11 and newer. Import
 it ("Dashboards", "New", "Import"), or [provision it](../deploy/README.md#prometheus-and-grafana).
-It asks for the data source, and has a variable for pools.
+The import selects the data source; a variable selects pools.
 
 ## Autoscaling
 

@@ -44,7 +44,10 @@ def export_traces(send: Send, *, now: datetime, pages: int) -> bool:
     Save the cursor only after the receiver has accepted a page, so that no span is lost; a page
     that is sent twice has the same ids. A page has no rows of transactions that may be open.
     """
-    after, until = _read_cursor(now)
+    found = _read_cursor(now)
+    if found is None:
+        return False
+    after, until = found
     for _ in range(pages):
         page = load_page(after, until)
         spans = [span for row in page.rows for span in derive_spans(row)]
@@ -60,8 +63,10 @@ def export_traces(send: Send, *, now: datetime, pages: int) -> bool:
     return False
 
 
-def _read_cursor(now: datetime) -> tuple[int, int]:
+def _read_cursor(now: datetime) -> tuple[int, int] | None:
     """Return the range that may be exported: behind the last exported row, up to a settled one.
+
+    None: no row is settled yet. The cursor stays, or later transactions would delay it for longer.
 
     The cursor has the last exported row, an end of the history, and the transaction that was next
     when that end was read: once all earlier ones have ended, no row up to that end is missing.
@@ -72,8 +77,7 @@ def _read_cursor(now: datetime) -> tuple[int, int]:
         _save(position.end, position, now)
         return position.end, position.end
     after, end, next_transaction = map(int, cursor.split(":"))
-    is_settled = position.oldest_transaction >= next_transaction
-    return after, end if is_settled else after
+    return (after, end) if position.oldest_transaction >= next_transaction else None
 
 
 def _save(after: int, position: TracePosition, now: datetime) -> None:

@@ -22,6 +22,10 @@ from controlplane.queries.notifications import is_any_due
 log = structlog.get_logger(__name__)
 
 
+MAX_PAGES = 10
+"""Pages of ended jobs of one run; the next tick continues."""
+
+
 class NotificationsTask(Task):
     """The Celery task, one instance per process; it owns the threads of the process."""
 
@@ -41,7 +45,9 @@ def run(threads: ThreadPoolExecutor) -> list["Future[None]"]:
     now = clock.now()
     if not is_any_due(now):
         return []
-    collect_events(now=now)
+    for _ in range(MAX_PAGES):
+        if not collect_events(now=now):
+            break
     compose_windows(now=now)
     return [threads.submit(_on_own_connection, _try_of(item)) for item in claim_messages(now=now)]
 

@@ -48,6 +48,11 @@ def four(loop: Loop) -> list[FakeCell]:
     return [loop.cell(name) for name in FOUR]
 
 
+def is_lock_of_cells(sql: str) -> bool:
+    """Return whether the statement locks the cells that a change found, before it writes them."""
+    return "FROM controlplane_cell WHERE id = ANY" in sql and "FOR NO KEY UPDATE" in sql
+
+
 def fall_silent(*names: str) -> None:
     """Reset the cells: these have been silent for long, the others not; no loss is held."""
     Cell.objects.update(state="READY")
@@ -215,7 +220,7 @@ def test_cell_lost_meanwhile_raises_no_quarantine_alert(loop: Loop) -> None:
         Cell.objects.update(state="LOST")
 
     def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-        if sql.startswith('UPDATE "controlplane_cell"'):
+        if is_lock_of_cells(sql):
             meanwhile(lose_all)
         return execute(sql, *rest)
 
@@ -236,7 +241,7 @@ def test_quarantine_for_unexpected_attempts_survives_a_concurrent_clear(
         Cell.objects.update(quarantined_for="orphans")
 
     def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-        if sql.startswith('UPDATE "controlplane_cell"'):
+        if is_lock_of_cells(sql):
             assert meanwhile(come)
         return execute(sql, *rest)
 

@@ -80,12 +80,12 @@ def server_command(*, port: int, folder: Path) -> list[str]:
         "proto-max-bulk-len": MAX_VALUE,
         "acllog-max-len": LOG_LENGTH,
         "slowlog-max-len": LOG_LENGTH,
-        "client-output-buffer-limit": UNREAD_RESPONSES,
         "maxmemory": MAX_MEMORY,
     }
     command = [binary(), str(folder / CONFIGURATION)]
+    command += ["--client-output-buffer-limit", *UNREAD_RESPONSES.split()]
     for name, setting in options.items():
-        command += [f"--{name}", *(setting.split() or [""])]
+        command += [f"--{name}", setting]
     return command
 
 
