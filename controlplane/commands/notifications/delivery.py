@@ -49,6 +49,17 @@ WHERE m.id = chosen.id
 RETURNING m.id, a.name, a.sealed, m.title, m.body, m.tries, m.give_up_at, m.claim, m.is_test
 """
 
+# The last try ended with its process, which recorded no result. A first one is always repeated.
+_ABANDON = """
+UPDATE controlplane_notificationmessage m SET state = 'abandoned', claim = NULL,
+       claimed_until = NULL, ended_at = %(now)s, last_error = %(error)s
+FROM controlplane_notificationaddress a
+WHERE a.id = m.address_id AND m.ended_at IS NULL AND m.state = 'claimed'
+  AND m.claimed_until <= %(now)s AND m.give_up_at < %(now)s AND m.tries > 1
+RETURNING a.name, m.tries, m.is_test
+"""
+_DIED = "the process of the last try ended before the try"
+
 _RECORD = """
 UPDATE controlplane_notificationmessage SET state = %(state)s, claim = NULL, claimed_until = NULL,
        due_at = %(due_at)s, last_error = %(error)s,
@@ -73,11 +84,14 @@ class ClaimedMessage:
 
 
 def claim_messages(*, now: datetime) -> Sequence[ClaimedMessage]:
-    """Claim the due message of each address that has no try in progress."""
+    """Claim the due message of each address that has no try in progress; abandon expired ones."""
 
     def claim() -> list[ClaimedMessage]:
         if not try_lock(_LOCK):  # two processes could claim two messages of one address
             return []
+        lost = named_rows(_ABANDON, {"now": now, "error": _DIED})
+        texts = {row.name: _failed(row.tries, _DIED) for row in lost if not row.is_test}
+        apply(Effects(alerts=[RaiseAlert(FAILING, *it) for it in texts.items()]), now=now)
         parameters = {"now": now, "claim": uuid4(), "seconds": CLAIM_SECONDS}
         return [_opened(row) for row in named_rows(_CLAIM, parameters)]
 
@@ -128,7 +142,7 @@ def record_try(item: ClaimedMessage, error: str, *, now: datetime) -> str:
         if not error:
             apply(Effects(cleared=[ClearAlert(FAILING, item.address)]), now=now)
         elif not item.is_test and (item.number >= FAILING_TRIES or state == "abandoned"):
-            text = f"{item.number} tries of a message failed: {error}"
+            text = _failed(item.number, error)
             apply(Effects(alerts=[RaiseAlert(FAILING, item.address, text)]), now=now)
         return True
 
@@ -142,3 +156,7 @@ def record_try(item: ClaimedMessage, error: str, *, now: datetime) -> str:
         became=state if is_written else None,
     )
     return state if is_written else ""
+
+
+def _failed(tries: int, error: str) -> str:
+    return f"{tries} tries of a message failed: {error}"

@@ -17,6 +17,7 @@ from controlplane.commands.notifications.configure import (
     send_test,
 )
 from controlplane.commands.notifications.delivery import claim_messages, record_try
+from controlplane.commands.notifications.windows import collect_events, compose_windows
 from controlplane.commands.state.apply import apply
 from controlplane.domain.cells.sealing import NotOpened, rest_key, unseal
 from controlplane.domain.notifications.messages import Message
@@ -227,3 +228,19 @@ def test_deleting_an_address_closes_its_alert() -> None:
     apply(Effects(alerts=[RaiseAlert("notification_failing", "ops", "no")]), now=clock.now())
     delete_address(name="ops", now=clock.now())
     assert Alert.objects.get().cleared_at is not None
+
+
+def test_a_message_whose_tries_all_die_is_abandoned(receiver: Receiver, settings: Any) -> None:
+    add("ops", web(receiver))
+    columns = {"about": "alerts", "group_wait_seconds": 0}
+    put_rule(name="all", wanted=RuleFields("ops", columns), now=clock.now())
+    now = clock.now() + timedelta(seconds=1)
+    apply(Effects(alerts=[RaiseAlert("cell_lost", "one", "silent")]), now=now)
+    collect_events(now=now)
+    compose_windows(now=now)
+    assert len(claim_messages(now=now)) == 1
+    assert len(claim_messages(now=now + timedelta(hours=23))) == 1
+    assert claim_messages(now=now + timedelta(hours=25)) == []
+    assert state_of(NotificationMessage.objects.get().pk)[0] == "abandoned"
+    [alert] = Alert.objects.filter(kind="notification_failing", cleared_at=None)
+    assert (alert.subject, alert.text[:7]) == ("ops", "2 tries")
