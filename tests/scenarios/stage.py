@@ -210,7 +210,7 @@ class Stage(Loop):
         """Return the number of tasks by group and state, from the rows of the groups."""
         return {
             group.name: {S(n).name: count for n, count in enumerate(group.counts) if count}
-            for group in TaskGroup.objects.filter(job=job)
+            for group in TaskGroup.objects.filter(job=job).order_by("id")
         }
 
     def check(self) -> None:

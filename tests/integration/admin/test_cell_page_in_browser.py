@@ -11,7 +11,8 @@ from pytest_django.live_server_helper import LiveServer
 from controlplane import clock
 from controlplane.contract.states import TaskState
 from controlplane.models import Alert, Attempt, Cell, CellSample, Transition
-from tests.harness.browser import PHONE, signed_in_page
+from tests.harness.browser import signed_in_page
+from tests.harness.chromium import PHONE
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_live_in_browser import wait_for_polls
 from tests.integration.admin.test_overview_in_browser import PIXELS
