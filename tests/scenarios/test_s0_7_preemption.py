@@ -201,3 +201,55 @@ def test_job_evicted_for_a_job_quota_waits_until_it_was_released(
     stage.succeed(stage.last(urgent))
     stage.place()
     assert stage.states(batch).count("ASSIGNED") == 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"resources": {"cpu_millis": 200}}, "0.2 cores allowed"),
+        ({"running_tasks": 2}, "2 running tasks + 1 requested > 2 allowed"),
+        ({"running_jobs": 1}, "running job"),
+    ],
+)
+def test_quota_freed_by_evictions_is_not_used_in_another_pool(
+    stage: Stage, limits: dict[str, Any], text: str
+) -> None:
+    Quota.objects.create(user=stage.owner, highest_band="production", **limits)
+    stage.cell()
+    stage.cell_of("second", "cell-2", cpu=200)
+    large = {"cpu": 0.2, "memory": "64Mi"} if "resources" in limits else None
+    victim = stage.submit_small(band="batch", replicas=2, pool="second")
+    stage.place()
+    running = stage.newest(victim)
+    stage.start(*running)
+    other = stage.submit_small(band="interactive")
+    preemptor = stage.submit(
+        resources=large or {"cpu": 0.1, "memory": "64Mi"},
+        replicas=1 if large else 2,
+        band="production",
+        pool="second",
+    )
+    stage.place()
+    assert stage.states(victim) == ["PENDING"] * 2
+    stage.confirm(*running)
+    # The first pass is that of the other pool, in which there is room.
+    stage.place()
+    assert set(stage.states(preemptor)) == {"ASSIGNED"}
+    assert stage.states(other) == ["PENDING"]
+    assert text in stage.why(other)["text"]
+
+
+def test_more_important_task_of_another_pool_uses_quota_freed_by_evictions(stage: Stage) -> None:
+    Quota.objects.create(user=stage.owner, highest_band="production", running_tasks=1)
+    stage.cell()
+    stage.cell_of("second", "cell-2", cpu=100)
+    victim = stage.submit_small(band="batch", pool="second")
+    stage.place()
+    stage.start(stage.last(victim))
+    preemptor = stage.submit_small(band="interactive", pool="second")
+    stage.place()
+    assert stage.states(victim) == ["PENDING"]
+    urgent = stage.submit_small(band="production")
+    stage.confirm(stage.last(victim))
+    stage.place()
+    assert (stage.states(urgent), stage.states(preemptor)) == (["ASSIGNED"], ["PENDING"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState
@@ -11,7 +12,7 @@ from controlplane.domain.placement.model.binding import (
     count_waiting_by_scope,
     may_bind,
 )
-from controlplane.domain.placement.model.snapshot import ShapeFacts
+from controlplane.domain.placement.model.snapshot import QuotaReservation, ShapeFacts
 from controlplane.domain.scopes import Quota, Scope, ScopeKind, ScopeLimits
 from controlplane.domain.state.states import Band
 from controlplane.queries.sql import decoded, rows, scalar
@@ -88,13 +89,15 @@ def load_quotas(scopes: Iterable[Scope]) -> tuple[Quota, ...]:
     )
 
 
-def load_binding_quotas(shapes: Iterable[ShapeFacts]) -> tuple[Quota, ...]:
+def load_binding_quotas(
+    shapes: Iterable[ShapeFacts], reserved_elsewhere: Iterable[QuotaReservation] = ()
+) -> tuple[Quota, ...]:
     """Return the quotas that may limit the placement of `shapes`, with their usage in all pools.
 
     The usage, which costs a statement over all attempts, is read only if a limit could be reached
     although all of them count against it.
     """
-    waiting = count_waiting_by_scope(shapes)
+    waiting = count_waiting_by_scope(shapes, reserved_elsewhere)
     found = [item for item in find_limits(waiting) if item.limits.matter_to_placement]
     if not found:
         return ()
@@ -105,6 +108,39 @@ def load_binding_quotas(shapes: Iterable[ShapeFacts]) -> tuple[Quota, ...]:
         if may_bind(item.limits, running=running, waiting=waiting[item.scope])
     ]
     return binding_quotas(load_quotas(near), waiting)
+
+
+def load_reservations_elsewhere(pool_id: int, now: datetime) -> tuple[QuotaReservation, ...]:
+    """Return the quota that other pools reserve for nominated tasks that may be placed now."""
+    found = rows(
+        f"""
+        SELECT j.id, j.band, j.owner_id, j.project_id, p.domain_id, g.resources, w.count
+        FROM (
+            SELECT group_id, count(*) FROM controlplane_task
+            WHERE nominated_cell_id IS NOT NULL AND state = {TaskState.PENDING:d}
+              AND NOT attempt_open AND NOT cache_blocked
+              AND (not_before IS NULL OR not_before <= %(now)s) AND nominated_until > %(now)s
+            GROUP BY group_id
+        ) w
+        JOIN controlplane_taskgroup g ON g.id = w.group_id
+        JOIN controlplane_job j ON j.id = g.job_id
+        JOIN controlplane_project p ON p.id = j.project_id
+        WHERE j.pool_id <> %(pool)s AND j.ending_as IS NULL ORDER BY j.id, g.id
+        """,
+        {"pool": pool_id, "now": now},
+    )
+    return tuple(
+        QuotaReservation(
+            job_id=job,
+            band=Band(band),
+            owner_id=owner,
+            project_id=project,
+            domain_id=domain,
+            count=count,
+            resources=decoded(resources),
+        )
+        for job, band, owner, project, domain, resources, count in found
+    )
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_cells, load_usage
 from controlplane.queries.holds import PROJECT_IS_HELD
 from controlplane.queries.locks import load_groups
-from controlplane.queries.placement.quotas import load_binding_quotas
+from controlplane.queries.placement.quotas import load_binding_quotas, load_reservations_elsewhere
 from controlplane.queries.placement.running_attempts import is_any_below
 from controlplane.queries.sql import decoded, rows, scalar
 
@@ -179,6 +179,7 @@ def load_snapshot(
         for token in policy.tokens:
             tokens_used[token] += cell.used.get(token, 0)
     owners, projects = _load_shares([cell.cell_id for cell in cells]) if with_owners else ({}, {})
+    elsewhere = load_reservations_elsewhere(pool_id, now) if with_nominations else ()
     return PoolSnapshot(
         pool_id=pool_id,
         name=name,
@@ -187,11 +188,12 @@ def load_snapshot(
         cells=tuple(ready),
         shapes=tuple(shapes),
         unready_cells=dict(unready),
-        quotas=load_binding_quotas(shapes),
+        quotas=load_binding_quotas(shapes, elsewhere),
         tokens_used=dict(tokens_used),
         owner_usage=owners,
         project_usage=projects,
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
+        reserved_elsewhere=elsewhere,
     )
 
 

@@ -3,7 +3,7 @@
 Order: band, then gangs that have begun (their remaining members block the rest), then the pool's
 sequencer. A shape without room is skipped. The minima of a gang are placed at once or not at all
 (Volcano), further members one by one. Only more important bands may use reserved capacity
-(nominations).
+(nominations), and quota that is reserved in this pool or another.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,10 @@ def place(
     bands = work.rows.band
     for band in sorted(set(bands.tolist())):
         nominated = np.flatnonzero((bands == band) & work.rows.is_nominated).tolist()
+        # Of equal bands, this pool's reservations come first: each pool places its own.
+        work.usage.charge_reservations_elsewhere(band - 1)
         work.honour_nominations(nominated)
+        work.usage.charge_reservations_elsewhere(band)
         if snapshot.policy.strict_fifo:
             gangs.honour_nominations(nominated)
         for is_first, sequencer in ((True, Fifo()), (False, plugins.sequencer)):

@@ -61,6 +61,9 @@ class QuotaAccounting:
         self._owners = {key: dict(used) for key, used in snapshot.owner_usage.items()}
         self._projects = {key: dict(used) for key, used in snapshot.project_usage.items()}
         self._kept: dict[int, tuple[ShapeFacts, int, int]] = {}
+        self._reserved_elsewhere = sorted(
+            snapshot.reserved_elsewhere, key=lambda item: item.band, reverse=True
+        )
 
     @property
     def limits_any(self) -> bool:
@@ -168,6 +171,20 @@ class QuotaAccounting:
             if not account.awaited_jobs[job_id]:
                 del account.awaited_jobs[job_id]
         self._count(shape, -tasks)
+
+    def charge_reservations_elsewhere(self, band: int) -> None:
+        """Charge what other pools reserve for tasks of `band` and of more important bands, once.
+
+        Otherwise this pool would use the quota that evictions in another pool freed.
+        """
+        while self._reserved_elsewhere and self._reserved_elsewhere[-1].band <= band:
+            item = self._reserved_elsewhere.pop()
+            for scope in item.scopes():
+                if scope in self._accounts:
+                    account = self._accounts[scope]
+                    account.awaited_jobs[item.job_id] += 1
+                    account.tasks += item.count
+                    _add(account.resources, item.resources, item.count)
 
     def _count(self, shape: ShapeFacts, tasks: int) -> None:
         for account in self.accounts_of(shape):

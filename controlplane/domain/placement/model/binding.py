@@ -7,16 +7,22 @@ effect would still cost time: passes with quotas check each turn, and lock the q
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from controlplane.domain.placement.model.snapshot import ShapeFacts
+from controlplane.domain.placement.model.snapshot import QuotaReservation, ShapeFacts
 from controlplane.domain.scopes import Quota, Scope, ScopeLimits
 
 
-def count_waiting_by_scope(shapes: Iterable[ShapeFacts]) -> Mapping[Scope, int]:
-    """Return the number of waiting tasks of each scope."""
+def count_waiting_by_scope(
+    shapes: Iterable[ShapeFacts], reserved_elsewhere: Iterable[QuotaReservation] = ()
+) -> Mapping[Scope, int]:
+    """Return the number of waiting tasks of each scope of the shapes, in any pool if nominated."""
     waiting = Counter[Scope]()
     for shape in shapes:
         for scope in shape.scopes():
             waiting[scope] += shape.count
+    for reservation in reserved_elsewhere:
+        for scope in reservation.scopes():
+            if scope in waiting:
+                waiting[scope] += reservation.count
     return waiting
 
 

@@ -122,12 +122,29 @@ class Nomination:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaReservation:
+    """Quota reserved for `count` nominated tasks of a job in another pool, `resources` each."""
+
+    job_id: int
+    band: Band
+    owner_id: int
+    project_id: int
+    domain_id: int
+    count: int
+    resources: Resources
+
+    def scopes(self) -> tuple[Scope, ...]:
+        """Return the scopes with the quotas that the tasks will count against."""
+        return scopes_of(self.owner_id, self.project_id, self.domain_id)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """One pool: its READY cells by name, the waiting shapes, and the usage of quotas.
 
     `owner_usage`, `project_usage`: amounts held in this pool, by owner and project; read only for
     sequencers that use shares.
-    `tokens_used`: by name.
+    `tokens_used`: by name. `reserved_elsewhere`: quota for nominated tasks of other pools.
     """
 
     pool_id: int
@@ -142,6 +159,7 @@ class PoolSnapshot:
     owner_usage: Mapping[int, Resources] = field(default_factory=dict)
     project_usage: Mapping[int, Resources] = field(default_factory=dict)
     nominations: tuple[Nomination, ...] = ()
+    reserved_elsewhere: tuple[QuotaReservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
