@@ -1,6 +1,5 @@
 """Endpoints of bulk operations: preview, start, list, show, stop."""
 
-from dataclasses import asdict
 from functools import partial
 
 from rest_framework.decorators import action
@@ -38,6 +37,8 @@ class BulkOperations(ApiView):
         then. 409: no job matches, or 5 operations of the caller run already.
         """
         wanted = read_part(request, schemas.BulkRequest)
+        # The most that the count reads: a start that is refused then has read them too.
+        charges.charge_rows(request, bulk.MAX_COUNTED)
         by = BulkActor(caller_of(request), self.access, credential_of(request).token_id)
         operation_id = start_bulk(
             action=BulkAction(wanted.action),
@@ -57,8 +58,14 @@ class BulkOperations(ApiView):
         chosen, found = BulkAction(wanted.action), _read_filter(wanted.filter)
         check_bulk(chosen, found, None)
         preview = bulk.preview_bulk(chosen, found, access=self.access)
-        charges.charge_rows(request, preview.count)
-        return self.answer(asdict(preview))
+        charges.charge_rows(request, preview.read)
+        return self.answer(
+            {
+                "count": preview.count,
+                "is_whole": preview.is_whole,
+                "sample": preview.sample,
+            }
+        )
 
     @Operation(page=True)
     def list(self, request: Request) -> Response:

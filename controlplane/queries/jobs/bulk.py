@@ -45,9 +45,13 @@ _APPLIES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BulkPreview:
-    """The jobs that an operation would process. `is_whole`: `count` includes all of them."""
+    """The jobs that an operation would process, of `read` ones that were compared with the filter.
+
+    `is_whole`: `count` includes all of them.
+    """
 
     count: int
+    read: int
     is_whole: bool
     sample: Sequence[Mapping[str, Any]]
 
@@ -105,6 +109,7 @@ def preview_bulk(action: BulkAction, wanted: BulkFilter, *, access: Access) -> B
     newest = sorted((job_id for row in permitted for job_id in row.newest), reverse=True)
     return BulkPreview(
         count=sum(row.jobs for row in permitted),
+        read=owners[0].read,
         is_whole=owners[0].read < MAX_COUNTED,
         sample=_load_sample(newest[:SAMPLE]),
     )

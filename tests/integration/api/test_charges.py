@@ -180,6 +180,16 @@ def test_a_page_costs_by_its_limit(submitter: Caller, clock: Clock) -> None:
     assert long - short == pytest.approx(20, rel=0.1)
 
 
+def test_a_count_of_a_bulk_operation_costs_by_the_jobs_that_it_reads(
+    submitter: Caller, clock: Clock
+) -> None:
+    """Also if its filter selects none of them."""
+    submitter.post("/jobs:batch", [NOOP] * 100)
+    nothing = {"action": "cancel", "filter": {"labels": {"team": "none"}}}
+    units = spent(submitter, lambda: submitter.post("/bulk:preview", nothing))
+    assert units == pytest.approx(charges.REQUEST_UNITS + 2, rel=0.1)
+
+
 def test_the_defaults_do_not_limit_the_submissions_of_the_benchmarks() -> None:
     """50,000 jobs of one token in batches of 1,000, in 43 s on the reference machine.
 
