@@ -7,6 +7,7 @@ sockets, programs, and files outside of Python's own. The process ends with the 
 import ipaddress
 import json
 import logging
+import mimetypes
 import os
 import re
 import socket
@@ -18,7 +19,10 @@ from controlplane.outbox.notifications.schemes import make_plugin
 
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
 _STATUS = re.compile(r"error=(\d{3})\b")
-_SYSTEM = ("/etc/", "/usr/share/zoneinfo", "/usr/lib/ssl", "/dev/null", "/dev/urandom")
+_CERTIFICATES = ("/etc/ssl/certs/", "/etc/ssl/openssl.cnf", "/etc/pki/", "/usr/lib/ssl")
+_ZONES = ("/etc/localtime", "/etc/timezone", "/usr/share/zoneinfo")
+# Other files below /etc may contain secrets, also those of the control plane.
+_SYSTEM = (*_CERTIFICATES, *_ZONES, *map(str, mimetypes.knownfiles), "/dev/null", "/dev/urandom")
 NOT_ACCEPTED = "the service did not accept the message"
 
 

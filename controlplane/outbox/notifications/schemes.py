@@ -7,7 +7,7 @@ name local files. Error texts contain no part of a URL, since each part may be a
 import logging
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from controlplane.spec.hosts import read_address
 
@@ -80,18 +80,23 @@ def check_url(url: str) -> CheckedUrl:
     if len(url) > MAX_URL or any(char.isspace() or not char.isprintable() for char in url):
         raise BadAddress(f"must have at most {MAX_URL} characters and no spaces")
     try:
-        parts = urlsplit(url)
-        named = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
-        host = parts.hostname or ""
+        host = urlsplit(url).hostname or ""
     except ValueError:
         raise BadAddress("cannot be parsed as a URL") from None
-    if files := named & _FILES:
+    if files := _parameters(url) & _FILES:
         raise BadAddress(f"the parameter {min(files)} names a file, which is not permitted")
     plugin = make_plugin(url)
     if plugin is None:
         raise BadAddress(f"Apprise does not accept it as an address of the scheme {scheme}")
     address = host if scheme in _WITH_HOST and read_address(host) is not None else ""
     return CheckedUrl(url, scheme, str(plugin.service_name), address)
+
+
+def _parameters(url: str) -> set[str]:
+    """Return the names of parameters as Apprise reads them: also behind `#`, `;` and spaces."""
+    from apprise.utils.parse import parse_url
+
+    return set((parse_url(url, verify_host=False) or {}).get("qsd", ()))
 
 
 def make_plugin(url: str) -> Any:
