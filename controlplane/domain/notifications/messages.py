@@ -1,5 +1,6 @@
 """The texts of messages, the retry schedule, and the limits of both."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +12,8 @@ MAX_LINES = 20
 """Events that a message lists; it counts the others."""
 
 MAX_LINE = 300
+# Such as @everyone and <!channel>. A word joiner, which is invisible, follows.
+_MENTION = re.compile("@(?!sha256:|\u2060)|<(?=!)")
 MAX_ADDRESSES = 20
 """Each address may have a thread and a process of the sender, so none waits for another."""
 
@@ -46,8 +49,8 @@ class Message:
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, bounded."""
-    line = " ".join(text.replace("\0", " ").split())
+    """Return `text` on one line, bounded, without mentions that chat services would act on."""
+    line = _MENTION.sub("\\g<0>\u2060", " ".join(text.replace("\0", " ").split()))
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"
 
 
@@ -59,7 +62,7 @@ def line_of_job(job: EndedJob) -> str:
 
 def compose(rule: str, lines: Sequence[str], *, total: int) -> Message:
     """Return the message of a window: `lines` are its first events, `total` counts all."""
-    shown = list(lines[:MAX_LINES])
+    shown = [one_line(line) for line in lines[:MAX_LINES]]
     noun = "event" if total == 1 else "events"
     if total > len(shown):
         shown.append(f"and {total - len(shown)} more")

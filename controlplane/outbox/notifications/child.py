@@ -77,6 +77,21 @@ def _answer(error: str) -> None:
     sys.stdout.write(json.dumps({"error": error}) + "\n")
 
 
+def _rendered(plugin: Any, title: str, body: str) -> dict[str, Any]:
+    """Return the arguments of a plugin, in its format: nothing in the texts is markup.
+
+    A plugin alone takes them for its own format, such as HTML in mails.
+    """
+    from apprise import NotifyFormat
+    from apprise.conversion import convert_between
+
+    form = plugin.resolve_format(NotifyFormat.TEXT)
+    if plugin.title_maxlen <= 0:  # the plugin writes the title into the body
+        title = convert_between(NotifyFormat.TEXT, form, title)
+    body = convert_between(NotifyFormat.TEXT, form, body)
+    return {"title": title, "body": body, "body_format": form}
+
+
 def main() -> None:
     """Send the message."""
     order = json.load(sys.stdin)
@@ -90,7 +105,7 @@ def main() -> None:
     guard = SendGuard(tuple(ipaddress.ip_network(text) for text in order["allowed"]))
     sys.addaudithook(guard)
     try:
-        is_sent = plugin.notify(body=order["body"], title=order["title"])
+        is_sent = plugin.notify(**_rendered(plugin, order["title"], order["body"]))
     except Exception as raised:
         is_sent, statuses.status = False, type(raised).__name__
     error = guard.refused or (f"{NOT_ACCEPTED} ({statuses.status})" if statuses.status else "")

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from email import message_from_string
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -71,6 +73,20 @@ def test_a_mail_server_gets_a_message(
     assert state_of(message) == ("delivered", "")
     assert "Subject: Cellrun: test" in kept.mails[0]
     assert "To: ops@example.org" in kept.mails[0]
+
+
+@pytest.mark.parametrize("options", ["", "&format=html"])
+def test_markup_in_a_message_is_text_in_a_mail(
+    mailbox: tuple[Mailbox, int], options: str
+) -> None:
+    kept, port = mailbox
+    url = f"mailto://127.0.0.1:{port}?from=cellrun@example.org&to=ops@example.org{options}"
+    sent = Message("Cellrun: 2 events (night)", "job 1 <a href='https://x.test'>log in</a>\njob 2")
+    assert send(url, sent, allowed=[ip_network("127.0.0.0/8")]) == ""
+    parts = [part for part in message_from_string(kept.mails[0]).walk() if not part.is_multipart()]
+    texts = {it.get_content_type(): bytes(it.get_payload(decode=True)).decode() for it in parts}
+    assert "<a " not in texts.get("text/html", "")
+    assert sent.body in texts["text/plain"].replace("\r\n", "\n")
 
 
 def test_a_hanging_and_a_failing_address_delay_no_other(

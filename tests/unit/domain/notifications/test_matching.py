@@ -47,3 +47,16 @@ def test_the_line_of_a_job_is_one_bounded_line() -> None:
     long = EndedJob(7, "a/b", "c", TaskState.FAILED, {}, "x\n" * 1_000)
     assert "\n" not in line_of_job(long)
     assert len(line_of_job(long)) == 300
+
+
+@pytest.mark.parametrize("text", ["@everyone", "@here", "<!channel>", "@**all**", "<@U0123>"])
+def test_a_text_of_a_submitter_mentions_no_user_of_a_chat_service(text: str) -> None:
+    line = line_of_job(EndedJob(1, "default/lab", "a", TaskState.KILLED, {}, f"stop {text}"))
+    raised = compose("all", [line, f"raised: cell_twin c: {text}\nnext"], total=2)
+    assert text not in raised.body
+    assert len(raised.body.splitlines()) == 2
+    assert raised.body.count("\u2060") == 2
+
+
+def test_the_digest_of_an_image_can_be_copied_from_a_message() -> None:
+    assert "a@sha256:0b1c" in compose("all", ["raised: image a@sha256:0b1c"], total=1).body
