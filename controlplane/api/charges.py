@@ -34,14 +34,14 @@ def admit_address(request: Request) -> None:
     admit_key(_key_of_address(request))
 
 
-def admit_credential(credential: Credential) -> None:
-    """Charge a token for a request that begins. Raise Throttled if it has no unit left."""
-    admit_key(_key_of_token(credential))
+def admit_credential(credential: Credential, units: float = REQUEST_UNITS) -> None:
+    """Charge a token for what begins. Raise Throttled if it does not have the units."""
+    admit_key(_key_of_token(credential), units)
 
 
-def admit_key(key: str) -> None:
-    """Charge `key` for a request that begins. Raise Throttled if it has no unit left."""
-    seconds = _buckets.take(key, REQUEST_UNITS, _limit())
+def admit_key(key: str, units: float = REQUEST_UNITS) -> None:
+    """Charge `key` for what begins. Raise Throttled if it does not have the units."""
+    seconds = _buckets.take(key, units, _limit())
     if seconds:
         raise Throttled(wait=seconds)
 

@@ -38,6 +38,8 @@ POLLS_PER_STATE_CHECK = 4
 STORE_SECONDS = 2.0
 # A revoked or expired token, or a lost role on the project, ends a stream within this time.
 TOKEN_SECONDS = 5.0
+# What a stream costs between two of these checks: about a millisecond of the process per second.
+FOLLOW_UNITS = 5.0
 # The last output may arrive shortly after the attempt's release.
 FINAL_EMPTY_POLLS = 4
 
@@ -142,11 +144,15 @@ def _read(follower: _Follower) -> bytes:
 
 
 def _is_admitted(follower: _Follower) -> bool:
-    """Return whether the token is still valid, and its user may still read the attempt."""
+    """Charge for the stream; return whether the token is valid, may read the attempt and has units.
+
+    Many streams of one token would take all time of the process, at the cost of one request each.
+    """
     try:
         _, credential = BearerAuthentication().check(follower.token)
         check_attempt(load_access(credential), follower.uid)
-    except (AuthenticationFailed, NotFound):
+        charges.admit_credential(credential, FOLLOW_UNITS)
+    except (AuthenticationFailed, NotFound, Throttled):
         return False
     finally:
         connection.close()

@@ -1,17 +1,21 @@
 """Followers of logs are answered in front of Django: they need a token and a role."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
 
 from controlplane import clock
+from controlplane.api import charges
 from controlplane.api.work.follow import LogFollow
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
+from controlplane.limits.buckets import Buckets
 from controlplane.models import ApiToken, Membership, Project
+from tests.integration.api.conftest import change_setting
 from tests.integration.loop.conftest import Loop
 
 
@@ -105,6 +109,25 @@ def test_revoked_token_or_role_ends_the_stream(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, model: type[ApiToken | Membership]
 ) -> None:
     monkeypatch.setattr("controlplane.api.work.follow.TOKEN_SECONDS", 0)
+
+    def revoke() -> None:
+        model.objects.all().delete()
+        connection.close()
+
+    assert follow_to_its_end(loop, revoke) == ["http.response.start", "http.response.body"]
+
+
+def test_stream_ends_when_its_token_has_no_units(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setattr("controlplane.api.work.follow.TOKEN_SECONDS", 0)
+    monkeypatch.setattr(charges, "_buckets", Buckets(now=lambda: 0.0))
+    change_setting(settings, request_units_per_second=1, request_burst_units=20)
+    assert follow_to_its_end(loop, lambda: None) == ["http.response.start", "http.response.body"]
+
+
+def follow_to_its_end(loop: Loop, begun: Callable[[], None]) -> list[str]:
+    """Follow a running attempt, call `begun` at the start; return the types of what was sent."""
     uid, token = attempt_and_token(loop)
     sent: list[dict[str, Any]] = []
 
@@ -114,12 +137,8 @@ def test_revoked_token_or_role_ends_the_stream(
 
     async def send(message: Any) -> None:
         if not sent:
-            await asyncio.to_thread(revoke)
+            await asyncio.to_thread(begun)
         sent.append(message)
-
-    def revoke() -> None:
-        model.objects.all().delete()
-        connection.close()
 
     async def pass_on(*_: Any) -> None:
         raise AssertionError("it was admitted")
@@ -133,7 +152,7 @@ def test_revoked_token_or_role_ends_the_stream(
     }
     following = LogFollow(pass_on)(scope, never, send)
     asyncio.run(asyncio.wait_for(following, timeout=60))
-    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    return [message["type"] for message in sent]
 
 
 def attempt_and_token(loop: Loop) -> tuple[object, str]:

@@ -76,9 +76,7 @@ def test_a_mail_server_gets_a_message(
 
 
 @pytest.mark.parametrize("options", ["", "&format=html"])
-def test_markup_in_a_message_is_text_in_a_mail(
-    mailbox: tuple[Mailbox, int], options: str
-) -> None:
+def test_markup_in_a_message_is_text_in_a_mail(mailbox: tuple[Mailbox, int], options: str) -> None:
     kept, port = mailbox
     url = f"mailto://127.0.0.1:{port}?from=cellrun@example.org&to=ops@example.org{options}"
     sent = Message("Cellrun: 2 events (night)", "job 1 <a href='https://x.test'>log in</a>\njob 2")
