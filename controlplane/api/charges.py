@@ -5,6 +5,10 @@ request is refused if its caller has no unit left. What it costs beyond that is 
 charged then, possibly as a debt, so that no request is refused half-way.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
 from django.conf import settings
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
@@ -19,6 +23,7 @@ JSON_BYTES_PER_UNIT = 16_384
 # A YAML document of 2 MB takes 1.5 s to parse.
 YAML_BYTES_PER_UNIT = 1_400
 JOB_UNITS = 1.0
+UNITS_PER_SECOND = 1_000.0
 TASKS_PER_UNIT = 100
 
 _buckets = Buckets()
@@ -65,6 +70,16 @@ def charge_document(request: Request, size: int, media_type: str) -> None:
 def charge_jobs(request: Request, *, jobs: int, tasks: int) -> None:
     """Charge for jobs that are created or planned, with their tasks."""
     charge(request, JOB_UNITS * jobs + tasks / TASKS_PER_UNIT)
+
+
+@contextmanager
+def charge_time(request: Request) -> Iterator[None]:
+    """Charge for the time that the block takes, if nothing known before it is a measure of it."""
+    began = monotonic()
+    try:
+        yield
+    finally:
+        charge(request, (monotonic() - began) * UNITS_PER_SECOND)
 
 
 def _limit() -> Limit:

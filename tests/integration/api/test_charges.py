@@ -143,6 +143,15 @@ def test_a_submission_costs_by_its_jobs_and_tasks(submitter: Caller, clock: Cloc
     assert batch - one == pytest.approx(49, rel=0.1)
 
 
+def test_a_search_costs_the_time_that_it_takes(
+    submitter: Caller, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instants = iter([100.0, 102.0])
+    monkeypatch.setattr(charges, "monotonic", lambda: next(instants))
+    assert spent(submitter, lambda: submitter.get("/jobs?limit=1")) < 2
+    assert spent(submitter, lambda: submitter.get("/jobs?limit=1&search=a")) > 2_000
+
+
 def test_a_one_off_task_costs_as_much_as_a_job(submitter: Caller, clock: Clock) -> None:
     one = spent(submitter, lambda: submitter.post("/jobs", NOOP))
     definition = {key: value for key, value in NOOP.items() if key != "name"}
