@@ -23,6 +23,8 @@ _CERTIFICATES = ("/etc/ssl/certs/", "/etc/ssl/openssl.cnf", "/etc/pki/", "/usr/l
 _ZONES = ("/etc/localtime", "/etc/timezone", "/usr/share/zoneinfo")
 # Other files below /etc may contain secrets, also those of the control plane.
 _SYSTEM = (*_CERTIFICATES, *_ZONES, *map(str, mimetypes.knownfiles), "/dev/null", "/dev/urandom")
+# What plugins add to a title that they write into the body.
+_MARGIN = 32
 NOT_ACCEPTED = "the service did not accept the message"
 
 
@@ -77,10 +79,11 @@ def _answer(error: str) -> None:
     sys.stdout.write(json.dumps({"error": error}) + "\n")
 
 
-def _rendered(plugin: Any, title: str, body: str) -> dict[str, Any]:
+def render(plugin: Any, title: str, body: str) -> dict[str, Any]:
     """Return the arguments of a plugin, in its format: nothing in the texts is markup.
 
-    A plugin alone takes them for its own format, such as HTML in mails.
+    A plugin alone takes them for its own format, such as HTML in mails. Lines that make the body
+    too long for the service are omitted: it would refuse the message, at each try.
     """
     from apprise import NotifyFormat
     from apprise.conversion import convert_between
@@ -88,8 +91,14 @@ def _rendered(plugin: Any, title: str, body: str) -> dict[str, Any]:
     form = plugin.resolve_format(NotifyFormat.TEXT)
     if plugin.title_maxlen <= 0:  # the plugin writes the title into the body
         title = convert_between(NotifyFormat.TEXT, form, title)
-    body = convert_between(NotifyFormat.TEXT, form, body)
-    return {"title": title, "body": body, "body_format": form}
+    lines = body.split("\n")
+    rendered = convert_between(NotifyFormat.TEXT, form, body)
+    for kept in range(len(lines) - 1, 0, -1):
+        if len(title) + _MARGIN + len(rendered) <= plugin.body_maxlen:
+            break
+        shorter = "\n".join([*lines[:kept], "…"])
+        rendered = convert_between(NotifyFormat.TEXT, form, shorter)
+    return {"title": title, "body": rendered, "body_format": form}
 
 
 def main() -> None:
@@ -105,7 +114,7 @@ def main() -> None:
     guard = SendGuard(tuple(ipaddress.ip_network(text) for text in order["allowed"]))
     sys.addaudithook(guard)
     try:
-        is_sent = plugin.notify(**_rendered(plugin, order["title"], order["body"]))
+        is_sent = plugin.notify(**render(plugin, order["title"], order["body"]))
     except Exception as raised:
         is_sent, statuses.status = False, type(raised).__name__
     error = guard.refused or (f"{NOT_ACCEPTED} ({statuses.status})" if statuses.status else "")
