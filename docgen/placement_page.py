@@ -58,7 +58,8 @@ Placement tries tasks in this order; in a pool without `strict_fifo`, tasks that
 do not.
 
 `nomination` is the cell on which capacity is reserved for the task, and the end of that
-reservation: after an eviction, for its requeued gang, or after `starvation_seconds`.
+reservation: after an eviction, for its requeued gang, or after `starvation_seconds`. The quotas of
+the task are reserved with it, in all pools.
 
 ## Dry runs
 
