@@ -6,24 +6,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import (
-    artifacts,
-    audit,
-    cache,
-    change,
-    history,
-    login,
-    policies,
-    projects,
-    queue,
-    secrets,
-    show,
-    submit,
-    tokens,
-    watch,
-)
+from client.commands.cells import cells, policies
+from client.commands.jobs import artifacts, cache, change, history, queue, show, submit, watch
+from client.commands.tenancy import audit, login, projects, secrets, tokens
+from client.display.terminal import show_error, stderr
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
-from client.terminal import show_error, stderr
 
 
 class _Commands(TyperGroup):
@@ -97,8 +84,8 @@ for command in (
     change.cancel,
     change.retry,
     change.delete,
-    show.cells,
-    change.drain,
+    cells.cells,
+    cells.drain,
     policies.pools,
     policies.quota,
     change.release_attempt,

@@ -1,0 +1,24 @@
+"""The Python client: one typed method per operation of the API, and `wait`."""
+
+from client.api.cells import CellCalls, PoolCalls
+from client.api.jobs import JobCalls
+from client.api.tasks import CacheCalls, TaskCalls
+from client.api.tenancy import AccountCalls, ProjectCalls
+from client.settings import load_settings
+
+
+class Session(
+    JobCalls,
+    TaskCalls,
+    CacheCalls,
+    CellCalls,
+    PoolCalls,
+    ProjectCalls,
+    AccountCalls,
+):
+    """Calls the API at `settings.url`. Every method may raise Unreachable or ApiError."""
+
+
+def connect() -> Session:
+    """Return a session with the current settings (`client.settings`). Raise NotConfigured."""
+    return Session(load_settings())
