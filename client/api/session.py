@@ -1,5 +1,6 @@
 """The Python client: one typed method per operation of the API, and `wait`."""
 
+from client.api.bulk import BulkCalls
 from client.api.cells import CellCalls, PoolCalls
 from client.api.jobs import JobCalls
 from client.api.tasks import CacheCalls, TaskCalls
@@ -9,6 +10,7 @@ from client.settings import load_settings
 
 class Session(
     JobCalls,
+    BulkCalls,
     TaskCalls,
     CacheCalls,
     CellCalls,

@@ -89,3 +89,8 @@ def agrees(question: str) -> bool:
     """Return whether the user confirms. The prompt is on standard error; the default is no."""
     stderr().print(question, "[y/N] ", end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def is_terminal() -> bool:
+    """Return whether the command can prompt on a terminal."""
+    return sys.stdin.isatty()

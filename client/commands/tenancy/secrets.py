@@ -12,7 +12,7 @@ import typer
 
 from client.api.session import connect
 from client.display.render import instant_text, new_table
-from client.display.terminal import JsonFlag, agrees, show
+from client.display.terminal import JsonFlag, agrees, is_terminal, show
 from client.errors import EXIT_FAILED, BadInput
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
@@ -113,11 +113,6 @@ def delete_secret(
             raise typer.Exit(EXIT_FAILED)
         session.delete_secret(name, project=found)
     show(as_json, secret, f"secret {name} is deleted")
-
-
-def is_terminal() -> bool:
-    """Return whether the command can prompt on a terminal."""
-    return sys.stdin.isatty()
 
 
 def _read_value(file: Path | None) -> bytes:
