@@ -21,25 +21,27 @@ class CellCalls(ApiTransport):
         """Return one cell."""
         return self._call("GET", path_to("cells", name))
 
-    def drain(self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS) -> Cell | None:
+    def drain(
+        self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS, reason: str = ""
+    ) -> Cell | None:
         """Drain a cell (operators). `deadline_seconds`: until attempts are stopped; None: never."""
-        body = {"deadline_seconds": deadline_seconds}
+        body = {"deadline_seconds": deadline_seconds, "reason": reason}
         return self._call("POST", path_to("cells", name, "drain"), body=body)
 
-    def cordon(self, name: str) -> Cell:
+    def cordon(self, name: str, *, reason: str = "") -> Cell:
         """Stop placement on a cell (operators)."""
-        return self._order_cell(name, "cordon")
+        return self._order_cell(name, "cordon", reason)
 
-    def uncordon(self, name: str) -> Cell:
+    def uncordon(self, name: str, *, reason: str = "") -> Cell:
         """Resume placement on a cell (operators)."""
-        return self._order_cell(name, "uncordon")
+        return self._order_cell(name, "uncordon", reason)
 
-    def unquarantine(self, name: str) -> Cell:
+    def unquarantine(self, name: str, *, reason: str = "") -> Cell:
         """Lift the quarantine of a cell (operators)."""
-        return self._order_cell(name, "unquarantine")
+        return self._order_cell(name, "unquarantine", reason)
 
-    def _order_cell(self, name: str, order: str) -> Cell:
-        return self._call("POST", path_to("cells", name, order), body={})
+    def _order_cell(self, name: str, order: str, reason: str) -> Cell:
+        return self._call("POST", path_to("cells", name, order), body={"reason": reason})
 
 
 class PoolCalls(ApiTransport):

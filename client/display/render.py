@@ -1,4 +1,4 @@
-"""Render jobs, tasks and cells for a terminal, with the names and colours of the ten states."""
+"""Render jobs and tasks for a terminal, with the names and colours of the ten states."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.documents import Cell, Hold, Job, ProjectHold, Task
+from client.documents import Hold, Job, ProjectHold, Task
 from client.states import TERMINAL_STATES
-from client.task_options import describe_constraints, show_marks
+from client.task_options import describe_constraints
 
 # Iris, "Dashboard Display". A copy of the colours of the control plane, which the client does not
 # import; a test compares the two.
@@ -25,13 +25,6 @@ COLOURS = {
     "WORKER_FAILED": "#8250df",
     "UNSCHEDULABLE": "#cf222e",
     "PREEMPTED": "#bc4c00",
-}
-CELL_COLOURS = {
-    "READY": COLOURS["SUCCEEDED"],
-    "CORDONED": COLOURS["PENDING"],
-    "DRAINING": COLOURS["ASSIGNED"],
-    "QUARANTINED": COLOURS["FAILED"],
-    "LOST": COLOURS["KILLED"],
 }
 RESULT_WIDTH = 40
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -134,33 +127,6 @@ def note(task: Task) -> str:
         return task["failure_reason"]
     result = " ".join((task["result"] or "").split())
     return result if len(result) <= RESULT_WIDTH else result[: RESULT_WIDTH - 1] + "…"
-
-
-def _cell_state(cell: Cell) -> str:
-    """Return the state of a cell; unless it is ready, with the reason."""
-    state = cell["state"].lower()
-    text = state if state == "ready" else f"{state}: {cell['state_reason']}"
-    return f"{text} (silent)" if cell["silent"] else text
-
-
-def cell_table(cells: Iterable[Cell]) -> Table:
-    """Return a table with one line per cell, with its free capacity."""
-    table = new_table(
-        "CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LABELS, TAGS", "LAST SEEN"
-    )
-    for cell in cells:
-        table.add_row(
-            cell["name"],
-            Text(_cell_state(cell), style=CELL_COLOURS.get(cell["state"], "")),
-            cell["pool"],
-            _share(cell, "cpu", ""),
-            _share(cell, "memory_mib", " MiB"),
-            _share(cell, "gpu", ""),
-            ", ".join(cell["drivers"]),
-            Text(show_marks(cell["labels"], cell["tags"])),
-            instant_text(cell["last_seen_at"]),
-        )
-    return table
 
 
 def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
@@ -277,12 +243,6 @@ def hold_text(hold: Hold | ProjectHold) -> str:
     """Return the holder, the reason and the beginning of a hold."""
     what = f"project {hold['project']} held" if hold["project"] else "held"
     return f"{what} by {hold['by']} since {instant_text(hold['since'])}: {hold['reason']}"
-
-
-def _share(cell: Cell, name: str, unit: str) -> str:
-    if name not in cell["capacity"]:
-        return ""
-    return f"{cell['free'].get(name, 0):g} of {cell['capacity'][name]:g}{unit} free"
 
 
 def _figures(value: Any, indent: int) -> list[Text]:

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
+from client.display.cells import cell_table
 from client.display.render import (
     COLOURS,
-    cell_table,
     counts_text,
     duration_text,
     explanation,
