@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from client.commands.cells import cells, policies
 from client.commands.jobs import artifacts, bulk, cache, change, history, queue, show, submit, watch
+from client.commands.notifications import overview
 from client.commands.tenancy import audit, login, projects, secrets, tokens
 from client.display.terminal import show_error, stderr
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
@@ -98,6 +99,7 @@ for command in (
     app.command()(command)
 app.add_typer(bulk.app, name="bulk")
 app.add_typer(cache.app, name="cache")
+app.add_typer(overview.app, name="notifications")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(projects.projects, name="project")
 app.add_typer(projects.members, name="member")

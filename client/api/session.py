@@ -3,6 +3,7 @@
 from client.api.bulk import BulkCalls
 from client.api.cells import CellCalls, PoolCalls
 from client.api.jobs import JobCalls
+from client.api.notifications import NotificationCalls
 from client.api.tasks import CacheCalls, TaskCalls
 from client.api.tenancy import AccountCalls, ProjectCalls
 from client.settings import load_settings
@@ -15,6 +16,7 @@ class Session(
     CacheCalls,
     CellCalls,
     PoolCalls,
+    NotificationCalls,
     ProjectCalls,
     AccountCalls,
 ):
