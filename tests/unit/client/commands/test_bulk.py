@@ -2,26 +2,20 @@
 
 import json
 import os
-import pty
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from client.cli import app
+from tests.harness.terminal import read_until, terminal
 from tests.unit.client.documents import a_bulk_operation, a_page
 from tests.unit.client.stub_server import Api
 
 PREVIEW, START = "POST /api/v1/bulk:preview", "POST /api/v1/bulk"
 SHOW, STOP = "GET /api/v1/bulk/5", "POST /api/v1/bulk/5/stop"
 CANCEL = ("bulk", "cancel", "--project", "lab", "--reason", "wrong data")
-RUN = "from client.cli import app; app()"
 
 
 def call(*words: str, typed: str | None = None) -> Result:
@@ -187,34 +181,6 @@ def test_follow_waits_for_the_end_of_a_running_operation(environment: Api) -> No
     )
 
 
-@contextmanager
-def terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run the command with a pseudo-terminal as its controlling one."""
-    reader, writer = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm-256color"}
-    command = [sys.executable, "-c", RUN, *words]
-    with subprocess.Popen(
-        command, stdin=writer, stdout=writer, stderr=writer, env=environment
-    ) as process:
-        os.close(writer)
-        try:
-            yield process, reader
-        finally:
-            process.kill()
-            os.close(reader)
-
-
-def read_until(reader: int, text: bytes) -> bytes:
-    """Read what the command writes up to `text`, or up to its end."""
-    found = b""
-    while text not in found:
-        try:
-            found += os.read(reader, 65536)
-        except OSError:  # the command has ended
-            break
-    return found
-
-
 @pytest.mark.parametrize(("typed", "code", "starts"), [(b"y\n", 0, 1), (b"n\n", 1, 0)])
 def test_terminal_asks_before_the_start(
     environment: Api, typed: bytes, code: int, starts: int
@@ -236,17 +202,10 @@ def test_interrupted_command_leaves_the_operation_running(environment: Api) -> N
     environment.answers[SHOW].clear()
     environment.answer(SHOW, a_bulk_operation(expected=9, done=4))
     with terminal(*CANCEL, "--yes") as (process, reader):
-        wait_until(lambda: bool(sent(environment, SHOW)))
+        read_until(reader, b"4 of about 9 jobs cancelled")
         process.send_signal(signal.SIGINT)
         shown = read_until(reader, b"interrupted")
         assert process.wait(timeout=30) == 130
     assert b"`cellrun bulk show 5 --follow` follows it" in shown
     assert b"`cellrun bulk stop 5` stops it" in shown
     assert sent(environment, STOP) == []
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

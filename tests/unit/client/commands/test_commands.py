@@ -280,7 +280,7 @@ def test_cancel_and_drain_send_their_options(environment: Api) -> None:
     assert (result.exit_code, result.stdout) == (0, "job 7 is being cancelled\n")
     assert environment.requests[0][3] == {"reason": "wrong input", "force": True}
     assert call("drain", "cell-1").stdout == "cell cell-1 is draining\n"
-    assert environment.requests[1][3] == {"deadline_seconds": 3600.0}
+    assert environment.requests[1][3] == {"deadline_seconds": 3600.0, "reason": ""}
     call("drain", "cell-1", "--deadline", "0")
     call("drain", "cell-1", "--deadline", "-1")
     deadlines = [request[3]["deadline_seconds"] for request in environment.requests[2:]]
