@@ -14,6 +14,67 @@ from client.errors import EXIT_FAILED, ApiError, BadInput
 _PERIOD = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)")
 
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="Name of a rule.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address to which it reports.")
+]
+About = Annotated[Literal["alerts", "jobs"] | None, typer.Option(help="Alerts, or ends of jobs.")]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KIND", help="Only alerts of this kind; repeatable."),
+]
+OnlyCritical = Annotated[
+    bool | None, typer.Option("--only-critical/--all-alerts", help="Only critical alerts.")
+]
+Projects = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PROJECT",
+        help="Only jobs of this project, as name or domain/name; repeatable.",
+    ),
+]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="STATE",
+        help="Only jobs that ended in this state, for example failed; repeatable.",
+    ),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="PATTERN", help="Only jobs named so, such as nightly-*."),
+]
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="VALUE", help="Only jobs with this value of the label notify."),
+]
+GroupWait = Annotated[
+    int | None,
+    typer.Option(metavar="SECONDS", help="From the first event to its message."),
+]
+GroupInterval = Annotated[
+    int | None, typer.Option(metavar="SECONDS", help="Between two messages, at least.")
+]
+QuietHours = Annotated[
+    str | None,
+    typer.Option(metavar="BEGIN-END", help="No messages in this time: 22:00-07:00, or none."),
+]
+QuietZone = Annotated[
+    str | None,
+    typer.Option(metavar="ZONE", help="Time zone of the quiet hours, such as Europe/Berlin."),
+]
+QuietDays = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DAY", help="Day on which they begin, mon to sun; repeatable. Default: all."
+    ),
+]
+CriticalPasses = Annotated[
+    bool | None,
+    typer.Option("--critical-passes/--critical-waits", help="Send critical alerts in quiet hours."),
+]
+IsEnabled = Annotated[
+    bool | None, typer.Option("--enable/--disable", help="Whether it collects and sends.")
+]
 
 app = typer.Typer(
     help="Write, show and delete rules of notifications.",
@@ -33,71 +94,21 @@ def show_rule(name: RuleName, as_json: JsonFlag = False) -> None:
 @app.command("set")
 def set_rule(
     name: RuleName,
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address to which it reports.")
-    ] = None,
-    about: Annotated[
-        Literal["alerts", "jobs"] | None, typer.Option(help="Alerts, or ends of jobs.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND", help="Only alerts of this kind; repeatable."),
-    ] = None,
-    only_critical: Annotated[
-        bool | None, typer.Option("--only-critical/--all-alerts", help="Only critical alerts.")
-    ] = None,
-    project: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PROJECT",
-            help="Only jobs of this project, as name or domain/name; repeatable.",
-        ),
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATE",
-            help="Only jobs that ended in this state, for example failed; repeatable.",
-        ),
-    ] = None,
-    job_name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="PATTERN", help="Only jobs named so, such as nightly-*."),
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(metavar="VALUE", help="Only jobs with this value of the label notify."),
-    ] = None,
-    group_wait: Annotated[
-        int | None,
-        typer.Option(metavar="SECONDS", help="From the first event to its message."),
-    ] = None,
-    group_interval: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Between two messages, at least.")
-    ] = None,
-    quiet_hours: Annotated[
-        str | None,
-        typer.Option(metavar="BEGIN-END", help="No messages in this time: 22:00-07:00, or none."),
-    ] = None,
-    quiet_zone: Annotated[
-        str | None,
-        typer.Option(metavar="ZONE", help="Time zone of the quiet hours, such as Europe/Berlin."),
-    ] = None,
-    quiet_day: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DAY", help="Day on which they begin, mon to sun; repeatable. Default: all."
-        ),
-    ] = None,
-    critical_passes: Annotated[
-        bool | None,
-        typer.Option(
-            "--critical-passes/--critical-waits", help="Send critical alerts in quiet hours."
-        ),
-    ] = None,
-    is_enabled: Annotated[
-        bool | None, typer.Option("--enable/--disable", help="Whether it collects and sends.")
-    ] = None,
+    address: Address = None,
+    about: About = None,
+    kind: Kinds = None,
+    only_critical: OnlyCritical = None,
+    project: Projects = None,
+    state: States = None,
+    job_name: JobName = None,
+    label: Label = None,
+    group_wait: GroupWait = None,
+    group_interval: GroupInterval = None,
+    quiet_hours: QuietHours = None,
+    quiet_zone: QuietZone = None,
+    quiet_day: QuietDays = None,
+    critical_passes: CriticalPasses = None,
+    is_enabled: IsEnabled = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create or change a rule (operators). Omitted options keep their values.

@@ -109,13 +109,13 @@ def test_operation_is_stopped(command: CliRunner, session: Session) -> None:
     assert call(command, "bulk", "show", "999999").exit_code == 2
 
 
-def test_terminal_shows_the_jobs_asks_and_follows(command: CliRunner, session: Session) -> None:
+def test_terminal_shows_the_jobs_prompts_and_follows(command: CliRunner, session: Session) -> None:
     jobs = submit(session, 3)
     words = ("bulk", "cancel", "--project", "default/default", "--reason", "wrong data")
     with terminal(*words) as (process, end):
-        asked = read_until(end, b"Cancel these jobs? [y/N]")
-        assert b"3 jobs to cancel" in asked
-        assert str(jobs[0]).encode() in asked
+        prompt = read_until(end, b"Cancel these jobs? [y/N]")
+        assert b"3 jobs to cancel" in prompt
+        assert str(jobs[0]).encode() in prompt
         assert not BulkOperation.objects.exists()
         os.write(end, b"y\n")
         read_until(end, b"0 of about 3 jobs cancelled")

@@ -182,14 +182,14 @@ def test_follow_waits_for_the_end_of_a_running_operation(environment: Api) -> No
 
 
 @pytest.mark.parametrize(("typed", "code", "starts"), [(b"y\n", 0, 1), (b"n\n", 1, 0)])
-def test_terminal_asks_before_the_start(
+def test_terminal_prompts_before_the_start(
     environment: Api, typed: bytes, code: int, starts: int
 ) -> None:
     serve(environment)
     with terminal(*CANCEL) as (process, reader):
-        asked = read_until(reader, b"[y/N]")
-        assert b"2 jobs to cancel" in asked
-        assert b"Cancel these jobs?" in asked
+        prompt = read_until(reader, b"[y/N]")
+        assert b"2 jobs to cancel" in prompt
+        assert b"Cancel these jobs?" in prompt
         assert sent(environment, START) == []
         os.write(reader, typed)
         read_until(reader, b"is done: 2 jobs cancelled")
