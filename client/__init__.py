@@ -1,6 +1,6 @@
 """The `cellrun` command and the Python client, which use the HTTP API only."""
 
+from client.api.session import Session, connect
 from client.errors import ApiError, ClientError, StillOpen, Unreachable
-from client.session import Session, connect
 
 __all__ = ["ApiError", "ClientError", "Session", "StillOpen", "Unreachable", "connect"]

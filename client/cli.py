@@ -6,24 +6,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from client.commands import (
-    artifacts,
-    audit,
-    cache,
-    change,
-    history,
-    login,
-    policies,
-    projects,
-    queue,
-    secrets,
-    show,
-    submit,
-    tokens,
-    watch,
-)
+from client.commands.cells import cells, policies
+from client.commands.jobs import artifacts, bulk, cache, change, history, queue, show, submit, watch
+from client.commands.notifications import overview
+from client.commands.tenancy import audit, login, projects, secrets, tokens
+from client.display.terminal import show_error, stderr
 from client.errors import EXIT_INTERRUPTED, EXIT_TROUBLE, ClientError
-from client.terminal import show_error, stderr
 
 
 class _Commands(TyperGroup):
@@ -97,8 +85,11 @@ for command in (
     change.cancel,
     change.retry,
     change.delete,
-    show.cells,
-    change.drain,
+    cells.cells,
+    cells.cordon,
+    cells.uncordon,
+    cells.drain,
+    cells.unquarantine,
     policies.pools,
     policies.quota,
     change.release_attempt,
@@ -106,7 +97,9 @@ for command in (
     audit.audit,
 ):
     app.command()(command)
+app.add_typer(bulk.app, name="bulk")
 app.add_typer(cache.app, name="cache")
+app.add_typer(overview.app, name="notifications")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(projects.projects, name="project")
 app.add_typer(projects.members, name="member")

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from client.api.polling import PollInterval, beats
+from client.api.session import Session
 from client.documents import Job, Task
-from client.polling import PollInterval, beats
-from client.session import Session
 from client.states import TERMINAL_STATES
 
 STREAMS = ("stdout", "stderr")

@@ -1,6 +1,6 @@
-"""Generate client/documents.py from the committed OpenAPI description."""
+"""Generate the package client/documents from the committed OpenAPI description."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -9,29 +9,29 @@ import yaml
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.yaml"
 
-# The documents that the client reads; their parts are added.
-MODELS = (
-    "Job",
-    "Task",
-    "Attempt",
-    "Artifact",
-    "TaskArtifacts",
-    "CacheEntry",
-    "Change",
-    "Cell",
-    "Pool",
-    "Quota",
-    "StoredSecret",
-    "Token",
-    "GrantedToken",
-    "User",
-    "Whoami",
-    "AuditLine",
-    "Project",
-    "QueueEntry",
-    "Member",
-    "ServiceAccount",
-)
+# The modules of `client/documents` with the documents that the client reads; their parts are added.
+# A module imports parts of the modules above it.
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "tenancy": (
+        "StoredSecret",
+        "Token",
+        "GrantedToken",
+        "User",
+        "Whoami",
+        "AuditLine",
+        "Project",
+        "Member",
+        "ServiceAccount",
+    ),
+    "jobs": ("Job", "QueueEntry", "BulkCount", "BulkOperation"),
+    "tasks": ("Task", "Attempt", "Artifact", "TaskArtifacts", "CacheEntry", "Change"),
+    "cells": ("Cell", "Pool", "Quota"),
+    "notifications": (
+        "NotificationAddressDocument",
+        "NotificationMessageDocument",
+        "NotificationRuleDocument",
+    ),
+}
 _PREFIX = "#/components/schemas/"
 _TYPES = {
     "string": "str",
@@ -41,22 +41,64 @@ _TYPES = {
     "null": "None",
     "object": "dict[str, Any]",
 }
-_HEAD = '''"""Types of the API's response documents; fields of newer servers are ignored.
+_GENERATED = "Generated from docs/openapi.yaml by `make docs`."
+_PACKAGE_HEAD = f'''"""Types of the API's response documents; fields of newer servers are ignored.
 
-Generated from docs/openapi.yaml by `make docs`.
+{_GENERATED}
 """
-
-from typing import Any, TypedDict
 '''
 
 
-def write() -> str:
-    """Return the module, in which each document follows its parts."""
-    schemas = yaml.safe_load(DESCRIPTION.read_text())["components"]["schemas"]
-    names: list[str] = []
-    for model in MODELS:
-        names += [name for name in (*_parts_of(schemas, model), model) if name not in names]
-    return _HEAD + "".join(_write_class(name, schemas[name]) for name in dict.fromkeys(names))
+def write_package() -> str:
+    """Return the file of the package, which exports all documents."""
+    found = _names_by_module(_load_schemas())
+    imports = [_import(module, names) for module, names in sorted(found.items())]
+    exported = sorted(name for names in found.values() for name in names)
+    listed = "".join(f'    "{name}",\n' for name in exported)
+    return f"{_PACKAGE_HEAD}\n{''.join(imports)}\n__all__ = [\n{listed}]\n"
+
+
+def write_module(module: str) -> str:
+    """Return a module, in which each document follows its parts."""
+    schemas = _load_schemas()
+    found = _names_by_module(schemas)
+    own = found[module]
+    classes = "".join(_write_class(name, schemas[name]) for name in own)
+    parts = {part for name in own for part in _references(schemas[name])} - set(own)
+    typing = "Any, TypedDict" if "Any" in classes else "TypedDict"
+    head = [f'"""Types of documents about {module}.\n\n{_GENERATED}\n"""\n\n']
+    head.append(f"from typing import {typing}\n")
+    imports = [
+        _import(other, sorted(parts.intersection(names)))
+        for other, names in sorted(found.items())
+        if parts.intersection(names)
+    ]
+    return "".join([*head, *(["\n", *imports] if imports else []), classes])
+
+
+def _load_schemas() -> Mapping[str, Any]:
+    schemas: Mapping[str, Any] = yaml.safe_load(DESCRIPTION.read_text())["components"]["schemas"]
+    return schemas
+
+
+def _names_by_module(schemas: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the documents of each module; a part of several is in the first one."""
+    known: set[str] = set()
+    found: dict[str, list[str]] = {}
+    for module, models in MODULES.items():
+        names = [name for model in models for name in (*_parts_of(schemas, model), model)]
+        found[module] = [name for name in dict.fromkeys(names) if name not in known]
+        known.update(names)
+    return found
+
+
+def _import(module: str, names: Sequence[str]) -> str:
+    path = f"client.documents.{module}"
+    line = f"from {path} import {', '.join(sorted(names))}\n"
+    if len(line) <= 101:
+        return line
+    listed = "".join(f"    {name},\n" for name in sorted(names))
+    return f"from {path} import (\n{listed})\n"
 
 
 def _parts_of(schemas: Mapping[str, Any], name: str) -> Iterator[str]:

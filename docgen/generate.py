@@ -6,6 +6,7 @@ current.
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from controlplane.domain.integrity import render_document
@@ -34,7 +35,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics_page.write,
     "../deploy/grafana/cellrun.json": grafana_dashboard.write,
     "../deploy/prometheus/cellrun.rules.yaml": prometheus_rules.write,
-    "../client/documents.py": client_documents.write,
+    "../client/documents/__init__.py": client_documents.write_package,
+    **{
+        f"../client/documents/{module}.py": partial(client_documents.write_module, module)
+        for module in client_documents.MODULES
+    },
 }
 
 

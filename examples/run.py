@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from client import ApiError, ClientError, Session, StillOpen, connect
-from client.commands.watch import wait_for
+from client.api.polling import PollInterval, beats
+from client.commands.jobs.watch import wait_for
+from client.display.cells import CELL_COLOURS
+from client.display.render import note, seconds_between, state_text
 from client.documents import Job, Task
-from client.polling import PollInterval, beats
-from client.render import CELL_COLOURS, note, seconds_between, state_text
 from client.spec_file import read_spec
 from examples.expectations import EXPECTATIONS, differences
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
+from client.api.polling import PollInterval
+from client.api.session import Session
 from client.documents import Artifact
 from client.errors import ApiError, BadInput, ClientError, Unreachable
-from client.polling import PollInterval
-from client.session import Session
 
 OnBytes = Callable[[int], None]
 """Receives the number of new bytes; negative if bytes of a partial file are discarded."""

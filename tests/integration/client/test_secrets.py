@@ -68,7 +68,7 @@ def test_registry_option_stores_a_username_and_password(command: CliRunner) -> N
 def test_terminal_prompts_for_the_value_without_echo(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.commands.secrets.is_terminal", lambda: True)
+    monkeypatch.setattr("client.commands.tenancy.secrets.is_terminal", lambda: True)
     done = call(command, "secrets", "set", "token", typed=f"{VALUE}\n{VALUE}\n")
     assert done.exit_code == 0
     assert "Value:" in done.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.session import Session
+from client.api.session import Session
 from client.settings import ClientSettings
 from tests.unit.client.stub_server import Api
 

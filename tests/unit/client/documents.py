@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from client.documents import CacheEntry, Cell, Change, Job, Pool, Quota, Task
+from client.documents import (
+    BulkOperation,
+    CacheEntry,
+    Cell,
+    Change,
+    Job,
+    NotificationMessageDocument,
+    NotificationRuleDocument,
+    Pool,
+    Quota,
+    Task,
+)
 
 AT = "2026-11-20T12:00:00Z"
 
@@ -108,7 +119,11 @@ def a_cell(**changes: Any) -> Cell:
         "tags": [],
         "capacity": {"cpu": 2.0, "memory_mib": 2048},
         "free": {"cpu": 0.5, "memory_mib": 1024},
+        "max_capacity": {},
         "drivers": ["docker"],
+        "task_types": ["container"],
+        "revoked_at": None,
+        "mismatch": "",
         "last_seen_at": AT,
         "drain_deadline_at": None,
         "drain": None,
@@ -189,6 +204,71 @@ def a_change(**changes: Any) -> Change:
         "still": 0,
     }
     return change | changes  # type: ignore[no-any-return]
+
+
+def a_bulk_operation(**changes: Any) -> BulkOperation:
+    """A running operation that cancels two jobs, before its first page."""
+    operation: Any = {
+        "id": 5,
+        "action": "cancel",
+        "filter": {
+            "project": "default/lab",
+            "pool": None,
+            "name": None,
+            "labels": {},
+            "states": [],
+        },
+        "reason": "wrong data",
+        "by": "ann",
+        "state": "running",
+        "created_at": AT,
+        "ended_at": None,
+        "ended_because": "",
+        "expected": 2,
+        "done": 0,
+        "refused": 0,
+        "refusals": [],
+    }
+    return operation | changes  # type: ignore[no-any-return]
+
+
+def a_rule(**changes: Any) -> NotificationRuleDocument:
+    """A rule about all alerts, without quiet hours."""
+    rule: Any = {
+        "name": "night",
+        "address": "ops",
+        "enabled": True,
+        "about": "alerts",
+        "kinds": [],
+        "only_critical": False,
+        "projects": [],
+        "states": [],
+        "name_pattern": "",
+        "label": "",
+        "group_wait_seconds": 30,
+        "group_interval_seconds": 300,
+        "quiet_hours": None,
+        "critical_passes": True,
+    }
+    return rule | changes  # type: ignore[no-any-return]
+
+
+def a_message(**changes: Any) -> NotificationMessageDocument:
+    """A test message before its try."""
+    message: Any = {
+        "id": 31,
+        "rule": None,
+        "is_test": True,
+        "title": "Test",
+        "body": "A test.",
+        "state": "waiting",
+        "tries": 0,
+        "due_at": AT,
+        "created_at": AT,
+        "ended_at": None,
+        "last_error": "",
+    }
+    return message | changes  # type: ignore[no-any-return]
 
 
 def a_page(*results: Any, following: str | None = None) -> dict[str, Any]:

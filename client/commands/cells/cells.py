@@ -1,0 +1,75 @@
+"""`cellrun cells`, `cordon`, `uncordon`, `drain`, `unquarantine`: show and operate cells."""
+
+from typing import Annotated
+
+import typer
+
+from client.api.cells import DRAIN_SECONDS
+from client.api.session import connect
+from client.display.cells import cell_page, cell_table
+from client.display.terminal import JsonFlag, show
+from client.documents import Cell
+
+CellName = Annotated[str, typer.Argument(metavar="CELL", help="Name of a cell.")]
+Reason = Annotated[
+    str, typer.Option(help="Reason, shown with the state of the cell and in the audit log.")
+]
+
+
+def cells(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a cell.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the cells with their free capacity, or show one with the reason of its state."""
+    with connect() as session:
+        if name is not None:
+            cell = session.cell(name)
+            show(as_json, cell, cell_page(cell))
+            return
+        found = session.cells()
+    show(as_json, found, cell_table(found) if found else "no cells")
+
+
+def cordon(cell: CellName, reason: Reason = "", as_json: JsonFlag = False) -> None:
+    """Stop placement on a cell; its running attempts continue (operators)."""
+    with connect() as session:
+        answer = session.cordon(cell, reason=reason)
+    _show_order(answer, as_json)
+
+
+def uncordon(cell: CellName, reason: Reason = "", as_json: JsonFlag = False) -> None:
+    """Resume placement on a cell, and ignore its past failures (operators)."""
+    with connect() as session:
+        answer = session.uncordon(cell, reason=reason)
+    _show_order(answer, as_json)
+
+
+def unquarantine(cell: CellName, reason: Reason = "", as_json: JsonFlag = False) -> None:
+    """Lift the quarantine of a cell: it returns to its state before (operators)."""
+    with connect() as session:
+        answer = session.unquarantine(cell, reason=reason)
+    _show_order(answer, as_json)
+
+
+def drain(
+    cell: CellName,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds until attempts that still run are stopped; -1: never.")
+    ] = DRAIN_SECONDS,
+    reason: Reason = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Drain a cell: it takes no new work, and its attempts may finish (operators).
+
+    Attempts that still run at the deadline are stopped; their tasks are requeued, free of charge.
+    """
+    until = None if deadline < 0 else deadline
+    with connect() as session:
+        answer = session.drain(cell, deadline_seconds=until, reason=reason) or session.cell(cell)
+    _show_order(answer, as_json)
+
+
+def _show_order(answer: Cell, as_json: bool) -> None:
+    """Print the state after an order; that of a LOST cell takes effect at its return."""
+    note = "; the order takes effect when it returns" if answer["state"] == "LOST" else ""
+    show(as_json, answer, f"cell {answer['name']} is {answer['state'].lower()}{note}")

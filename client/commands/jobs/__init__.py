@@ -1,0 +1,1 @@
+"""Commands about jobs, tasks, their output and artifacts, and the cache."""

@@ -1,0 +1,168 @@
+"""`cellrun submit` and `cellrun run`: submit a job from a file or from command-line options."""
+
+import re
+import secrets
+from typing import Annotated, Any
+
+import typer
+
+from client.api.session import Session, connect
+from client.commands.jobs.watch import end_of, follow, print_failure, wait_for
+from client.display.forecast import forecast
+from client.display.render import state_text
+from client.display.terminal import Deadline, JsonFlag, show, show_json, stderr
+from client.documents import Job
+from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from client.spec_file import apply_change, read_spec
+from client.task_options import read_constraint, read_resource
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Set a field of the job: groups.0.replicas=3."
+    ),
+]
+
+
+def submit(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON; - is standard input.")
+    ],
+    changes: Changes = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
+    follow_logs: Annotated[
+        bool, typer.Option("--follow", help="Print its output until it has ended.")
+    ] = False,
+    deadline: Deadline = None,
+    only_validate: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show where its tasks would be placed now, or why they would wait."
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Submit a job. With --wait or --follow, exit with 0 only if it SUCCEEDED."""
+    spec = read_spec(file, changes or ())
+    if only_validate and (wait or follow_logs):
+        raise BadInput("--dry-run submits nothing: omit --wait and --follow")
+    with connect() as session:
+        if only_validate:
+            document = session.dry_run(spec)
+            show(as_json, document, forecast(document))
+            return
+        job = session.submit(spec)
+        if not (wait or follow_logs):
+            show(as_json, job, f"job {job['id']} ({job['name']}) is {job['state'].lower()}")
+            return
+        stderr().print(f"job {job['id']} ({job['name']})")
+        if follow_logs:
+            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
+        else:
+            [job] = wait_for(session, [job["id"]], deadline)
+        if as_json:
+            show_json(job)
+        end_of(session, job)
+
+
+def run(
+    words: Annotated[
+        list[str], typer.Argument(metavar="IMAGE -- CMD…", help="The image, then the command.")
+    ],
+    cpu: Annotated[float | None, typer.Option(min=0, help="CPU cores of a task.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory of a task, for example 64Mi.")] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk of a task, for example 1Gi.")] = None,
+    gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of a task.")] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--resource", metavar="NAME=NUMBER", help="A named resource or token."),
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="Required label: zone=a, zone=a,b, zone!=a, gb>=64, ssd, !ssd."),
+    ] = None,
+    prefer: Annotated[
+        list[str] | None, typer.Option(help="Preferred label of the cell, as --constraint.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Placement tag.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 1,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job; default: after the image.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Time limit in seconds.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Name of the pool.")] = None,
+    process: Annotated[
+        bool,
+        typer.Option("--process", help="Run a process without an image: run --process -- CMD…"),
+    ] = False,
+    changes: Changes = None,
+    deadline: Deadline = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a command, print its output, and exit with its exit code. Ctrl-C cancels the job."""
+    image, command = (None, words) if process else (words[0], words[1:])
+    resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
+    resources |= dict(read_resource(item) for item in named or ())
+    constraints = [read_constraint(item) for item in constraint or ()]
+    constraints += [read_constraint(item, required=False) for item in prefer or ()]
+    spec: dict[str, Any] = {
+        "name": name or _name_after(image or command[0]),
+        "image": image,
+        "task_type": "process" if process else None,
+        "command": command or None,
+        "replicas": replicas,
+        "env": dict(_split(item) for item in env or ()) or None,
+        "resources": {k: v for k, v in resources.items() if v is not None} or None,
+        "constraints": constraints or None,
+        "placement_tags": tag or None,
+        "timeout_seconds": timeout,
+        "pool": pool,
+    }
+    spec = {field: value for field, value in spec.items() if value is not None}
+    for change in changes or ():
+        apply_change(spec, change)
+    with connect() as session:
+        job = session.submit(spec)
+        try:
+            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
+        except KeyboardInterrupt:
+            _cancel(session, job)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        code = _exit_code(session, job)
+    if as_json:
+        show_json(job)
+    raise typer.Exit(code)
+
+
+def _cancel(session: Session, job: Job) -> None:
+    session.cancel_job(job["id"], reason="interrupted at the terminal")
+    stderr().print(f"job {job['id']} is being cancelled")
+
+
+def _exit_code(session: Session, job: Job) -> int:
+    """Return the first exit code other than 0 of the tasks; 1 if the job failed without one."""
+    if job["state"] == "SUCCEEDED":
+        return 0
+    tasks = list(session.tasks(job["id"]))
+    failed = next((task for task in tasks if task["exit_code"]), None)
+    reason = job["failure_reason"] or next((t["failure_reason"] for t in tasks), "")
+    stderr().print(f"job {job['id']}", state_text(job["state"]), reason)
+    print_failure(session, job)
+    return failed["exit_code"] or EXIT_FAILED if failed else EXIT_FAILED
+
+
+def _name_after(word: str) -> str:
+    """Return a unique name: the last part of the image's or program's name, and four characters."""
+    last = word.rsplit("/", 1)[-1].split("@")[0].split(":")[0].lower()
+    clean = re.sub(r"[^a-z0-9._-]", "-", last).lstrip("._-")[:50] or "run"
+    return f"{clean}-{secrets.token_hex(2)}"
+
+
+def _split(item: str) -> tuple[str, str]:
+    name, found, value = item.partition("=")
+    if not found or not name:
+        raise BadInput(f"--env {item!r}: expected NAME=VALUE")
+    return name, value

@@ -1,0 +1,1 @@
+"""Commands about addresses, rules and messages of notifications."""

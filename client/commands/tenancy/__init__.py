@@ -1,0 +1,1 @@
+"""Commands about logins, projects, members, tokens, secrets and the audit log."""

@@ -1,0 +1,102 @@
+"""Render cells: their states with reasons, capacity, and the progress of a drain."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.display.render import COLOURS, instant_text, new_table
+from client.documents import Cell, Drain
+from client.task_options import show_marks
+
+CELL_COLOURS = {
+    "READY": COLOURS["SUCCEEDED"],
+    "CORDONED": COLOURS["PENDING"],
+    "DRAINING": COLOURS["ASSIGNED"],
+    "QUARANTINED": COLOURS["FAILED"],
+    "LOST": COLOURS["KILLED"],
+}
+_UNITS = {"memory_mib": " MiB", "disk_mib": " MiB"}
+
+
+def cell_table(cells: Iterable[Cell]) -> Table:
+    """Return a table with one line per cell, with its free capacity."""
+    table = new_table(
+        "CELL", "STATE", "POOL", "CPU", "MEMORY", "GPU", "DRIVERS", "LABELS, TAGS", "LAST SEEN"
+    )
+    for cell in cells:
+        table.add_row(
+            cell["name"],
+            Text(_cell_state(cell), style=CELL_COLOURS.get(cell["state"], "")),
+            cell["pool"],
+            _share(cell, "cpu", ""),
+            _share(cell, "memory_mib", " MiB"),
+            _share(cell, "gpu", ""),
+            ", ".join(cell["drivers"]),
+            Text(show_marks(cell["labels"], cell["tags"])),
+            instant_text(cell["last_seen_at"]),
+        )
+    return table
+
+
+def cell_page(cell: Cell) -> RenderableType:
+    """Render one cell: its state with the reason, what it offers, and what is free."""
+    state = cell["state"].lower() + (" (silent)" if cell["silent"] else "")
+    head = Text.assemble(
+        (f"{cell['name']}  ", "bold"), (state, CELL_COLOURS.get(cell["state"], ""))
+    )
+    drain = cell["drain"]
+    facts = new_table("FIELD", "VALUE")
+    for name, value in (
+        ("reason", cell["state_reason"]),
+        ("mismatch", cell["mismatch"]),
+        ("quarantined until", instant_text(cell["quarantined_until"])),
+        ("drain", "" if drain is None else _drain_text(drain)),
+        ("drain deadline", instant_text(cell["drain_deadline_at"])),
+        ("key revoked", instant_text(cell["revoked_at"])),
+        ("pool", cell["pool"]),
+        ("labels, tags", show_marks(cell["labels"], cell["tags"])),
+        ("drivers", ", ".join(cell["drivers"])),
+        ("task types", ", ".join(cell["task_types"])),
+        ("last seen", instant_text(cell["last_seen_at"])),
+    ):
+        if value:
+            facts.add_row(name, Text(value))
+    resources = new_table("RESOURCE", "FREE", "CAPACITY", "MAXIMUM")
+    for name, amount in cell["capacity"].items():
+        maximum = cell["max_capacity"].get(name)
+        resources.add_row(
+            name.removesuffix("_mib"),
+            _amount(name, cell["free"].get(name, 0)),
+            _amount(name, amount),
+            "" if maximum is None else _amount(name, maximum),
+        )
+    return Group(head, Text(), facts, Text(), resources)
+
+
+def _drain_text(drain: Drain) -> str:
+    """Return `3 of 12 attempts left, the longest until 2031-05-04 12:00:00`."""
+    text = f"{drain['left']} of {drain['total']} attempts left"
+    if not drain["left"]:
+        return text
+    if drain["longest_until"] is None:
+        return f"{text}, without a limit for the longest"
+    return f"{text}, the longest until {instant_text(drain['longest_until'])}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount:.15g}{_UNITS.get(name, '')}"
+
+
+def _cell_state(cell: Cell) -> str:
+    """Return the state of a cell; unless it is ready, with the reason."""
+    state = cell["state"].lower()
+    text = state if state == "ready" else f"{state}: {cell['state_reason']}"
+    return f"{text} (silent)" if cell["silent"] else text
+
+
+def _share(cell: Cell, name: str, unit: str) -> str:
+    if name not in cell["capacity"]:
+        return ""
+    return f"{cell['free'].get(name, 0):g} of {cell['capacity'][name]:g}{unit} free"

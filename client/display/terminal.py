@@ -1,0 +1,96 @@
+"""Shared options and output of the commands: consoles, `--json`, errors and prompts."""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from client.display.visible import visible, visible_json
+from client.errors import ClientError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's response as JSON.")]
+Deadline = Annotated[
+    float | None,
+    typer.Option("--deadline", min=0, metavar="SECONDS", help="Stop waiting after this time."),
+]
+
+Which = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="Id of a job, uid of an attempt, or id of a task (--task)."),
+]
+IsTask = Annotated[
+    bool, typer.Option("--task", help="ID is the id of a task, even if a job has the same id.")
+]
+
+
+class VisibleConsole(Console):
+    """A console that escapes control characters, except those of its own styles."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as usual, then escape. Control segments come from rich itself."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
+
+
+def stdout() -> Console:
+    """Return the console for results. Off a terminal, tables have their full width."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """Return the console for progress and errors."""
+    return _console(sys.stderr)
+
+
+def _console(file: Any) -> Console:
+    return VisibleConsole(
+        file=file,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not file.isatty(),
+        width=None if file.isatty() else 400,
+    )
+
+
+def show(as_json: bool, document: Any, drawn: RenderableType) -> None:
+    """Print a document as JSON, or in its rendered form."""
+    if as_json:
+        show_json(document)
+    else:
+        stdout().print(drawn)
+
+
+def show_json(document: Any) -> None:
+    """Print a document as JSON."""
+    print(visible_json(json.dumps(document, indent=2, ensure_ascii=False)))
+
+
+def show_error(fault: ClientError) -> None:
+    """Print an error as one line, plus one for each of several faults."""
+    first, *more = fault.lines()
+    console = stderr()
+    console.print(Text.assemble(("cellrun: ", "bold #cf222e"), first), soft_wrap=True)
+    for line in more:
+        console.print(Text(line), soft_wrap=True)
+
+
+def agrees(question: str) -> bool:
+    """Return whether the user confirms. The prompt is on standard error; the default is no."""
+    stderr().print(question, "[y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def is_terminal() -> bool:
+    """Return whether the command can prompt on a terminal."""
+    return sys.stdin.isatty()

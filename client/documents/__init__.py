@@ -1,0 +1,92 @@
+"""Types of the API's response documents; fields of newer servers are ignored.
+
+Generated from docs/openapi.yaml by `make docs`.
+"""
+
+from client.documents.cells import AllowedMount, Cell, Drain, JobLimits, Pool, Quota, QuotaUsage
+from client.documents.jobs import (
+    BulkCount,
+    BulkOperation,
+    BulkRefusal,
+    BulkSample,
+    BulkSelection,
+    Hold,
+    Job,
+    JobGroup,
+    JobWait,
+    PendingReason,
+    QueueEntry,
+)
+from client.documents.notifications import (
+    NotificationAddressDocument,
+    NotificationMessageDocument,
+    NotificationQuietHours,
+    NotificationRuleDocument,
+)
+from client.documents.tasks import (
+    Artifact,
+    Attempt,
+    CacheEntry,
+    CacheOrigin,
+    Change,
+    Task,
+    TaskArtifacts,
+    TaskOrigin,
+)
+from client.documents.tenancy import (
+    AuditLine,
+    GrantedToken,
+    HeldRole,
+    Member,
+    Project,
+    ProjectHold,
+    ServiceAccount,
+    StoredSecret,
+    Token,
+    User,
+    Whoami,
+)
+
+__all__ = [
+    "AllowedMount",
+    "Artifact",
+    "Attempt",
+    "AuditLine",
+    "BulkCount",
+    "BulkOperation",
+    "BulkRefusal",
+    "BulkSample",
+    "BulkSelection",
+    "CacheEntry",
+    "CacheOrigin",
+    "Cell",
+    "Change",
+    "Drain",
+    "GrantedToken",
+    "HeldRole",
+    "Hold",
+    "Job",
+    "JobGroup",
+    "JobLimits",
+    "JobWait",
+    "Member",
+    "NotificationAddressDocument",
+    "NotificationMessageDocument",
+    "NotificationQuietHours",
+    "NotificationRuleDocument",
+    "PendingReason",
+    "Pool",
+    "Project",
+    "ProjectHold",
+    "QueueEntry",
+    "Quota",
+    "QuotaUsage",
+    "ServiceAccount",
+    "StoredSecret",
+    "Task",
+    "TaskArtifacts",
+    "TaskOrigin",
+    "Token",
+    "User",
+    "Whoami",
+]
