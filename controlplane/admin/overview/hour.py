@@ -13,14 +13,21 @@ from controlplane.domain.state.states import COLOURS, REASONS, Reason
 from controlplane.models import Job
 from controlplane.queries.pages.hour import Minute, load_failures, load_minutes
 
+
+def _sampled(minute: Minute, number: int) -> int | None:
+    return number if minute.is_sampled else None
+
+
 _CHARTS: tuple[tuple[str, str, tuple[Line[Minute], ...]], ...] = (
     (
         "Tasks per minute",
         "tasks",
         (
-            Line("started", COLOURS[S.RUNNING], lambda minute: minute.started),
-            Line("succeeded", COLOURS[S.SUCCEEDED], lambda minute: minute.succeeded),
-            Line("failed", COLOURS[S.FAILED], lambda minute: minute.failed),
+            Line("started", COLOURS[S.RUNNING], lambda minute: _sampled(minute, minute.started)),
+            Line(
+                "succeeded", COLOURS[S.SUCCEEDED], lambda minute: _sampled(minute, minute.succeeded)
+            ),
+            Line("failed", COLOURS[S.FAILED], lambda minute: _sampled(minute, minute.failed)),
         ),
     ),
     (

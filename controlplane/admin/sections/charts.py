@@ -19,8 +19,15 @@ class Point(Protocol):
         """Return the instant."""
         ...
 
+    @property
+    def is_sampled(self) -> bool:
+        """Return whether there are samples of it."""
+        ...
+
 
 P = TypeVar("P", bound=Point)
+_WHOLE = 0.9
+"""The share of sampled points from which a chart does not report how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +63,22 @@ def line_chart(
         "title": title,
         "unit": unit,
         "summary": summary,
+        "coverage": _coverage(points),
         "lines": [{"name": line.name, "colour": line.colour} for line in lines],
         "times": json.dumps([int(point.at.timestamp() * 1000) for point in points]),
         "values": json.dumps([[_rounded(value) for value in each] for each in values]),
         "figures": figures[::-1],
     }
+
+
+def _coverage(points: Sequence[Point]) -> str:
+    """Return how many points have samples, if so few that the lines are not those of the time."""
+    sampled = sum(point.is_sampled for point in points)
+    if sampled >= _WHOLE * len(points):
+        return ""
+    minutes = round((points[1].at - points[0].at).total_seconds() / 60)
+    periods = "minutes" if minutes == 1 else f"periods of {minutes} minutes"
+    return f"There are samples for only {sampled} of {len(points)} {periods}."
 
 
 def _figure(value: float | None, unit: str) -> str:

@@ -23,6 +23,11 @@ class CellFigures:
     capacity: float | None = None
 
     @property
+    def is_sampled(self) -> bool:
+        """Return whether there are samples of the time."""
+        return self.capacity is not None
+
+    @property
     def free(self) -> float | None:
         """Return what was neither used nor reserved."""
         if self.used is None or self.reserved is None or self.capacity is None:

@@ -25,6 +25,11 @@ class Minute:
     held: float | None = None
     latencies: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
+    @property
+    def is_sampled(self) -> bool:
+        """Return whether the minute has samples."""
+        return self.held is not None
+
     def latency(self, share: float) -> float | None:
         """Return the percentile of the first starts of the minute, in seconds."""
         return percentile(self.latencies, share)

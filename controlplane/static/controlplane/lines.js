@@ -26,6 +26,11 @@
     gpu: (value) => String(Math.round(value * 10) / 10),
   };
 
+  // Whether a value has no neighbour to which a line leads.
+  function isAlone(data, place) {
+    return (data[place - 1] ?? null) === null && (data[place + 1] ?? null) === null;
+  }
+
   function draw(canvas) {
     const { unit, times, values } = canvas.dataset;
     const figure = canvas.closest("figure");
@@ -42,8 +47,8 @@
         backgroundColor: colour,
         borderDash: DASHES[place],
         borderWidth: 2,
-        // A minute without a start has no latency.
-        pointRadius: unit === "seconds" ? 1.5 : 0,
+        // A line of one point would draw nothing. A minute without a start has no latency.
+        pointRadius: ({ dataIndex }) => (isAlone(data, dataIndex) ? 3 : unit === "seconds" ? 1.5 : 0),
         spanGaps: unit === "seconds",
       };
     });

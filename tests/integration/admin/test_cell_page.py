@@ -126,8 +126,10 @@ def test_resources_are_drawn_over_an_hour_and_a_day(operator: Client) -> None:
     assert "0.5 used, 0.25 reserved, 63.25 free; at most 0.5 used" in hour
     assert "1 GiB used, 0 MiB reserved, 3 GiB free" in hour
     assert "GPUs" not in hour
+    assert "There are samples for only 1 of 60 minutes." in hour
     day = text_of(section(page(operator, "?span=day"), "capacity"))
     assert "at most 45 used" in day
+    assert "There are samples for only 2 of 96 periods of 15 minutes." in day
     assert text_of(section(page(operator, "?span=century"), "capacity")) == hour
 
 

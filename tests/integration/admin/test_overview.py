@@ -153,9 +153,11 @@ def test_the_hour_has_a_value_for_each_minute_as_lines_and_as_a_table(operator: 
     tasks, latency, open_work = answer.context["charts"]
     times = json.loads(tasks["times"])
     assert len(times) == 60
+    assert tasks["coverage"] == "There are samples for only 1 of 60 minutes."
     assert times[-1] == (NOW - timedelta(minutes=1)).timestamp() * 1000
     started, succeeded, failed = json.loads(tasks["values"])
-    assert [n for n, value in enumerate(started) if value] == [56]
+    # Minutes without samples have no figures, not zeros.
+    assert [n for n, value in enumerate(started) if value is not None] == [56]
     assert (started[56], succeeded[56], failed[56]) == (8, 4, 2)
     median, most = json.loads(latency["values"])
     assert median[56] == pytest.approx(7.5)
@@ -168,6 +170,12 @@ def test_the_hour_has_a_value_for_each_minute_as_lines_and_as_a_table(operator: 
     table = shown.split("Tasks per minute as a table")[1].split("</details>")[0]
     assert "2026-11-20 11:56:00 8 4 2" in words(table)
     assert "2026-11-20 11:55:00" not in table
+
+
+def test_an_hour_with_samples_does_not_report_how_many(operator: Client) -> None:
+    for minute in range(1, 61):
+        add_sample(NOW - timedelta(minutes=minute))
+    assert "There are samples" not in page(operator, "/admin/")
 
 
 def test_the_oldest_waiting_task_is_the_one_that_could_start_first(operator: Client) -> None:

@@ -78,6 +78,40 @@ def test_lines_are_drawn_again_after_a_refresh(page: Page) -> None:
     expect(page.locator("figure details").first.locator("tbody")).to_be_visible()
 
 
+# How many pixels each line has of its own colour.
+COLOURED = """
+    Array.from(document.querySelectorAll("canvas[data-values]"), (canvas) => {
+      const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return Chart.getChart(canvas).data.datasets.map(({borderColor}) => {
+        const [, red, green, blue] = /srgb (\\S+) (\\S+) ([^ )]+)/.exec(borderColor)
+          || /rgb\\((\\d+), (\\d+), (\\d+)/.exec(borderColor);
+        const scale = borderColor.includes("srgb") ? 255 : 1;
+        const wanted = [red, green, blue].map((part) => Math.round(part * scale));
+        let painted = 0;
+        for (let at = 0; at < data.length; at += 4) {
+          painted += data[at + 3] === 255
+            && wanted.every((part, place) => Math.abs(data[at + place] - part) < 3);
+        }
+        return painted;
+      });
+    })
+    """
+
+
+def test_a_single_sample_is_drawn_as_a_point(page: Page) -> None:
+    PoolSample.objects.all().delete()
+    add_sample(5, started=7)
+    page.goto("/admin/")
+    tasks, latency, work = page.evaluate(COLOURED)
+    assert (len(tasks), len(latency), len(work)) == (3, 2, 2)
+    # Points of equal values cover each other.
+    assert max(tasks) > 5
+    assert max(latency) > 5
+    assert min(work) > 5
+    for caption in page.locator("#hour figcaption").all():
+        expect(caption).to_contain_text("There are samples for only 1 of 60 minutes.")
+
+
 def test_lines_have_other_colours_in_the_dark_theme(page: Page) -> None:
     colours = """
         new Set(Array.from(document.querySelectorAll("canvas[data-values]"),
