@@ -1,4 +1,4 @@
-// Tools of pages: search, wrap and follow the output of an attempt; copy a command.
+// Tools of pages: search, wrap and follow the output of an attempt; copy a command; name what the palette finds.
 
 "use strict";
 
@@ -99,6 +99,14 @@
     setTimeout(() => { button.textContent = text; }, COPIED_MS);
   });
 
+  // The field of the palette, which belongs to django-unfold, names what it finds as its button does.
+  document.addEventListener("DOMContentLoaded", () => {
+    const field = document.getElementById("search-input-command");
+    const button = document.getElementById("open-palette");
+    if (!field || !button) return;
+    field.placeholder = button.title;
+    field.ariaLabel = button.title;
+  });
   document.addEventListener("DOMContentLoaded", prepare);
   document.addEventListener("htmx:afterSwap", prepare);
   setInterval(follow, FOLLOW_MS);

@@ -74,8 +74,20 @@ def test_the_palette_finds_a_job_a_task_and_a_cell_by_keyboard(page: Page) -> No
 
 def test_the_palette_opens_from_the_sidebar(page: Page) -> None:
     page.goto("/admin/")
-    page.get_by_text("Search apps and models").click()
+    page.get_by_role("button", name="Find jobs, cells").click()
     expect(page.locator("#search-input-command")).to_be_focused()
+
+
+def test_the_palette_names_what_it_finds(page: Page) -> None:
+    page.goto("/admin/")
+    expect(page.get_by_text("apps and models")).to_have_count(0)
+    button, field = page.locator("#open-palette"), page.locator("#search-input-command")
+    for kind in ("jobs", "tasks", "attempts", "cells", "pools", "projects", "pages"):
+        expect(button).to_have_attribute("title", re.compile(rf"\b{kind}\b"))
+    expect(field).to_have_attribute("placeholder", button.get_attribute("title") or "")
+    expect(field).to_have_attribute("aria-label", button.get_attribute("title") or "")
+    width = "document.querySelector('#open-palette span.truncate').scrollWidth"
+    assert page.evaluate(width) <= page.evaluate(width.replace("scroll", "client"))
 
 
 def test_the_palette_finds_only_what_the_user_may_view(live_server: LiveServer) -> None:
