@@ -8,11 +8,14 @@ from controlplane.admin.cells import pages as cells
 from controlplane.admin.login import identities
 from controlplane.admin.login.form import LoginForm
 from controlplane.admin.login.sessions import has_permission
+from controlplane.admin.notifications import addresses, rules
+from controlplane.admin.notifications import messages as notification_messages
 from controlplane.admin.overview.page import show_overview
 from controlplane.admin.tenancy import groups, members, projects, secrets, tokens, users
 from controlplane.admin.work import attempts, bulk, cache, callbacks, jobs, one_offs, tasks
 
 __all__ = [
+    "addresses",
     "alerts",
     "attempts",
     "bulk",
@@ -23,11 +26,13 @@ __all__ = [
     "identities",
     "jobs",
     "members",
+    "notification_messages",
     "one_offs",
     "operations",
     "pools",
     "projects",
     "quotas",
+    "rules",
     "secrets",
     "tasks",
     "ticks",

@@ -53,6 +53,9 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
         "System",
         (
             ("Alerts", "notifications", "controlplane_alert"),
+            ("Notification rules", "campaign", "controlplane_notificationrule"),
+            ("Notification addresses", "alternate_email", "controlplane_notificationaddress"),
+            ("Notification messages", "outbox", "controlplane_notificationmessage"),
             ("Dead letters", "mark_email_unread", "controlplane_deadletter"),
             ("Ticks", "timer", "controlplane_tickstate"),
             ("Tick runs", "history", "controlplane_tickrun"),

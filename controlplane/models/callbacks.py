@@ -296,7 +296,12 @@ class NotificationMessage(models.Model):
         db_index=False,
     )
     rule = models.ForeignKey(
-        NotificationRule, on_delete=models.SET_NULL, null=True, blank=True, related_name="messages"
+        NotificationRule,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="messages",
+        db_index=False,
     )
     is_test = models.BooleanField(default=False, help_text="A test has no rule and one try.")
     title = models.TextField()
@@ -330,6 +335,7 @@ class NotificationMessage(models.Model):
                 condition=Q(ended_at=None),
             ),
             models.Index(fields=("address", "id"), name="notification_message_listed"),
+            models.Index(fields=("rule", "id"), name="notification_message_of_rule"),
             models.Index(
                 fields=("ended_at",),
                 name="notification_message_ended",

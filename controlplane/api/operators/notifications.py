@@ -15,6 +15,10 @@ from controlplane.api.operators import notification_schemas as schemas
 from controlplane.api.requests import check_named, read_part
 from controlplane.api.schemas import EmptyRequest
 from controlplane.commands.notifications import configure
+from controlplane.commands.notifications.requests import (
+    NotificationAddressRequest,
+    NotificationRuleRequest,
+)
 from controlplane.queries import notifications
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 
@@ -37,7 +41,7 @@ class NotificationAddresses(ApiView):
         """Show an address with the scheme of its URL (operators)."""
         return self.answer(_describe(notifications.get_address(name)))
 
-    @Operation(body=schemas.NotificationAddressRequest, codes=(200, 201), problems=(409,))
+    @Operation(body=NotificationAddressRequest, codes=(200, 201), problems=(409,))
     def update(self, request: Request, name: str) -> Response:
         """Create or replace an address (operators). Test it with `test`."""
         is_new = configure.put_address(name=name, url=_read_url(request), now=clock.now())
@@ -94,10 +98,10 @@ class NotificationRules(ApiView):
         """Show a rule (operators)."""
         return self.answer(notifications.describe_rule(notifications.get_rule(name)))
 
-    @Operation(body=schemas.NotificationRuleRequest, codes=(200, 201), problems=(409,))
+    @Operation(body=NotificationRuleRequest, codes=(200, 201), problems=(409,))
     def update(self, request: Request, name: str) -> Response:
         """Create or replace a rule (operators); a new one reports events from now on."""
-        wanted = read_part(request, schemas.NotificationRuleRequest)
+        wanted = read_part(request, NotificationRuleRequest)
         check_named("name", wanted.name, name)
         is_new = configure.put_rule(name=name, wanted=wanted.fields(), now=clock.now())
         found = notifications.describe_rule(notifications.get_rule(name))
@@ -152,12 +156,12 @@ def _describe_message(message: Any) -> dict[str, Any]:
 def _read_url(request: Request) -> str:
     """Return the URL in the body. Errors do not repeat parts of the body."""
     try:
-        return read_part(request, schemas.NotificationAddressRequest).url
+        return read_part(request, NotificationAddressRequest).url
     except UnreadableDocument:
         text = "the body cannot be parsed; details are omitted because they could reveal the URL"
         raise UnreadableDocument(text) from None
     except InvalidSpec as error:
-        known = schemas.NotificationAddressRequest.model_fields
+        known = NotificationAddressRequest.model_fields
         faults = [
             fault if not fault.field or fault.field in known else Fault("", "unknown field")
             for fault in error.faults

@@ -46,7 +46,7 @@ def put_address(*, name: str, url: str, now: datetime) -> bool:
 
     Raise InvalidSpec, without any part of the URL; Conflict if there are too many addresses.
     """
-    checked = _checked(url)
+    checked = check_address(url)
     written = {
         "sealed": _seal(name, url),
         "masked": checked.masked,
@@ -174,7 +174,8 @@ def reseal_addresses() -> int:
     return len(resealed)
 
 
-def _checked(url: str) -> CheckedUrl:
+def check_address(url: str) -> CheckedUrl:
+    """Return the URL of an address. Raise InvalidSpec, without any part of the URL."""
     try:
         checked = check_url(url)
     except BadAddress as error:

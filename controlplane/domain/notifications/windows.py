@@ -27,15 +27,18 @@ class QuietHours:
 
     def is_quiet(self, at: datetime) -> bool:
         """Return whether `at` is in a period: its begin belongs to it, its end does not."""
+        return self.end_at(at) is not None
+
+    def end_at(self, at: datetime) -> datetime | None:
+        """Return the end of the period that `at` is in, or None."""
         zone = ZoneInfo(self.zone)
         today = at.astimezone(zone).date()
-        return any(
-            self._instant(day, self.begin, zone)
-            <= at
-            < self._instant(day if self.begin < self.end else day + _DAY, self.end, zone)
-            for day in (today - _DAY, today)
-            if day.weekday() in self.weekdays
-        )
+        for day in (today - _DAY, today):
+            until = day if self.begin < self.end else day + _DAY
+            end = self._instant(until, self.end, zone)
+            if day.weekday() in self.weekdays and self._instant(day, self.begin, zone) <= at < end:
+                return end
+        return None
 
     def _instant(self, day: date, at: time, zone: ZoneInfo) -> datetime:
         # Compared in UTC: two datetimes of one zone are compared by their local times.
@@ -75,8 +78,25 @@ def due_window(
     if is_quiet and not timing.critical_passes:
         return None
     first_at = pending.first_critical_at if is_quiet else pending.first_at
-    if first_at is None or now < first_at + timing.group_wait:
-        return None
-    if last_at is not None and now < last_at + timing.group_interval:
+    if first_at is None or now < _ready_at(first_at, last_at, timing):
         return None
     return Window.CRITICAL if is_quiet else Window.ALL
+
+
+def next_message_at(
+    pending: Pending, last_at: datetime | None, timing: Timing, *, now: datetime
+) -> datetime | None:
+    """Return when the unsent events are reported, the earliest of them; None without events."""
+    found = []
+    if pending.first_at is not None:
+        ready_at = max(now, _ready_at(pending.first_at, last_at, timing))
+        found.append((timing.quiet and timing.quiet.end_at(ready_at)) or ready_at)
+    if timing.critical_passes and pending.first_critical_at is not None:
+        found.append(max(now, _ready_at(pending.first_critical_at, last_at, timing)))
+    return min(found, default=None)
+
+
+def _ready_at(first_at: datetime, last_at: datetime | None, timing: Timing) -> datetime:
+    """Return when an event may be reported, quiet hours aside."""
+    waited = first_at + timing.group_wait
+    return waited if last_at is None else max(waited, last_at + timing.group_interval)

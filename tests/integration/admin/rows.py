@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 from django.contrib.auth.models import Group, User
 
+from controlplane.commands.notifications.configure import RuleFields, put_address, put_rule
 from controlplane.commands.tenancy.secrets import put_secret
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.jobs.bulk import BulkFilter
@@ -34,6 +35,9 @@ from controlplane.models import (
     Domain,
     Job,
     Membership,
+    NotificationEvent,
+    NotificationMessage,
+    NotificationRule,
     OidcIdentity,
     OneOff,
     Pool,
@@ -107,6 +111,7 @@ def make_installation() -> None:
     Membership.objects.create(group=group, project=project, role="viewer", created_at=NOW)
     Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
     put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)
+    make_notifications()
     job = make_job(project, pool, owner, states=list(S))
     make_callbacks(job)
     make_cache_entry(Task.objects.get(job=job, state=S.SUCCEEDED))
@@ -123,6 +128,28 @@ def make_installation() -> None:
         refusals=[{"job": job.pk, "text": "it has ended"}],
         after_job_id=job.pk,
         last_job_id=job.pk,
+    )
+
+
+def make_notifications() -> None:
+    """An address with a rule, of which a message is tried again and an event waits."""
+    put_address(name="ops", url="json://ops:t0ps3cret@example.org", now=NOW)
+    columns = {"about": "alerts", "kinds": ["mass_loss"]}
+    put_rule(name="night", wanted=RuleFields("ops", columns), now=NOW)
+    rule = NotificationRule.objects.get()
+    NotificationMessage.objects.create(
+        address_id=rule.address_id,
+        rule=rule,
+        title="Cellrun: 1 event (night)",
+        body="raised: mass_loss default: 5 of 8",
+        tries=2,
+        due_at=NOW,
+        give_up_at=NOW + timedelta(days=1),
+        created_at=NOW,
+        last_error="the service did not accept the message (500)",
+    )
+    NotificationEvent.objects.create(
+        rule=rule, alert_id=1, is_critical=True, at=NOW, line="raised: mass_loss gpu: 3 of 4"
     )
 
 

@@ -27,6 +27,8 @@ from controlplane.models import (
     CellLease,
     Job,
     Membership,
+    NotificationAddress,
+    NotificationRule,
     OidcIdentity,
     OneOff,
     Pool,
@@ -85,6 +87,9 @@ def test_registered_models_are_the_expected_ones() -> None:
         "Domain",
         "Job",
         "Membership",
+        "NotificationAddress",
+        "NotificationMessage",
+        "NotificationRule",
         "OidcIdentity",
         "OneOff",
         "Pool",
@@ -141,6 +146,9 @@ def test_list_and_detail_pages_render(operator: Client, model: type[models.Model
         ("cacheentry", "is_shared__exact=1"),
         ("cacheentry", "q=model"),
         ("task", "cache_entry_id__exact=1"),
+        ("notificationmessage", "open=yes&state__exact=waiting"),
+        ("notificationrule", "about__exact=alerts&q=night"),
+        ("notificationaddress", "q=ops"),
         ("auditline", "q=old"),
         ("tickrun", "tick=placement"),
     ],
@@ -338,12 +346,12 @@ def test_the_sidebar_has_the_sections_and_counts_alerts(operator: Client) -> Non
     )
     assert re.search(r"Alerts 1\b", shown)
     Alert.objects.update(cleared_at=NOW)
-    assert "Alerts mark_email_unread Dead letters" in words(page(operator, "/admin/"))
+    assert "Alerts campaign Notification rules" in words(page(operator, "/admin/"))
 
 
 def test_read_only_models_cannot_be_added_changed_or_deleted(operator: Client) -> None:
     for model in MODELS:
-        if model in (Membership, Pool, Quota, Secret):
+        if model in (Membership, NotificationAddress, NotificationRule, Pool, Quota, Secret):
             continue
         row = model._default_manager.first()
         assert row is not None

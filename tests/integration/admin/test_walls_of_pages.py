@@ -66,6 +66,13 @@ class Page(NamedTuple):
     """Whether the POST of an operator changes rows, so that the refusal of others is tested."""
 
 
+RULE_BODY: Mapping[str, Any] = {
+    "address": "1",
+    "about": "jobs",
+    "group_wait_seconds": "10",
+    "group_interval_seconds": "600",
+}
+
 # Pages of the site. Each user changes the own password and second factor, and logs out.
 PAGES: Mapping[str, Page] = {
     "admin/": Page(EVERY_PAGE, EVERY_PAGE),
@@ -92,6 +99,12 @@ PAGES: Mapping[str, Page] = {
         CHANGE,
         body={"password1": "correct horse 1", "password2": "correct horse 1"},
         changes=True,
+    ),
+    "admin/controlplane/notificationaddress/<path:object_id>/edit/": Page(
+        CHANGE, CHANGE, body={"url": "json://other.example.org"}, changes=True
+    ),
+    "admin/controlplane/notificationrule/<path:object_id>/edit/": Page(
+        CHANGE, CHANGE, body=RULE_BODY, changes=True
     ),
     "admin/controlplane/job/activity/": Page(READ, READ, "cell=cell-ready&kind=failed"),
     "admin/controlplane/pool/queue/": Page(READ, READ),
@@ -162,6 +175,10 @@ MODELS: Mapping[str, Forms] = {
         }
     ),
     "controlplane/membership": Forms(add=True, change=True, delete=True),
+    # The page of a row is no form; the form has an address of its own.
+    "controlplane/notificationaddress": Forms(add=True, delete=True, actions={"send_tests": {}}),
+    "controlplane/notificationmessage": Forms(),
+    "controlplane/notificationrule": Forms(add=True, delete=True, actions={"send_tests": {}}),
     "controlplane/oidcidentity": Forms(add=True, actions={"unlink": {}}),
     "controlplane/oneoff": Forms(),
     "controlplane/pool": Forms(add=True, change=True, actions={"confirm_losses": {}}),
