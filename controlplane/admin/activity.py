@@ -1,5 +1,6 @@
 """The activity page: the newest changes of all jobs, or on one cell, as they happen."""
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -16,13 +17,15 @@ from controlplane.admin.badges import instant, page_link, state_badge, with_note
 from controlplane.admin.base import Table
 from controlplane.admin.live import respond_live
 from controlplane.admin.paging import Chip
+from controlplane.domain.state.states import REASONS, Reason
 from controlplane.domain.timeline import Change
 from controlplane.models import Cell, Job
-from controlplane.queries.pages.activity import KINDS, SCANNED, load_activity
+from controlplane.queries.pages.activity import KINDS, SCANNED, ActivityFilter, load_activity
 from controlplane.queries.pages.versions import HistoryScope
 
 _SHOWN = 100
 _MAX_ID = (1 << 63) - 1
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def show_activity(request: HttpRequest) -> HttpResponse:
@@ -30,12 +33,16 @@ def show_activity(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("controlplane.view_job"):
         raise PermissionDenied
     name, kind = request.GET.get("cell", ""), request.GET.get("kind", "")
+    reason, since = request.GET.get("reason", ""), request.GET.get("since", "")
     is_storable = "\x00" not in name
     cell = Cell.objects.filter(name=name).first() if name and is_storable else None
     before = _number(request.GET.get("before"))
-    if (name and cell is None) or kind not in {"", *KINDS}:
-        raise Http404("there is no such cell or kind of changes")
-    respond = partial(_render, request, cell, kind, before)
+    if (name and cell is None) or kind not in {"", *KINDS} or reason not in {"", *REASONS}:
+        raise Http404("there is no such cell, kind of changes or reason")
+    chosen = {"cell": name, "kind": kind, "reason": reason, "since": since}
+    wanted = ActivityFilter(cell.pk if cell else None, kind or None, reason or None, _at(since))
+    shown = {key: value for key, value in chosen.items() if value}
+    respond = partial(_render, request, wanted, shown, before)
     return respond_live(request, respond, scope=HistoryScope())
 
 
@@ -43,6 +50,21 @@ def activity_link(text: str, **filters: str) -> SafeString:
     """Return a link to the changes that match `filters`."""
     address = f"{reverse('admin:controlplane_activity')}{_address(**filters)}"
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+
+
+def failures_address(*, kind: str, reason: str, since: datetime) -> str:
+    """Return the URL of the failures for a reason since an instant."""
+    at = since.astimezone(UTC).strftime(_FORMAT)
+    return reverse("admin:controlplane_activity") + _address(kind=kind, reason=reason, since=at)
+
+
+def _at(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return datetime.strptime(text, _FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        raise Http404("since must be an instant such as 2026-11-20T12:00:00Z") from None
 
 
 def _number(text: str | None) -> int | None:
@@ -53,17 +75,16 @@ def _number(text: str | None) -> int | None:
     return int(text)
 
 
-def _render(request: HttpRequest, cell: Cell | None, kind: str, before: int | None) -> HttpResponse:
-    found = load_activity(
-        cell_id=cell.pk if cell else None, kind=kind or None, before=before, limit=_SHOWN
-    )
-    filters = {"cell": cell.name} if cell else {}
+def _render(
+    request: HttpRequest, wanted: ActivityFilter, filters: dict[str, str], before: int | None
+) -> HttpResponse:
+    found = load_activity(wanted, before=before, limit=_SHOWN)
+    kind, cell = filters.get("kind", ""), filters.get("cell", "")
+    others = {key: value for key, value in filters.items() if key != "kind"}
     chips = [
-        Chip(name or "all", _address(**filters, **({"kind": name} if name else {})), name == kind)
+        Chip(name or "all", _address(**others, **({"kind": name} if name else {})), name == kind)
         for name in ("", *KINDS)
     ]
-    if kind:
-        filters["kind"] = kind
     older = _address(**filters, before=found.following) if found.following else ""
     changes = Table(
         "Changes",
@@ -74,12 +95,15 @@ def _render(request: HttpRequest, cell: Cell | None, kind: str, before: int | No
     )
     context = {
         **admin.site.each_context(request),
-        "title": f"Activity on cell {cell.name}" if cell else "Activity",
+        "title": f"Activity on cell {cell}" if cell else "Activity",
         "subtitle": None,
         "opts": Job._meta,
         "media": admin.site._registry[Job].media,
-        "cell": page_link("cell", cell.pk, cell.name) if cell else "",
-        "whole": _address(**({"kind": kind} if kind else {})),
+        "cell": page_link("cell", wanted.cell_id, cell) if cell else "",
+        "whole": _address(**{key: it for key, it in filters.items() if key != "cell"}),
+        "reason": REASONS[Reason(wanted.reason)] if wanted.reason else "",
+        "since": instant(wanted.since) if wanted.since else "",
+        "any": _address(**{key: filters[key] for key in ("cell", "kind") if key in filters}),
         "newest": _address(**filters) if before is not None else "",
         "chips": chips,
         "changes": changes,

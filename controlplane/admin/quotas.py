@@ -1,5 +1,6 @@
 """Admin pages of quotas: limits and usage of users, projects and domains."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django import forms
@@ -9,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from controlplane.admin.badges import meter, small_table
+from controlplane.admin.badges import NOTHING, list_link, meter, small_table
 from controlplane.admin.base import StyledAdmin, loaded_column
 from controlplane.admin.fields import BytesField, ResourcesField
 from controlplane.commands.tenancy.quotas import drop_quotas, save_quota
@@ -127,13 +128,22 @@ class QuotaAdmin(StyledAdmin):
     cpu = loaded_column(lambda quota, use: _meter(quota, use, "cpu_millis"), "cpu")
     memory = loaded_column(lambda quota, use: _meter(quota, use, "memory_mib"), "memory")
     running_tasks_used = loaded_column(
-        lambda quota, use: meter("tasks", use.held.tasks, quota.running_tasks), "running tasks"
+        lambda quota, use: _counted(
+            meter("tasks", use.held.tasks, quota.running_tasks), quota, "task", open="held"
+        ),
+        "running tasks",
     )
     running_jobs_used = loaded_column(
-        lambda quota, use: meter("jobs", len(use.held.jobs), quota.running_jobs), "running jobs"
+        lambda quota, use: _counted(
+            meter("jobs", len(use.held.jobs), quota.running_jobs), quota, "job", on_cells="yes"
+        ),
+        "running jobs",
     )
     waiting = loaded_column(
-        lambda quota, use: meter("tasks", use.waiting, quota.pending_tasks), "waiting tasks"
+        lambda quota, use: _counted(
+            meter("tasks", use.waiting, quota.pending_tasks), quota, "task", open="pending"
+        ),
+        "waiting tasks",
     )
 
     stored = loaded_column(
@@ -162,6 +172,27 @@ class QuotaAdmin(StyledAdmin):
             ),
         ]
         return small_table(("limit", "in use"), rows)
+
+
+# The parameters of a list that select the work of a scope.
+_PARAMETERS: Mapping[str, Mapping[ScopeKind, str]] = {
+    "task": {kind: kind.value for kind in ScopeKind},
+    "job": {
+        ScopeKind.USER: "owner__id__exact",
+        ScopeKind.PROJECT: "project__id__exact",
+        ScopeKind.DOMAIN: "project__domain__id__exact",
+    },
+}
+
+
+def _counted(shown: SafeString | str, quota: Quota, model: str, **query: str) -> SafeString | str:
+    """Return a count with a link to what it counts; nothing without a count."""
+    if shown == NOTHING or quota.default_for:
+        return shown
+    scope = scope_of(quota).scope
+    where = {_PARAMETERS[model][scope.kind]: scope.key}
+    _, address = list_link(model, "", **query, **where)
+    return format_html('<a class="cellrun-counted" href="{}">{}</a>', address, shown)
 
 
 def _meter(quota: Quota, use: QuotaUse, name: str) -> SafeString | str:

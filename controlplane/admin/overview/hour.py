@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from controlplane.admin.activity import failures_address
 from controlplane.admin.badges import length, page_link
 from controlplane.admin.sections.charts import Line, line_chart
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import COLOURS, REASONS, Reason
 from controlplane.models import Job
-from controlplane.queries.pages.hour import Minute, load_failures, load_minutes
+from controlplane.queries.pages.hour import HOUR, Minute, load_failures, load_minutes
 
 
 def _sampled(minute: Minute, number: int) -> int | None:
@@ -96,12 +98,25 @@ def failures(now: datetime) -> list[dict[str, Any]]:
     return [
         {
             "reason": REASONS[Reason(item.reason)],
-            "tasks": item.tasks,
-            "retried": item.retried,
+            **{
+                name: _count(number, kind=kind, reason=item.reason, since=now - HOUR)
+                for name, kind, number in (
+                    ("tasks", "failed tasks", item.tasks),
+                    ("retried", "retried", item.retried),
+                )
+            },
             "jobs": _job_links(item.job_ids, jobs),
         }
         for item in found
     ]
+
+
+def _count(number: int, **filters: Any) -> SafeString | int:
+    """Return a number of failures with a link to them."""
+    if not number:
+        return 0
+    link = '<a class="cellrun-link" href="{}">{}</a>'
+    return format_html(link, failures_address(**filters), number)
 
 
 def _job_links(ids: Sequence[int], jobs: Mapping[int, Job]) -> list[SafeString | str]:

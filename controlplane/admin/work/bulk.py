@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from controlplane import clock
 from controlplane.admin.badges import flag_badge, instant, meter, page_link, state_badge
@@ -74,7 +75,15 @@ class BulkForm(forms.Form):
 class BulkOperationAdmin(ReadOnlyAdmin):
     """Bulk operations, newest first. Users who may change jobs start and stop them."""
 
-    list_display = ("number", "reason", "shown_state", "progress", "refused", "user", "created")
+    list_display = (
+        "number",
+        "reason",
+        "shown_state",
+        "progress",
+        "refused_jobs",
+        "user",
+        "created",
+    )
     list_display_links = ("number", "reason")
     list_filter = ("state", "action")
     list_select_related = ("user",)
@@ -84,6 +93,7 @@ class BulkOperationAdmin(ReadOnlyAdmin):
     number = column(str, "bulk operation", ordering="pk")
     shown_state = column(lambda it: _state(it), "state")
     progress = column(lambda it: _progress(it), "jobs")
+    refused_jobs = column(lambda it: _refused(it), "refused", ordering="refused")
     created = column(lambda it: instant(it.created_at), "created", ordering="pk")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -178,7 +188,7 @@ class BulkOperationAdmin(ReadOnlyAdmin):
         return [
             ("progress", _progress(obj)),
             ("done", str(obj.done)),
-            ("refused", str(obj.refused)),
+            ("refused", _refused(obj)),
             ("jobs", ", ".join(filters)),
             ("reason", obj.reason),
             ("started by", obj.user),
@@ -190,7 +200,16 @@ class BulkOperationAdmin(ReadOnlyAdmin):
     def sections(self, obj: BulkOperation) -> list[Section]:
         """Return the first refused jobs."""
         rows = [(page_link("job", it["job"], it["job"]), it["text"]) for it in obj.refusals]
-        return [Table("Refused jobs", columns=("job", "reason"), rows=rows)]
+        title = (
+            "Refused jobs" if len(rows) == obj.refused else f"The first {len(rows)} refused jobs"
+        )
+        return [Table(title, anchor="refused", columns=("job", "reason"), rows=rows)]
+
+
+def _refused(operation: BulkOperation) -> SafeString | str:
+    if not operation.refused:
+        return "0"
+    return page_link("bulkoperation", operation.pk, operation.refused, anchor="refused")
 
 
 def _progress(operation: BulkOperation) -> str:

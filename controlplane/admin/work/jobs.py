@@ -60,7 +60,7 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.jobs.moves import QueueEnd
 from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.domain.state.states import TERMINAL, Band, CallbackOn
-from controlplane.models import Callback, Job, TaskGroup
+from controlplane.models import Attempt, Callback, Job, TaskGroup
 from controlplane.queries.holds import load_holds
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.search import find_job_ids
@@ -88,6 +88,19 @@ class HeldJobsFilter(IndexedFilter):
     options: ClassVar = {"yes": ("Held", Q(is_held=True, finished_at=None))}
 
 
+class OnCellsFilter(IndexedFilter):
+    """A filter for jobs with a task that holds capacity, which a partial index finds."""
+
+    title = "capacity"
+    parameter_name = "on_cells"
+    options: ClassVar = {
+        "yes": (
+            "Held by a task",
+            Q(pk__in=Attempt.objects.filter(released_at=None).values("job_id")),
+        )
+    }
+
+
 @admin.register(Job)
 class JobAdmin(ReadOnlyAdmin):
     """Jobs, newest first."""
@@ -105,13 +118,18 @@ class JobAdmin(ReadOnlyAdmin):
     )
     list_display_links = ("number", "name")
     sortable_by = ("number", "created")  # an index serves these
-    list_filter = (StateFilter, HeldJobsFilter, "band", ("is_one_off", OneOffFilter))
+    list_filter = (StateFilter, HeldJobsFilter, OnCellsFilter, "band", ("is_one_off", OneOffFilter))
     list_select_related = ("project__domain", "pool", "owner")
     search_fields = ("name",)
     search_help_text = "Name, guid, label or id of a job"
     hides_deleted = True
     defer_fields: ClassVar = ("spec", "annotation")
-    linked_lookups = ("parent__id__exact", "project__id__exact")
+    linked_lookups = (
+        "parent__id__exact",
+        "project__id__exact",
+        "project__domain__id__exact",
+        "owner__id__exact",
+    )
     actions = (
         "hold_jobs",
         "release_jobs",

@@ -17,7 +17,14 @@ from controlplane.queries.work_counts import STUCK_SHAPES
 _WAITS = Q(state=TaskState.PENDING, attempt_open=False)
 _IS_STUCK = Q(shape_id__in=RawSQL(STUCK_SHAPES, ()))
 # The name of a parameter, and the lookup of a job or shape.
-_OF_SHAPES = {"pool": "pool__name", "band": "band"}
+_OF_SHAPES = {
+    "pool": "pool__name",
+    "band": "band",
+    "user": "owner_id",
+    "project": "project_id",
+    "domain": "project__domain_id",
+}
+_NUMBERS = tuple(lookup for name, lookup in _OF_SHAPES.items() if name != "pool")
 _HELD = "held"
 
 
@@ -37,8 +44,9 @@ def selects_held(parameters: Mapping[str, Any]) -> bool:
 class OpenFilter(IndexedFilter):
     """A filter for open tasks: partial indexes find the choices among many ended tasks.
 
-    Links may also have `pool` (a name) and `band` (a number). Of waiting tasks of these, and of
-    stuck ones, at most the number that lists count exactly is sorted.
+    Links may also have `pool` (a name), `band`, and the id of a `user`, `project` or `domain`. Of
+    waiting tasks of these, and of stuck ones, at most the number that lists count exactly is
+    sorted.
     """
 
     title = "open tasks"
@@ -58,8 +66,9 @@ class OpenFilter(IndexedFilter):
         self._shape = {
             lookup: params.pop(name)[-1] for name, lookup in _OF_SHAPES.items() if name in params
         }
-        if not re.fullmatch("[0-9]+", self._shape.get("band", "0")):
-            self._shape["band"] = "-1"  # no job has it
+        for lookup in _NUMBERS:
+            if not re.fullmatch("[0-9]{1,18}", self._shape.get(lookup, "0")):
+                self._shape[lookup] = "-1"  # no job has it
         super().__init__(request, params, model, model_admin)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.states import JOB_STATES, TERMINAL, Reason
 from controlplane.domain.timeline import Change
-from controlplane.queries.sql import named_rows, scalar
+from controlplane.queries.sql import named_rows, rows
 from controlplane.queries.views.history import read_change
 
 SCANNED = 5_000
@@ -30,6 +31,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "succeeded": f"{_ENTERS} AND h.to_state = {S.SUCCEEDED:d}",
         # Also of attempts, whose tasks are tried again.
         "failed": f"(h.to_state IN ({_FAILED}) AND {_ENTERS} OR h.attempt_state IN ({_FAILED}))",
+        "failed tasks": f"h.task_id IS NOT NULL AND h.to_state IN ({_FAILED}) AND {_ENTERS}",
+        "retried": f"h.to_state = {S.PENDING:d} AND h.attempt_state IN ({_FAILED})",
         "stopped": f"(h.to_state IN ({_STOPPED}) AND {_ENTERS} OR h.attempt_state IN ({_STOPPED}))",
         "ended jobs": f"h.task_id IS NULL AND {_ENTERS}"
         f" AND h.to_state IN ({_numbers(*sorted(JOB_STATES & TERMINAL))})",
@@ -50,14 +53,27 @@ class Activity:
     following: int | None
 
 
-def load_activity(
-    *, cell_id: int | None = None, kind: str | None = None, before: int | None = None, limit: int
-) -> Activity:
+@dataclass(frozen=True, slots=True)
+class ActivityFilter:
+    """The changes of a page: on a cell, of a kind, for a reason, and since an instant."""
+
+    cell_id: int | None = None
+    kind: str | None = None
+    reason: str | None = None
+    since: datetime | None = None
+
+
+def load_activity(wanted: ActivityFilter, *, before: int | None = None, limit: int) -> Activity:
     """Return at most `limit` changes that are older than `before`, and fewer if few match.
 
     A page reads at most 5,000 rows of the history; the next one continues after them.
     """
-    values = {"before": (1 << 63) - 1 if before is None else before, "cell": cell_id}
+    values = {
+        "before": (1 << 63) - 1 if before is None else before,
+        "cell": wanted.cell_id,
+        "reason": wanted.reason,
+        "since": wanted.since,
+    }
     found = named_rows(
         f"""
         SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index AS task_name, h.attempt_uid,
@@ -69,7 +85,10 @@ def load_activity(
                 ORDER BY id DESC LIMIT {SCANNED}
             ) h
             JOIN controlplane_job j ON j.id = h.job_id AND j.deleted_at IS NULL
-            WHERE {KINDS[kind] if kind else "true"} AND (%(cell)s::bigint IS NULL OR EXISTS (
+            WHERE {KINDS[wanted.kind] if wanted.kind else "true"}
+              AND (%(reason)s::text IS NULL OR h.reason = %(reason)s)
+              AND (%(since)s::timestamptz IS NULL OR h.at >= %(since)s)
+              AND (%(cell)s::bigint IS NULL OR EXISTS (
                 SELECT FROM controlplane_attempt a
                 WHERE a.uid = h.attempt_uid AND a.cell_id = %(cell)s))
             ORDER BY h.id DESC LIMIT {limit}
@@ -85,14 +104,15 @@ def load_activity(
     changes = [_with_job(row._asdict()) for row in found]
     if len(found) == limit:
         return Activity(changes, found[-1].id)
-    last = scalar(
+    last = rows(
         f"""
-        SELECT id FROM controlplane_transition WHERE id < %(before)s
+        SELECT id, at FROM controlplane_transition WHERE id < %(before)s
         ORDER BY id DESC OFFSET {SCANNED - 1} LIMIT 1
         """,
         values,
     )
-    return Activity(changes, last)
+    is_end = not last or (wanted.since is not None and last[0][1] < wanted.since)
+    return Activity(changes, None if is_end else last[0][0])
 
 
 def _with_job(columns: dict[str, object]) -> tuple[Change, str]:

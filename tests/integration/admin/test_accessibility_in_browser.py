@@ -9,7 +9,15 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, ViewportSize
 from pytest_django.live_server_helper import LiveServer
 
-from controlplane.models import Alert, Attempt, Cell, Job, Pool
+from controlplane.models import (
+    Alert,
+    Attempt,
+    Cell,
+    Job,
+    NotificationAddress,
+    NotificationRule,
+    Pool,
+)
 from tests.harness.browser import signed_in_page
 from tests.harness.chromium import DESKTOP, PHONE
 from tests.integration.admin.rows import make_installation
@@ -42,6 +50,10 @@ def addresses() -> dict[str, str]:
         "cell": address_of(Cell, Cell.objects.earliest("pk")),
         "alerts": address_of(Alert),
         "alert": address_of(Alert, alert),
+        "rules": address_of(NotificationRule),
+        "rule": address_of(NotificationRule, NotificationRule.objects.get()),
+        "form of a rule": f"{address_of(NotificationRule)}add/",
+        "form of an address": f"{address_of(NotificationAddress)}add/",
     }
 
 

@@ -1,6 +1,7 @@
 """The activity page: changes of all jobs or on one cell, by kind, in pages by history id."""
 
 import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
@@ -71,6 +72,7 @@ def test_a_cell_has_only_the_changes_of_its_attempts(operator: Client) -> None:
         ("started", {"started"}),
         ("succeeded", {"succeeded"}),
         ("failed", {"exit_status", "try"}),
+        ("failed tasks", {"exit_status"}),
         ("stopped", {"cancelled"}),
         ("ended jobs", {"tasks_decided"}),
         ("held and moved", {"held", "moved"}),
@@ -97,7 +99,7 @@ def test_chips_select_a_kind_of_changes(installation: None, kind: str, expected:
     note(job, "tasks_decided", from_state=S.RUNNING, to_state=S.FAILED)
     note(job, "held")
     note(job, "moved")
-    found = activity.load_activity(kind=kind, limit=100)
+    found = activity.load_activity(activity.ActivityFilter(kind=kind), limit=100)
     reasons = {change.reason for change, _ in found.changes}
     assert reasons - {"tasks_decided"} == expected - {"tasks_decided"}
     assert expected <= reasons
@@ -112,18 +114,20 @@ def test_pages_follow_each_other_by_id_and_read_a_bounded_part(
     held = note(job, "held").pk
     for _ in range(24):
         note(job, "other")
-    first = activity.load_activity(kind="held and moved", limit=5)
+    first = activity.load_activity(activity.ActivityFilter(kind="held and moved"), limit=5)
     assert list(first.changes) == []
     assert first.following == Transition.objects.order_by("-pk")[9].pk
     pages, before = [], None
     while True:
-        page = activity.load_activity(before=before, limit=4)
+        page = activity.load_activity(activity.ActivityFilter(), before=before, limit=4)
         pages += [change.id for change, _ in page.changes]
         before = page.following
         if before is None:
             break
     assert pages == sorted(Transition.objects.values_list("pk", flat=True), reverse=True)
-    last = activity.load_activity(kind="held and moved", before=held + 1, limit=5)
+    last = activity.load_activity(
+        activity.ActivityFilter(kind="held and moved"), before=held + 1, limit=5
+    )
     assert ([change.id for change, _ in last.changes], last.following) == ([held], None)
     for wrong in ("before=x", "before=99999999999999999999", "kind=unknown"):
         assert operator.get(f"{ADDRESS}?{wrong}").status_code == 404
@@ -145,3 +149,25 @@ def test_the_number_of_statements_does_not_grow_with_the_changes(operator: Clien
         for _ in range(20):
             note(job, "held")
     assert counts[0] == counts[1]
+
+
+def test_failures_of_the_hour_lead_to_what_they_count(operator: Client) -> None:
+    job = job_of([S.FAILED, S.PENDING])
+    Transition.objects.all().delete()
+    failed, pending = Task.objects.filter(job=job).order_by("index")
+    now, running = clock.now(), {"from_state": S.RUNNING, "attempt_state": S.FAILED}
+    columns = {"task_id": failed.pk, "to_state": S.FAILED, **running}
+    note(job, "exit_status", **columns, message="counted")
+    note(job, "exit_status", **{**columns, "task_id": pending.pk, "to_state": S.PENDING})
+    note(job, "out_of_memory", **columns)
+    old = note(job, "exit_status", **columns)
+    Transition.objects.filter(pk=old.pk).update(at=now - timedelta(hours=2))
+    filters = f"reason=exit_status&since={now - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    [found] = rows_of(operator, f"kind=failed+tasks&{filters}")
+    assert "counted" in found
+    [retried] = rows_of(operator, f"kind=retried&{filters}")
+    assert "main.1" in retried
+    html = operator.get(f"{ADDRESS}?kind=failed&{filters}").content.decode()
+    assert "its program ended with a non-zero exit status" in html
+    for wrong in ("reason=nonsense", "since=yesterday"):
+        assert operator.get(f"{ADDRESS}?{wrong}").status_code == 404

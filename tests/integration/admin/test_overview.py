@@ -5,6 +5,7 @@ import re
 from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from django.contrib.auth.models import User
@@ -140,6 +141,12 @@ def test_failures_of_the_last_hour_are_summed_by_reason_with_their_last_jobs(
         f"its program ended with a non-zero exit status 4 2 sweep ({jobs[3]}) sweep ({jobs[2]})",
     ]
     assert address_of(Job, Job.objects.get(pk=jobs[2])) in rows[1]
+    address = (
+        "/admin/controlplane/job/activity/?kind={}&reason=exit_status&since=2026-11-20T11:00:00Z"
+    )
+    for kind, number in (("failed+tasks", 4), ("retried", 2)):
+        link = f'href="{address.format(kind)}">{number}</a>'
+        assert link in unquote(rows[1]), rows[1]
 
 
 def test_the_hour_has_a_value_for_each_minute_as_lines_and_as_a_table(operator: Client) -> None:

@@ -25,6 +25,7 @@ from controlplane.models import (
     Callback,
     Cell,
     CellLease,
+    Domain,
     Job,
     Membership,
     NotificationAddress,
@@ -35,6 +36,7 @@ from controlplane.models import (
     Project,
     Quota,
     Secret,
+    Shape,
     Task,
     TickRun,
     Transition,
@@ -124,6 +126,11 @@ def test_list_and_detail_pages_render(operator: Client, model: type[models.Model
         ("task", "open=stuck"),
         ("task", "open=pending&pool=default&band=2"),
         ("task", "pool=unknown&band=7"),
+        ("task", "open=pending&user=1"),
+        ("task", "open=held&project=1"),
+        ("task", "open=pending&domain=nonsense"),
+        ("job", "on_cells=yes&owner__id__exact=1"),
+        ("job", "on_cells=yes&project__domain__id__exact=1"),
         ("attempt", "held=yes&cell__pool__id__exact=1&job__band__exact=2"),
         ("task", "job__id__exact=1"),
         ("task", "q=nonsense"),
@@ -466,3 +473,33 @@ def test_silent_badge_is_shown_until_the_cell_reports_or_is_lost(operator: Clien
     assert count_badges() == [1, 1]
     Cell.objects.filter(pk=cell.pk).update(state="LOST")
     assert count_badges() == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["user", "project", "domain"])
+def test_the_usage_of_a_quota_leads_to_the_work_that_it_counts(operator: Client, kind: str) -> None:
+    project, ann = Project.objects.get(), User.objects.get(username="ann")
+    scope = {"user": ann, "project": project, "domain": project.domain}[kind]
+    Quota.objects.all().delete()
+    limits = {"running_tasks": 40, "running_jobs": 5, "pending_tasks": 50}
+    Quota.objects.create(**{kind: scope}, **limits)
+    other = Project.objects.create(domain=Domain.objects.create(name="other"), name="other")
+    strange = User.objects.create_user("bob")
+    job = make_job(other, Pool.objects.get(name="gpu"), strange, [TaskState.PENDING])
+    shape = Shape.objects.create(
+        id=8, pool=job.pool, band=2, owner=strange, project=other, resources={}, task_type="process"
+    )
+    Task.objects.filter(job=job).update(shape_id=shape.pk)
+    html = page(operator, address_of(Quota))
+    links = re.findall(r'<a class="cellrun-counted" href="([^"]*)">.*?>(\d+) of \d+<', html)
+    assert [int(count) for _, count in links] == [3, 1, 1]
+    for address, count in links:
+        assert operator.get(address).context["cl"].result_count == int(count), address
+
+
+def test_refused_jobs_of_a_bulk_operation_are_linked(operator: Client) -> None:
+    operation = BulkOperation.objects.get()
+    link = f'href="{address_of(BulkOperation, operation)}#refused">1</a>'
+    assert link in page(operator, address_of(BulkOperation))
+    detail = page(operator, address_of(BulkOperation, operation))
+    assert link in detail
+    assert 'id="refused"' in detail

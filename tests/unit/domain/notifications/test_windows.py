@@ -10,6 +10,7 @@ from controlplane.domain.notifications.windows import (
     Timing,
     Window,
     due_window,
+    next_message_at,
 )
 
 NIGHT = QuietHours("Europe/Berlin", time(22), time(7))
@@ -68,3 +69,28 @@ def test_a_critical_event_passes_the_night_if_the_rule_permits(
     timing = Timing(TIMING.group_wait, TIMING.group_interval, NIGHT, critical_passes=passes)
     assert due_window(pending, None, timing, now=at + timedelta(seconds=29)) is None
     assert due_window(pending, None, timing, now=at + timedelta(seconds=30)) is expected
+
+
+@pytest.mark.parametrize(
+    ("first_at", "critical_at", "last_at", "expected"),
+    [
+        (None, None, None, None),
+        ("2026-11-27T12:00:00", None, None, "2026-11-27T12:00:30"),
+        ("2026-11-27T11:00:00", None, None, "2026-11-27T12:00:10"),  # at once
+        ("2026-11-27T12:00:00", None, "2026-11-27T11:59:00", "2026-11-27T12:04:00"),
+        ("2026-11-27T20:59:50", None, None, "2026-11-28T06:00:00"),  # the night has begun
+        ("2026-11-27T20:59:50", "2026-11-27T22:00:00", None, "2026-11-27T22:00:30"),
+    ],
+)
+def test_the_next_message_is_known(
+    first_at: str | None, critical_at: str | None, last_at: str | None, expected: str | None
+) -> None:
+    now = utc("2026-11-27T12:00:10")
+    pending = Pending(*(utc(at) if at else None for at in (first_at, critical_at)))
+    last = utc(last_at) if last_at else None
+    found = next_message_at(pending, last, TIMING, now=now)
+    assert found == (utc(expected) if expected else None)
+    if found is not None:
+        assert due_window(pending, last, TIMING, now=found) is not None
+        before = found - timedelta(microseconds=1)
+        assert before < now or due_window(pending, last, TIMING, now=before) is None
