@@ -32,6 +32,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " result is the same, some work is done twice.",
         "CELLRUN_ALLOWED_HOSTS": "Accepted host names of web.",
         "CELLRUN_ARTIFACT_ROOT": "Folder of stored inputs, logs, outputs and checkpoints.",
+        "CELLRUN_USAGE_MONTHS": "Months before the present one of which the totals of"
+        " [usage](usage.md) are kept.",
         "CELLRUN_AUDIT_DAYS": "Retention of audit lines ([retention](retention.md)).",
         "CELLRUN_CALLBACKS_AT_ONCE": "Maximum number of concurrent callbacks.",
         "CELLRUN_CACHE_DAYS": "Time without a hit after which an entry of the cache is evicted.",

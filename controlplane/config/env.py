@@ -244,6 +244,12 @@ Days = Annotated[
     Field(ge=1, le=36_500),
     ExpectedFormat("a whole number of days from 1 to 36500"),
 ]
+Months = Annotated[
+    int,
+    BeforeValidator(_digits),
+    Field(ge=1, le=1_200),
+    ExpectedFormat("a whole number of months from 1 to 1200"),
+]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
 Ratio = Annotated[
     float,
@@ -342,6 +348,7 @@ class ControlPlaneSettings(BaseModel):
     require_totp: Switch = False
     audit_days: Days = 365
     cache_days: Days = 30
+    usage_months: Months = 24
     max_cache_mib: Count = 102_400
     callback_allowed_networks: Annotated[tuple[Network, ...], BeforeValidator(_networks)] = ()
     callback_seconds: TrySeconds = 10.0

@@ -58,6 +58,7 @@ CONTROL_PLANE = (
     "CELLRUN_SYNC_SECONDS",
     "CELLRUN_TRACE_URL",
     "CELLRUN_TRACING",
+    "CELLRUN_USAGE_MONTHS",
 )
 """Read by controlplane.config.env."""
 

@@ -8,7 +8,7 @@ from controlplane.models.accounts import (
     ServiceAccount,
     TotpDevice,
 )
-from controlplane.models.attempts import Attempt, StoredSize, StoredTotal
+from controlplane.models.attempts import Attempt, StoredSize, StoredTotal, UsageTotal
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import (
     Callback,
@@ -85,5 +85,6 @@ __all__ = [
     "TickState",
     "TotpDevice",
     "Transition",
+    "UsageTotal",
     "Walk",
 ]

@@ -1,6 +1,7 @@
 """Attempts: executions of a task on a cell, which hold its capacity until their release.
 
-Also the sizes of what they have in the store, which count for their projects.
+Also the sizes of what they have in the store, which count for their projects, and the totals of
+what they requested and used.
 """
 
 from django.db import models
@@ -102,6 +103,11 @@ class Attempt(models.Model):
         default="",
         blank=True,
     )
+    is_usage_counted = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether the totals of usage contain it.",
+    )
 
     class Meta:
         constraints = (
@@ -119,6 +125,10 @@ class Attempt(models.Model):
             models.CheckConstraint(
                 condition=Q(released_at=None) | Q(finished_at__isnull=False),
                 name="attempt_released_after_its_end",
+            ),
+            models.CheckConstraint(
+                condition=Q(is_usage_counted=False) | Q(released_at__isnull=False),
+                name="attempt_counted_after_its_release",
             ),
         )
         indexes = (
@@ -147,6 +157,11 @@ class Attempt(models.Model):
                 fields=("cell", "finished_at"),
                 name="attempt_image_failed",
                 condition=IMAGE_FAILED,
+            ),
+            models.Index(
+                fields=("uid",),
+                name="attempt_usage_uncounted",
+                condition=Q(released_at__isnull=False, is_usage_counted=False),
             ),
         )
 
@@ -208,3 +223,44 @@ class StoredTotal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.total_bytes} bytes of {self.project}"
+
+
+class UsageTotal(models.Model):
+    """What the attempts released in a month requested and used, by project, owner and job name.
+
+    Seconds are those from the creation of an attempt to its release. `measured` amounts are the
+    requests of the attempts with a measurement: their difference to the used amounts is wasted.
+    """
+
+    month = models.DateField(help_text="The first day of the month, in UTC.")
+    project = models.ForeignKey(
+        "Project", on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    owner = models.CharField(max_length=150, help_text="Name of the user.")
+    job_name = models.CharField(
+        max_length=63, blank=True, help_text="Empty: all names above the maximum number."
+    )
+    attempts = models.BigIntegerField(default=0)
+    unmeasured_attempts = models.BigIntegerField(
+        default=0, help_text="Attempts whose CPU time the cell did not report."
+    )
+    cpu_seconds_requested = models.FloatField(default=0.0)
+    cpu_seconds_measured = models.FloatField(default=0.0)
+    cpu_seconds_used = models.FloatField(default=0.0)
+    memory_mib_seconds_requested = models.FloatField(default=0.0)
+    memory_mib_seconds_measured = models.FloatField(default=0.0)
+    memory_mib_seconds_used = models.FloatField(
+        default=0.0, help_text="The peak of each attempt for its whole time."
+    )
+    memory_peak_mib = models.FloatField(default=0.0, help_text="Of one attempt.")
+    gpu_seconds_requested = models.FloatField(default=0.0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("month", "project", "owner", "job_name"), name="usage_total_once"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"usage of {self.job_name or 'other jobs'} of {self.owner} in {self.month:%Y-%m}"

@@ -11,6 +11,7 @@ def load_policy() -> Policy:
         interval=settings.CELLRUN.convergence_interval_seconds,
         lease=settings.CELLRUN.lease_seconds,
         audit_age=settings.CELLRUN.audit_days * 86_400.0,
+        usage_months=settings.CELLRUN.usage_months,
         cache_age=settings.CELLRUN.cache_days * 86_400.0,
         cache_bytes=settings.CELLRUN.max_cache_mib * 2**20,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from django.db import transaction
 
+from controlplane.commands.attempts.usage import count_usage
 from controlplane.commands.cache.evict import evict_above, evict_old
 from controlplane.commands.cache.reservations import forget_reservations
 from controlplane.commands.convergence.orphan_files import sweep_orphan_files
@@ -104,6 +105,11 @@ def sweep(context: RuleContext) -> Mapping[str, int]:
 def count_stored_bytes(context: RuleContext) -> Mapping[str, int]:
     """Sizes that have changed, for the totals of projects. The rest waits for the next tick."""
     return count_sizes(timer())
+
+
+def count_released(context: RuleContext) -> Mapping[str, int]:
+    """Usage of released attempts, for the totals. The rest waits for the next tick."""
+    return count_usage(timer())
 
 
 def timer() -> Callable[[], bool]:

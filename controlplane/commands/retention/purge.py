@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from controlplane import clock
+from controlplane.commands.attempts.usage import count_usage_of
 from controlplane.commands.state.cursors import save_cursor
 from controlplane.commands.state.transactions import for_each_batch, run_in_transaction
 from controlplane.commands.tenancy.stored_bytes import forget_attempts, forget_inputs
@@ -215,6 +216,7 @@ class _PurgePage:
             "page": PAGE,
             "history_page": _HISTORY_PAGE,
         }
+        count_usage_of(self.uids)
         forget_attempts(self.uids, keep_cached=True)
         removed = sum(execute(statement, parameters) for statement in _PAGES)
         gone: list[int] = []

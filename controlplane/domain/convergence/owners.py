@@ -305,17 +305,23 @@ OTHER_OWNERS: tuple[Owner, ...] = (
     ),
     Owner(
         "an audit entry, a tick run or sample of a pool, a dead letter, a closed alert, an ended"
-        " bulk operation",
+        " bulk operation, a total of usage",
         "deleted",
         11,
         "old_records",
-        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days, 30 days",
+        "`CELLRUN_AUDIT_DAYS`, a day, 30 days, 30 days, 30 days, `CELLRUN_USAGE_MONTHS`",
     ),
     Owner(
         "a size of stored files that the total of its project lacks",
         "added to the total",
         11,
         "uncounted_sizes",
+    ),
+    Owner(
+        "a released attempt that the totals of usage lack",
+        "counted",
+        11,
+        "uncounted_usage",
     ),
     Owner(
         "a file of an attempt without a row",

@@ -44,6 +44,8 @@ class Policy:
     audit_age: float = 365 * 86_400.0
     run_age: float = 86_400.0
     finding_age: float = 30 * 86_400.0
+    # Months before the present one of which the totals of usage are kept.
+    usage_months: int = 24
     # Time without a hit after which an entry of the cache is evicted, and the size of all entries.
     cache_age: float = 30 * 86_400.0
     cache_bytes: int = 100 * 2**30

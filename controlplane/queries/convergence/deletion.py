@@ -25,16 +25,22 @@ DELETED_JOBS = f"""
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A table of records that are kept for the time `age` after the instant `since`."""
+    """A table of records that are kept for the time `age` after the instant `since`.
+
+    Without `age`, those with `since` before the parameter `before` are old enough.
+    """
 
     table: str
     since: str
     age: str
     order: str
+    before: str = ""
 
     @property
     def old(self) -> str:
         """Return the rest of the SELECT that finds those that are old enough."""
+        if self.before:
+            return f"FROM {self.table} WHERE {self.since} < %({self.before})s"
         until = f"%(now)s - make_interval(secs => %({self.age})s)"
         return f"FROM {self.table} WHERE {self.since} <= {until}"
 
@@ -49,6 +55,7 @@ RECORDS = (
     Record("controlplane_alert", "cleared_at", "finding_age", order="id"),
     Record("controlplane_bulkoperation", "ended_at", "finding_age", order="id"),
     Record("controlplane_notificationmessage", "ended_at", "finding_age", order="ended_at"),
+    Record("controlplane_usagetotal", "month", "", order="month", before="usage_month"),
 )
 
 _OLD = " OR ".join(f"EXISTS (SELECT 1 {record.old})" for record in RECORDS)

@@ -17,7 +17,7 @@ from controlplane.queries.convergence import (
 )
 from controlplane.queries.convergence.parameters import parameters_of
 from controlplane.queries.sql import rows
-from controlplane.queries.tenancy.stored_bytes import UNCOUNTED
+from controlplane.queries.tenancy import stored_bytes, usage
 
 _QUIET = "a.last_raised_at <= %(now)s - make_interval(secs => q.seconds)"
 
@@ -69,7 +69,8 @@ SOURCES = MappingProxyType(
         "old_records": deletion.OLD_RECORDS,
         "deleted_jobs": deletion.DELETED_JOBS,
         "orphan_files": deletion.ORPHAN_FILES,
-        "uncounted_sizes": UNCOUNTED,
+        "uncounted_sizes": stored_bytes.UNCOUNTED,
+        "uncounted_usage": usage.UNCOUNTED,
         "unsettled_jobs": repairs.UNSETTLED_JOBS,
         "recount": repairs.due_walk("recount"),
         "stored_totals": repairs.due_walk("stored_totals", seconds="totals_check_seconds"),

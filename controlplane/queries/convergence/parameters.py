@@ -5,6 +5,7 @@ from typing import Any
 
 from controlplane.domain.alerts import QUIET_SECONDS
 from controlplane.domain.convergence.policy import Policy
+from controlplane.domain.usage import month_of, months_before
 
 
 def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) ->
         "run_age": policy.run_age,
         "finding_age": policy.finding_age,
         "cache_age": policy.cache_age,
+        "usage_month": months_before(month_of(now), policy.usage_months),
         "page": policy.page,
         "alert_kinds": list(QUIET_SECONDS),
         "alert_seconds": list(QUIET_SECONDS.values()),

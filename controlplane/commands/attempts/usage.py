@@ -1,0 +1,130 @@
+"""Count what released attempts requested and used in the totals of usage, each attempt once.
+
+The mark of an attempt and the totals change in one statement, so that a process that dies counts
+either both or none. Reports and placement write no totals.
+"""
+
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from uuid import UUID
+
+from controlplane.commands.state.transactions import run_in_transaction
+from controlplane.domain.usage import MAX_CORES, MAX_JOB_NAMES, MAX_PEAK_MIB
+from controlplane.queries.sql import execute, scalar
+from controlplane.queries.tenancy.usage import UNCOUNTED
+
+# Attempts of one statement: some 200 ms.
+PAGE = 5_000
+
+# Counts of two processes follow each other, so that none exceeds the number of job names.
+_LOCK = zlib.crc32(b"cellrun usage")
+
+_NEXT = f"SELECT a.uid {UNCOUNTED} ORDER BY a.uid LIMIT %(page)s FOR UPDATE SKIP LOCKED"
+_LISTED = f"SELECT a.uid {UNCOUNTED} AND a.uid = ANY(%(uids)s::uuid[]) ORDER BY a.uid FOR UPDATE"
+
+# Attempts without a job, which rule 12 deletes, are marked and not counted.
+_COUNT = """
+WITH page AS MATERIALIZED ({page}), marked AS (
+    UPDATE controlplane_attempt a SET is_usage_counted = true FROM page WHERE a.uid = page.uid
+    RETURNING a.job_id, a.group_id, a.released_at, a.created_at,
+              a.usage ->> 'cpu_seconds' AS cpu, a.usage ->> 'memory_peak_mib' AS peak
+), held AS (
+    SELECT date_trunc('month', m.released_at AT TIME ZONE 'UTC')::date AS month,
+           j.project_id, u.username AS owner, j.name,
+           greatest(0, extract(epoch FROM m.released_at - m.created_at))::float8 AS seconds,
+           coalesce((g.resources ->> 'cpu_millis')::float8, 0) / 1000 AS cores,
+           coalesce((g.resources ->> 'memory_mib')::float8, 0) AS mib,
+           coalesce((g.resources ->> 'gpu')::float8, 0) AS gpus,
+           m.cpu::float8 AS cpu, m.peak::float8 AS peak
+    FROM marked m
+    JOIN controlplane_job j ON j.id = m.job_id
+    JOIN auth_user u ON u.id = j.owner_id
+    JOIN controlplane_taskgroup g ON g.id = m.group_id
+), plausible AS (
+    SELECT month, project_id, owner, name, seconds, cores, mib, gpus,
+           CASE WHEN cpu <= greatest(seconds, 1) * {cores} THEN cpu END AS cpu,
+           CASE WHEN peak <= {mib} THEN peak END AS peak
+    FROM held
+), sums AS (
+    SELECT month, project_id, owner, name, count(*) AS attempts,
+           count(*) FILTER (WHERE cpu IS NULL) AS unmeasured,
+           sum(cores * seconds) AS cpu_requested,
+           coalesce(sum(cores * seconds) FILTER (WHERE cpu IS NOT NULL), 0) AS cpu_measured,
+           coalesce(sum(cpu), 0) AS cpu_used,
+           sum(mib * seconds) AS memory_requested,
+           coalesce(sum(mib * seconds) FILTER (WHERE peak IS NOT NULL), 0) AS memory_measured,
+           coalesce(sum(peak * seconds), 0) AS memory_used,
+           coalesce(max(peak), 0) AS peak,
+           sum(gpus * seconds) AS gpu_requested
+    FROM plausible GROUP BY month, project_id, owner, name
+), new AS (
+    SELECT month, project_id, owner, name,
+           row_number() OVER (PARTITION BY month, project_id, owner ORDER BY name) AS place
+    FROM sums s WHERE NOT EXISTS (
+        SELECT FROM controlplane_usagetotal t WHERE t.month = s.month
+          AND t.project_id = s.project_id AND t.owner = s.owner AND t.job_name = s.name)
+), known AS (
+    SELECT n.month, n.project_id, n.owner, (
+        SELECT count(*) FROM controlplane_usagetotal t WHERE t.month = n.month
+          AND t.project_id = n.project_id AND t.owner = n.owner AND t.job_name <> '') AS names
+    FROM (SELECT DISTINCT month, project_id, owner FROM new) n
+), named AS (
+    SELECT s.*, CASE WHEN n.place + k.names > {names} THEN '' ELSE s.name END AS job_name
+    FROM sums s
+    LEFT JOIN new n USING (month, project_id, owner, name)
+    LEFT JOIN known k USING (month, project_id, owner)
+), added AS (
+    INSERT INTO controlplane_usagetotal AS t
+        (month, project_id, owner, job_name, attempts, unmeasured_attempts,
+         cpu_seconds_requested, cpu_seconds_measured, cpu_seconds_used,
+         memory_mib_seconds_requested, memory_mib_seconds_measured, memory_mib_seconds_used,
+         memory_peak_mib, gpu_seconds_requested)
+    SELECT month, project_id, owner, job_name, sum(attempts), sum(unmeasured),
+           sum(cpu_requested), sum(cpu_measured), sum(cpu_used),
+           sum(memory_requested), sum(memory_measured), sum(memory_used),
+           max(peak), sum(gpu_requested)
+    FROM named GROUP BY month, project_id, owner, job_name
+    ON CONFLICT (month, project_id, owner, job_name) DO UPDATE SET
+        attempts = t.attempts + EXCLUDED.attempts,
+        unmeasured_attempts = t.unmeasured_attempts + EXCLUDED.unmeasured_attempts,
+        cpu_seconds_requested = t.cpu_seconds_requested + EXCLUDED.cpu_seconds_requested,
+        cpu_seconds_measured = t.cpu_seconds_measured + EXCLUDED.cpu_seconds_measured,
+        cpu_seconds_used = t.cpu_seconds_used + EXCLUDED.cpu_seconds_used,
+        memory_mib_seconds_requested =
+            t.memory_mib_seconds_requested + EXCLUDED.memory_mib_seconds_requested,
+        memory_mib_seconds_measured =
+            t.memory_mib_seconds_measured + EXCLUDED.memory_mib_seconds_measured,
+        memory_mib_seconds_used = t.memory_mib_seconds_used + EXCLUDED.memory_mib_seconds_used,
+        memory_peak_mib = greatest(t.memory_peak_mib, EXCLUDED.memory_peak_mib),
+        gpu_seconds_requested = t.gpu_seconds_requested + EXCLUDED.gpu_seconds_requested
+)
+SELECT count(*) FROM page
+"""
+_BOUNDS = {"cores": MAX_CORES, "mib": MAX_PEAK_MIB, "names": MAX_JOB_NAMES}
+_COUNT_NEXT = _COUNT.format(page=_NEXT, **_BOUNDS)
+_COUNT_LISTED = _COUNT.format(page=_LISTED, **_BOUNDS)
+
+
+def count_usage(is_over: Callable[[], bool]) -> Mapping[str, int]:
+    """Count released attempts page by page, until `is_over()`."""
+    done = 0
+    while not is_over():
+        found = run_in_transaction(lambda: _count(_COUNT_NEXT, {"page": PAGE}))
+        done += found
+        if found < PAGE:
+            break
+    return {"usage_counted": done}
+
+
+def count_usage_of(uids: Collection[UUID]) -> None:
+    """Count those of these attempts that are not counted, in the caller's transaction.
+
+    It waits for attempts that another transaction counts, so that the caller can delete them.
+    """
+    if uids:
+        _count(_COUNT_LISTED, {"uids": list(uids)})
+
+
+def _count(statement: str, parameters: Mapping[str, object]) -> int:
+    execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    return int(scalar(statement, parameters))

@@ -1,0 +1,53 @@
+"""Add totals of usage, and the mark of the attempts that they contain."""
+
+import django.db.models.deletion
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = (('controlplane', '0027_release_in_bulk'),)
+
+    operations = (
+        migrations.CreateModel(
+            name='UsageTotal',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('month', models.DateField(help_text='The first day of the month, in UTC.')),
+                ('owner', models.CharField(help_text='Name of the user.', max_length=150)),
+                ('job_name', models.CharField(blank=True, help_text='Empty: all names above the maximum number.', max_length=63)),
+                ('attempts', models.BigIntegerField(default=0)),
+                ('unmeasured_attempts', models.BigIntegerField(default=0, help_text='Attempts whose CPU time the cell did not report.')),
+                ('cpu_seconds_requested', models.FloatField(default=0.0)),
+                ('cpu_seconds_measured', models.FloatField(default=0.0)),
+                ('cpu_seconds_used', models.FloatField(default=0.0)),
+                ('memory_mib_seconds_requested', models.FloatField(default=0.0)),
+                ('memory_mib_seconds_measured', models.FloatField(default=0.0)),
+                ('memory_mib_seconds_used', models.FloatField(default=0.0, help_text='The peak of each attempt for its whole time.')),
+                ('memory_peak_mib', models.FloatField(default=0.0, help_text='Of one attempt.')),
+                ('gpu_seconds_requested', models.FloatField(default=0.0)),
+            ],
+        ),
+        migrations.AddField(
+            model_name='attempt',
+            name='is_usage_counted',
+            field=models.BooleanField(db_default=False, default=False, help_text='Whether the totals of usage contain it.'),
+        ),
+        migrations.AddIndex(
+            model_name='attempt',
+            index=models.Index(condition=models.Q(('is_usage_counted', False), ('released_at__isnull', False)), fields=['uid'], name='attempt_usage_uncounted'),
+        ),
+        migrations.AddConstraint(
+            model_name='attempt',
+            constraint=models.CheckConstraint(condition=models.Q(('is_usage_counted', False), ('released_at__isnull', False), _connector='OR'), name='attempt_counted_after_its_release'),
+        ),
+        migrations.AddField(
+            model_name='usagetotal',
+            name='project',
+            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='controlplane.project'),
+        ),
+        migrations.AddConstraint(
+            model_name='usagetotal',
+            constraint=models.UniqueConstraint(fields=('month', 'project', 'owner', 'job_name'), name='usage_total_once'),
+        ),
+    )
