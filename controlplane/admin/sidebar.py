@@ -71,7 +71,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     alerts = count_open_alerts()
     sections: list[dict[str, Any]] = [{"items": [overview]}]
     for title, items in _SECTIONS:
-        seen = [*_queue_item(request), *_activity_item(request)] if title == "Work" else []
+        seen = [*_queue_item(request), *_job_items(request)] if title == "Work" else []
         seen += [
             {
                 "title": name,
@@ -113,12 +113,13 @@ def _queue_item(request: HttpRequest) -> list[dict[str, Any]]:
     return [{"title": "Queue", "icon": "format_list_numbered", "link": address}]
 
 
-def _activity_item(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the item of the activity for users who may see jobs."""
+def _job_items(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the items of the activity and the usage for users who may see jobs."""
     if not request.user.has_perm("controlplane.view_job"):
         return []
     return [
-        {"title": "Activity", "icon": "timeline", "link": reverse("admin:controlplane_activity")}
+        {"title": "Activity", "icon": "timeline", "link": reverse("admin:controlplane_activity")},
+        {"title": "Usage", "icon": "bar_chart", "link": reverse("admin:controlplane_usage")},
     ]
 
 

@@ -21,7 +21,7 @@ from controlplane.api.operators import (
     tokens,
 )
 from controlplane.api.problems import nothing_here
-from controlplane.api.work import attempts, bulk, cache, jobs, tasks
+from controlplane.api.work import attempts, bulk, cache, jobs, tasks, usage
 from controlplane.spec.one_off import ONE_OFF_GUID
 
 
@@ -159,6 +159,8 @@ urlpatterns = [
         tasks.Tasks.as_view({"get": "read_artifact_of_task"}),
     ),
     path("audit", audit.AuditLog.as_view({"get": "list"})),
+    path("usage", usage.Usage.as_view({"get": "list"})),
+    path("usage.csv", usage.Usage.as_view({"get": "read_usage_csv"})),
     path("whoami", tokens.Identity.as_view({"get": "get_whoami"})),
     path("quotas", _QUOTAS({"get": "list"})),
     path(

@@ -1,7 +1,11 @@
-"""Usage: months, and the limits of what the totals of usage contain."""
+"""Usage: months, the limits of what the totals of usage contain, and files for spreadsheets."""
 
+import csv
 import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
+from io import StringIO
+from typing import Any
 
 MAX_JOB_NAMES = 1_000
 """Job names of a user in a project and month that have totals of their own: names with a date or a
@@ -11,6 +15,9 @@ MAX_CORES = 4_096
 MAX_PEAK_MIB = 1 << 26
 """A cell that reports more cores than that, or 64 TiB of memory, does not measure: figures of one
 attempt must not hide those of all others."""
+
+# The first characters of a formula in a spreadsheet.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 _MONTH = re.compile("[0-9]{4}-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -31,3 +38,19 @@ def months_before(month: date, count: int) -> date:
     """Return the first day of the month `count` months before; at least the year 1."""
     place = max(12, month.year * 12 + month.month - 1 - count)
     return date(place // 12, place % 12 + 1, 1)
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV (RFC 4180), below a line of the columns.
+
+    A text that a spreadsheet would calculate gets an apostrophe before it.
+    """
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -40,6 +40,7 @@ from controlplane.admin.fields import read_reason
 from controlplane.admin.sections.commands import job_commands, submit_command
 from controlplane.admin.sections.graph import graph_sections
 from controlplane.admin.tenancy.members import describe_action
+from controlplane.admin.usage import download_usage, show_usage
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import failures_sections
 from controlplane.admin.work.job_tasks import tasks_sections
@@ -267,9 +268,14 @@ class JobAdmin(ReadOnlyAdmin):
         delete_job(job_id=job.pk, actor=str(request.user), now=clock.now())
 
     def get_urls(self) -> list[Any]:
-        """Add the activity of all jobs to the pages."""
-        view = self.admin_site.admin_view(show_activity)
-        return [path("activity/", view, name="controlplane_activity"), *super().get_urls()]
+        """Add the activity and the usage of all jobs to the pages."""
+        view = self.admin_site.admin_view
+        return [
+            path("activity/", view(show_activity), name="controlplane_activity"),
+            path("usage/", view(show_usage), name="controlplane_usage"),
+            path("usage/file/", view(download_usage), name="controlplane_usage_file"),
+            *super().get_urls(),
+        ]
 
     def page_actions(self, obj: Job) -> list[str]:
         """Return holds, moves and cancel for an open job, retry and delete for an ended one.

@@ -125,6 +125,6 @@ def count_usage_of(uids: Collection[UUID]) -> None:
         _count(_COUNT_LISTED, {"uids": list(uids)})
 
 
-def _count(statement: str, parameters: Mapping[str, object]) -> int:
+def _count(statement: str, parameters: dict[str, object]) -> int:
     execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
     return int(scalar(statement, parameters))

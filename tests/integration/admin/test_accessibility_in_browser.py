@@ -43,6 +43,7 @@ def addresses() -> dict[str, str]:
     return {
         "overview": "/admin/",
         "queue": f"{address_of(Pool, Pool.objects.earliest('pk')).removesuffix('change/')}queue/",
+        "usage": "/admin/controlplane/job/usage/?by=job",
         "jobs": address_of(Job),
         "job": address_of(Job, job),
         "attempt": address_of(Attempt, Attempt.objects.earliest("pk")),

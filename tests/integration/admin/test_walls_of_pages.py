@@ -107,6 +107,8 @@ PAGES: Mapping[str, Page] = {
         CHANGE, CHANGE, body=RULE_BODY, changes=True
     ),
     "admin/controlplane/job/activity/": Page(READ, READ, "cell=cell-ready&kind=failed"),
+    "admin/controlplane/job/usage/": Page(READ, READ, "month=2031-05&by=job"),
+    "admin/controlplane/job/usage/file/": Page(READ, READ, "month=2031-05&by=job"),
     "admin/controlplane/pool/queue/": Page(READ, READ),
     "admin/controlplane/pool/<id:pool_id>/queue/": Page(READ, READ),
     "admin/controlplane/attempt/<uuid:uid>/artifacts/<path:name>": Page(READ, READ),

@@ -80,6 +80,8 @@ RESOURCES = (
     "store",
     "tasks",
     "tokens",
+    "usage",
+    "usage.csv",
     "users",
     "whoami",
 )

@@ -264,6 +264,8 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/users"): (AUDIT, "/users", None),
     ("get", "/users/{name}"): (AUDIT, "/users/owner", None),
     ("put", "/users/{name}"): (OPERATE, "/users/owner", {"active": True}),
+    ("get", "/usage"): (ANY, "/usage", None),
+    ("get", "/usage.csv"): (ANY, "/usage.csv", None),
     ("get", "/whoami"): (ANY, "/whoami", None),
 }
 # The objects of these routes may be files that the attempt does not have: the wall lets through
