@@ -92,6 +92,7 @@ for command in (
     cells.unquarantine,
     policies.pools,
     policies.quota,
+    policies.usage,
     change.release_attempt,
     tokens.whoami,
     audit.audit,

@@ -1,4 +1,4 @@
-"""Call the API about cells, pools and quotas."""
+"""Call the API about cells, pools, quotas and usage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -78,3 +78,14 @@ class PoolCalls(ApiTransport):
     def delete_quota(self, kind: str, name: str) -> None:
         """Delete a quota: the default quota of its kind applies again (operators)."""
         self._call("DELETE", path_to("quotas", kind, name))
+
+    def usage(self, *, limit: int = 1000, **filters: str | None) -> list[dict[str, Any]]:
+        """Return requested and used resources, the largest waste first.
+
+        Filters, such as month, by and project, are the parameters of `GET /usage`.
+        """
+        return list(self._pages("/usage", filters, limit))
+
+    def usage_csv(self, **filters: str | None) -> str:
+        """Return the same as CSV."""
+        return self._send("GET", "/usage.csv", query=filters).text

@@ -1,6 +1,7 @@
-"""Render pools and quotas as tables for a terminal."""
+"""Render pools, quotas and usage as tables for a terminal."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,6 +10,7 @@ from rich.text import Text
 from client.display.render import new_table, stored_text
 from client.documents import Pool, Quota
 
+_AMOUNTS = ("requested", "used", "wasted")
 _UNITS = {"memory_mib": " MiB", "disk_mib": " MiB"}
 
 
@@ -73,6 +75,31 @@ def quota_page(quota: Quota) -> RenderableType:
         "  (default quota)" if quota["is_default"] and quota["kind"] != "default" else "",
     )
     return Group(head, Text(), table)
+
+
+def usage_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Render one line per row, in core hours and GiB hours."""
+    keys = [name for name in ("month", "project", "user", "job") if rows[0][name] is not None]
+    table = new_table(
+        *(name.upper() for name in keys),
+        *("ATTEMPTS", "CORE H", "USED", "WASTED", "GIB H", "USED", "WASTED", "PEAK", "GPU H"),
+    )
+    for row in rows:
+        cores = [row[f"{what}_cpu_seconds"] / 3600 for what in _AMOUNTS]
+        memory = [row[f"{what}_memory_mib_seconds"] / 1024 / 3600 for what in _AMOUNTS]
+        table.add_row(
+            *(row[name] for name in keys),
+            str(row["attempts"]),
+            *map(_hours, cores),
+            *map(_hours, memory),
+            f"{row['memory_peak_mib']:.0f} MiB",
+            _hours(row["requested_gpu_seconds"] / 3600),
+        )
+    return table
+
+
+def _hours(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _resource(quota: Quota, name: str) -> str:

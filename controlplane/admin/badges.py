@@ -223,6 +223,27 @@ def bare_amount(name: str, amount: int) -> str:
     return format_bytes(amount) if name.endswith("_bytes") else str(amount)
 
 
+def core_hours(seconds: float) -> str:
+    """Return CPU seconds as `12.5 core h`."""
+    return f"{_hours(seconds)} core h"
+
+
+def gib_hours(mib_seconds: float) -> str:
+    """Return MiB times seconds as `12.5 GiB h`."""
+    return f"{_hours(mib_seconds / 1024)} GiB h"
+
+
+def gpu_hours(seconds: float) -> str:
+    """Return GPU seconds as `12.5 GPU h`."""
+    return f"{_hours(seconds)} GPU h"
+
+
+def _hours(seconds: float) -> str:
+    """Return hours with three digits, from 100 on in whole hours: 0.0125, 12.5, 1,250."""
+    hours = seconds / 3600
+    return f"{hours:,.0f}" if abs(hours) >= 100 else f"{hours:.3g}"
+
+
 def meter(name: str, used: int, limit: int | None, *, warns: bool = True) -> SafeString | str:
     """Return the used part of `limit` as a bar and a text; without a limit the used amount.
 

@@ -15,7 +15,16 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from controlplane import clock
-from controlplane.admin.badges import NOTHING, bare_amount, instant, meter, page_link
+from controlplane.admin.badges import (
+    NOTHING,
+    bare_amount,
+    core_hours,
+    gib_hours,
+    gpu_hours,
+    instant,
+    meter,
+    page_link,
+)
 from controlplane.admin.base import Table
 from controlplane.admin.paging import Chip
 from controlplane.domain.errors import NotFound
@@ -40,7 +49,6 @@ _GROUPINGS = {
     "month": ("month",),
 }
 _RANKS = {"cpu": "CPU", "memory": "memory", "gpu": "GPU"}
-_HOUR = 3600
 _MAX_TEXT = 255
 
 
@@ -188,7 +196,7 @@ def _bars(rows: Sequence[Mapping[str, Any]], asked: _Question) -> Iterator[dict[
     unit = "memory_mib" if asked.rank == "memory" else "cpu"
     requested, used = f"requested_{unit}_seconds", f"used_{unit}_seconds"
     largest = max((max(row[requested], row[used]) for row in rows), default=0)
-    show = _memory if unit == "memory_mib" else _cores
+    show = gib_hours if unit == "memory_mib" else core_hours
     for row in rows[:10]:
         if largest <= 0:
             return
@@ -203,14 +211,14 @@ def _bars(rows: Sequence[Mapping[str, Any]], asked: _Question) -> Iterator[dict[
 def _row(row: Mapping[str, Any], asked: _Question) -> tuple[Any, ...]:
     return (
         _name(row, asked),
-        _cores(row["requested_cpu_seconds"]),
-        _cores(row["used_cpu_seconds"]),
-        _cores(row["wasted_cpu_seconds"]),
-        _memory(row["requested_memory_mib_seconds"]),
-        _memory(row["used_memory_mib_seconds"]),
-        _memory(row["wasted_memory_mib_seconds"]),
+        core_hours(row["requested_cpu_seconds"]),
+        core_hours(row["used_cpu_seconds"]),
+        core_hours(row["wasted_cpu_seconds"]),
+        gib_hours(row["requested_memory_mib_seconds"]),
+        gib_hours(row["used_memory_mib_seconds"]),
+        gib_hours(row["wasted_memory_mib_seconds"]),
         bare_amount("memory_mib", round(row["memory_peak_mib"])),
-        f"{_figure(row['requested_gpu_seconds'] / _HOUR)} GPU h",
+        gpu_hours(row["requested_gpu_seconds"]),
         f"{row['attempts']:,}",
         f"{row['unmeasured_attempts']:,}",
     )
@@ -271,16 +279,3 @@ def _pools(request: HttpRequest) -> Table:
         ],
         empty="no sample of the last two minutes: convergence takes one every 15 seconds",
     )
-
-
-def _cores(seconds: float) -> str:
-    return f"{_figure(seconds / _HOUR)} core h"
-
-
-def _memory(mib_seconds: float) -> str:
-    return f"{_figure(mib_seconds / 1024 / _HOUR)} GiB h"
-
-
-def _figure(value: float) -> str:
-    """Return a number with three digits, all of them from 100 on: 0.0125, 12.5, 1,250."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,7 @@
-"""`cellrun pools`, `quota`: show limits; operators change them with `--set` and `--delete`."""
+"""`cellrun pools`, `quota`, `usage`: show limits, and what was requested and used.
+
+Operators change limits with `--set` and `--delete`.
+"""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -7,7 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from client.api.session import Session, connect
-from client.display.policies import pool_page, pool_table, quota_page, quota_table
+from client.display.policies import (
+    pool_page,
+    pool_table,
+    quota_page,
+    quota_table,
+    usage_table,
+)
 from client.display.terminal import JsonFlag, agrees, show
 from client.errors import EXIT_FAILED, ApiError, BadInput
 from client.spec_file import apply_change
@@ -93,6 +102,44 @@ def quota(
             wanted = _limits(found, changes)
             found = session.put_quota(kind, name, wanted) if wanted else found
     show(as_json, found, quota_page(found))
+
+
+def usage(
+    month: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM", help="Month in UTC; default the present one.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="KEYS", help="Some of month,project,user,job.")
+    ] = "project",
+    project: Annotated[
+        str | None, typer.Option(metavar="DOMAIN/NAME", help="Only this project.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only jobs of this user.")
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only job names that begin with NAME.")
+    ] = None,
+    rank: Annotated[
+        str, typer.Option(metavar="RESOURCE", help="Sort by the waste of cpu, memory or gpu.")
+    ] = "cpu",
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 50,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV with at most 20,000 rows.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show requested and used resources of ended attempts, the largest waste first."""
+    if as_csv and as_json:
+        raise BadInput("--csv: not together with --json")
+    wanted = {"month": month, "by": by, "project": project, "user": user, "job": job, "rank": rank}
+    with connect() as session:
+        if as_csv:
+            # As the server sent it: the line ends of CSV are its own on every system.
+            typer.echo(session.usage_csv(**wanted).encode(), nl=False)
+            return
+        found = session.usage(limit=limit, **wanted)
+    show(as_json, found, usage_table(found) if found else "no usage in this month")
 
 
 def _change_pool(session: Session, name: str, changes: Iterable[str]) -> Any:

@@ -19,7 +19,7 @@ from django.views.generic import FormView, TemplateView
 
 from controlplane import clock
 from controlplane.admin.account.token_form import OwnTokenForm
-from controlplane.admin.badges import instant
+from controlplane.admin.badges import core_hours, gib_hours, instant
 from controlplane.admin.login.form import OwnPasswordForm
 from controlplane.admin.login.pages import StrictPage
 from controlplane.admin.login.sessions import has_session
@@ -27,12 +27,14 @@ from controlplane.commands.tenancy.accounts import describe_user, record_user
 from controlplane.commands.tenancy.tokens import TokenRights, grant_token, revoke_token
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.roles import MAX_TOKEN_PROJECTS, Access, Role
+from controlplane.domain.usage import month_of
 from controlplane.models import ApiToken
 from controlplane.queries.tenancy import accounts
 from controlplane.queries.tenancy.access import load_access
 from controlplane.queries.tenancy.accounts import Credential, session_credential
 from controlplane.queries.tenancy.permissions import may_use_admin
 from controlplane.queries.tenancy.projects import list_project_names, list_roles
+from controlplane.queries.tenancy.usage import UsageFilter, load_usage_totals
 
 TOKENS_OF_A_PAGE = 50
 
@@ -100,12 +102,29 @@ class AccountPage(AccountView, TemplateView):
             reads_all=self.access.has_open_reading,
             roles=list_roles(self.access),
             tokens=[describe_token(token, now=clock.now()) for token in shown],
+            usage=self._usage(),
             is_first=before is None,
             older=shown[-1].pk if len(tokens) > len(shown) else None,
             has_password=self.user.has_usable_password(),
             may_use_admin=may_use_admin(self.user),
             **kwargs,
         )
+
+    def _usage(self) -> dict[str, str] | None:
+        """Return what the own attempts of this month requested and used; None: there are none."""
+        month = month_of(clock.now())
+        own = UsageFilter(month, month, by=("user",), user=self.user.get_username())
+        rows = load_usage_totals(own)
+        if not rows:
+            return None
+        return {
+            "month": f"{month:%Y-%m}",
+            "attempts": f"{rows[0]['attempts']:,}",
+            "requested": core_hours(rows[0]["requested_cpu_seconds"]),
+            "used": core_hours(rows[0]["used_cpu_seconds"]),
+            "requested_memory": gib_hours(rows[0]["requested_memory_mib_seconds"]),
+            "used_memory": gib_hours(rows[0]["used_memory_mib_seconds"]),
+        }
 
     def _before(self) -> int | None:
         """Return the id of the token before the page; None for the first page."""

@@ -18,7 +18,15 @@ from controlplane.commands.tenancy.members import INSTALLATION, put_member
 from controlplane.commands.tenancy.tokens import create_api_token, digest_of
 from controlplane.domain.roles import Role
 from controlplane.limits.buckets import Buckets
-from controlplane.models import ApiToken, AuditLine, Domain, Membership, Project, ServiceAccount
+from controlplane.models import (
+    ApiToken,
+    AuditLine,
+    Domain,
+    Membership,
+    Project,
+    ServiceAccount,
+    UsageTotal,
+)
 from tests.harness.members import admit
 from tests.integration.admin.test_login import PASSWORD
 from tests.integration.admin.test_pages import words
@@ -426,3 +434,27 @@ def test_users_of_the_admin_have_a_link_in_their_menu(user: User) -> None:
     assert 'href="/admin/"' in browser.get(ACCOUNT).content.decode()
     User.objects.filter(pk=user.pk).update(is_staff=False)
     assert 'href="/admin/"' not in browser.get(ACCOUNT).content.decode()
+
+
+def test_own_attempts_of_this_month_are_added_up(browser: Client, user: User) -> None:
+    """12 core hours in two projects, 3 of them used; not those of others and of other months."""
+    month = clock.now().date().replace(day=1)
+    before = (month - timedelta(days=1)).replace(day=1)
+    for at, owner, project in (
+        (month, "user-1", "a"),
+        (month, "user-1", "b"),
+        (month, "user-2", "a"),
+        (before, "user-1", "a"),
+    ):
+        UsageTotal.objects.create(
+            month=at, project=Project.objects.get(name=project), owner=owner, job_name="x",
+            attempts=5, cpu_seconds_requested=6 * 3600, cpu_seconds_used=1.5 * 3600,
+            memory_mib_seconds_requested=1024 * 3600, memory_mib_seconds_used=512 * 3600,
+        )  # fmt: skip
+    text = words(browser.get(ACCOUNT).content.decode())
+    assert "Your 10 released attempts requested 12 core h and used 3 core h" in text
+    assert "requested 2 GiB h of memory and used at most 1 GiB h" in text
+
+
+def test_user_without_released_attempts_has_no_usage(browser: Client) -> None:
+    assert "Usage in" not in words(browser.get(ACCOUNT).content.decode())

@@ -31,7 +31,7 @@ def other(lab: Project) -> Project:
 
 
 def total(project: Project, owner: str, job: str, **figures: Any) -> UsageTotal:
-    """A total of 10 attempts, all measured, unless figures say otherwise."""
+    """A total of 10 attempts, all measured unless figures differ."""
     month = figures.pop("month", MAY)
     figures.setdefault("attempts", 10)
     figures.setdefault("cpu_seconds_measured", figures.get("cpu_seconds_requested", 0))

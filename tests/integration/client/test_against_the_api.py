@@ -4,6 +4,7 @@ import gc
 import json
 import threading
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 from pytest_django.live_server_helper import LiveServer
@@ -18,7 +19,7 @@ from controlplane.commands.tenancy.accounts import create_default_tenancy, creat
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState
 from controlplane.domain.roles import Role
-from controlplane.models import Attempt, Cell, Task
+from controlplane.models import Attempt, Cell, Project, Task, UsageTotal
 from controlplane.storage.folder import append_log
 from tests.harness.members import admit
 
@@ -68,6 +69,25 @@ def command(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: object)
 
 def call(command: CliRunner, *words: str, typed: str | None = None) -> Result:
     return command.invoke(app, list(words), input=typed)
+
+
+def test_usage_is_shown_ranked_and_as_a_file(session: Session, command: CliRunner) -> None:
+    for name, used in (("frugal", 3000.0), ("wasteful", 100.0)):
+        UsageTotal.objects.create(
+            month=date(2031, 5, 1), project=Project.objects.get(), owner="ann", job_name=name,
+            attempts=1, cpu_seconds_requested=3600.0, cpu_seconds_measured=3600.0,
+            cpu_seconds_used=used,
+        )  # fmt: skip
+    words = ("usage", "--month", "2031-05", "--by", "job")
+    _, first, second = call(command, *words).stdout.splitlines()
+    assert (first.split()[:3], second.split()[:3]) == (["wasteful", "1", "1"], ["frugal", "1", "1"])
+    assert [row["job"] for row in session.usage(month="2031-05", by="job")] == [
+        "wasteful",
+        "frugal",
+    ]
+    file = call(command, *words, "--job", "fru", "--csv").stdout_bytes
+    assert file.splitlines()[1:] == [b"frugal,1,0,3600.0,3000.0,600.0,0.0,0.0,0.0,0.0,0.0"]
+    assert call(command, "usage", "--by", "cell").exit_code != 0
 
 
 def test_submitted_job_and_its_tasks_are_read_back(session: Session) -> None:

@@ -185,3 +185,48 @@ def test_default_quota_is_shown_without_usage_and_named(environment: Api) -> Non
     assert sent(environment, "PUT /api/v1/quotas/default/user") == [{"highest_band": "production"}]
     environment.answer(f"GET {QUOTA}", a_quota(is_default=True))
     assert rows_of(call("quota", "user", "ann"))[0].endswith("(default quota)")
+
+
+def a_usage_row(**changes: Any) -> dict[str, Any]:
+    """Ten core hours and 20 GiB hours, of which one and five were used."""
+    return {
+        "month": None,
+        "project": "default/lab",
+        "user": None,
+        "job": None,
+        "attempts": 12,
+        "unmeasured_attempts": 0,
+        "requested_cpu_seconds": 36_000.0,
+        "used_cpu_seconds": 3600.0,
+        "wasted_cpu_seconds": 32_400.0,
+        "requested_memory_mib_seconds": 20.0 * 1024 * 3600,
+        "used_memory_mib_seconds": 5.0 * 1024 * 3600,
+        "wasted_memory_mib_seconds": 15.0 * 1024 * 3600,
+        "memory_peak_mib": 300.0,
+        "requested_gpu_seconds": 1800.0,
+        **changes,
+    }
+
+
+def test_usage_is_shown_in_core_hours_and_gib_hours(environment: Api) -> None:
+    environment.answer("GET /api/v1/usage", a_page(a_usage_row()))
+    head, row = rows_of(call("usage", "--month", "2031-05"))
+    assert head == "PROJECT ATTEMPTS CORE H USED WASTED GIB H USED WASTED PEAK GPU H"
+    assert row == "default/lab 12 10 1 9 20 5 15 300 MiB 0.5"
+    assert json.loads(call("usage", "--json").stdout) == [a_usage_row()]
+
+
+def test_usage_by_several_keys_has_a_column_for_each(environment: Api) -> None:
+    environment.answer("GET /api/v1/usage", a_page(a_usage_row(user="ann", job="train")))
+    head, row = rows_of(call("usage", "--by", "project,user,job"))
+    assert head.startswith("PROJECT USER JOB ATTEMPTS")
+    assert row.startswith("default/lab ann train 12")
+
+
+def test_month_without_usage_has_a_text_instead_of_a_table(environment: Api) -> None:
+    environment.answer("GET /api/v1/usage", a_page())
+    assert rows_of(call("usage")) == ["no usage in this month"]
+
+
+def test_usage_as_csv_and_as_json_at_once_is_refused(environment: Api) -> None:
+    assert "--csv: not together with --json" in call("usage", "--csv", "--json").stderr
