@@ -22,7 +22,8 @@ _LOCK = zlib.crc32(b"cellrun usage")
 _NEXT = f"SELECT a.uid {UNCOUNTED} ORDER BY a.uid LIMIT %(page)s FOR UPDATE SKIP LOCKED"
 _LISTED = f"SELECT a.uid {UNCOUNTED} AND a.uid = ANY(%(uids)s::uuid[]) ORDER BY a.uid FOR UPDATE"
 
-# Attempts without a job, which rule 12 deletes, are marked and not counted.
+# Attempts without a job, which rule 12 deletes, are marked and not counted. Windows limit the names:
+# a join of two parts, whose sizes are estimated badly, would take the square of the number of names.
 _COUNT = """
 WITH page AS MATERIALIZED ({page}), marked AS (
     UPDATE controlplane_attempt a SET is_usage_counted = true FROM page WHERE a.uid = page.uid
@@ -57,22 +58,24 @@ WITH page AS MATERIALIZED ({page}), marked AS (
            coalesce(max(peak), 0) AS peak,
            sum(gpus * seconds) AS gpu_requested
     FROM plausible GROUP BY month, project_id, owner, name
-), new AS (
-    SELECT month, project_id, owner, name,
-           row_number() OVER (PARTITION BY month, project_id, owner ORDER BY name) AS place
-    FROM sums s WHERE NOT EXISTS (
-        SELECT FROM controlplane_usagetotal t WHERE t.month = s.month
-          AND t.project_id = s.project_id AND t.owner = s.owner AND t.job_name = s.name)
 ), known AS (
-    SELECT n.month, n.project_id, n.owner, (
-        SELECT count(*) FROM controlplane_usagetotal t WHERE t.month = n.month
-          AND t.project_id = n.project_id AND t.owner = n.owner AND t.job_name <> '') AS names
-    FROM (SELECT DISTINCT month, project_id, owner FROM new) n
-), named AS (
-    SELECT s.*, CASE WHEN n.place + k.names > {names} THEN '' ELSE s.name END AS job_name
+    SELECT s.*, EXISTS (
+        SELECT FROM controlplane_usagetotal t WHERE t.month = s.month
+          AND t.project_id = s.project_id AND t.owner = s.owner AND t.job_name = s.name) AS is_known
     FROM sums s
-    LEFT JOIN new n USING (month, project_id, owner, name)
-    LEFT JOIN known k USING (month, project_id, owner)
+), placed AS (
+    SELECT k.*, row_number() OVER (
+        PARTITION BY month, project_id, owner, is_known ORDER BY name) AS place
+    FROM known k
+), roomy AS (
+    SELECT p.*, max(CASE WHEN NOT is_known AND place = 1 THEN (
+        SELECT count(*) FROM controlplane_usagetotal t WHERE t.month = p.month
+          AND t.project_id = p.project_id AND t.owner = p.owner AND t.job_name <> '') END
+    ) OVER (PARTITION BY month, project_id, owner) AS names
+    FROM placed p
+), named AS (
+    SELECT r.*, CASE WHEN NOT is_known AND place + names > {names} THEN '' ELSE name END AS job_name
+    FROM roomy r
 ), added AS (
     INSERT INTO controlplane_usagetotal AS t
         (month, project_id, owner, job_name, attempts, unmeasured_attempts,
