@@ -53,8 +53,8 @@ _MAX_TEXT = 255
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """What the address of the page asks for; empty texts are no filters."""
+class _Selection:
+    """What the address of the page selects; empty texts are no filters."""
 
     month: date
     by: str
@@ -96,9 +96,9 @@ class _Question:
 
 def show_usage(request: HttpRequest) -> HttpResponse:
     """Return the page: `month`, `by`, `rank`, `project`, `user` and `job` are in its address."""
-    asked = _read(request)
-    wanted, now = asked.as_filter(), clock.now()
-    found = load_usage_totals(wanted, rank=asked.rank, limit=_SHOWN + 1)
+    chosen = _read(request)
+    wanted, now = chosen.as_filter(), clock.now()
+    found = load_usage_totals(wanted, rank=chosen.rank, limit=_SHOWN + 1)
     shown = found[:_SHOWN]
     jobs: Any = admin.site._registry[Job]
     context = {
@@ -107,21 +107,21 @@ def show_usage(request: HttpRequest) -> HttpResponse:
         "subtitle": None,
         "opts": Job._meta,
         "media": jobs.media,
-        "file": reverse("admin:controlplane_usage_file") + asked.address(),
-        "filters": list(_describe_filters(asked)),
-        "months": _month_chips(asked, month_of(now)),
+        "file": reverse("admin:controlplane_usage_file") + chosen.address(),
+        "filters": list(_describe_filters(chosen)),
+        "months": _month_chips(chosen, month_of(now)),
         "groupings": [
-            Chip(f"by {name}", asked.address(by=name), name == asked.by) for name in _GROUPINGS
+            Chip(f"by {name}", chosen.address(by=name), name == chosen.by) for name in _GROUPINGS
         ],
         "ranks": [
-            Chip(f"{text} waste first", asked.address(rank=name), name == asked.rank)
+            Chip(f"{text} waste first", chosen.address(rank=name), name == chosen.rank)
             for name, text in _RANKS.items()
         ],
-        "bars": list(_bars(shown, asked)),
+        "bars": list(_bars(shown, chosen)),
         "totals": Table(
             "Requested and used",
             columns=(
-                asked.by,
+                chosen.by,
                 "CPU requested",
                 "CPU used",
                 "CPU wasted",
@@ -133,7 +133,7 @@ def show_usage(request: HttpRequest) -> HttpResponse:
                 "attempts",
                 "not measured",
             ),
-            rows=[_row(row, asked) for row in shown],
+            rows=[_row(row, chosen) for row in shown],
             empty="no attempt was released in this month",
         ),
         "has_more": len(found) > _SHOWN,
@@ -145,17 +145,17 @@ def show_usage(request: HttpRequest) -> HttpResponse:
 
 def download_usage(request: HttpRequest) -> HttpResponse:
     """Return the totals of the page as a file for spreadsheets."""
-    asked = _read(request)
-    wanted = asked.as_filter()
-    content = write_usage_csv(wanted, rank=asked.rank)
+    chosen = _read(request)
+    wanted = chosen.as_filter()
+    content = write_usage_csv(wanted, rank=chosen.rank)
     made = HttpResponse(content, content_type="text/csv; charset=utf-8")
-    name = "usage.csv" if asked.by == "month" else wanted.file_name
+    name = "usage.csv" if chosen.by == "month" else wanted.file_name
     made["Content-Disposition"] = f'attachment; filename="{name}"'
     return made
 
 
-def _read(request: HttpRequest) -> _Question:
-    """Return what the address asks for. Raise PermissionDenied, Http404."""
+def _read(request: HttpRequest) -> _Selection:
+    """Return what the address selects. Raise PermissionDenied, Http404."""
     if not request.user.has_perm("controlplane.view_job"):
         raise PermissionDenied
     given = request.GET
@@ -166,34 +166,34 @@ def _read(request: HttpRequest) -> _Question:
     by, rank = given.get("by", "project"), given.get("rank", "cpu")
     if month is None or by not in _GROUPINGS or rank not in _RANKS:
         raise Http404("there is no such month, grouping or rank")
-    return _Question(month, by, rank, **texts)
+    return _Selection(month, by, rank, **texts)
 
 
-def _month_chips(asked: _Question, present: date) -> list[Chip]:
-    months = sorted({present, asked.month, *list_months(_MONTHS)}, reverse=True)
+def _month_chips(chosen: _Selection, present: date) -> list[Chip]:
+    months = sorted({present, chosen.month, *list_months(_MONTHS)}, reverse=True)
     return [
         Chip(
             f"{month:%Y-%m}",
-            asked.address(
-                month=f"{month:%Y-%m}", by=asked.by if asked.by != "month" else "project"
+            chosen.address(
+                month=f"{month:%Y-%m}", by=chosen.by if chosen.by != "month" else "project"
             ),
-            month == asked.month and asked.by != "month",
+            month == chosen.month and chosen.by != "month",
         )
         for month in months
     ]
 
 
-def _describe_filters(asked: _Question) -> Iterator[tuple[str, str]]:
+def _describe_filters(chosen: _Selection) -> Iterator[tuple[str, str]]:
     """Yield each filter in words, with the address of the page without it."""
-    for name, text in (("project", asked.project), ("user", asked.user), ("job", asked.job)):
+    for name, text in (("project", chosen.project), ("user", chosen.user), ("job", chosen.job)):
         if text:
             words = f"job names that begin with {text}" if name == "job" else f"{name} {text}"
-            yield words, asked.address(**{name: ""})
+            yield words, chosen.address(**{name: ""})
 
 
-def _bars(rows: Sequence[Mapping[str, Any]], asked: _Question) -> Iterator[dict[str, Any]]:
+def _bars(rows: Sequence[Mapping[str, Any]], chosen: _Selection) -> Iterator[dict[str, Any]]:
     """Yield bars of the request and of the used part; the largest is as wide as the card."""
-    unit = "memory_mib" if asked.rank == "memory" else "cpu"
+    unit = "memory_mib" if chosen.rank == "memory" else "cpu"
     requested, used = f"requested_{unit}_seconds", f"used_{unit}_seconds"
     largest = max((max(row[requested], row[used]) for row in rows), default=0)
     show = gib_hours if unit == "memory_mib" else core_hours
@@ -201,16 +201,16 @@ def _bars(rows: Sequence[Mapping[str, Any]], asked: _Question) -> Iterator[dict[
         if largest <= 0:
             return
         yield {
-            "name": _name(row, asked),
+            "name": _name(row, chosen),
             "requested": round(100 * row[requested] / largest, 2),
             "used": round(100 * row[used] / largest, 2),
             "text": f"{show(row[used])} of {show(row[requested])} used",
         }
 
 
-def _row(row: Mapping[str, Any], asked: _Question) -> tuple[Any, ...]:
+def _row(row: Mapping[str, Any], chosen: _Selection) -> tuple[Any, ...]:
     return (
-        _name(row, asked),
+        _name(row, chosen),
         core_hours(row["requested_cpu_seconds"]),
         core_hours(row["used_cpu_seconds"]),
         core_hours(row["wasted_cpu_seconds"]),
@@ -224,16 +224,16 @@ def _row(row: Mapping[str, Any], asked: _Question) -> tuple[Any, ...]:
     )
 
 
-def _name(row: Mapping[str, Any], asked: _Question) -> SafeString | str:
+def _name(row: Mapping[str, Any], chosen: _Selection) -> SafeString | str:
     """Return the keys of a row, with links to its parts and, for a job name, to the jobs."""
-    match asked.by:
+    match chosen.by:
         case "month":
             text = row["month"]
-            return _link(text, asked.address(month=text, by="project"))
+            return _link(text, chosen.address(month=text, by="project"))
         case "project":
-            return _link(row["project"], asked.address(project=row["project"], by="job"))
+            return _link(row["project"], chosen.address(project=row["project"], by="job"))
         case "user":
-            return _link(row["user"], asked.address(user=row["user"], by="job"))
+            return _link(row["user"], chosen.address(user=row["user"], by="job"))
     owner = f"{row['user']} in {row['project']}"
     if row["job"] == OTHER_JOBS:
         return format_html("{}<br><small>{}</small>", row["job"], owner)

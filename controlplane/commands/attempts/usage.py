@@ -22,8 +22,8 @@ _LOCK = zlib.crc32(b"cellrun usage")
 _NEXT = f"SELECT a.uid {UNCOUNTED} ORDER BY a.uid LIMIT %(page)s FOR UPDATE SKIP LOCKED"
 _LISTED = f"SELECT a.uid {UNCOUNTED} AND a.uid = ANY(%(uids)s::uuid[]) ORDER BY a.uid FOR UPDATE"
 
-# Attempts without a job, which rule 12 deletes, are marked and not counted. Windows limit the names:
-# a join of two parts, whose sizes are estimated badly, would take the square of the number of names.
+# Attempts without a job, which rule 12 deletes, are marked and not counted. Windows limit the job
+# names: a join of two parts, whose sizes are estimated badly, would take the square of the number.
 _COUNT = """
 WITH page AS MATERIALIZED ({page}), marked AS (
     UPDATE controlplane_attempt a SET is_usage_counted = true FROM page WHERE a.uid = page.uid

@@ -142,6 +142,6 @@ def test_capacity_of_pools_is_that_of_their_last_samples(operator: Client) -> No
     assert "9 cores" in row
 
 
-def test_page_is_for_those_who_may_see_jobs(totals: Client, onlooker: Client) -> None:
+def test_page_is_for_users_that_may_view_jobs(totals: Client, onlooker: Client) -> None:
     assert onlooker.get(ADDRESS).status_code == 200
     assert b"controlplane/job/usage/" in onlooker.get("/admin/").content

@@ -1,4 +1,4 @@
-"""The totals of usage contain each released attempt once, whatever dies and whoever counts."""
+"""The totals of usage contain each released attempt once, whatever process dies."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
