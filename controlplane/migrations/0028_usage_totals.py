@@ -37,10 +37,6 @@ class Migration(migrations.Migration):
             model_name='attempt',
             index=models.Index(condition=models.Q(('is_usage_counted', False), ('released_at__isnull', False)), fields=['uid'], name='attempt_usage_uncounted'),
         ),
-        migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(('is_usage_counted', False), ('released_at__isnull', False), _connector='OR'), name='attempt_counted_after_its_release'),
-        ),
         migrations.AddField(
             model_name='usagetotal',
             name='project',

@@ -126,10 +126,6 @@ class Attempt(models.Model):
                 condition=Q(released_at=None) | Q(finished_at__isnull=False),
                 name="attempt_released_after_its_end",
             ),
-            models.CheckConstraint(
-                condition=Q(is_usage_counted=False) | Q(released_at__isnull=False),
-                name="attempt_counted_after_its_release",
-            ),
         )
         indexes = (
             models.Index(
