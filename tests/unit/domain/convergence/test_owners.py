@@ -177,6 +177,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("expired_jobs", True),
         ("old_records", True),
         ("uncounted_sizes", True),
+        ("uncounted_usage", True),
         ("orphan_files", False),
         ("key_rotations", True),
         ("samples", False),
