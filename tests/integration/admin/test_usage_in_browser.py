@@ -1,6 +1,5 @@
 """The usage page in a real browser: months, groupings and the file, on a desktop and a phone."""
 
-import os
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -74,9 +73,6 @@ def test_waste_is_ranked_by_month_and_grouping_and_can_be_downloaded(
             page.goto(f"/admin/controlplane/job/usage/{address}")
             assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
         page.goto("/admin/controlplane/job/usage/?by=job")
-        if folder := os.environ.get("CELLRUN_SCREENSHOTS"):
-            path = Path(folder) / f"usage-{viewport['width']}-{scheme}.png"
-            page.screenshot(path=path, full_page=True)
         with page.expect_download() as download:
             page.get_by_role("link", name="Download CSV").click()
         content = Path(download.value.path()).read_text()
