@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
 
-    dependencies = (('controlplane', '0027_release_in_bulk'),)
+    dependencies = (('controlplane', '0028_notification_pages'),)
 
     operations = (
         migrations.CreateModel(
