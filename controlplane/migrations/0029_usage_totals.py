@@ -1,4 +1,4 @@
-"""Add totals of usage, and the mark of the attempts that they contain."""
+"""Add totals of usage, and the mark of the jobs that they contain."""
 
 import django.db.models.deletion
 from django.db import migrations, models
@@ -29,13 +29,13 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.AddField(
-            model_name='attempt',
+            model_name='job',
             name='is_usage_counted',
-            field=models.BooleanField(db_default=False, default=False, help_text='Whether the totals of usage contain it.'),
+            field=models.BooleanField(db_default=False, default=False, help_text='Whether the totals of usage contain its attempts.'),
         ),
         migrations.AddIndex(
-            model_name='attempt',
-            index=models.Index(condition=models.Q(('is_usage_counted', False), ('released_at__isnull', False)), fields=['uid'], name='attempt_usage_uncounted'),
+            model_name='job',
+            index=models.Index(condition=models.Q(('is_usage_counted', False), ('settled_at__isnull', False)), fields=['id'], name='job_usage_uncounted'),
         ),
         migrations.AddField(
             model_name='usagetotal',

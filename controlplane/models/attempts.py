@@ -103,11 +103,6 @@ class Attempt(models.Model):
         default="",
         blank=True,
     )
-    is_usage_counted = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="Whether the totals of usage contain it.",
-    )
 
     class Meta:
         constraints = (
@@ -153,11 +148,6 @@ class Attempt(models.Model):
                 fields=("cell", "finished_at"),
                 name="attempt_image_failed",
                 condition=IMAGE_FAILED,
-            ),
-            models.Index(
-                fields=("uid",),
-                name="attempt_usage_uncounted",
-                condition=Q(released_at__isnull=False, is_usage_counted=False),
             ),
         )
 
@@ -222,10 +212,11 @@ class StoredTotal(models.Model):
 
 
 class UsageTotal(models.Model):
-    """What the attempts released in a month requested and used, by project, owner and job name.
+    """What attempts released in a month requested and used, by project, owner and job name.
 
-    Seconds are those from the creation of an attempt to its release. `measured` amounts are the
-    requests of the attempts with a measurement: their difference to the used amounts is wasted.
+    Only attempts of settled jobs are counted. Seconds are those from the creation of an attempt to
+    its release. `measured` amounts are the requests of the attempts with a measurement: their
+    difference to the used amounts is wasted.
     """
 
     month = models.DateField(help_text="The first day of the month, in UTC.")

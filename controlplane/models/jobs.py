@@ -142,6 +142,11 @@ class Job(models.Model):
         blank=True,
         help_text="When the job had ended and all its attempts were released.",
     )
+    is_usage_counted = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether the totals of usage contain its attempts.",
+    )
     ttl_seconds = models.PositiveIntegerField(
         default=DEFAULT_TTL_SECONDS,
         help_text="Seconds from the settlement of the job to its deletion.",
@@ -203,6 +208,11 @@ class Job(models.Model):
                 fields=("id",),
                 name="job_unsettled",
                 condition=Q(state__in=TERMINAL_NUMBERS, settled_at__isnull=True),
+            ),
+            models.Index(
+                fields=("id",),
+                name="job_usage_uncounted",
+                condition=Q(settled_at__isnull=False, is_usage_counted=False),
             ),
             models.Index(
                 fields=("owner", "name"), name="job_open_of_owner", condition=Q(finished_at=None)

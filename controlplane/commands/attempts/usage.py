@@ -1,46 +1,54 @@
-"""Count what released attempts requested and used in the totals of usage, each attempt once.
+"""Count what the attempts of settled jobs requested and used in the totals of usage, each once.
 
-The mark of an attempt and the totals change in one statement, so that a process that dies counts
-either both or none. Reports and placement write no totals.
+The mark of a job and the totals change in one statement, so that a process that dies counts either
+both or none. Jobs have the mark, not attempts: a write for each attempt would cost more than the
+rest. Reports and placement write no totals.
 """
 
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from uuid import UUID
 
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.usage import MAX_CORES, MAX_JOB_NAMES, MAX_PEAK_MIB
 from controlplane.queries.sql import execute, scalar
 from controlplane.queries.tenancy.usage import UNCOUNTED
 
-# Attempts of one statement: some 200 ms.
+# Jobs of one statement, and tasks at which it takes no further job.
+_JOBS = 500
 PAGE = 5_000
 
 # Counts of two processes follow each other, so that none exceeds the number of job names.
 _LOCK = zlib.crc32(b"cellrun usage")
 
-_NEXT = f"SELECT a.uid {UNCOUNTED} ORDER BY a.uid LIMIT %(page)s FOR UPDATE SKIP LOCKED"
-_LISTED = f"SELECT a.uid {UNCOUNTED} AND a.uid = ANY(%(uids)s::uuid[]) ORDER BY a.uid FOR UPDATE"
+_NEXT = f"SELECT j.id {UNCOUNTED} ORDER BY j.id LIMIT {_JOBS} FOR NO KEY UPDATE SKIP LOCKED"
+_LISTED = f"""
+    SELECT j.id {UNCOUNTED} AND j.id = ANY(%(jobs)s::bigint[])
+    ORDER BY j.id LIMIT {_JOBS} FOR NO KEY UPDATE
+"""
 
-# Attempts without a job, which rule 12 deletes, are marked and not counted. Windows limit the job
-# names: a join of two parts, whose sizes are estimated badly, would take the square of the number.
+# Windows limit the job names: a join of two parts, whose sizes are estimated badly, would take the
+# square of the number.
 _COUNT = """
-WITH page AS MATERIALIZED ({page}), marked AS (
-    UPDATE controlplane_attempt a SET is_usage_counted = true FROM page WHERE a.uid = page.uid
-    RETURNING a.job_id, a.group_id, a.released_at, a.created_at,
-              a.usage ->> 'cpu_seconds' AS cpu, a.usage ->> 'memory_peak_mib' AS peak
+WITH open AS MATERIALIZED ({open}), sized AS (
+    SELECT o.id, sum(sum(g.replicas)) OVER (ORDER BY o.id) - sum(g.replicas) AS tasks_before
+    FROM open o LEFT JOIN controlplane_taskgroup g ON g.job_id = o.id GROUP BY o.id
+), marked AS (
+    UPDATE controlplane_job j SET is_usage_counted = true FROM sized s
+    WHERE j.id = s.id AND coalesce(s.tasks_before, 0) < %(page)s
+    RETURNING j.id, j.project_id, j.owner_id, j.name
 ), held AS (
-    SELECT date_trunc('month', m.released_at AT TIME ZONE 'UTC')::date AS month,
-           j.project_id, u.username AS owner, j.name,
-           greatest(0, extract(epoch FROM m.released_at - m.created_at))::float8 AS seconds,
+    SELECT date_trunc('month', a.released_at AT TIME ZONE 'UTC')::date AS month,
+           m.project_id, u.username AS owner, m.name,
+           greatest(0, extract(epoch FROM a.released_at - a.created_at))::float8 AS seconds,
            coalesce((g.resources ->> 'cpu_millis')::float8, 0) / 1000 AS cores,
            coalesce((g.resources ->> 'memory_mib')::float8, 0) AS mib,
            coalesce((g.resources ->> 'gpu')::float8, 0) AS gpus,
-           m.cpu::float8 AS cpu, m.peak::float8 AS peak
+           (a.usage ->> 'cpu_seconds')::float8 AS cpu,
+           (a.usage ->> 'memory_peak_mib')::float8 AS peak
     FROM marked m
-    JOIN controlplane_job j ON j.id = m.job_id
-    JOIN auth_user u ON u.id = j.owner_id
-    JOIN controlplane_taskgroup g ON g.id = m.group_id
+    JOIN controlplane_attempt a ON a.job_id = m.id
+    JOIN auth_user u ON u.id = m.owner_id
+    JOIN controlplane_taskgroup g ON g.id = a.group_id
 ), plausible AS (
     SELECT month, project_id, owner, name, seconds, cores, mib, gpus,
            CASE WHEN cpu <= greatest(seconds, 1) * {cores} THEN cpu END AS cpu,
@@ -101,31 +109,32 @@ WITH page AS MATERIALIZED ({page}), marked AS (
         memory_peak_mib = greatest(t.memory_peak_mib, EXCLUDED.memory_peak_mib),
         gpu_seconds_requested = t.gpu_seconds_requested + EXCLUDED.gpu_seconds_requested
 )
-SELECT count(*) FROM page
+SELECT count(*) FROM marked
 """
 _BOUNDS = {"cores": MAX_CORES, "mib": MAX_PEAK_MIB, "names": MAX_JOB_NAMES}
-_COUNT_NEXT = _COUNT.format(page=_NEXT, **_BOUNDS)
-_COUNT_LISTED = _COUNT.format(page=_LISTED, **_BOUNDS)
+_COUNT_NEXT = _COUNT.format(open=_NEXT, **_BOUNDS)
+_COUNT_LISTED = _COUNT.format(open=_LISTED, **_BOUNDS)
 
 
 def count_usage(is_over: Callable[[], bool]) -> Mapping[str, int]:
-    """Count released attempts page by page, until `is_over()`."""
-    done = 0
-    while not is_over():
+    """Count settled jobs page by page, until `is_over()`; skip those that are locked."""
+    done, found = 0, 1
+    while found and not is_over():
         found = run_in_transaction(lambda: _count(_COUNT_NEXT, {"page": PAGE}))
         done += found
-        if found < PAGE:
-            break
     return {"usage_counted": done}
 
 
-def count_usage_of(uids: Collection[UUID]) -> None:
-    """Count those of these attempts that are not counted, in the caller's transaction.
+def count_usage_of(job_ids: Collection[int], is_over: Callable[[], bool]) -> bool:
+    """Count those of these jobs that are not counted; return whether there was time for all.
 
-    It waits for attempts that another transaction counts, so that the caller can delete them.
+    It waits for jobs that another transaction holds, so that the caller can delete them.
     """
-    if uids:
-        _count(_COUNT_LISTED, {"uids": list(uids)})
+    parameters = {"page": PAGE, "jobs": list(job_ids)}
+    while not is_over():
+        if not run_in_transaction(lambda: _count(_COUNT_LISTED, parameters)):
+            return True
+    return False
 
 
 def _count(statement: str, parameters: dict[str, object]) -> int:

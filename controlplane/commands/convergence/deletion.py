@@ -107,8 +107,8 @@ def count_stored_bytes(context: RuleContext) -> Mapping[str, int]:
     return count_sizes(timer())
 
 
-def count_released(context: RuleContext) -> Mapping[str, int]:
-    """Usage of released attempts, for the totals. The rest waits for the next tick."""
+def count_settled(context: RuleContext) -> Mapping[str, int]:
+    """Usage of settled jobs, for the totals. The rest waits for the next tick."""
     return count_usage(timer())
 
 

@@ -62,7 +62,7 @@ RULES: tuple[ConvergenceRule, ...] = (
         10, "resolutions", ("resolving", "claimed_callbacks"), housekeeping.release_claims
     ),
     ConvergenceRule(11, "expiry", ("expired_jobs",), deletion.delete_expired_jobs, waits=True),
-    ConvergenceRule(11, "usage", ("uncounted_usage",), deletion.count_released),
+    ConvergenceRule(11, "usage", ("uncounted_usage",), deletion.count_settled),
     # Always: files may be left of what was deleted before.
     ConvergenceRule(11, "deletion", ("deleted_jobs",), deletion.purge, waits=True, always=True),
     ConvergenceRule(11, "key_rotations", ("key_rotations",), cells.end_rotations, waits=True),

@@ -83,6 +83,8 @@ def _purge_pages(done: PurgeResult, is_over: Callable[[], bool]) -> bool:
 def _purge_jobs(job_ids: Sequence[int], done: PurgeResult, is_over: Callable[[], bool]) -> bool:
     """Purge these jobs; return whether there was time for all that is possible now."""
     present = set(job_ids)
+    if not count_usage_of(job_ids, is_over):
+        return False
     _unlink(job_ids)
     while present and not is_over():
         tasks = _list_tasks(present)
@@ -216,7 +218,6 @@ class _PurgePage:
             "page": PAGE,
             "history_page": _HISTORY_PAGE,
         }
-        count_usage_of(self.uids)
         forget_attempts(self.uids, keep_cached=True)
         removed = sum(execute(statement, parameters) for statement in _PAGES)
         gone: list[int] = []

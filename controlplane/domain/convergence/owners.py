@@ -318,7 +318,7 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "uncounted_sizes",
     ),
     Owner(
-        "a released attempt that the totals of usage lack",
+        "a settled job that the totals of usage lack",
         "counted",
         11,
         "uncounted_usage",

@@ -9,8 +9,8 @@ from typing import Any
 from controlplane.domain.usage import write_csv
 from controlplane.queries.sql import named_rows
 
-UNCOUNTED = "FROM controlplane_attempt a WHERE a.released_at IS NOT NULL AND NOT a.is_usage_counted"
-"""Released attempts that the totals lack, a source of work of convergence."""
+UNCOUNTED = "FROM controlplane_job j WHERE j.settled_at IS NOT NULL AND NOT j.is_usage_counted"
+"""Settled jobs that the totals lack, a source of work of convergence."""
 
 OTHER_JOBS = "(other jobs)"
 """The job names of a user above the maximum number, which have one total. No job has this name."""

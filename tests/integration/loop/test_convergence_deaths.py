@@ -81,7 +81,7 @@ FACTS = {
     "claims": "SELECT guid, claim FROM controlplane_oneoff",
     "entries": "SELECT key, evicted_at IS NULL, hits, size_bytes FROM controlplane_cacheentry",
     "deliveries": "SELECT callback_id, number FROM controlplane_delivery",
-    "counted": "SELECT uid, is_usage_counted FROM controlplane_attempt",
+    "counted": "SELECT id, is_usage_counted FROM controlplane_job",
     "usage": "SELECT owner, job_name, attempts, unmeasured_attempts FROM controlplane_usagetotal",
     "dependencies": "SELECT id, met_at IS NULL, failed_at IS NULL FROM controlplane_jobdependency",
 }

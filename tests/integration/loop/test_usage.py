@@ -1,4 +1,4 @@
-"""The totals of usage contain each released attempt once, whatever process dies."""
+"""The totals of usage contain each attempt of a settled job once, whatever process dies."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +18,7 @@ from controlplane.models import Attempt, Job, Task, UsageTotal
 from controlplane.queries.convergence.due import find_due
 from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute
+from tests.integration.callbacks.conftest import until_it_waits
 from tests.integration.loop.conftest import FakeCell, Loop
 from tests.integration.loop.deaths import at_statement, work_until_death
 
@@ -43,7 +44,13 @@ def ended(loop: Loop, cell: FakeCell, *, used: Mapping[str, Any] | None, **body:
         cell.end(attempt, S.SUCCEEDED, exit_code=0, usage=used)
     times = {"created_at": BEGAN, "finished_at": BEGAN + HELD, "released_at": BEGAN + HELD}
     Attempt.objects.filter(job=job).update(**times)
+    settle(job)
     return job
+
+
+def settle(job: Job) -> None:
+    """Settle the job, as convergence does when its last attempt is released."""
+    Job.objects.filter(pk=job.pk, settled_at=None).update(settled_at=clock.now())
 
 
 def totals() -> dict[tuple[str, str], UsageTotal]:
@@ -66,7 +73,7 @@ def test_tick_counts_what_attempts_requested_and_used(loop: Loop, cell: FakeCell
     resources = {"cpu": 2, "memory": "128Mi"}
     used = {"cpu_seconds": 50.0, "memory_peak_mib": 32.0}
     ended(loop, cell, used=used, name="train", replicas=2, resources=resources)
-    assert loop.converge()["usage_counted"] == 2
+    assert loop.converge()["usage_counted"] == 1
     [total] = UsageTotal.objects.select_related("project")
     assert (total.month, total.job_name, total.owner) == (date(2031, 5, 1), "train", "owner")
     assert str(total.project) == "default/default"
@@ -146,13 +153,15 @@ def test_impossible_figure_of_a_cell_is_no_measurement(
     assert total.unmeasured_attempts == ("cpu_seconds" in figure)
 
 
-def test_running_attempt_is_not_counted_before_its_release(loop: Loop, cell: FakeCell) -> None:
-    job = loop.submit()
+def test_job_is_counted_once_it_is_settled(loop: Loop, cell: FakeCell) -> None:
+    job = loop.submit(replicas=2)
     loop.place()
+    first, second = loop.attempts(job)
+    cell.end(first, S.SUCCEEDED, exit_code=0)
     assert "usage_counted" not in loop.converge()
-    [attempt] = loop.attempts(job)
-    cell.end(attempt, S.SUCCEEDED, exit_code=0)
-    assert loop.converge()["usage_counted"] == 1
+    cell.end(second, S.SUCCEEDED, exit_code=0)
+    loop.converge()
+    assert counted_attempts() == 2
 
 
 def test_at_most_a_thousand_job_names_of_a_user_have_totals_of_their_own(
@@ -192,22 +201,11 @@ def test_deletion_of_a_job_counts_what_no_tick_has_counted(loop: Loop, cell: Fak
     assert counted_attempts() == 3
 
 
-def test_attempts_without_a_job_do_not_stop_the_count(loop: Loop, cell: FakeCell) -> None:
-    lost, kept = (ended(loop, cell, used=None, name=name) for name in ("lost", "kept"))
-    Task.objects.filter(job=lost).delete()
-    lost.groups.all().delete()
-    Job.objects.filter(pk=lost.pk)._raw_delete("default")
-    execute("UPDATE controlplane_attempt SET task_id = 404404 WHERE job_id = %s", [lost.pk])
-    count_usage(never)
-    assert [name for _, name in totals()] == ["kept"] == [kept.name]
-    assert count_usage(never) == {"usage_counted": 0}
-
-
 @pytest.mark.parametrize("delete_first", [False, True], ids=["tick", "purge"])
 def test_death_at_any_statement_neither_loses_an_attempt_nor_counts_it_twice(
     loop: Loop, cell: FakeCell, monkeypatch: pytest.MonkeyPatch, delete_first: bool
 ) -> None:
-    """Seven attempts in pages of two: a tick or a purge dies at each of its statements."""
+    """Jobs of seven and of two attempts: a tick or a purge dies at each of its statements."""
     monkeypatch.setattr(usage, "PAGE", 2)
     monkeypatch.setattr(purge, "PAGE", 2)
 
@@ -217,22 +215,28 @@ def test_death_at_any_statement_neither_loses_an_attempt_nor_counts_it_twice(
 
     deaths = 0
     while True:
-        job = ended(loop, cell, used={"cpu_seconds": 10.0}, name=f"n{deaths}", replicas=7)
+        names = {f"large-{deaths}": 7, f"small-{deaths}": 2}
+        jobs = [
+            ended(loop, cell, used={"cpu_seconds": 10.0}, name=name, replicas=count)
+            for name, count in names.items()
+        ]
         if delete_first:
-            delete(job)
+            for job in jobs:
+                delete(job)
         death = work_until_death(
             purge_only if delete_first else work, at_statement(deaths, containing="")
         )
-        if not delete_first:
+        for job in jobs:
             delete(job)
         work()
-        assert not Attempt.objects.filter(job=job).exists()
-        total = totals()["2031-05-01", job.name]
-        assert (total.attempts, total.cpu_seconds_used) == (7, 70), death.before
+        assert not Attempt.objects.exists()
+        for name, count in names.items():
+            total = totals()["2031-05-01", name]
+            assert (total.attempts, total.cpu_seconds_used) == (count, 10 * count), death.before
         if death.before is None:
             break
         deaths += 1
-    assert deaths > 8
+    assert deaths > 5
 
 
 def purge_only() -> None:
@@ -266,7 +270,7 @@ def test_ticks_and_purges_at_once_count_each_attempt_once(
     assert Attempt.objects.count() == 40
 
 
-def test_count_skips_an_attempt_that_another_transaction_holds(loop: Loop, cell: FakeCell) -> None:
+def test_count_skips_a_job_that_another_transaction_holds(loop: Loop, cell: FakeCell) -> None:
     held, free = (ended(loop, cell, used=None, name=name) for name in ("held", "free"))
 
     def count() -> int:
@@ -277,10 +281,30 @@ def test_count_skips_an_attempt_that_another_transaction_holds(loop: Loop, cell:
 
     with ThreadPoolExecutor(1) as thread:
         with transaction.atomic():
-            list(Attempt.objects.select_for_update().filter(job=held))
+            list(Job.objects.select_for_update(no_key=True).filter(pk=held.pk))
             assert thread.submit(count).result(timeout=60) == 1
         assert thread.submit(count).result(timeout=60) == 1
     assert {name for _, name in totals()} == {"held", "free"} == {held.name, free.name}
+
+
+def test_purge_waits_for_a_job_that_another_transaction_holds(loop: Loop, cell: FakeCell) -> None:
+    """Otherwise it would delete attempts that are not counted."""
+    job = ended(loop, cell, used=None)
+    delete(job)
+
+    def run() -> None:
+        try:
+            purge_only()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as thread:
+        with transaction.atomic():
+            list(Job.objects.select_for_update(no_key=True).filter(pk=job.pk))
+            done = thread.submit(run)
+            until_it_waits(done)
+        done.result(timeout=60)
+    assert (counted_attempts(), Attempt.objects.count()) == (1, 0)
 
 
 def test_totals_are_deleted_after_their_months(loop: Loop, cell: FakeCell) -> None:
