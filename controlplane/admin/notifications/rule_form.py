@@ -88,7 +88,8 @@ class NotificationRuleForm(forms.ModelForm):
     kinds = forms.MultipleChoiceField(
         required=False,
         choices=[(name, name) for name in ALERTS],
-        widget=SelectMany(),
+        # The name of the search field, for screen readers too.
+        widget=SelectMany(attrs={"data-placeholder": "Search kinds of alerts"}),
         help_text="None: all.",
     )
     only_critical = _flag(help_text="Only critical alerts.")

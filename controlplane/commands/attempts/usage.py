@@ -46,7 +46,8 @@ WITH open AS MATERIALIZED ({open}), sized AS (
            (a.usage ->> 'cpu_seconds')::float8 AS cpu,
            (a.usage ->> 'memory_peak_mib')::float8 AS peak
     FROM marked m
-    JOIN controlplane_attempt a ON a.job_id = m.id
+    JOIN controlplane_task t ON t.job_id = m.id
+    JOIN controlplane_attempt a ON a.task_id = t.id
     JOIN auth_user u ON u.id = m.owner_id
     JOIN controlplane_taskgroup g ON g.id = a.group_id
 ), plausible AS (

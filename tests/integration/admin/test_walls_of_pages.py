@@ -25,7 +25,15 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from controlplane.commands.jobs.holds import hold_job, hold_project
 from controlplane.commands.tenancy.members import INSTALLATION, MemberScope, put_member
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, Attempt, Job, Pool, Project, TotpDevice
+from controlplane.models import (
+    ApiToken,
+    Attempt,
+    Job,
+    NotificationAddress,
+    Pool,
+    Project,
+    TotpDevice,
+)
 from tests.integration.admin.rows import NOW
 from tests.integration.admin.test_artifacts import PNG, leave
 from tests.integration.test_audit_routes import ended_job, unreleased
@@ -66,8 +74,9 @@ class Page(NamedTuple):
     """Whether the POST of an operator changes rows, so that the refusal of others is tested."""
 
 
+# The key of the address is that of its row.
 RULE_BODY: Mapping[str, Any] = {
-    "address": "1",
+    "address": None,
     "about": "jobs",
     "group_wait_seconds": "10",
     "group_interval_seconds": "600",
@@ -309,6 +318,13 @@ def address_of(url: str, attempt: Attempt) -> str:
     return f"/{url}"
 
 
+def body_of(row: Page) -> dict[str, Any]:
+    """The body of the POST to a page."""
+    if "address" not in row.body:
+        return dict(row.body)
+    return {**row.body, "address": str(NotificationAddress.objects.earliest("pk").pk)}
+
+
 def outcome(answer: Any) -> str | int:
     """The status of a refusal, LOGIN for a redirect to the login, or OK."""
     assert answer.status_code < 500, answer.content
@@ -366,7 +382,7 @@ def test_role_decides_what_a_page_permits(
         is_undone = role == "operator" or url in ("admin/logout/", "account/logout/")
         with undone(browsers[role]) if is_undone else nullcontext(browsers[role]) as browser:
             found["GET", url] = outcome(browser.get(f"{address}?{row.query}"))
-            found["POST", url] = outcome(browser.post(address, row.body))
+            found["POST", url] = outcome(browser.post(address, body_of(row)))
     assert changed_tables(before) == set()
     wrong = {key: (found[key], value) for key, value in expected.items() if found[key] != value}
     assert wrong == {}, "found, expected"
@@ -401,5 +417,5 @@ def test_operator_changes_rows_by_every_action_and_deletion(
     for url, row in table().items():
         if row.changes:
             with undone(browsers["operator"]) as browser:
-                browser.post(address_of(url, attempt), row.body)
+                browser.post(address_of(url, attempt), body_of(row))
                 assert changed_tables(before) != set(), url

@@ -394,7 +394,7 @@ def test_retention_tick_continues_expiry_unless_convergence_holds(
     assert retention.run() == {}
     assert left_of(job) != {}
     TickState.objects.filter(name="convergence").update(finished_at=clock.now())
-    assert retention.run() == {"expired": 1, "purged": 1}
+    assert retention.run() == {"expired": 1, "usage_counted": 1, "purged": 1}
     assert left_of(job) == {}
 
 
