@@ -11,7 +11,6 @@ from django.core.exceptions import ValidationError
 from controlplane.admin.fields import (
     Checkboxes,
     Select,
-    SelectMany,
     Textarea,
     TextInput,
     check_name,
@@ -88,8 +87,7 @@ class NotificationRuleForm(forms.ModelForm):
     kinds = forms.MultipleChoiceField(
         required=False,
         choices=[(name, name) for name in ALERTS],
-        # The name of the search field, for screen readers too.
-        widget=SelectMany(attrs={"data-placeholder": "Search kinds of alerts"}),
+        widget=Checkboxes(),
         help_text="None: all.",
     )
     only_critical = _flag(help_text="Only critical alerts.")
