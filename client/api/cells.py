@@ -45,7 +45,7 @@ class CellCalls(ApiTransport):
 
 
 class PoolCalls(ApiTransport):
-    """The calls about pools and quotas. Every method may raise Unreachable or ApiError."""
+    """The calls about pools, quotas and usage. Every method may raise Unreachable or ApiError."""
 
     def pools(self) -> list[Pool]:
         """Return all pools."""

@@ -114,7 +114,7 @@ def _queue_item(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def _job_items(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the items of the activity and the usage for users who may see jobs."""
+    """Return the items of the activity and the usage for users that may see jobs."""
     if not request.user.has_perm("controlplane.view_job"):
         return []
     return [

@@ -129,7 +129,7 @@ def usage(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show requested and used resources of ended attempts, the largest waste first."""
+    """Show requested and used resources of ended jobs, the largest waste first."""
     if as_csv and as_json:
         raise BadInput("--csv: not together with --json")
     wanted = {"month": month, "by": by, "project": project, "user": user, "job": job, "rank": rank}

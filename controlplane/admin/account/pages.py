@@ -111,7 +111,7 @@ class AccountPage(AccountView, TemplateView):
         )
 
     def _usage(self) -> dict[str, str] | None:
-        """Return what the own attempts of this month requested and used; None: there are none."""
+        """Return what attempts of own jobs requested and used this month; None: there are none."""
         month = month_of(clock.now())
         own = UsageFilter(month, month, by=("user",), user=self.user.get_username())
         rows = load_usage_totals(own)

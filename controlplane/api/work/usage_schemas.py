@@ -8,7 +8,7 @@ _KEY = "Null if the figures are not added up by it."
 
 
 class UsageRow(ResponseModel):
-    """What released attempts requested and used.
+    """What attempts of settled jobs requested and used.
 
     The time of an attempt is that from its creation to its release, in which it holds its request.
     """

@@ -452,7 +452,7 @@ def test_own_attempts_of_this_month_are_added_up(browser: Client, user: User) ->
             memory_mib_seconds_requested=1024 * 3600, memory_mib_seconds_used=512 * 3600,
         )  # fmt: skip
     text = words(browser.get(ACCOUNT).content.decode())
-    assert "Your 10 released attempts requested 12 core h and used 3 core h" in text
+    assert "The 10 attempts of your ended jobs requested 12 core h and used 3 core h" in text
     assert "requested 2 GiB h of memory and used at most 1 GiB h" in text
 
 

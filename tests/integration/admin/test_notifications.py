@@ -210,7 +210,7 @@ def test_a_test_is_sent_from_the_page_of_an_address_and_of_a_rule(operator: Clie
     assert actions_since(since) == [expected] * 2
 
 
-def test_users_who_may_read_see_no_forms(onlooker: Client) -> None:
+def test_users_that_may_only_read_see_no_forms(onlooker: Client) -> None:
     for row in (NotificationAddress.objects.get(), NotificationRule.objects.get()):
         html = page(onlooker, address_of(type(row), row))
         assert "Latest messages" in html
