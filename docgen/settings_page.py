@@ -32,8 +32,6 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " result is the same, some work is done twice.",
         "CELLRUN_ALLOWED_HOSTS": "Accepted host names of web.",
         "CELLRUN_ARTIFACT_ROOT": "Folder of stored inputs, logs, outputs and checkpoints.",
-        "CELLRUN_USAGE_MONTHS": "Months before the present one of which the totals of"
-        " [usage](usage.md) are kept.",
         "CELLRUN_AUDIT_DAYS": "Retention of audit lines ([retention](retention.md)).",
         "CELLRUN_CALLBACKS_AT_ONCE": "Maximum number of concurrent callbacks.",
         "CELLRUN_CACHE_DAYS": "Time without a hit after which an entry of the cache is evicted.",
@@ -109,6 +107,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " link.",
         "CELLRUN_TRACING": "`true`: jobs get [traces](tracing.md). Needs the extra"
         " `cellrun[tracing]`.",
+        "CELLRUN_USAGE_MONTHS": "Months before the present one of which the totals of"
+        " [usage](usage.md) are kept.",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "Address of the receiver of [traces](tracing.md);"
         " `/v1/traces` is appended.",
         "OTEL_EXPORTER_OTLP_HEADERS": "Headers of each request to that receiver, such as its"

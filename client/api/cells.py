@@ -23,7 +23,7 @@ class CellCalls(ApiTransport):
 
     def drain(
         self, name: str, *, deadline_seconds: float | None = DRAIN_SECONDS, reason: str = ""
-    ) -> Cell | None:
+    ) -> Cell:
         """Drain a cell (operators). `deadline_seconds`: until attempts are stopped; None: never."""
         body = {"deadline_seconds": deadline_seconds, "reason": reason}
         return self._call("POST", path_to("cells", name, "drain"), body=body)

@@ -65,7 +65,7 @@ def drain(
     """
     until = None if deadline < 0 else deadline
     with connect() as session:
-        answer = session.drain(cell, deadline_seconds=until, reason=reason) or session.cell(cell)
+        answer = session.drain(cell, deadline_seconds=until, reason=reason)
     _show_order(answer, as_json)
 
 

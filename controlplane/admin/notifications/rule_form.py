@@ -2,7 +2,7 @@
 
 import calendar
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from django import forms
 from django.apps import apps
@@ -16,7 +16,7 @@ from controlplane.admin.fields import (
     check_name,
 )
 from controlplane.commands.notifications.configure import RuleFields
-from controlplane.commands.notifications.requests import NotificationRuleRequest
+from controlplane.commands.notifications.requests import FinalState, NotificationRuleRequest
 from controlplane.domain.alerts import ALERTS
 from controlplane.domain.state.states import NotifyAbout
 from controlplane.models import NotificationAddress, NotificationRule
@@ -31,7 +31,6 @@ else:
     from django.forms import CheckboxInput, NumberInput
 
 _QUIET = ("time_zone", "begin", "end", "weekdays")
-_FINAL_STATES = ("SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE")
 
 FIELDSETS = (
     (None, {"fields": ("name", "address", "enabled", "about")}),
@@ -94,7 +93,7 @@ class NotificationRuleForm(forms.ModelForm):
     projects = LinesField(help_text="As domain/project, one per line. Empty: all.")
     states = forms.MultipleChoiceField(
         required=False,
-        choices=[(name, name.lower()) for name in _FINAL_STATES],
+        choices=[(name, name.lower()) for name in get_args(FinalState)],
         widget=Checkboxes(),
         help_text="Final states. None: all.",
     )

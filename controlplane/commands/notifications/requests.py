@@ -16,7 +16,7 @@ _MAX_INTERVAL_SECONDS = 86_400
 _LocalTime = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 _Weekday = Annotated[int, Field(ge=0, le=6)]
 _Project = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}/[a-z0-9][a-z0-9._-]{0,62}$")]
-_State = Literal["SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE"]
+FinalState = Literal["SUCCEEDED", "FAILED", "KILLED", "WORKER_FAILED", "UNSCHEDULABLE"]
 
 
 class NotificationAddressRequest(Model):
@@ -69,7 +69,7 @@ class NotificationRuleRequest(Model):
     projects: Annotated[list[_Project], Field(max_length=100)] = Field(
         default=[], description="Projects of ended jobs, as domain/project; empty: all."
     )
-    states: list[_State] = Field(
+    states: list[FinalState] = Field(
         default=[], max_length=8, description="Final states of jobs; empty: all."
     )
     name_pattern: Annotated[str, Field(max_length=100)] = Field(
