@@ -116,6 +116,7 @@ def test_user_name_is_a_text_and_not_markup(operator: Client) -> None:
     total("x", "<b>ann</b>")
     answer = operator.get(f"{ADDRESS}?month=2031-05&by=user")
     assert b"<b>ann</b>" not in answer.content
+    assert b"&lt;b&gt;ann&lt;/b&gt;" in answer.content
 
 
 def test_capacity_of_pools_is_that_of_their_last_samples(operator: Client) -> None:

@@ -2,9 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from ipaddress import ip_network
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from django.db import connections
@@ -18,24 +16,13 @@ from tests.integration.client.test_against_the_api import call, token_of
 from tests.integration.client.test_against_the_api import command as command
 from tests.integration.client.test_against_the_api import served as served
 from tests.integration.client.test_against_the_api import session as session
+from tests.integration.notifications.conftest import _allowed as _allowed
+from tests.integration.notifications.conftest import receiver as receiver
 from tests.integration.notifications.conftest import tick as tick
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SECRET = "t0ps3cret"
-
-
-@pytest.fixture(autouse=True)
-def _allowed(settings: Any) -> None:
-    """Messages may go to this machine."""
-    networks = (ip_network("127.0.0.0/8"),)
-    settings.CELLRUN = settings.CELLRUN.model_copy(update={"callback_allowed_networks": networks})
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as running:
-        yield running
 
 
 def add(command: CliRunner, url: str, name: str = "ops") -> None:
@@ -48,7 +35,9 @@ def web(receiver: Receiver, path: str = "200") -> str:
     return receiver.url(path).replace("http://", f"json://ops:{SECRET}@")
 
 
-@pytest.mark.parametrize(("path", "state", "code"), [("200", "delivered", 0), ("403", "", 1)])
+@pytest.mark.parametrize(
+    ("path", "state", "code"), [("200", "delivered", 0), ("403", "abandoned", 1)]
+)
 def test_test_of_an_address_reports_whether_the_message_arrived(
     command: CliRunner,
     receiver: Receiver,
