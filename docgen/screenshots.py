@@ -110,7 +110,11 @@ def void(_: object) -> None:
 
 PICTURES: dict[str, Callable[[Page], None]] = {
     "admin-overview": admin(""),
+    "admin-job": first("controlplane/job/", "wordcount"),
     "admin-task": first("controlplane/task/", "retry"),
+    "admin-cell": first("controlplane/cell/", "cell-1"),
+    "admin-queue": admin("controlplane/pool/queue/"),
+    "admin-usage": admin("controlplane/job/usage/?by=job"),
     "flower": flower,
 }
 

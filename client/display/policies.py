@@ -99,6 +99,8 @@ def usage_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _hours(value: float) -> str:
+    if 0 < abs(value) < 0.001:
+        return "<0.001"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -224,24 +224,26 @@ def bare_amount(name: str, amount: int) -> str:
 
 
 def core_hours(seconds: float) -> str:
-    """Return CPU seconds as `12.5 core h`."""
-    return f"{_hours(seconds)} core h"
+    """Return CPU seconds as `12.5 core h`, or `12.5 core s` if they are few."""
+    return _hours(seconds, "core")
 
 
 def gib_hours(mib_seconds: float) -> str:
-    """Return MiB times seconds as `12.5 GiB h`."""
-    return f"{_hours(mib_seconds / 1024)} GiB h"
+    """Return MiB times seconds as `12.5 GiB h`, or `12.5 GiB s` if they are few."""
+    return _hours(mib_seconds / 1024, "GiB")
 
 
 def gpu_hours(seconds: float) -> str:
-    """Return GPU seconds as `12.5 GPU h`."""
-    return f"{_hours(seconds)} GPU h"
+    """Return GPU seconds as `12.5 GPU h`, or `12.5 GPU s` if they are few."""
+    return _hours(seconds, "GPU")
 
 
-def _hours(seconds: float) -> str:
-    """Return hours with three digits, from 100 on in whole hours: 0.0125, 12.5, 1,250."""
+def _hours(seconds: float, unit: str) -> str:
+    """Return hours with three digits, from 100 on in whole hours, and below 0.01 as seconds."""
     hours = seconds / 3600
-    return f"{hours:,.0f}" if abs(hours) >= 100 else f"{hours:.3g}"
+    if 0 < abs(hours) < 0.01:
+        return f"{seconds:.2g} {unit} s" if abs(seconds) >= 0.001 else f"0 {unit} s"
+    return f"{hours:,.0f} {unit} h" if abs(hours) >= 100 else f"{hours:.3g} {unit} h"
 
 
 def meter(name: str, used: int, limit: int | None, *, warns: bool = True) -> SafeString | str:

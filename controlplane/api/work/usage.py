@@ -52,9 +52,10 @@ class Usage(ApiView):
         """
         page = self.begin_page()
         offset = page.number or 0
-        found = load_usage_totals(
-            self._filter(), rank=self._rank(), offset=offset, limit=page.limit + 1
-        )
+        wanted, rank = self._filter(), self._rank()
+        # Many totals may make few rows.
+        with charges.charge_time(request):
+            found = load_usage_totals(wanted, rank=rank, offset=offset, limit=page.limit + 1)
         if len(found) > page.limit:
             page.following = offset + page.limit
         return page.get_paginated_response(found[: page.limit])
@@ -68,7 +69,8 @@ class Usage(ApiView):
         """
         wanted, rank = self._filter(), self._rank()
         charges.charge_rows(request, MAX_CSV_ROWS)
-        content = write_usage_csv(wanted, rank=rank)
+        with charges.charge_time(request):
+            content = write_usage_csv(wanted, rank=rank)
         made = HttpResponse(content, content_type="text/csv; charset=utf-8")
         made["Content-Disposition"] = f'attachment; filename="{wanted.file_name}"'
         return made

@@ -111,7 +111,7 @@ def load_binding_quotas(
 
 
 def load_reservations_elsewhere(pool_id: int, now: datetime) -> tuple[QuotaReservation, ...]:
-    """Return the quota that other pools reserve for nominated tasks that may be placed now."""
+    """Return the quota that other pools reserve for nominated tasks that have no attempt."""
     found = rows(
         f"""
         SELECT j.id, j.band, j.owner_id, j.project_id, p.domain_id, g.resources, w.count
@@ -137,7 +137,8 @@ def load_reservations_elsewhere(pool_id: int, now: datetime) -> tuple[QuotaReser
             project_id=project,
             domain_id=domain,
             count=count,
-            resources=decoded(resources),
+            # A damaged row of another pool must not stop this pool.
+            resources={name: n for name, n in decoded(resources).items() if isinstance(n, int)},
         )
         for job, band, owner, project, domain, resources, count in found
     )

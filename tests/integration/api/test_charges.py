@@ -152,6 +152,24 @@ def test_a_search_costs_the_time_that_it_takes(
     assert spent(submitter, lambda: submitter.get("/jobs?limit=1&search=a")) > 2_000
 
 
+@pytest.mark.parametrize("path", ["/usage", "/usage.csv"])
+def test_figures_of_usage_cost_the_time_that_they_take(
+    submitter: Caller, clock: Clock, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Rows are few although many totals are added up."""
+    instants = iter([100.0, 102.0])
+    monkeypatch.setattr(charges, "monotonic", lambda: next(instants))
+    assert spent(submitter, lambda: submitter.get(path)) > 2_000
+
+
+def test_the_start_of_a_bulk_operation_costs_the_most_that_its_count_reads(
+    submitter: Caller, clock: Clock
+) -> None:
+    submitter.post("/jobs", NOOP)
+    body = {"action": "cancel", "filter": {"name": "noop"}, "reason": "test"}
+    assert spent(submitter, lambda: submitter.post("/bulk", body)) > 200
+
+
 def test_a_one_off_task_costs_as_much_as_a_job(submitter: Caller, clock: Clock) -> None:
     one = spent(submitter, lambda: submitter.post("/jobs", NOOP))
     definition = {key: value for key, value in NOOP.items() if key != "name"}
