@@ -17,7 +17,12 @@ from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.options import choose_ports, read_options
 from controlplane.config.stack.parts import credentials, host, ports
 from controlplane.config.stack.parts.home import StackHome, shell_lines, write_private
-from controlplane.config.stack.processes import PROJECT, Process, list_processes
+from controlplane.config.stack.processes import (
+    PROJECT,
+    Process,
+    inherited_environment,
+    list_processes,
+)
 from controlplane.config.stack.up import welcome
 from tests.harness.deployed import make_plan
 
@@ -219,3 +224,16 @@ def test_only_processes_that_reach_a_store_get_the_credentials_of_the_shell(
 
 def test_every_need_can_be_waited_for() -> None:
     assert set(launch.NEEDS) == {"database", "broker", "preparation", "web"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(None, str(PROJECT)), ("", str(PROJECT)), ("/plugins:/more", f"{PROJECT}:/plugins:/more")],
+)
+def test_packages_of_the_caller_follow_those_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONPATH", given)
+    assert inherited_environment()["PYTHONPATH"] == expected

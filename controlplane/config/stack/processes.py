@@ -119,12 +119,16 @@ def list_processes(plan: StackPlan) -> list[Process]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the caller's environment without settings of Cellrun."""
+    """Return the caller's environment without settings of Cellrun.
+
+    Packages on the caller's PYTHONPATH, such as plugins, follow those of the project.
+    """
+    folders = filter(None, (str(PROJECT), os.environ.get("PYTHONPATH")))
     return {
         name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIXES)
     } | {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": str(PROJECT),
+        "PYTHONPATH": os.pathsep.join(folders),
     }
 
 
