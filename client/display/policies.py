@@ -24,7 +24,7 @@ def pool_table(pools: Iterable[Pool]) -> Table:
             pool["selector"],
             "strict fifo" if pool["strict_fifo"] else "best effort",
             "on" if pool["preemption"] else "off",
-            ", ".join(f"{name} {count}" for name, count in pool["tokens"].items()),
+            _value(pool["tokens"]) if pool["tokens"] else "",
         )
     return table
 

@@ -45,8 +45,24 @@ class _JobLimits(serializers.JSONField):
     """All limits, with the defaults of those that the pool does not set."""
 
     def to_representation(self, value: Any) -> Any:
-        """Return the limits in force."""
-        return JobLimits.model_validate(value).model_dump()
+        """Return the limits in force; an invalid value of the row as it is stored."""
+        try:
+            return JobLimits.model_validate(value).model_dump()
+        except ValueError:
+            return value
+
+
+class _Tokens(DictField):
+    """Numbers of tokens by name."""
+
+    child = IntegerField()
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the numbers; an invalid value of the row as it is stored, to be corrected."""
+        try:
+            return super().to_representation(value)
+        except (AttributeError, TypeError, ValueError):
+            return value
 
 
 @extend_schema_field({"type": ["object", "null"]})
@@ -131,7 +147,7 @@ class CellSerializer(serializers.ModelSerializer[Cell]):
 class PoolSerializer(serializers.ModelSerializer[Pool]):
     """The policy of a pool, and since when a mass loss of its cells is suppressed."""
 
-    tokens = DictField(child=IntegerField())
+    tokens = _Tokens()
     allowed_mounts = _AllowedMounts()
     job_limits = _JobLimits()
 
