@@ -184,6 +184,9 @@ class Companion:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                # In its own process group: when the shell of a group with a stopped process ends,
+                # the system sends SIGHUP to the whole group.
+                start_new_session=True,
             )
         return self
 
