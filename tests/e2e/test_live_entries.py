@@ -48,7 +48,9 @@ GROUPS: tuple[tuple[Scene, ...], ...] = (
     tuple(outage_scenes.disk.scenes),
 )
 SCENES = tuple(scene for group in GROUPS for scene in group)
-NOT_LIVE: Mapping[Symptom, str] = {}
+NOT_LIVE: Mapping[Symptom, str] = {
+    Symptom("Alert", "cell_lost", 1): "its successor closes it within 5 s",
+}
 """Symptoms that no scene provokes on a live stack, each with the cause."""
 
 

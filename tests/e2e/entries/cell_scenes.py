@@ -10,7 +10,7 @@ from controlplane.contract.messages.reports import Heartbeat
 from controlplane.contract.wire import broker, envelope, keys, logins, queues
 from tests.e2e.entries.live import LiveStack
 from tests.e2e.entries.scenes import Cast, Sight, Steps, alert
-from tests.e2e.entries.waiting_scenes import LONG, running
+from tests.e2e.entries.waiting_scenes import LONG
 
 cast = Cast()
 
@@ -24,19 +24,20 @@ def loses_a_cell_with_an_exclusive_task(it: LiveStack) -> Steps:
     yield it.cell_is("lost-1", "READY")
     job = it.submit("lost", LONG, exclusive="strict")
     yield it.runs(job)
-    [task] = it.session.tasks(job)
-    [attempt] = it.session.attempts(task["id"])
     it.end_cell("lost-1", signal.SIGKILL)
     yield it.shows("cell_lost", "lost-1")
+    [task] = it.session.tasks(job)
+    attempt = max(it.session.attempts(task["id"]), key=lambda found: found["number"])
     yield it.shows("exclusive_held", f"attempt {attempt['uid']}")
     it.run("release-attempt", attempt["uid"], "--reason", "its container is gone")
     yield it.closed("exclusive_held", f"attempt {attempt['uid']}")
+    it.session.cancel_job(job)  # a further attempt would be held, too, if load delays the cell
     it.start_cell("lost-1")
     yield it.closed("cell_lost", "lost-1")
-    yield from running(it, job)
+    yield it.ends(it.submit("lost"))
 
 
-@cast.scene(alert("cell_twin"), alert("cell_lost", 1), own={"replaced-1": "replaced"})
+@cast.scene(alert("cell_twin"), own={"replaced-1": "replaced"})
 def starts_a_second_process_of_a_cell(it: LiveStack) -> Steps:
     """It has the key of the cell and another journal; the first process is ended."""
     it.start_cell("replaced-1")
@@ -44,21 +45,9 @@ def starts_a_second_process_of_a_cell(it: LiveStack) -> Steps:
     it.start_cell("replaced-1", process="second")
     yield it.shows("cell_twin", "replaced-1")
     it.end_cell("replaced-1", signal.SIGKILL)
-    yield Sight(
-        "the second process has tried again to register",
-        lambda: bool(
-            it.sql(
-                "SELECT FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id"
-                " WHERE c.name = 'replaced-1' AND l.successor_at > l.last_message_at"
-            )
-        ),
-    )
-    it.signal_cell("second", signal.SIGSTOP)  # its registration would close the alert at once
-    yield it.shows("cell_lost", "replaced-1", 1)
-    it.signal_cell("second", signal.SIGCONT)
+    yield it.closed("cell_twin", "replaced-1")
     yield it.closed("cell_lost", "replaced-1")
     yield it.cell_is("replaced-1", "READY")
-    yield it.closed("cell_twin", "replaced-1")
 
 
 @cast.scene(

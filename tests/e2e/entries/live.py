@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from controlplane.contract.wire import logins
 from controlplane.domain.alerts import QUIET_SECONDS
 from tests.architecture.source import ROOT
 from tests.e2e.entries.scenes import Scene, Sight, Symptom
-from tests.e2e.stack import Companion, RunningStack, is_running
+from tests.e2e.stack import Companion, RunningStack, is_running, wait_until
 from tests.e2e.work import count_states, session_of
 from tests.harness.troubleshooting import entries, is_symptom
 
@@ -202,6 +202,13 @@ class LiveStack:
                 self.signal_cell(name, signal.SIGCONT)
         for cell in self._cells.values():
             cell.end(signal.SIGTERM)
+        own = "SELECT FROM controlplane_cell WHERE name <> 'cell-1' AND state <> 'LOST'"
+        with suppress(AssertionError):  # what a failed scene left behind
+            wait_until(
+                lambda: not self.sql(f"{own} AND registered_at IS NOT NULL"),
+                seconds=60,
+                what="all of them have left",
+            )
 
     def cell_is(self, name: str, state: str) -> Sight:
         return Sight(f"cell {name} is {state}", lambda: self.session.cell(name)["state"] == state)
