@@ -1,6 +1,7 @@
 """docs/troubleshooting.md on a live stack: scenes provoke the entries, and the remedies work.
 
-Scenes that do not disturb others are played at once, outages one after the other.
+Scenes that do not disturb others are played at once, outages one after the other. They take six
+minutes, and need a machine with little other load: cells have a lease of ten seconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,6 @@ from tests.e2e.entries.scenes import Scene, Symptom, play
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.harness.small_disk import mounted
 from tests.harness.troubleshooting import entries
-
-pytestmark = pytest.mark.stack
 
 SETTINGS = {
     "CELLRUN_HEARTBEAT_SECONDS": "1",
@@ -103,6 +102,8 @@ def close_quiet(live: LiveStack) -> bool:
     return all(closed)
 
 
+@pytest.mark.stack
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "scene",
     [
@@ -116,6 +117,8 @@ def test_symptoms_appear_and_the_remedy_ends_them(result: Result, scene: Scene) 
     assert set(scene.shows) <= result.seen
 
 
+@pytest.mark.stack
+@pytest.mark.soak
 def test_no_cause_of_an_alert_lasts(result: Result) -> None:
     assert result.left_open == set()
 

@@ -22,7 +22,7 @@ from controlplane.models import NotificationMessage
 _SHOWN = 20
 
 
-class OpenFilter(IndexedFilter):
+class UnsentFilter(IndexedFilter):
     """A filter by whether messages have tries before them."""
 
     title = "unsent"
@@ -46,7 +46,7 @@ class NotificationMessageAdmin(ReadOnlyAdmin):
     )
     list_display_links = ("number", "title")
     sortable_by = ("number", "created")
-    list_filter = (OpenFilter, "state", "address", "rule")
+    list_filter = (UnsentFilter, "state", "address", "rule")
     list_select_related = ("address", "rule")
     max_age = SHORT_AGE_SECONDS
     defer_fields: ClassVar = ("address__sealed",)
