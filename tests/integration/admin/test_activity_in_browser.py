@@ -42,7 +42,7 @@ def test_new_changes_appear_and_the_filter_is_in_the_address(
         newest = page.locator("#live tbody tr").first
         expect(newest).to_contain_text("the budget is spent", timeout=30_000)
         note("exit_status", to_state=S.FAILED)
-        kinds.get_by_role("link", name="failed").click()
+        kinds.get_by_role("link", name="failed", exact=True).click()
         expect(newest).to_contain_text("non-zero exit status")
         assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
     assert complaints == []

@@ -31,7 +31,7 @@ def test_jobs_are_counted_cancelled_and_the_progress_follows(
     with signed_in_page(live_server.url, operator, viewport=viewport) as (page, complaints):
         page.goto("/admin/controlplane/bulkoperation/add/")
         page.get_by_label("action").select_option("cancel")
-        page.get_by_label("name").fill("sweep")
+        page.get_by_label("name", exact=True).fill("sweep")
         page.get_by_label("running").check()
         page.get_by_role("button", name="Count jobs").click()
         expect(page.get_by_role("heading", name="3 jobs to cancel")).to_be_visible()
