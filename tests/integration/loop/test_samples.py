@@ -76,15 +76,19 @@ def totals() -> dict[str, int]:
     return PoolSample.objects.aggregate(**{name: Sum(name) for name in names})
 
 
-def test_a_pool_is_sampled_every_15_seconds_and_its_tick_is_not_recorded(loop: Loop) -> None:
+def test_a_pool_is_sampled_every_15_seconds_and_its_tick_is_not_recorded(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Pool.objects.create(name="gpu")
+    began = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: began)
     loop.converge()
     assert PoolSample.objects.count() == 2
     runs = TickRun.objects.count()
-    age_cursor(12)
+    monkeypatch.setattr(clock, "now", lambda: began + timedelta(seconds=12))
     loop.converge()
     assert PoolSample.objects.count() == 2
-    age_cursor(1)
+    monkeypatch.setattr(clock, "now", lambda: began + timedelta(seconds=15))
     loop.converge()
     assert PoolSample.objects.count() == 4
     assert TickRun.objects.count() == runs
