@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<![a-z])\d+(?![a-z])")
 # The page names the version for its next poll, as a text of JavaScript.
 _ETAG = re.compile(r'"If-None-Match": "\\u0022(\w+)\\u0022"')
 # Forms that change something, and other answers than pages.
-_SKIPPED = re.compile(r"logout|/delete/|/add/|/autocomplete/|jsi18n|download|/export")
+_SKIPPED = re.compile(r"logout|/delete/|/add/|/autocomplete/|jsi18n|download|/export|/usage/file/")
 
 
 def run(runs: int) -> Result:

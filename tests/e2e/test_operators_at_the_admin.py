@@ -19,7 +19,9 @@ MANY = 10_000
 PASSWORD = "three blind mice 3"
 NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<![a-z])\d+(?![a-z])")
 # A link to these leads to no page, or ends the session.
-NO_PAGES = re.compile(r"logout|jsi18n|autocomplete|download|/output/|/artifacts/|/images/")
+NO_PAGES = re.compile(
+    r"logout|jsi18n|autocomplete|download|/output/|/usage/file/|/artifacts/|/images/"
+)
 # Pages poll every few seconds.
 SHOWN_MS = 30_000
 DRAIN = re.compile("draining|drained|cordoned")
