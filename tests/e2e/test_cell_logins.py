@@ -53,6 +53,11 @@ def connected(operator: "redis.Redis[str]") -> set[str]:
     return {client["user"] for client in operator.client_list()}
 
 
+def await_both_cells(operator: "redis.Redis[str]") -> None:
+    users = users_of("cell-1") | users_of("cell-2")
+    wait_until(lambda: users <= connected(operator), seconds=30, what="both cells are connected")
+
+
 def manage(stack: RunningStack, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "manage.py", *arguments],
@@ -75,7 +80,7 @@ def test_cell_works_with_its_own_logins_and_needs_no_more(
     # New connections, whose first commands are logged if they are denied.
     operator.client_kill_filter(_type="normal")
     assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"
-    assert users_of("cell-1") | users_of("cell-2") <= connected(operator)
+    await_both_cells(operator)
     # The client library describes itself with CLIENT, and tolerates the refusal.
     refused = {(item["username"], item["object"]) for item in operator.acl_log()}
     assert {entry for entry in refused if entry[1] != "client"} == set()
@@ -86,11 +91,7 @@ def test_logins_survive_a_restart_of_redis(
 ) -> None:
     stack.kill_and_await("redis")
     assert run_to_end(session, JOB)[0]["state"] == "SUCCEEDED"
-    wait_until(
-        lambda: users_of("cell-1") | users_of("cell-2") <= connected(operator),
-        seconds=30,
-        what="both cells are connected",
-    )
+    await_both_cells(operator)
 
 
 def test_login_ends_with_the_revocation_and_returns_with_a_new_key(
@@ -116,7 +117,7 @@ def test_lost_users_are_written_again(stack: RunningStack, operator: "redis.Redi
     operator.acl_deluser(*users)
     assert manage(stack, "redis_users") == "Redis has the users of 2 cells"
     assert users <= set(operator.acl_users())
-    wait_until(lambda: users <= connected(operator), seconds=30, what="both cells are connected")
+    await_both_cells(operator)
 
 
 def only_task(session: Session, job_id: int) -> Task:

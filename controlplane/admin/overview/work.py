@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.admin.badges import duration, list_link, page_link, shortened
 from controlplane.admin.work.pending import task_notes
 from controlplane.contract.states import TaskState as S
-from controlplane.domain.state.states import COLOURS
+from controlplane.domain.state.states import COLOURS, name_band
 from controlplane.models import Attempt, Pool, Task
 from controlplane.queries.pages.work import (
     OpenWork,
@@ -86,7 +86,7 @@ def work_bars(counts: WorkCounts, may_view: Mapping[str, bool]) -> list[dict[str
         parts = [part for part in _parts(work, WorkFilter(pool, band), may_view) if part.number]
         if parts:
             shares = [(part, part.share(longest)) for part in parts]
-            bars.append({"pool": pool.name, "band": band.name.lower(), "parts": shares})
+            bars.append({"pool": pool.name, "band": name_band(band), "parts": shares})
     return bars
 
 

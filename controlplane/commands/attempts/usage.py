@@ -112,9 +112,13 @@ WITH open AS MATERIALIZED ({open}), sized AS (
 )
 SELECT count(*) FROM marked
 """
-_BOUNDS = {"cores": MAX_CORES, "mib": MAX_PEAK_MIB, "names": MAX_JOB_NAMES}
-_COUNT_NEXT = _COUNT.format(open=_NEXT, **_BOUNDS)
-_COUNT_LISTED = _COUNT.format(open=_LISTED, **_BOUNDS)
+
+
+def _counting(jobs: str) -> str:
+    return _COUNT.format(open=jobs, cores=MAX_CORES, mib=MAX_PEAK_MIB, names=MAX_JOB_NAMES)
+
+
+_COUNT_NEXT, _COUNT_LISTED = _counting(_NEXT), _counting(_LISTED)
 
 
 def count_usage(is_over: Callable[[], bool]) -> Mapping[str, int]:

@@ -114,10 +114,12 @@ def _count_next_changes(context: RuleContext) -> Mapping[int, PoolChanges]:
 
 
 def _by_band(counts: Iterable[tuple[int, int]]) -> list[int]:
-    found = [0] * len(Band)
+    """Return the sum of each band. Invalid rows have others."""
+    found = dict.fromkeys(Band, 0)
     for band, number in counts:
-        found[band - 1] += number
-    return found
+        if band in found:
+            found[Band(band)] += number
+    return list(found.values())
 
 
 def _counts(changes: PoolChanges) -> dict[str, object]:

@@ -19,7 +19,7 @@ from controlplane.domain.jobs.moves import QueueEnd, check_move, rank_at
 from controlplane.domain.placement.scheduling_key import ShapeKey
 from controlplane.domain.roles import Role
 from controlplane.domain.scopes import scopes_of
-from controlplane.domain.state.states import Band, Reason
+from controlplane.domain.state.states import Band, Reason, name_band
 from controlplane.models import Job, Shape, TaskGroup
 from controlplane.outbox import wakes
 from controlplane.queries.locks import lock_jobs
@@ -60,11 +60,11 @@ def move_job(
             raise NotFound(f"there is no job {job_id}")
         if job.finished_at is not None:
             raise Conflict(f"job {job_id} has ended")
-        before, parts = {"band": _name(job.band), "queue_rank": job.queue_rank}, list[str]()
+        before, parts = {"band": name_band(job.band), "queue_rank": job.queue_rank}, list[str]()
         if band is not None and band != job.band:
             _check_band(job, band, role)
             _change_band(job, band)
-            parts.append(f"to band {_name(band)}")
+            parts.append(f"to band {name_band(band)}")
         if to is not None:
             check_move(to, sequencer=job.pool.sequencer, role=role)
             [(lowest, highest)] = rows(_RANKS, [job.pool_id, job.band, job_id])
@@ -75,7 +75,7 @@ def move_job(
         job.save(update_fields=["band", "queue_rank"])
         message = " and ".join(parts) + (f": {reason}" if reason else "")
         note_job(locked, Reason.MOVED, message=message, now=now, actor=actor)
-        after = {"band": _name(job.band), "queue_rank": job.queue_rank}
+        after = {"band": name_band(job.band), "queue_rank": job.queue_rank}
         entry = AuditEntry(
             Action.MOVE_JOB, f"job {job_id}", reason, job_id=job_id, before=before, after=after
         )
@@ -90,7 +90,7 @@ def _check_band(job: Job, band: Band, role: Role) -> None:
     if role is Role.OPERATOR:
         return
     scopes = scopes_of(job.owner_id, job.project_id, job.project.domain_id)
-    if text := refuse_band(_name(band), find_limits(scopes)):
+    if text := refuse_band(name_band(band), find_limits(scopes)):
         raise NotPermitted(text)
 
 
@@ -118,7 +118,3 @@ def _keys_in(shapes: Iterable[Shape], band: Band) -> Iterable[ShapeKey]:
             coscheduled=shape.coscheduled,
             allow_unsatisfiable=shape.allow_unsatisfiable,
         )
-
-
-def _name(band: int) -> str:
-    return Band(band).name.lower()

@@ -143,6 +143,14 @@ class Band(IntEnum):
     BATCH = 3
 
 
+def name_band(number: int) -> str:
+    """Return the name of a band; of an invalid row, the number: operators need its other values."""
+    try:
+        return Band(number).name.lower()
+    except ValueError:
+        return str(number)
+
+
 class Reason(StrEnum):
     """Reasons of state changes; `REASONS` has the texts that API, admin and docs show."""
 

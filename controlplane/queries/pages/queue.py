@@ -12,7 +12,7 @@ from controlplane.domain.placement.cycle.order import order_rows
 from controlplane.domain.placement.cycle.plugin_guard import Faults
 from controlplane.domain.placement.model.snapshot import PendingRows, ShapeFacts
 from controlplane.domain.placement.reasons.explain import Reason
-from controlplane.domain.state.states import Band
+from controlplane.domain.state.states import Band, name_band
 from controlplane.models import Pool
 from controlplane.queries.holds import IS_HELD, load_holds, load_project_holds
 from controlplane.queries.placement.pool_plugins import resolve
@@ -59,7 +59,8 @@ JOIN controlplane_job j ON j.id = g.job_id
 JOIN auth_user u ON u.id = j.owner_id
 JOIN controlplane_project p ON p.id = j.project_id
 JOIN controlplane_domain d ON d.id = p.domain_id
-WHERE g.id = ANY(%(groups)s) AND j.ending_as IS NULL AND NOT j.is_requeuing
+WHERE g.id = ANY(%(groups)s) AND j.band = ANY(%(bands)s)
+  AND j.ending_as IS NULL AND NOT j.is_requeuing
   AND g.startable_at <= %(now)s AND g.counts[{S.PENDING + 1:d}] > 0 AND NOT {IS_HELD}
 ORDER BY j.band, j.queue_rank, j.id, g.position
 """
@@ -120,7 +121,7 @@ def load_queue(pool: Pool, *, now: datetime) -> PoolQueue:
     """
     found = rows(_GROUPS, {"pool": pool.pk, "limit": MAX_GROUPS + 1})
     groups = [group_id for (group_id,) in found[:MAX_GROUPS]]
-    details = named_rows(_DETAILS, {"groups": groups, "now": now})
+    details = named_rows(_DETAILS, {"groups": groups, "bands": list(Band), "now": now})
     if not details:
         return PoolQueue(pool.sequencer, ())
     policy = policy_of(pool)
@@ -181,7 +182,7 @@ def _entry(position: int, row: Row, shares: dict[int, float]) -> PoolQueueEntry:
         name=row.name,
         group=row.group,
         group_id=row.group_id,
-        band=Band(row.band).name.lower(),
+        band=name_band(row.band),
         rank=row.rank,
         owner=row.owner,
         project=row.project,

@@ -35,7 +35,7 @@ class OpenWork:
 class WorkCounts:
     """Open work by pool and band. `sampled_at`: of the waiting tasks, if too many wait to count."""
 
-    by_band: dict[tuple[int, Band], OpenWork]
+    by_band: dict[tuple[int, int], OpenWork]
     sampled_at: datetime | None
 
 
@@ -46,12 +46,12 @@ def load_work() -> WorkCounts:
         sample = PoolSample.objects.order_by("-at").values_list("at", flat=True).first()
         if sample is not None:
             waiting, sampled_at = _sampled(sample), sample
-    found: dict[tuple[int, Band], OpenWork] = defaultdict(OpenWork)
+    found: dict[tuple[int, int], OpenWork] = defaultdict(OpenWork)
     for item in waiting:
-        work = found[item.pool_id, Band(item.band)]
+        work = found[item.pool_id, item.band]
         work.waiting, work.stuck = item.waiting, item.stuck
     for held in count_held():
-        found[held.pool_id, Band(held.band)].held[held.state] = held.number
+        found[held.pool_id, held.band].held[held.state] = held.number
     return WorkCounts(dict(found), sampled_at)
 
 

@@ -12,7 +12,7 @@ from django.conf import settings
 from controlplane.contract.states import TaskState
 from controlplane.contract.trace_context import read_trace
 from controlplane.domain.errors import NotFound
-from controlplane.domain.state.states import Band
+from controlplane.domain.state.states import name_band
 from controlplane.models import Job
 from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
@@ -40,7 +40,6 @@ CASE WHEN j.is_watched THEN (SELECT count(*) FROM controlplane_job o
                              WHERE o.parent_id = j.id AND o.deleted_at IS NULL) ELSE 0 END
     AS children
 """
-_BANDS = {band.value: band.name.lower() for band in Band}
 _TABLES = """
 FROM controlplane_job j
 JOIN controlplane_project p ON p.id = j.project_id
@@ -175,17 +174,12 @@ def describe_trace(trace: str | None) -> dict[str, Any] | None:
     return {"id": trace_id, "url": url or None}
 
 
-def _name_band(number: int) -> str:
-    """Return the name of a band, or an invalid number as it is: operators need the other values."""
-    return _BANDS.get(number, str(number))
-
-
 def _document(
     row: Row, groups: Sequence[_Group], waits_for: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
         **row._asdict(),
-        "band": _name_band(row.band),
+        "band": name_band(row.band),
         "state": TaskState(row.state).name,
         "ending_as": None if row.ending_as is None else TaskState(row.ending_as).name,
         "task_status_count": {group.shown["name"]: _status_count(group.counts) for group in groups},

@@ -69,6 +69,23 @@ def counts_of(html: str) -> dict[str, tuple[int, str]]:
     return {name: (int(number), unescape(address)) for address, number, name in found}
 
 
+def test_jobs_with_invalid_bands_are_counted_and_leave_the_queue_readable(
+    operator: Client,
+) -> None:
+    add_job([S.PENDING, S.RUNNING])
+    before = counts_of(section(page(operator, "/admin/"), "Open work"))
+    assert before["waiting"][0] > 0
+    Job.objects.update(band=7)
+    Shape.objects.update(band=7)
+    after = counts_of(section(page(operator, "/admin/"), "Open work"))
+    assert {name: count for name, (count, _) in after.items()} == {
+        name: count for name, (count, _) in before.items()
+    }
+    pool = Pool.objects.get(name="default")
+    queue = page(operator, f"/admin/controlplane/pool/{pool.pk}/queue/")
+    assert "sweep" not in section(queue, "Waiting")
+
+
 def test_work_is_counted_by_pool_and_band_and_each_count_links_to_its_list(
     operator: Client,
 ) -> None:

@@ -44,5 +44,8 @@ def test_job_with_an_invalid_band_is_shown_and_can_be_cancelled(
     Job.objects.update(band=7)
     assert json.loads(call(command, "job", str(job_id), "--json").stdout)["band"] == "7"
     assert SPEC["name"] in call(command, "jobs").stdout
+    call(command, "move", str(job_id), "--band", "batch")
+    assert session.job(job_id)["band"] == "batch"
+    Job.objects.update(band=7)
     cancelled = call(command, "cancel", str(job_id))
     assert (cancelled.exit_code, session.job(job_id)["state"]) == (0, "KILLED")

@@ -26,6 +26,7 @@ from controlplane.models import (
     Job,
     Pool,
     PoolSample,
+    Shape,
     Task,
     TaskGroup,
     TickRun,
@@ -74,6 +75,14 @@ def cell_report(attempt: Attempt) -> AttemptReport:
 def totals() -> dict[str, int]:
     names = ("started", "succeeded", "failed", "killed")
     return PoolSample.objects.aggregate(**{name: Sum(name) for name in names})
+
+
+@pytest.mark.parametrize("band", [0, 7])
+def test_tasks_with_invalid_bands_are_not_in_samples(loop: Loop, band: int) -> None:
+    loop.submit()
+    assert sum(sample(loop).waiting) == 1
+    Shape.objects.update(band=band)
+    assert sample(loop).waiting == [0, 0, 0]
 
 
 def test_a_pool_is_sampled_every_15_seconds_and_its_tick_is_not_recorded(
