@@ -25,7 +25,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     ),
     "jobs": ("Job", "QueueEntry", "BulkCount", "BulkOperation"),
     "tasks": ("Task", "Attempt", "Artifact", "TaskArtifacts", "CacheEntry", "Change"),
-    "cells": ("Cell", "Pool", "Quota"),
+    "cells": ("Cell", "Pool", "Quota", "UsageRow"),
     "notifications": (
         "NotificationAddressDocument",
         "NotificationMessageDocument",

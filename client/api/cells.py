@@ -5,7 +5,7 @@ from typing import Any
 
 from client.api.paths import path_to
 from client.api.transport import ApiTransport
-from client.documents import Cell, Pool, Quota
+from client.documents import Cell, Pool, Quota, UsageRow
 
 DRAIN_SECONDS = 3600.0
 
@@ -79,7 +79,7 @@ class PoolCalls(ApiTransport):
         """Delete a quota: the default quota of its kind applies again (operators)."""
         self._call("DELETE", path_to("quotas", kind, name))
 
-    def usage(self, *, limit: int = 1000, **filters: str | None) -> list[dict[str, Any]]:
+    def usage(self, *, limit: int = 1000, **filters: str | None) -> list[UsageRow]:
         """Return requested and used resources, the largest waste first.
 
         Filters, such as month, by and project, are the parameters of `GET /usage`.

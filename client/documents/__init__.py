@@ -3,7 +3,16 @@
 Generated from docs/openapi.yaml by `make docs`.
 """
 
-from client.documents.cells import AllowedMount, Cell, Drain, JobLimits, Pool, Quota, QuotaUsage
+from client.documents.cells import (
+    AllowedMount,
+    Cell,
+    Drain,
+    JobLimits,
+    Pool,
+    Quota,
+    QuotaUsage,
+    UsageRow,
+)
 from client.documents.jobs import (
     BulkCount,
     BulkOperation,
@@ -87,6 +96,7 @@ __all__ = [
     "TaskArtifacts",
     "TaskOrigin",
     "Token",
+    "UsageRow",
     "User",
     "Whoami",
 ]

@@ -116,3 +116,24 @@ class Quota(TypedDict):
     highest_band: str
     is_default: bool
     usage: QuotaUsage | None
+
+
+class UsageRow(TypedDict):
+    """What attempts of settled jobs requested and used. The time of an attempt is that from its
+    creation to its release, in which it holds its request.
+    """
+
+    month: str | None
+    project: str | None
+    user: str | None
+    job: str | None
+    attempts: int
+    unmeasured_attempts: int
+    requested_cpu_seconds: float
+    used_cpu_seconds: float
+    wasted_cpu_seconds: float
+    requested_memory_mib_seconds: float
+    used_memory_mib_seconds: float
+    wasted_memory_mib_seconds: float
+    memory_peak_mib: float
+    requested_gpu_seconds: float

@@ -12,28 +12,16 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from controlplane.admin.base import ReadOnlyAdmin, delete_each
 from controlplane.admin.live import SHORT_AGE_SECONDS
-from controlplane.admin.tenancy.members import is_operator
+from controlplane.admin.tenancy.members import ChangedByOperators, is_operator
 from controlplane.domain.errors import CellrunError
 from controlplane.spec import InvalidSpec
 
 
-class ConfiguredAdmin(ReadOnlyAdmin):
+class ConfiguredAdmin(ChangedByOperators, ReadOnlyAdmin):
     """Named rows, which operators add, change and delete. Every viewer reads the pages."""
 
     ordering = ("name",)
     max_age = SHORT_AGE_SECONDS
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user is an operator, as the API requires."""
-        return is_operator(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return whether the user is an operator."""
-        return is_operator(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return whether the user is an operator."""
-        return is_operator(request)
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Return whether the user is an operator."""

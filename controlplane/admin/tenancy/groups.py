@@ -16,7 +16,7 @@ from controlplane import clock
 from controlplane.admin.badges import NOTHING, row_link
 from controlplane.admin.base import StyledAdmin, column, delete_each
 from controlplane.admin.fields import RowsField
-from controlplane.admin.tenancy.members import MAX_SHOWN, is_operator, roles_of
+from controlplane.admin.tenancy.members import MAX_SHOWN, ChangedByOperators, roles_of
 from controlplane.commands.tenancy.groups import create_group, delete_group, set_group_users
 from controlplane.queries.tenancy.groups import counted_groups
 
@@ -43,7 +43,7 @@ class GroupForm(forms.ModelForm):
 
 
 @admin.register(Group)
-class GroupAdmin(StockGroupAdmin, StyledAdmin):  # type: ignore[misc]
+class GroupAdmin(ChangedByOperators, StockGroupAdmin, StyledAdmin):  # type: ignore[misc]
     """Groups by name, which operators change. A group cannot be renamed: settings may name it."""
 
     form = GroupForm
@@ -56,18 +56,6 @@ class GroupAdmin(StockGroupAdmin, StyledAdmin):  # type: ignore[misc]
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
         """Return the groups with the numbers of their users and roles."""
         return counted_groups(super().get_queryset(request))
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user is an operator: users get roles by their groups."""
-        return is_operator(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return whether the user is an operator."""
-        return is_operator(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return whether the user is an operator."""
-        return is_operator(request)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Return the fields: a form of the users only for operators."""

@@ -159,6 +159,22 @@ def is_operator(request: HttpRequest) -> bool:
     return bool(request.user.is_active and request.user.is_superuser)
 
 
+class ChangedByOperators:
+    """Permissions of pages whose rows operators add, change and delete, as the API requires."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user is an operator."""
+        return is_operator(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return whether the user is an operator."""
+        return is_operator(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return whether the user is an operator."""
+        return is_operator(request)
+
+
 def describe_action(request: HttpRequest) -> dict[str, Any]:
     """Return the arguments of a command on work that the user has confirmed.
 
