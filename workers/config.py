@@ -16,12 +16,13 @@ from controlplane.contract.addresses import Network
 from controlplane.contract.messages.reports import MAX_RESOURCES
 from controlplane.contract.secret_files import STORE_CREDENTIALS, resolve_secret_files
 from controlplane.contract.wire import keys, logins
+from controlplane.contract.wire.queues import CELL_NAME
 from workers.runners.discovery import chosen_names
 from workers.secret_folder import is_in_memory
 
 DRIVERS = ("docker", "process", "memory")
 BROKER_LOGINS = ("url", "key")
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+NAME = CELL_NAME
 LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+-]{0,63}")
 RESOURCE = re.compile(r"[a-z][a-z0-9_.-]{0,62}")

@@ -6,7 +6,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils.functional import cached_property
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Throttled
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import BasePermission, IsAuthenticated
@@ -146,6 +146,15 @@ class ApiView(GenericViewSet[Any]):
         if request.authenticators:
             charges.admit(request)
 
+    def handle_exception(self, exc: Exception) -> Response:
+        """Return the response for an error; charge a request that is not signed as it must be."""
+        if not self.request.authenticators:
+            try:
+                charges.admit_unsigned(self.request)
+            except Throttled as refusal:
+                exc = refusal
+        return super().handle_exception(exc)
+
     @cached_property
     def query(self) -> Parameters:
         """Return the query parameters. Raise BadQuery for one that the action does not describe."""
@@ -194,6 +203,11 @@ class SignedView(ApiView):
 
     authentication_classes = ()
     permission_classes = ()
+
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the methods of the view; no signature is needed."""
+        charges.admit_unsigned(request)
+        return super().options(request, *args, **kwargs)
 
 
 def has_role(request: Request, role: Role) -> bool:

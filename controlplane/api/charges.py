@@ -3,6 +3,9 @@
 A unit is about a millisecond of the web process on the reference machine of the benchmarks. A
 request is refused if its caller has no unit left. What it costs beyond that is known later and is
 charged then, possibly as a debt, so that no request is refused half-way.
+
+Requests that cells sign are not charged: many cells may have one address. Whether a request is
+signed is known after its check, so one without a valid signature is charged when it fails.
 """
 
 from collections.abc import Iterator
@@ -22,11 +25,16 @@ ROWS_PER_UNIT = 50
 JSON_BYTES_PER_UNIT = 16_384
 # A YAML document of 2 MB takes 1.5 s to parse.
 YAML_BYTES_PER_UNIT = 1_400
+HASHED_BYTES_PER_UNIT = 262_144
 JOB_UNITS = 1.0
 UNITS_PER_SECOND = 1_000.0
 TASKS_PER_UNIT = 100
 
 _buckets = Buckets()
+
+
+class _Settlement:
+    """In place of a credential: the request takes no more units."""
 
 
 def admit(request: Request) -> None:
@@ -37,6 +45,22 @@ def admit(request: Request) -> None:
 def admit_address(request: Request) -> None:
     """Charge the address of a request without a valid token, as `admit` does. Raise Throttled."""
     admit_key(_key_of_address(request))
+
+
+def settle(request: Request) -> None:
+    """Take no more units for a request that cells sign, or that has been charged."""
+    request.auth = _Settlement()
+
+
+def admit_unsigned(request: Request, hashed_bytes: int = 0) -> None:
+    """Charge the address of a request that is not signed as it must be. Raise Throttled.
+
+    `hashed_bytes`: the length of the body, if its SHA-256 was computed for the check.
+    """
+    if not isinstance(request.auth, _Settlement):
+        admit_address(request)
+        charge(request, hashed_bytes / HASHED_BYTES_PER_UNIT)
+        settle(request)
 
 
 def admit_credential(credential: Credential, units: float = REQUEST_UNITS) -> None:

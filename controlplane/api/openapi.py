@@ -159,9 +159,9 @@ class ApiSchema(AutoSchema):
 
     def _problems(self) -> set[int]:
         # Every request needs the database.
-        operation, codes = self.operation, {503, *self.operation.problems}
+        operation, codes = self.operation, {429, 503, *self.operation.problems}
         if self.view.get_authenticators():
-            codes |= {401, 429} if self.method in SAFE_METHODS else {401, 403, 429}
+            codes |= {401} if self.method in SAFE_METHODS else {401, 403}
         if "{" in self.path:
             codes.add(404)
         if operation.query:

@@ -121,6 +121,13 @@ def test_malformed_token_is_refused_unrepeated(host: Host, token: str, words: st
     assert token not in text
 
 
+@pytest.mark.parametrize("name", ["Bad Name", "../a", "a\nb", "x" * 64])
+def test_name_that_no_installation_has_is_refused_before_anything_is_written(
+    host: Host, name: str
+) -> None:
+    assert "--installation" in host.refusal("--installation", name)
+
+
 def test_missing_engine_is_named_with_its_address(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,12 +98,10 @@ def test_old_key_opens_no_login_after_the_switch_and_its_connections_end(
     assert opened(url, following) == [True, True]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_logins_are_written_under_the_lock_of_the_cell(
-    present: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that no key which ends meanwhile gets its login back."""
-    refused: list[bool] = []
+@pytest.fixture
+def refused(present: bytes, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each writing of logins, whether it holds the lock of the cell."""
+    found: list[bool] = []
 
     def is_locked() -> bool:
         try:
@@ -117,11 +115,34 @@ def test_logins_are_written_under_the_lock_of_the_cell(
 
     def put_later(*_: object, **__: object) -> None:
         with ThreadPoolExecutor(1) as thread:
-            refused.append(thread.submit(is_locked).result(timeout=60))
+            found.append(thread.submit(is_locked).result(timeout=60))
 
     monkeypatch.setattr(redis_users, "put_users", put_later)
+    return found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_logins_are_written_under_the_lock_of_the_cell(refused: list[bool]) -> None:
+    """So that no key which ends meanwhile gets its login back."""
     enroll_cell(name=NAME, actor="test", now=clock.now())
     assert refused == [True]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_logins_of_all_cells_are_written_under_their_locks(refused: list[bool]) -> None:
+    """So that no cell which is revoked meanwhile gets its login back."""
+    redis_users.put_all_users()
+    assert refused == [True]
+
+
+def test_late_end_of_a_revocation_keeps_the_login_of_a_renewed_key(
+    url: str, present: bytes
+) -> None:
+    """The logins end after the revocation is committed, and a renewal may come between."""
+    revoke_cell(name=NAME, actor="test", now=clock.now())
+    renewed = enroll_cell(name=NAME, renew=True, actor="test", now=clock.now())
+    redis_users.drop_users_of(NAME)
+    assert opened(url, keys.decode_key(renewed)) == [True, True]
 
 
 def test_discarded_key_opens_no_login(url: str, present: bytes, following: bytes) -> None:

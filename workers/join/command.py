@@ -67,6 +67,7 @@ def join(options: argparse.Namespace) -> int:
         token, address = JoinToken.decode(text), _address(options.address)
         if not NAME.fullmatch(token.cell):
             raise MalformedToken("the name in the join token is not the name of a cell")
+        installation = _installation(options.installation, address)
     except ValueError as error:
         return _fail([str(error)], FAULTY_INPUT)
     found = check_host(address=address, token=token, driver=options.driver)
@@ -83,7 +84,7 @@ def join(options: argparse.Namespace) -> int:
         address=address,
         home=(options.home or Path("/var/lib/cellrun/cells") / token.cell).absolute(),
         driver=options.driver,
-        installation=options.installation or default_installation(address),
+        installation=installation,
     )
     try:
         write_files(files, token, settings, replace=options.replace)
@@ -151,6 +152,14 @@ def default_installation(address: str) -> str:
     """Return the host name in the address of web, as the name of an installation."""
     host = re.sub(r"[^a-z0-9._-]+", "-", (urlsplit(address).hostname or "").lower())
     return host.strip("-._")[:63] or "cellrun"
+
+
+def _installation(text: str | None, address: str) -> str:
+    name = text or default_installation(address)
+    if not NAME.fullmatch(name):
+        allowed = "1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first"
+        raise ValueError(f"--installation: {name[:100]!r} is not a name: {allowed}")
+    return name
 
 
 def _address(text: str) -> str:

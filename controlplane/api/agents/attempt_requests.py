@@ -8,11 +8,13 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from controlplane import clock
+from controlplane.api import charges
 from controlplane.api.base import SignedView
 from controlplane.api.openapi import Operation
 from controlplane.api.requests import read_bytes
 from controlplane.commands.attempts.launch_context import seal_gang, seal_launch_context
-from controlplane.commands.attempts.logs import check_upload
+from controlplane.commands.attempts.logs import BadUpload, check_signature
+from controlplane.domain.errors import NotFound
 
 _MAC = "X-Cellrun-Mac"
 
@@ -22,17 +24,24 @@ def check_cell(request: Request, uid: UUID) -> tuple[str, bytes]:
 
     Raise BadUpload, NotFound.
     """
-    cell = request.headers.get("X-Cellrun-Cell", "")
-    key = check_upload(
-        cell=cell,
-        time=request.headers.get("X-Cellrun-Time", ""),
-        mac=request.headers.get(_MAC, ""),
-        path=request.get_full_path(),
-        digest=hashlib.sha256(read_bytes(request)).hexdigest(),
-        uid=uid,
-        now=clock.now(),
-    )
-    return cell, key
+    cell, body = request.headers.get("X-Cellrun-Cell", ""), read_bytes(request)
+    try:
+        signature = check_signature(
+            cell=cell,
+            time=request.headers.get("X-Cellrun-Time", ""),
+            mac=request.headers.get(_MAC, ""),
+            path=request.get_full_path(),
+            digest=hashlib.sha256(body).hexdigest(),
+            uid=uid,
+            now=clock.now(),
+        )
+    except BadUpload:
+        charges.admit_unsigned(request, len(body))
+        raise
+    charges.settle(request)
+    if not signature.owns_attempt:
+        raise NotFound(f"cell {cell} has no attempt {uid}")
+    return cell, signature.key
 
 
 class CellRequests(SignedView):

@@ -14,6 +14,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from controlplane import clock
+from controlplane.api import charges
 from controlplane.api.base import SignedView
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.stored_files import stored_file
@@ -118,5 +119,8 @@ class Store(SignedView):
                 group_id=group,
                 now=now,
             )
+            charges.settle(self.request)
+        else:
+            charges.admit_unsigned(self.request)
         if group_id is not None and not artifacts.has_group(group_id):
             raise NotFound(f"there is no group {group_id}")

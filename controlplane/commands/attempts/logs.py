@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
@@ -21,7 +22,7 @@ __all__ = (
     "WrongOffset",
     "append_output",
     "check_link_use",
-    "check_upload",
+    "check_signature",
 )
 
 # Allows for clock skew, and limits the time in which a recorded upload can be replayed.
@@ -33,12 +34,19 @@ class BadUpload(CellrunError):
     """The upload is not signed by an enrolled cell, or was not signed recently."""
 
 
-def check_upload(
-    *, cell: str, time: str, mac: str, path: str, digest: str, uid: UUID, now: datetime
-) -> bytes:
-    """Check that `cell` may append to the output of attempt `uid`; return the key that signed.
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A valid signature of a cell: the key that signed, and whether the attempt is the cell's."""
 
-    Raise BadUpload, NotFound.
+    key: bytes = field(repr=False)
+    owns_attempt: bool
+
+
+def check_signature(
+    *, cell: str, time: str, mac: str, path: str, digest: str, uid: UUID, now: datetime
+) -> Signature:
+    """Return the signature of `cell` for a request about attempt `uid`. Raise BadUpload.
+
     `path`: with its query; `digest`: SHA-256 of the body in hex.
     """
     _check_name(cell)
@@ -48,9 +56,7 @@ def check_upload(
     key = _find_signing_key(uploader.keys if uploader else (), text, mac)
     if uploader is None or key is None:
         raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
-    if not uploader.owns_attempt:
-        raise NotFound(f"cell {cell} has no attempt {uid}")
-    return key
+    return Signature(key, uploader.owns_attempt)
 
 
 def check_link_use(

@@ -15,7 +15,7 @@ from controlplane.commands.cells.rotation import discard_next_key
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.wire.keys import encode_key
-from controlplane.contract.wire.queues import cell_queue
+from controlplane.contract.wire.queues import CELL_NAME, cell_queue
 from controlplane.domain.cells.enrolment import MISMATCH, describe_hold
 from controlplane.domain.cells.keys import SALT_BYTES
 from controlplane.domain.cells.registration import ALERTS_OF_ABSENCE
@@ -29,6 +29,7 @@ from controlplane.models import Cell, Pool
 from controlplane.outbox import transport
 from controlplane.outbox.wakes import wake_convergence
 from controlplane.queries.cells.keys import key_of, present_key_id
+from controlplane.spec import Fault, InvalidSpec
 from controlplane.spec.placing import OWN_TAGS
 
 
@@ -45,10 +46,13 @@ def enroll_cell(
 ) -> str:
     """Enroll a cell and return its key as text. An enrolled cell keeps its key, unless `renew`.
 
-    With a renewed key the old ones are invalid at once. Raise NotFound; Conflict if its key
-    is revoked, or the cell is enrolled with other values; RedisUsersFailed if it is enrolled, but
-    has no login at Redis.
+    With a renewed key the old ones are invalid at once. Raise InvalidSpec for a name that no cell
+    can have; NotFound; Conflict if its key is revoked, or the cell is enrolled with other values;
+    RedisUsersFailed if it is enrolled, but has no login at Redis.
     """
+    if not CELL_NAME.fullmatch(name):
+        text = "1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first"
+        raise InvalidSpec([Fault("name", f"{name[:100]!r} is not the name of a cell: {text}")])
     wanted = EnrolmentChange(pool, node_labels, max_capacity, fixed_tags)
     key = run_in_transaction(partial(_enroll, name, wanted, renew, actor, now))
     put_users_of(name, disconnect=renew)

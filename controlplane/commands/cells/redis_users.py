@@ -2,6 +2,7 @@
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from controlplane.contract.wire import logins
 from controlplane.domain.cells.redis_users import acl_lines, redis_users
@@ -19,16 +20,23 @@ def put_users_of(name: str, *, disconnect: bool = False) -> None:
         return
     # With the lock, so that no keys that end meanwhile are written after those that follow.
     with transaction.atomic():
-        locked = Cell.objects.select_for_update(no_key=True, of=("self",))
-        cell = locked.filter(name=name, revoked_at=None).first()
+        cell = _lock_cells().filter(name=name, revoked_at=None).first()
         if cell is not None:
             put_users(redis_users(cell.name, *keys_of(cell)), disconnect=disconnect)
 
 
 def drop_users_of(name: str) -> None:
-    """Delete the users of a cell, and end their connections. Raise RedisUsersFailed."""
-    if settings.CELLRUN.redis_users:
-        drop_users([logins.receiver(name), logins.sender(name)])
+    """Delete the users of a revoked cell, and end their connections. Raise RedisUsersFailed."""
+    if not settings.CELLRUN.redis_users:
+        return
+    # With the lock, so that the users of a cell that gets a new key meanwhile remain.
+    with transaction.atomic():
+        if _lock_cells().filter(name=name).exclude(revoked_at=None).first() is not None:
+            drop_users([logins.receiver(name), logins.sender(name)])
+
+
+def _lock_cells() -> QuerySet[Cell]:
+    return Cell.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
 
 
 def _list_users() -> dict[str, tuple[str, ...]]:
@@ -65,9 +73,12 @@ def put_all_users() -> int:
 
     Raise RedisUsersFailed.
     """
-    users, revoked = _list_users(), _list_revoked()
-    if users:
-        put_users(users)
-    if revoked:
-        drop_users(revoked)
+    # With the locks, so that no cell whose key is revoked meanwhile gets its users back.
+    with transaction.atomic():
+        list(_lock_cells())
+        users, revoked = _list_users(), _list_revoked()
+        if users:
+            put_users(users)
+        if revoked:
+            drop_users(revoked)
     return len(users) // 2

@@ -81,8 +81,10 @@ def check_rights(
 ) -> tuple[timedelta, frozenset[int] | None]:
     """Return the life of a token that the caller `by` creates for `user`, and its projects.
 
-    Raise NotPermitted; NotFound for a project that the caller may not read.
+    Raise NotPermitted; NotFound for an inactive user, or a project that the caller may not read.
     """
+    if not user.is_active:
+        raise NotFound(f"there is no user {user.get_username()}")
     access, home, bound_to = load_access(by), find_home(user), rights.bound_to
     if home is not None:
         bound_to = bound_to or frozenset((home,))
@@ -113,6 +115,7 @@ def grant_token(
     """
     life, bound_to = check_rights(rights, by=by, user=user)
     with transaction.atomic():
+        _lock_parties(by, user)
         clear = create_api_token(
             user=user,
             name=name,
@@ -123,6 +126,20 @@ def grant_token(
         )
         made = ApiToken.objects.get(user=user, name=name)
     return made.pk, clear
+
+
+def _lock_parties(by: Credential, user: User) -> None:
+    """Keep the receiver active and the token of the caller valid. Raise NotFound, NotPermitted.
+
+    A revocation or deactivation that was committed since the request began counts; a later one
+    waits, and finds the new token.
+    """
+    users = User.objects.select_for_update(no_key=True, of=("self",)).filter(is_active=True)
+    if not users.filter(pk=user.pk).exists():
+        raise NotFound(f"there is no user {user.get_username()}")
+    tokens = ApiToken.objects.select_for_update(no_key=True, of=("self",))
+    if by.token is not None and not tokens.filter(pk=by.token.pk).exists():
+        raise NotPermitted("the token of the request has been revoked")
 
 
 def revoke_token(*, token_id: int, by: Credential, now: datetime) -> None:

@@ -1,6 +1,10 @@
 """Names of the queues: eight fixed inbox shards, and one queue per incarnation of a cell."""
 
+import re
 import zlib
+
+CELL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""The name of a cell, which is part of names of queues and of users and patterns of Redis."""
 
 INBOX_SHARDS = 8
 ORDERS_TASK = "cell.orders"

@@ -17,6 +17,7 @@ from controlplane.domain.errors import Conflict, NotFound
 from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 from controlplane.outbox.redis_users import RedisUsersFailed
+from controlplane.spec import InvalidSpec
 
 ROTATION_HOURS = 24
 MAX_ROTATION_HOURS = 30 * 24
@@ -76,7 +77,7 @@ class Command(AuditedCommand):
                     actor=actor_of_process(),
                     now=clock.now(),
                 )
-        except (Conflict, NotFound, RedisUsersFailed) as error:
+        except (Conflict, InvalidSpec, NotFound, RedisUsersFailed) as error:
             raise CommandError(str(error)) from error
         if options["join_token"]:
             broker_url = options["broker_url"] or settings.CELLRUN.broker_url

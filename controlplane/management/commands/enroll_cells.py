@@ -13,6 +13,7 @@ from controlplane.domain.errors import Conflict, NotFound
 from controlplane.management.actor import AuditedCommand, actor_of_process
 from controlplane.management.enrolment import add_enrolment_options, read_enrolment_options
 from controlplane.outbox.redis_users import RedisUsersFailed
+from controlplane.spec import InvalidSpec
 
 
 class Command(AuditedCommand):
@@ -33,9 +34,10 @@ class Command(AuditedCommand):
         for name in options["name"]:
             try:
                 key = enroll_cell(name=name, **enrolment, actor=actor_of_process(), now=clock.now())
-            except (Conflict, NotFound, RedisUsersFailed) as error:
+            except (Conflict, InvalidSpec, NotFound, RedisUsersFailed) as error:
                 raise CommandError(str(error)) from error
             with os.fdopen(
                 os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
             ) as file:
+                os.fchmod(file.fileno(), 0o600)  # an existing file has a mode of its own
                 file.write(key + "\n")

@@ -5,14 +5,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 
 from controlplane.api import charges
+from controlplane.clock import now
 from controlplane.config.env import ControlPlaneSettings
+from controlplane.domain.cells.signed_links import link_key, sign_link
 from controlplane.limits.buckets import Buckets, Limit
-from controlplane.models import Job
+from controlplane.models import Cell, Job, Task, TaskGroup
+from controlplane.queries.attempts.group_specs import load_group_specs
+from controlplane.queries.cells.keys import key_of
 from tests.integration.api.conftest import Answer, Caller, change_setting, make_caller
-from tests.integration.api.test_reading import submit
+from tests.integration.api.links import use_link
+from tests.integration.api.test_keys_of_cells import REQUESTS, send
+from tests.integration.api.test_reading import place, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -124,11 +131,82 @@ def test_an_ipv6_caller_has_one_bucket_for_its_network(limit: Callable[[int], No
     assert found == [401, 401, 429, 401]
 
 
-def test_signed_requests_of_cells_are_not_limited(limit: Callable[[int], None]) -> None:
-    """All cells may have one address; each request has a MAC."""
+UNSIGNED = [
+    ("POST", f"/attempts/{UID}/briefing"),
+    ("POST", f"/attempts/{UID}/gang"),
+    ("PUT", f"/attempts/{UID}/logs/stdout?offset=0"),
+    ("POST", f"/attempts/{UID}/artifacts/a?size=1"),
+    ("PUT", f"/attempts/{UID}/artifacts/a?offset=0"),
+    ("GET", "/store/inputs/0123"),
+    ("GET", "/store/inputs/0123?unknown=1"),
+    ("GET", "/store/results/1"),
+    ("GET", "/store/outputs/1/a"),
+    ("GET", f"/store/artifacts/{UID}/a?expires=1&signature=0"),
+    ("GET", f"/attempts/{UID}/briefing"),
+    ("OPTIONS", f"/attempts/{UID}/briefing"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), UNSIGNED)
+def test_unsigned_requests_at_routes_of_cells_are_charged_to_their_address(
+    method: str, path: str, limit: Callable[[int], None]
+) -> None:
+    limit(2)
+    near, far = Client(REMOTE_ADDR="10.0.0.1"), Client(REMOTE_ADDR="10.0.0.2")
+    found = [near.generic(method, f"/api/v1{path}") for _ in range(3)]
+    assert 429 not in [answer.status_code for answer in found[:2]]
+    assert (found[2].status_code, found[2]["Retry-After"]) == (429, "1")
+    assert near.get("/api/v1/jobs").status_code == 429
+    assert far.generic(method, f"/api/v1{path}").status_code == found[0].status_code
+
+
+def test_a_long_body_without_a_signature_costs_more(
+    limit: Callable[[int], None], settings: Any
+) -> None:
+    limit(10)
+    path, body = f"/api/v1/attempts/{UID}/logs/stdout?offset=0", b"x" * 4_000_000
+    found = [Client().put(path, body, "application/octet-stream").status_code for _ in range(2)]
+    assert found == [401, 429]
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+def test_signed_requests_of_cells_are_not_limited(
+    method: str,
+    path: str,
+    submitter: Caller,
+    make_cell: Callable[..., Cell],
+    limit: Callable[[int], None],
+) -> None:
+    """All cells may have one address, and an attacker may share it; each request has a MAC."""
+    submit(submitter)
+    attempt, key = place(Task.objects.get(), make_cell()), key_of(Cell.objects.get())
+    content = REQUESTS[method, path].encode()
     limit(1)
-    found = [Client().post(f"/api/v1/attempts/{UID}/briefing").status_code for _ in range(3)]
-    assert found == [401] * 3
+    assert Client().post(f"/api/v1/attempts/{UID}/briefing").status_code == 401
+    assert Client().post(f"/api/v1/attempts/{UID}/briefing").status_code == 429
+    for uid in (attempt.uid, UID):
+        found = {send(key, method, f"/attempts/{uid}/{path}", content).status for _ in range(3)}
+        assert found <= ({200, 404, 409} if uid == attempt.uid else {404})
+
+
+def test_a_link_of_a_browser_is_charged_to_its_address_once(limit: Callable[[int], None]) -> None:
+    path = f"/api/v1/store/artifacts/{UID}/a"
+    expires = int(now().timestamp()) + 60
+    link = sign_link(link_key(settings.SECRET_KEY), path, expires=expires)
+    limit(2)
+    assert [Client().get(link).status_code for _ in range(3)] == [404, 404, 429]
+
+
+def test_a_link_of_a_cell_is_not_limited(
+    submitter: Caller, make_cell: Callable[..., Cell], limit: Callable[[int], None]
+) -> None:
+    cell = make_cell()
+    submit(submitter, inputs=[{"path": "/in", "content": "an input"}])
+    place(Task.objects.get(), cell)
+    (spec,) = load_group_specs([TaskGroup.objects.get().pk]).read.values()
+    limit(1)
+    assert Client().get("/api/v1/store/inputs/0123").status_code == 403
+    assert [use_link(spec.inputs[0].url, cell).status for _ in range(3)] == [200] * 3
 
 
 def test_a_submission_costs_by_its_jobs_and_tasks(submitter: Caller, clock: Clock) -> None:

@@ -7,9 +7,16 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane import clock
-from controlplane.commands.tenancy.tokens import create_api_token, digest_of
+from controlplane.commands.tenancy.tokens import (
+    TokenRights,
+    create_api_token,
+    digest_of,
+    grant_token,
+)
+from controlplane.domain.errors import NotFound, NotPermitted
 from controlplane.domain.roles import Role
 from controlplane.models import ApiToken, AuditLine
+from controlplane.queries.tenancy.accounts import find_credential, session_credential
 from tests.harness.members import admit
 from tests.integration.api.conftest import Caller, check_described, make_caller
 
@@ -143,6 +150,28 @@ def test_revoked_token_is_refused_and_its_name_is_free_again(submitter: Caller) 
     assert caller.get("/jobs").status == 401
     assert submitter.send("DELETE", f"/tokens/{made['id']}").status == 404
     grant(submitter)
+
+
+def test_token_that_is_revoked_during_a_request_creates_no_other(submitter: Caller) -> None:
+    stolen = grant(submitter)
+    thief = find_credential(digest_of(stolen["token"]), now=clock.now())
+    assert thief is not None
+    assert submitter.send("DELETE", f"/tokens/{stolen['id']}").status == 204
+    rights = TokenRights(Role.SUBMITTER, 90)
+    with pytest.raises(NotPermitted, match="has been revoked"):
+        grant_token(by=thief, user=thief.user, name="more", rights=rights, now=clock.now())
+    assert not ApiToken.objects.filter(name="more").exists()
+
+
+def test_user_who_is_deactivated_during_a_request_gets_no_token(operator: Caller) -> None:
+    """A token would be valid as soon as the user, or service account, is active again."""
+    assert operator.put("/users/robot", {}).status == 201
+    by, robot = session_credential(operator.user), User.objects.get(username="robot")
+    assert operator.put("/users/robot", {"active": False}).status == 200
+    rights = TokenRights(Role.SUBMITTER, 90)
+    with pytest.raises(NotFound):
+        grant_token(by=by, user=robot, name="more", rights=rights, now=clock.now())
+    assert not ApiToken.objects.filter(user=robot).exists()
 
 
 def test_token_may_revoke_itself(submitter: Caller) -> None:

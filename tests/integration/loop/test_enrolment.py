@@ -1,6 +1,8 @@
 """A cell is held to its place: it gets no work as long as it differs from its enrolment."""
 
+import stat
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -332,6 +334,30 @@ def test_change_of_a_missing_cell_or_into_a_missing_pool_is_refused(loop: Loop) 
     with pytest.raises(InvalidSpec, match="there is no pool third"):
         change(pool="third", node_labels={"node/zone": "b"})
     assert found().node_labels == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["*", "cell-?", "a b", "../a", "Cell", "a\nACL SETUSER b on", "-a", "", "x" * 64, "ä"]
+)
+@pytest.mark.parametrize("command", ["enroll_cell", "enroll_cells"])
+def test_name_that_no_cell_can_have_is_not_enrolled(
+    loop: Loop, tmp_path: Path, name: str, command: str
+) -> None:
+    """Its users at Redis could reach the queues of other cells, and its key file other folders."""
+    before = Cell.objects.count()
+    words = [str(tmp_path / "keys")] if command == "enroll_cells" else []
+    with pytest.raises(CommandError, match="is not the name of a cell"):
+        call_command(command, *words, "--", name)
+    assert Cell.objects.count() == before
+    assert [path.name for path in tmp_path.rglob("*")] == ["keys"] * len(words)
+
+
+def test_key_file_of_a_cell_is_private_whatever_it_was(loop: Loop, tmp_path: Path) -> None:
+    file = tmp_path / "cell-9"
+    file.touch()
+    file.chmod(0o666)
+    call_command("enroll_cells", str(tmp_path), "cell-9")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_command_enrolls_with_labels_and_a_ceiling(loop: Loop, secure: None) -> None:
