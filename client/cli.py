@@ -7,7 +7,18 @@ import typer
 from typer.core import TyperGroup
 
 from client.commands.cells import cells, policies
-from client.commands.jobs import artifacts, bulk, cache, change, history, queue, show, submit, watch
+from client.commands.jobs import (
+    artifacts,
+    bulk,
+    cache,
+    change,
+    history,
+    queue,
+    schedules,
+    show,
+    submit,
+    watch,
+)
 from client.commands.notifications import overview
 from client.commands.tenancy import audit, login, projects, secrets, tokens
 from client.display.terminal import show_error, stderr
@@ -101,6 +112,7 @@ for command in (
 app.add_typer(bulk.app, name="bulk")
 app.add_typer(cache.app, name="cache")
 app.add_typer(overview.app, name="notifications")
+app.add_typer(schedules.app, name="schedule")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(projects.projects, name="project")
 app.add_typer(projects.members, name="member")

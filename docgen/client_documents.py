@@ -24,6 +24,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "ServiceAccount",
     ),
     "jobs": ("Job", "QueueEntry", "BulkCount", "BulkOperation"),
+    "schedules": ("ScheduleDocument", "ScheduleFiringDocument"),
     "tasks": ("Task", "Attempt", "Artifact", "TaskArtifacts", "CacheEntry", "Change"),
     "cells": ("Cell", "Pool", "Quota", "UsageRow"),
     "notifications": (

@@ -4,6 +4,7 @@ from client.api.bulk import BulkCalls
 from client.api.cells import CellCalls, PoolCalls
 from client.api.jobs import JobCalls
 from client.api.notifications import NotificationCalls
+from client.api.schedules import ScheduleCalls
 from client.api.tasks import CacheCalls, TaskCalls
 from client.api.tenancy import AccountCalls, ProjectCalls
 from client.settings import load_settings
@@ -17,6 +18,7 @@ class Session(
     CellCalls,
     PoolCalls,
     NotificationCalls,
+    ScheduleCalls,
     ProjectCalls,
     AccountCalls,
 ):

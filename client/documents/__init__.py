@@ -32,6 +32,7 @@ from client.documents.notifications import (
     NotificationQuietHours,
     NotificationRuleDocument,
 )
+from client.documents.schedules import ScheduleDocument, ScheduleFiringDocument
 from client.documents.tasks import (
     Artifact,
     Attempt,
@@ -90,6 +91,8 @@ __all__ = [
     "QueueEntry",
     "Quota",
     "QuotaUsage",
+    "ScheduleDocument",
+    "ScheduleFiringDocument",
     "ServiceAccount",
     "StoredSecret",
     "Task",

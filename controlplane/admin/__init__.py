@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 
-from controlplane.admin import operations, pools, quotas, ticks
+from controlplane.admin import operations, pools, quotas, schedules, ticks
 from controlplane.admin.alerts import page as alerts
 from controlplane.admin.cells import pages as cells
 from controlplane.admin.login import identities
@@ -33,6 +33,7 @@ __all__ = [
     "projects",
     "quotas",
     "rules",
+    "schedules",
     "secrets",
     "tasks",
     "ticks",

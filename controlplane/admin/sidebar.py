@@ -25,6 +25,7 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("One-off tasks", "looks_one", "controlplane_oneoff"),
             ("Callbacks", "call_made", "controlplane_callback"),
             ("Cache", "cached", "controlplane_cacheentry"),
+            ("Schedules", "event_repeat", "controlplane_schedule"),
             ("Bulk operations", "dynamic_feed", "controlplane_bulkoperation"),
         ),
     ),

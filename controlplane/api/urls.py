@@ -21,7 +21,7 @@ from controlplane.api.operators import (
     tokens,
 )
 from controlplane.api.problems import nothing_here
-from controlplane.api.work import attempts, bulk, cache, jobs, tasks, usage
+from controlplane.api.work import attempts, bulk, cache, jobs, schedules, tasks, usage
 from controlplane.spec.one_off import ONE_OFF_GUID
 
 
@@ -108,6 +108,7 @@ router.register(
 )
 router.register("notification-rules", notifications.NotificationRules, basename="notification_rule")
 router.register("pools", pools.Pools, basename="pool")
+router.register("schedules", schedules.Schedules, basename="schedule")
 router.register("secrets", secrets.Secrets, basename="secret")
 router.register("tokens", tokens.ApiTokens, basename="token")
 router.register("users", tokens.Users, basename="user")

@@ -5,6 +5,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from controlplane.domain.jobs.bulk import BulkAction, BulkState
+from controlplane.domain.schedules.calendar import MAX_CRON, MAX_ZONE
+from controlplane.domain.schedules.firing import CatchUp, Outcome, Overlap
 
 
 class TickState(models.Model):
@@ -234,6 +236,88 @@ class BulkOperation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} jobs ({self.pk})"
+
+
+class Schedule(models.Model):
+    """A job that is submitted at each instant of a cron expression. `next_at`: None if paused."""
+
+    project = models.ForeignKey(
+        "controlplane.Project", on_delete=models.CASCADE, related_name="schedules"
+    )
+    name = models.CharField(max_length=63)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.CASCADE,
+        related_name="schedules",
+        help_text="The user that last wrote it, who owns its jobs.",
+    )
+    cron = models.CharField(max_length=MAX_CRON)
+    time_zone = models.CharField(max_length=MAX_ZONE)
+    catch_up = models.CharField(max_length=8, choices=[(it.value, it.value) for it in CatchUp])
+    overlap = models.CharField(max_length=8, choices=[(it.value, it.value) for it in Overlap])
+    job = models.JSONField(help_text="The document of each job, without a guid.")
+    is_paused = models.BooleanField(default=False)
+    paused_because = models.TextField(default="", blank=True)
+    next_at = models.DateTimeField(null=True, blank=True, help_text="The next instant.")
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("project", "name"), name="schedule_name"),
+            models.CheckConstraint(
+                condition=models.Q(is_paused=False) | models.Q(next_at=None),
+                name="schedule_paused_is_not_due",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("next_at",), name="schedule_due", condition=models.Q(next_at__isnull=False)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleFiring(models.Model):
+    """What became of an instant of a schedule. `is_ended`: its job is known to have finished."""
+
+    schedule = models.ForeignKey(
+        Schedule, on_delete=models.CASCADE, related_name="firings", db_index=False
+    )
+    at = models.DateTimeField(help_text="The instant of the calendar, or of a run by hand.")
+    fired_at = models.DateTimeField(help_text="When convergence processed it.")
+    outcome = models.CharField(max_length=8, choices=[(it.value, it.value) for it in Outcome])
+    text = models.TextField(default="", blank=True)
+    # No reference: jobs are deleted before.
+    job_id = models.BigIntegerField(null=True, blank=True)
+    is_ended = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("schedule", "at"), name="schedule_firing_once"),
+            models.CheckConstraint(
+                condition=models.Q(outcome=Outcome.STARTED) ^ models.Q(job_id=None),
+                name="schedule_firing_started_iff_job",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("schedule",),
+                name="schedule_firing_open",
+                condition=models.Q(outcome=Outcome.STARTED, is_ended=False),
+            ),
+            models.Index(
+                fields=("schedule", "at"),
+                name="schedule_firing_waiting",
+                condition=models.Q(outcome=Outcome.WAITING),
+            ),
+            models.Index(fields=("fired_at",), name="schedule_firing_age"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} at {self.at:%Y-%m-%d %H:%M:%S}"
 
 
 class AuditLine(models.Model):

@@ -36,6 +36,7 @@ from controlplane.models import (
     Pool,
     Project,
     Quota,
+    Schedule,
     Secret,
     Task,
     TotpDevice,
@@ -116,6 +117,17 @@ def ruled(caller: Caller) -> str:
     path = "/notification-rules/night"
     caller.put(path, {"address": "ops", "about": "alerts"})
     return path
+
+
+def scheduled(caller: Caller) -> str:
+    caller.put("/schedules/nightly", {"cron": "@daily", "job": JOB})
+    return "/schedules/nightly"
+
+
+def paused(caller: Caller) -> str:
+    path = scheduled(caller)
+    caller.post(f"{path}/pause", {"reason": "audit"})
+    return f"{path}/resume"
 
 
 def cached(caller: Caller) -> str:
@@ -234,6 +246,29 @@ CASES = {
     ),
     "delete_notification_rule": Case(
         "DELETE", ruled, "delete.notification_rule", "notification rule night"
+    ),
+    "put_schedule": Case(
+        "PUT",
+        "/schedules/weekly",
+        "create.schedule",
+        "schedule weekly",
+        {"cron": "@daily", "job": JOB},
+    ),
+    "delete_schedule": Case("DELETE", scheduled, "delete.schedule", "schedule nightly"),
+    "pause_schedule": Case(
+        "POST",
+        lambda by: f"{scheduled(by)}/pause",
+        "change.schedule",
+        "schedule nightly",
+        {"reason": "audit"},
+    ),
+    "resume_schedule": Case("POST", paused, "change.schedule", "schedule nightly", NO_FIELDS),
+    "run_schedule": Case(
+        "POST",
+        lambda by: f"{scheduled(by)}/run",
+        "run.schedule",
+        "schedule nightly",
+        NO_FIELDS,
     ),
     "put_secret": Case("PUT", "/secrets/token", "change.secret", "secret token", {"value": "x9y"}),
     "delete_secret": Case("DELETE", "/secrets/token", "delete.secret", "secret token"),
@@ -378,6 +413,17 @@ def address() -> int:
     return NotificationAddress.objects.get().pk
 
 
+def schedule() -> int:
+    # A run by hand submits as the owner, who must be a submitter.
+    Schedule.objects.update(owner=User.objects.get(username="olga"))
+    return Schedule.objects.get().pk
+
+
+def paused_schedule() -> int:
+    Schedule.objects.update(is_paused=True, next_at=None)
+    return schedule()
+
+
 def rule() -> int:
     return NotificationRule.objects.get().pk
 
@@ -415,6 +461,10 @@ ACTIONS = {
     ("project", "unarchive"): Action(archived, "change.project"),
     ("oidcidentity", "unlink"): Action(lambda: OidcIdentity.objects.get().pk, "unlink.identity"),
     ("user", "reset_second_factor"): Action(user_with_second_factor, "reset.second_factor"),
+    ("schedule", "pause"): Action(schedule, "change.schedule"),
+    ("schedule", "resume"): Action(paused_schedule, "change.schedule"),
+    ("schedule", "run_now"): Action(schedule, "run.schedule"),
+    ("schedule", "delete_schedules"): Action(schedule, "delete.schedule"),
     ("notificationaddress", "send_tests"): Action(address, "test.notification_address"),
     ("notificationaddress", "delete_selected"): Action(address, "delete.notification_address"),
     ("notificationrule", "send_tests"): Action(rule, "test.notification_address"),

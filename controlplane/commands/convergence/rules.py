@@ -1,12 +1,12 @@
 """The rules of convergence in order; the order is the specification."""
 
 from controlplane.commands.convergence import (
-    bulk,
     cache,
     cells,
     deletion,
     housekeeping,
     jobs,
+    orders,
     orphans,
     repairs,
     samples,
@@ -79,5 +79,6 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(12, "orphans", ("orphans",), orphans.remove, is_repair=True),
     ConvergenceRule(12, "alerts", ("quiet_alerts",), housekeeping.close_quiet_alerts),
     ConvergenceRule(13, "samples", ("samples",), samples.take_samples),
-    ConvergenceRule(14, "bulk_operations", ("bulk_operations",), bulk.run_bulk_operations),
+    ConvergenceRule(14, "bulk_operations", ("bulk_operations",), orders.run_bulk_operations),
+    ConvergenceRule(15, "schedules", ("due_schedules", "ready_firings"), orders.fire_schedules),
 )

@@ -354,6 +354,18 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "bulk_operations",
         "the next jobs in each tick, for 2 s",
     ),
+    Owner(
+        "a schedule with a due instant",
+        "its job is submitted, or the instant is recorded as waiting, skipped, missed or refused",
+        15,
+        "due_schedules",
+    ),
+    Owner(
+        "an instant that waits in the queue of its schedule, whose jobs have finished",
+        "its job is submitted, or the instant is recorded as refused",
+        15,
+        "ready_firings",
+    ),
     Owner("a deleted job, settled", "deleted", 11, "deleted_jobs"),
     Owner(
         "a cell that is silent",

@@ -54,6 +54,7 @@ RECORDS = (
     Record("controlplane_deadletter", "at", "finding_age", order="id"),
     Record("controlplane_alert", "cleared_at", "finding_age", order="id"),
     Record("controlplane_bulkoperation", "ended_at", "finding_age", order="id"),
+    Record("controlplane_schedulefiring", "fired_at", "finding_age", order="fired_at"),
     Record("controlplane_notificationmessage", "ended_at", "finding_age", order="ended_at"),
     Record("controlplane_usagetotal", "month", "", order="month", before="usage_month"),
 )

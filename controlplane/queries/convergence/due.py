@@ -16,6 +16,7 @@ from controlplane.queries.convergence import (
     repairs,
 )
 from controlplane.queries.convergence.parameters import parameters_of
+from controlplane.queries.schedules import DUE_SCHEDULES, READY_FIRINGS
 from controlplane.queries.sql import rows
 from controlplane.queries.tenancy import stored_bytes, usage
 
@@ -77,6 +78,8 @@ SOURCES = MappingProxyType(
         "orphans": repairs.due_walk("orphans"),
         "quiet_alerts": QUIET_ALERTS,
         "bulk_operations": _BULK_OPERATIONS,
+        "due_schedules": DUE_SCHEDULES,
+        "ready_firings": READY_FIRINGS,
         "samples": repairs.due_walk("samples", seconds="sample"),
     }
 )

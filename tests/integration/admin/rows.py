@@ -43,6 +43,8 @@ from controlplane.models import (
     Pool,
     Project,
     Quota,
+    Schedule,
+    ScheduleFiring,
     Shape,
     Task,
     TaskGroup,
@@ -112,6 +114,7 @@ def make_installation() -> None:
     Quota.objects.create(user=owner, resources={"cpu_millis": 4000}, running_tasks=40)
     put_secret(project_id=project.pk, name="token", value=b"hunter2", writer=owner, now=NOW)
     make_notifications()
+    make_schedule(project, owner)
     job = make_job(project, pool, owner, states=list(S))
     make_callbacks(job)
     make_cache_entry(Task.objects.get(job=job, state=S.SUCCEEDED))
@@ -128,6 +131,26 @@ def make_installation() -> None:
         refusals=[{"job": job.pk, "text": "it has ended"}],
         after_job_id=job.pk,
         last_job_id=job.pk,
+    )
+
+
+def make_schedule(project: Project, owner: User) -> None:
+    """A schedule with an instant that was skipped."""
+    schedule = Schedule.objects.create(
+        project=project,
+        name="nightly",
+        owner=owner,
+        cron="30 2 * * *",
+        time_zone="Europe/Berlin",
+        catch_up="latest",
+        overlap="skip",
+        job={"name": "report", "image": "busybox", "command": ["true"]},
+        next_at=NOW + timedelta(hours=12),
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    ScheduleFiring.objects.create(
+        schedule=schedule, at=NOW, fired_at=NOW, outcome="skipped", text="an earlier job runs"
     )
 
 

@@ -97,6 +97,7 @@ def test_registered_models_are_the_expected_ones() -> None:
         "Pool",
         "Project",
         "Quota",
+        "Schedule",
         "Secret",
         "Task",
         "TickRun",

@@ -197,6 +197,9 @@ MODELS: Mapping[str, Forms] = {
         add=True, actions={"hold": {}, "release": {}, "archive": {}, "unarchive": {}}
     ),
     "controlplane/quota": Forms(add=True, change=True, delete=True),
+    "controlplane/schedule": Forms(
+        actions={"pause": {}, "resume": {}, "run_now": {}, "delete_schedules": {}}
+    ),
     "controlplane/secret": Forms(add=True, change=True, delete=True),
     "controlplane/task": Forms(),
     "controlplane/tickrun": Forms(),

@@ -44,6 +44,7 @@ ONE_OFF = {
     "project": "default/lab",
     "definition": {"image": "busybox", "command": ["true"]},
 }
+SCHEDULE = {"cron": "@daily", "job": JOB}
 BULK = {"action": "cancel", "filter": {"project": "default/lab"}}
 
 # The callers of each row, in this order. All but `outsider` and the last two are members of the
@@ -235,6 +236,14 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/quotas/{kind}/{name}"): (READ, "/quotas/project/default/lab", None),
     ("delete", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", None),
     ("put", "/quotas/{kind}/{name}"): (OPERATE, "/quotas/project/default/lab", {}),
+    ("get", "/schedules"): (READ, f"/schedules?{LAB}", None),
+    ("get", "/schedules/{name}"): (READ, f"/schedules/nightly?{LAB}", None),
+    ("put", "/schedules/{name}"): (CHANGE, f"/schedules/nightly?{LAB}", SCHEDULE),
+    ("delete", "/schedules/{name}"): (CHANGE, f"/schedules/nightly?{LAB}", None),
+    ("get", "/schedules/{name}/firings"): (READ, f"/schedules/nightly/firings?{LAB}", None),
+    ("post", "/schedules/{name}/pause"): (CHANGE, f"/schedules/nightly/pause?{LAB}", {}),
+    ("post", "/schedules/{name}/resume"): (CHANGE, f"/schedules/nightly/resume?{LAB}", {}),
+    ("post", "/schedules/{name}/run"): (CHANGE, f"/schedules/nightly/run?{LAB}", {}),
     ("get", "/secrets"): (USE, f"/secrets?{LAB}", None),
     ("get", "/secrets/{name}"): (USE, f"/secrets/token?{LAB}", None),
     ("put", "/secrets/{name}"): (MANAGE, f"/secrets/token?{LAB}", {"value": "x"}),
@@ -319,6 +328,7 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
     )
     put_service_account(project=lab, name="robot", role=Role.VIEWER, actor="test", now=now)
     make_entry(lab, owner, job, task.pk, attempt.uid)
+    owner.put(f"/schedules/nightly?{LAB}", SCHEDULE)
     operation = owner.post("/bulk", {**BULK, "reason": "x"}).json["id"]
     token = ApiToken.objects.get(user=make_caller("other", Role.VIEWER, project="lab").user)
     ids = {

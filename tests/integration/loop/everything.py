@@ -28,6 +28,9 @@ from controlplane.models import (
     InboxProbe,
     Job,
     OneOff,
+    Project,
+    Schedule,
+    ScheduleFiring,
     StoredSize,
     Task,
     TaskGroup,
@@ -65,6 +68,7 @@ class Planting:
         self.odd_cells()
         self.claims_and_rests()
         self.bulk_operation()
+        self.schedules()
         Cell.objects.exclude(name__in=("full", "drained")).update(state="READY")
         now = clock.now()
         for name in ("convergence", "placement"):
@@ -220,6 +224,30 @@ class Planting:
             turn_at=now,
             expected=2,
             last_job_id=self.jobs["bulk-1"].pk,
+        )
+
+    def schedules(self) -> None:
+        """One with a due instant, and one with an instant in its queue."""
+        document = {"name": "scheduled", **TASK, "resources": SMALL}
+        for name in ("due", "queued"):
+            Schedule.objects.create(
+                project=Project.objects.get(name="default"),
+                name=name,
+                owner=self.loop.owner,
+                cron="0 0 1 1 *",
+                time_zone="UTC",
+                catch_up="latest",
+                overlap="queue",
+                job=document,
+                next_at=ago(1) if name == "due" else ago(-3_600),
+                created_at=ago(60),
+                updated_at=ago(60),
+            )
+        ScheduleFiring.objects.create(
+            schedule=Schedule.objects.get(name="queued"),
+            at=ago(30),
+            fired_at=ago(30),
+            outcome="waiting",
         )
 
     def claims_and_rests(self) -> None:

@@ -182,6 +182,8 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("key_rotations", True),
         ("samples", False),
         ("bulk_operations", True),
+        ("due_schedules", True),
+        ("ready_firings", True),
         ("deleted_jobs", True),
         ("silent_leases", True),
         ("held_losses", False),

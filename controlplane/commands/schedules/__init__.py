@@ -1,0 +1,1 @@
+"""Write schedules and fire them."""

@@ -1,0 +1,1 @@
+"""Schedules: the calendar of a cron expression, and what each of its instants starts."""
