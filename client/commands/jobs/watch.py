@@ -1,6 +1,5 @@
 """`cellrun wait` and `cellrun logs`: follow a job until it ends."""
 
-import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -9,30 +8,37 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from client.addresses import find_job_id, find_subject, find_tasks, task_name
 from client.api.polling import PollInterval, beats
 from client.api.session import Session, connect
 from client.display.render import finished_count, state_text
-from client.display.terminal import Deadline, IsTask, JsonFlag, Which, show_json, stderr
+from client.display.terminal import (
+    Deadline,
+    IsTask,
+    JobAddresses,
+    JsonFlag,
+    Which,
+    show_json,
+    stderr,
+)
 from client.display.visible import print_line
 from client.documents import Job, Task
-from client.errors import EXIT_FAILED, ApiError, ClientError
+from client.errors import EXIT_FAILED, ClientError
 from client.follow import LogFollower, Write, follow_job
 from client.states import TERMINAL_STATES
 
-UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-
 
 def wait(
-    ids: Annotated[list[int], typer.Argument(metavar="ID…", help="Ids of jobs.")],
+    jobs: JobAddresses,
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Wait until jobs have ended. Exit with 0 only if all SUCCEEDED."""
     with connect() as session:
-        jobs = wait_for(session, ids, deadline)
+        ended = wait_for(session, [find_job_id(session, job) for job in jobs], deadline)
     if as_json:
-        show_json(jobs[0] if len(jobs) == 1 else jobs)
-    if any(job["state"] != "SUCCEEDED" for job in jobs):
+        show_json(ended[0] if len(ended) == 1 else ended)
+    if any(job["state"] != "SUCCEEDED" for job in ended):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -59,31 +65,21 @@ def logs(
         lines.append({"task": name, "stream": stream, "line": line})
 
     with connect() as session:
-        if UID.fullmatch(which):
+        subject = find_subject(session, which, is_task=is_task)
+        if subject.attempt is not None:
             write = keep if as_json else _writer(several=False, raw=raw)
-            _attempt_logs(session, which, write, follow_on, deadline)
+            name = task_name(subject.task) if subject.task else subject.attempt["uid"]
+            _attempt_logs(session, subject.attempt["uid"], name, write, follow_on, deadline)
         else:
-            job, tasks = find_tasks(session, which, is_task=is_task)
+            tasks = find_tasks(session, subject)
             write = keep if as_json else _writer(len(tasks) > 1, raw=raw)
-            if follow_on and job is not None:
-                follow_job(session, job["id"], write, deadline_seconds=deadline)
+            is_whole = subject.task is None and subject.group is None
+            if follow_on and is_whole and subject.job_id is not None:
+                follow_job(session, subject.job_id, write, deadline_seconds=deadline)
             else:
                 _task_logs(session, tasks, write, follow_on, deadline)
     if as_json:
         show_json(lines)
-
-
-def find_tasks(
-    session: Session, which: str, *, is_task: bool = False
-) -> tuple[Job | None, list[Task]]:
-    """Return the job that `which` names with its tasks; otherwise None and the task."""
-    if which.isdigit() and not is_task:
-        try:
-            return session.job(int(which)), list(session.tasks(int(which)))
-        except ApiError as fault:
-            if fault.status != 404:
-                raise
-    return None, [session.task(which)]
 
 
 def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> list[Job]:
@@ -163,12 +159,12 @@ def _writer(several: bool, *, to_stderr: bool = False, raw: bool = False) -> Wri
 
 
 def _attempt_logs(
-    session: Session, uid: str, write: Write, follow_on: bool, deadline: float | None
+    session: Session, uid: str, name: str, write: Write, follow_on: bool, deadline: float | None
 ) -> None:
     follower, pace = LogFollower(session, write), PollInterval(deadline)
     for _ in beats(pace, f"attempt {uid}"):
         attempt = session.attempt(uid)
-        follower.follow_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
+        follower.follow_attempt(uid, name, ended=attempt["state"] in TERMINAL_STATES)
         has_output = follower.read()
         if not follow_on or (not has_output and follower.is_through()):
             break
